@@ -1,12 +1,14 @@
-"""The sink: where every record goes, and the one dispatcher behind it.
+"""The sink: the destination of every record, and its dispatcher.
 
-Records may be emitted before anybody listens: a bounded queue keeps the first of them, and whoever attaches then
-gets them in their order, in small batches, never in the call that attaches. From then on each record is handed over
-where it is emitted. Emitting never raises and never waits for another thread: whoever finds somebody else at it
-leaves the record to them. A consumer that raises is counted, reported once, and removed.
+Records may be emitted before a consumer is attached. A bounded queue keeps the first of them, and
+the first consumer then receives them in order, in small batches, never inside the call that
+attaches. From then on, each record is delivered where it is emitted. Emitting never raises and
+never waits for another thread: if another thread is delivering, the record is left to it. A
+consumer that raises is counted, reported once, and removed.
 
-Nothing here is held while a consumer runs but a turn that nobody waits for, so that a record may be emitted from a
-signal handler or while garbage is collected, and a process may fork at any time.
+While a consumer runs, no lock is held except a delivery turn that nothing waits for. A record may
+therefore be emitted from a signal handler or during garbage collection, and a process may fork at
+any time.
 """
 
 from __future__ import annotations
@@ -37,20 +39,22 @@ from agentobs.records.labels import Label
 
 Record = Fact | ModelExchange | ToolExchange | WorldExchange | SessionCall | SessionReturn
 Consumer = Callable[[Record], None]
-"""Takes one record, quickly; whatever it raises takes it off the list."""
+"""Takes one record, quickly; it is removed if it raises."""
 
 WAITING_RECORDS = 4096
-"""How many records may wait for a first consumer. Our choice."""
+"""Maximum records that wait for a first consumer. Our choice."""
 WAITING_BYTES = 8 * 1024 * 1024
-"""What may wait for a first consumer; it comes in the same breath, or not at all."""
+"""Maximum bytes that wait for a first consumer, which is attached right away or not at all."""
 BEHIND_BYTES = 64 * 1024 * 1024
-"""What may wait behind that once somebody listens; beyond it a consumer is stuck. Our choice: as for the recorder."""
+"""Maximum bytes that wait behind them once a consumer is attached; beyond that, the consumer is
+stuck. Our choice: as for the recorder.
+"""
 BATCH = 64
-"""How many records are handed over at a time where somebody else's work goes on. Our choice."""
+"""How many records are delivered at a time while other work continues. Our choice."""
 KNOWN_LOSSES = 1024
-"""Of how many sessions and kinds it is kept apart what was dropped. Our choice."""
+"""For how many sessions and kinds dropped records are counted separately. Our choice."""
 RETIRED_MAX = 10_000
-"""Of how many sessions it is kept in mind that what recorded them has gone. Our choice."""
+"""How many sessions whose recorder is gone are remembered. Our choice."""
 
 _LABELS = {
     ModelExchange: Label("attempt"),
@@ -58,60 +62,63 @@ _LABELS = {
     WorldExchange: Label("world_answer"),
     SessionCall: Label("session"),
 }
-"""The kinds of records that a session cannot be replayed without."""
+"""The kinds of records that a replay of a session requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What became of the records of a sink."""
+    """Counts of the records of a sink."""
 
     emitted: int
-    """Records that were handed in."""
+    """Records that were emitted."""
     queued: int
-    """Records that wait for a first consumer, or behind those that did."""
+    """Records that wait for a first consumer, or behind those that do."""
     dropped: int
-    """Records that found the queue full, or closed, or came when what recorded their session had gone."""
+    """Records that were dropped because the queue was full or closed, or the recorder of their session was gone."""
     consumers_removed: int
-    """Consumers that raised and were taken off."""
+    """Consumers that raised and were removed."""
     refused_attaches: int = 0
-    """Attempts to attach consumers where some were attached already."""
+    """Failed attempts to attach consumers because others were attached."""
     dropped_by_kind: Mapping[str, int] = field(default_factory=dict)
-    """The records that were dropped, by kind."""
+    """The dropped records, by kind."""
 
 
 class Sink:
-    """A dispatcher to a fixed tuple of consumers, with a bounded queue in front of the first."""
+    """A dispatcher to a fixed tuple of consumers, with a bounded queue before the first one is attached."""
 
     def __init__(self, capacity: int = WAITING_RECORDS) -> None:
-        """Keep at most `capacity` records, and `WAITING_BYTES` of them, until a consumer is attached."""
+        """Keep at most `capacity` records, and `WAITING_BYTES`, until a consumer is attached."""
         self._consumers: tuple[Consumer, ...] = ()
         self._aside: tuple[Consumer, ...] | None = None
         self._beside: Consumer | None = None
         self._capacity = capacity
         self._retired: dict[str, None] = {}
-        """The sessions of which nothing more is taken, oldest first."""
+        """Sessions whose further records are dropped, oldest first."""
         self._begin()
         _sinks.add(self)
 
     def _begin(self) -> None:
-        """Start with nothing emitted: a new sink, or that of the child of a process."""
-        # Reentrant, and never held while foreign code runs: a signal or the garbage collector may emit at any point.
+        """Reset all state, for a new sink or in a forked child process."""
+        # Reentrant, and never held while foreign code runs: a signal or the garbage collector may
+        # emit at any point.
         self._lock = threading.RLock()
         self._waiting: deque[tuple[Record, int]] = deque()
         self._waiting_bytes, self._given_up = 0, False
         self._turn: object = None
-        """Whose turn it is to hand over; nobody waits for it."""
+        """The token of the current delivery turn; nothing waits for it."""
         self._turn_thread = 0
         self._is_handed_on = False
-        """Whether the event loop, or a thread, hands over what waits."""
+        """Whether the event loop, or a thread, delivers the queue."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._emitted = self._removed = self._refused = 0
         self._dropped: Counter[str] = Counter()
         self._untold: Counter[tuple[str, Label, bool]] = Counter()
-        """What was dropped and not yet told: by session, kind, and whether the session is incomplete without it."""
+        """Dropped records that were not reported yet: by session, kind, and whether the session is
+        incomplete without them.
+        """
 
     def emit(self, record: Record) -> None:
-        """Hand a record to every consumer; behind those that wait, where some do."""
+        """Deliver a record to every consumer, or queue it if others are queued."""
         aside = self._aside
         if self._beside is not None:
             self._give(self._beside, record)
@@ -135,7 +142,7 @@ class Sink:
             for consumer in consumers:
                 self._give(consumer, record)
         finally:
-            # No call stands between the check and the release, so that no signal can come between.
+            # There is no call between the check and the release, so no signal can interrupt.
             if self._turn is me:
                 self._turn = None
         if not consumers:
@@ -144,21 +151,24 @@ class Sink:
             self._go_on()
 
     async def settle(self, seconds: float) -> None:
-        """Wait until what was emitted so far is safe with the consumers that can tell, at most so long each.
+        """Wait until everything emitted so far is durable, for consumers that support it, up to
+        `seconds` each.
 
-        The event loop goes on meanwhile. A consumer can tell that has a method `settle(seconds)` to await.
+        The event loop continues meanwhile. A consumer supports it with an async method
+        `settle(seconds)`.
         """
         for consumer in self._consumers:
             if (settle := getattr(consumer, "settle", None)) is not None:
                 await settle(seconds)
 
     def attach(self, *consumers: Consumer) -> bool:
-        """Attach the consumers; what waited is handed to them soon, in its order. The first call wins.
+        """Attach the consumers and schedule the delivery of the queue, in order. Only the first
+        call succeeds.
 
-        It is handed over by the running event loop, between other things, or else by a thread.
+        The running event loop delivers in between other work, or else a thread does.
 
         Returns:
-            Whether these are attached now: False, and counted, where some were already.
+            Whether these consumers are now attached: False, and counted, if others already were.
         """
         with self._lock:
             if self._consumers or self._aside is not None or not consumers:
@@ -177,10 +187,11 @@ class Sink:
         return True
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Hand over what waits, here and now; returns whether all of it is: not where nobody is there to take it.
+        """Deliver the queue now; return whether it is empty, which it is not if there is no
+        consumer.
 
-        Where another thread is at it, that is waited for, at most so long. From within a consumer nothing is done, and
-        nobody is waited for that may never come.
+        If another thread is delivering, wait for it up to `seconds`. Inside a consumer this does
+        nothing, because the wait might never end.
         """
         until = world.monotonic() + int(seconds * 1e9)
         while self._consumers and (self._waiting or self._untold or self._turn is not None):
@@ -192,7 +203,7 @@ class Sink:
         return not (self._waiting or self._untold)
 
     def give_up(self) -> None:
-        """Keep nothing more and drop what waits, until a consumer is attached after all."""
+        """Drop the queue and all further records, until a consumer is attached after all."""
         with self._lock:
             self._given_up = True
             while self._waiting:
@@ -200,7 +211,7 @@ class Sink:
             self._waiting_bytes = 0
 
     def detach(self) -> tuple[Consumer, ...]:
-        """Take all consumers off, forget what waits, and return them."""
+        """Remove all consumers, clear the queue, and return the consumers."""
         with self._lock:
             consumers, self._consumers = self._consumers, ()
             self._waiting.clear()
@@ -209,7 +220,7 @@ class Sink:
             return consumers
 
     def retire(self, session_ids: Iterable[str]) -> None:
-        """Take nothing more of these sessions, and count what comes: whoever attaches next has none of their starts."""
+        """Drop and count further records of these sessions, because the next consumer would not have their starts."""
         with self._lock:
             self._retired |= dict.fromkeys(session_ids)
             while len(self._retired) > RETIRED_MAX:
@@ -217,7 +228,7 @@ class Sink:
 
     @contextlib.contextmanager
     def redirect(self, consumer: Consumer) -> Iterator[None]:
-        """Send every record to `consumer` alone, at once, for as long as the context is open."""
+        """Send every record directly to `consumer` only, while the context is open."""
         before, self._aside = self._aside, (consumer,)
         try:
             yield
@@ -226,7 +237,7 @@ class Sink:
 
     @contextlib.contextmanager
     def overheard(self, consumer: Consumer) -> Iterator[None]:
-        """Let `consumer` hear every record at once, beside all others, for as long as the context is open."""
+        """Send every record directly to `consumer` as well, while the context is open."""
         before, self._beside = self._beside, consumer
         try:
             yield
@@ -246,7 +257,7 @@ class Sink:
             )
 
     def _keep(self, record: Record) -> None:
-        """Let a record wait, behind the news of what was dropped before it, or drop it."""
+        """Queue a record, after a report of dropped ones if any, or drop it."""
         size = weight(record)
         with self._lock:
             if self._untold and self._has_room(size):
@@ -279,7 +290,7 @@ class Sink:
             self._untold[lost] += 1
 
     def _tell_dropped(self) -> None:
-        """Let the news of what was dropped wait in the place of it, as far as there is room."""
+        """Queue reports of dropped records, as far as there is room."""
         for lost in list(self._untold):
             event = _drop(*lost, self._untold[lost])
             size = weight(event)
@@ -290,9 +301,10 @@ class Sink:
             self._waiting_bytes += size
 
     def _go_on(self) -> None:
-        """See to it that what waits is handed over, where somebody listens.
+        """Schedule a drain of the queue if a consumer is attached.
 
-        An emitter lends a hand where nobody is at it, or too much waits: so no burst is lost however busy the loop.
+        The emitter helps if nothing is delivering, or the queue is too long, so no burst is lost
+        even if the loop is busy.
         """
         if not self._consumers:
             return
@@ -301,7 +313,8 @@ class Sink:
         if self._is_handed_on and not is_left and len(self._waiting) < self._capacity:
             return
         if not self._hand_over(BATCH):
-            # Now and then give way to who is at it: the queue grows faster than it is emptied.
+            # Occasionally yield to the delivering thread, because the queue grows faster than it is
+            # emptied.
             if len(self._waiting) >= self._capacity and self._emitted % BATCH == 0:
                 world.pause(0)
         elif self._waiting or self._untold:
@@ -313,7 +326,7 @@ class Sink:
                 self._begin_thread()
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand over one batch, and come back for the next one when others have had their turn."""
+        """Deliver one batch, and reschedule for the next one."""
         if self._loop is loop:
             self._hand_over(BATCH)
             if not self._has_ended():
@@ -321,10 +334,10 @@ class Sink:
 
     def _begin_thread(self) -> None:
         try:
-            # Not a `threading.Thread`: its start takes a lock, in the middle of which a finaliser may emit.
+            # Not `threading.Thread`: its start takes a lock, during which a finalizer may emit.
             _thread.start_new_thread(self._work, ())
         except RuntimeError:
-            # No more threads, or the interpreter ends: the next record or a flush goes on.
+            # No more threads, or the interpreter is exiting: the next record or a flush continues.
             self._is_handed_on = False
 
     def _work(self) -> None:
@@ -333,7 +346,7 @@ class Sink:
                 world.pause(0.001)
 
     def _has_ended(self) -> bool:
-        """Return whether nothing waits any more, or nobody listens: from now on records go straight through."""
+        """Return whether the queue is empty or there is no consumer; from then on records are delivered directly."""
         with self._lock:
             if self._consumers and (self._waiting or self._untold):
                 return False
@@ -341,9 +354,10 @@ class Sink:
             return True
 
     def _hand_over(self, most: int) -> bool:
-        """Hand over what waits, at most so many records; returns False, at once, where another is at it.
+        """Deliver up to `most` queued records; return False immediately if another thread is
+        delivering.
 
-        After each turn it looks again: what came while it was ours was left to us.
+        After each turn it checks again, because records emitted during the turn are left to it.
         """
         left = most
         while left > 0 and self._consumers and (self._waiting or self._untold):
@@ -384,7 +398,7 @@ class Sink:
                 self._consumers = tuple(c for c in self._consumers if c is not consumer)
                 if self._aside is not None:
                     self._aside = tuple(c for c in self._aside if c is not consumer)
-            with contextlib.suppress(Exception):  # even the text of a stranger's error may fail
+            with contextlib.suppress(Exception):  # even the text of a foreign error may fail
                 say_once(
                     f"a consumer of records failed and was removed: {error_kind(error)}. "
                     "The agent goes on; what it recorded until here is kept.",
@@ -402,7 +416,7 @@ def session_of(record: Record) -> str:
 
 
 def _kind_of(record: Record) -> Label:
-    """Return what a record is called among those that were dropped."""
+    """Return the name under which a dropped record is counted."""
     fact = record.end if isinstance(record, SessionReturn) else record
     return _LABELS.get(type(fact)) or kind_of(fact)  # type: ignore[arg-type]
 
@@ -424,7 +438,7 @@ _sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In a child process begin anew: what waits is its parent's, who hands it over, and so are the counts."""
+    """In a child process, reset the state: the queue and the counts belong to the parent."""
     for each in list(_sinks):
         each._begin()
 

@@ -1,7 +1,8 @@
-"""The seam to everything outside: time, ids, chance, environment, tools and the provider.
+"""The interface to everything outside: time, IDs, randomness, environment, tools and the provider.
 
-This is the only module that reads a clock, makes an id, rolls dice or looks at the environment. The
-agent loop gets a `World`; a replay hands it another one with the same shape, and no code can tell.
+This is the only module that reads a clock, makes an ID, draws random numbers or reads the
+environment. The agent loop gets a `World`; a replay passes another one with the same interface, and
+no code can tell the difference.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def now() -> int:
 
 
 def monotonic() -> int:
-    """Return a clock in nanoseconds that never goes back; only differences mean something."""
+    """Return a clock in nanoseconds that never goes back; only differences are meaningful."""
     return time.monotonic_ns()
 
 
@@ -45,9 +46,10 @@ def thread_cpu() -> int:
 
 
 def new_id() -> str:
-    """Return a new id: 32 hex digits, the first 12 the millisecond (UUIDv7, RFC 9562 section 5.7).
+    """Return a new ID: 32 hex digits, the first 12 of which are the millisecond (UUIDv7, RFC 9562
+    section 5.7).
 
-    It has the form of an OpenTelemetry trace id; its last 16 digits are random.
+    It has the form of an OpenTelemetry trace ID; its last 16 digits are random.
     """
     high = (now() // 1_000_000) << 16 | 0x7000 | secrets.randbits(12)
     low = 0x8000_0000_0000_0000 | secrets.randbits(62)
@@ -59,15 +61,17 @@ os.register_at_fork(after_in_child=_span_ids.seed)
 
 
 def new_span_id() -> str:
-    """Return a new id of a span: 16 hex digits. Not from the system's source of chance, which costs four times as much.
+    """Return a new span ID: 16 hex digits. Not from the system's random source, which takes four
+    times as long.
 
-    Seeded anew in a forked process, and by nobody else: a program that seeds `random` has other ids in each run.
+    Reseeded only in a forked process, so a program that seeds `random` still gets other IDs in each
+    run.
     """
     return f"{_span_ids.getrandbits(64) or 1:016x}"
 
 
 def pause(seconds: float) -> None:
-    """Wait so many seconds in this thread."""
+    """Block this thread for `seconds`."""
     time.sleep(seconds)
 
 
@@ -77,38 +81,38 @@ def chance() -> float:
 
 
 def stream(seed: str) -> _random.Random:
-    """Return a source of chance that always gives the same for a seed."""
+    """Return a random generator that always produces the same sequence for a seed."""
     return _random.Random(seed)
 
 
 def zone_seconds() -> int:
-    """Return how far local time is ahead of UTC now, in seconds."""
+    """Return the current offset of local time from UTC, in seconds."""
     return time.localtime().tm_gmtoff
 
 
 def random_bytes(count: int) -> bytes:
-    """Return so many random bytes, fit for a key."""
+    """Return `count` random bytes, suitable for a key."""
     return secrets.token_bytes(count)
 
 
 def environ(name: str) -> str | None:
-    """Return an environment variable, or None where it is unset or empty."""
+    """Return an environment variable, or None if it is unset or empty."""
     return os.environ.get(name) or None
 
 
 def taken_environ(name: str) -> str | None:
-    """Return an environment variable and take it out, so that no child has it; None where it is unset or empty."""
+    """Return an environment variable and remove it, so that no child inherits it; None if it is unset or empty."""
     return os.environ.pop(name, None) or None
 
 
 def environment() -> dict[str, str]:
-    """Return a copy of the whole environment, for a program that is to get most of it."""
+    """Return a copy of the whole environment, for a child program."""
     return dict(os.environ)
 
 
 @contextlib.contextmanager
 def lent_environ(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable where it is unset, for as long as the context is open."""
+    """Set an environment variable if it is unset, while the context is open."""
     if environ(name) is not None:
         yield
         return
@@ -125,7 +129,7 @@ def lent_environ(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced_environ(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, whatever they were, for as long as the context is open."""
+    """Override environment variables while the context is open."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -139,7 +143,7 @@ def replaced_environ(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def process_id() -> int:
-    """Return the id of this process."""
+    """Return the ID of this process."""
     return os.getpid()
 
 
@@ -154,53 +158,55 @@ def python_version() -> str:
 
 
 class Abort:
-    """A way to stop a run from outside; thread-safe.
+    """Stops a run from outside; thread-safe.
 
-    The loop looks at it at each event of a stream and after each batch of tools, and an answer that it
-    waits for is interrupted. Every look names its point, so that a replay can stop at the recorded one.
+    The loop checks it at each event of a stream and after each batch of tools, and a pending
+    response is interrupted. Each check names its point, so that a replay can stop at the recorded
+    point.
     """
 
     def __init__(self) -> None:
-        """Make one that has not stopped anything yet."""
+        """Create an abort that is not set."""
         self._is_set = False
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
         self._lock = (
             threading.RLock()
-        )  # a signal handler may stop the run while its thread holds it
+        )  # reentrant, because a signal handler may stop the run while its thread holds it
 
     def stop(self) -> None:
-        """Stop every run that has this abort, from any thread; a second call changes nothing."""
+        """Stop every run with this abort, from any thread; a second call has no effect."""
         with self._lock:
             self._is_set = True
             waiting, self._waiting = self._waiting, set()
         for loop, future in waiting:
             with contextlib.suppress(
                 RuntimeError
-            ):  # the loop was closed: nobody waits there any more
+            ):  # the loop was closed, nothing waits there any more
                 loop.call_soon_threadsafe(_wake, future)
 
     def clear(self) -> None:
-        """Stop nothing any more: runs that start from now on go on."""
+        """Reset: runs that start from now on are not stopped."""
         with self._lock:
             self._is_set = False
 
     def under(self) -> Abort:
-        """Return one for a run that this run starts: it stops with this one, and can be stopped alone."""
+        """Return an abort for a child run: it stops with this one, and can be stopped separately."""
         return _Under(self)
 
     def reached(self, point: str, count: int) -> bool:
         """Return whether the run is to stop here.
 
         Args:
-            point: the turn and where in it: `1:beginning`; an attempt, as in `1:asking:2`, `1:unsent:2`,
-                `1:streaming:2` or `1:waiting:2` (for the next one); `1:dispatch`; a call, as in
-                `1:call:toolu_1`, `1:hook:pre_tool_use:toolu_1`, `1:consent:toolu_1` or `1:tool:toolu_1`; `1:tools`.
-            count: events of the stream that were seen, or batches of tools that have ended.
+            point: the turn and the position in it: `1:beginning`; an attempt, as in `1:asking:2`,
+                `1:unsent:2`, `1:streaming:2` or `1:waiting:2` (for the next one); `1:dispatch`; a
+                call, as in `1:call:toolu_1`, `1:hook:pre_tool_use:toolu_1`, `1:consent:toolu_1` or
+                `1:tool:toolu_1`; `1:tools`.
+            count: stream events seen so far, or batches of tools that have ended.
         """
         return self._is_set
 
     async def wait(self) -> None:
-        """Return when the run is to stop where it waits."""
+        """Return when the run is to stop while it waits."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         try:
@@ -216,15 +222,15 @@ class Abort:
                     each._waiting.discard((loop, future))
 
     def _line(self) -> tuple[Abort, ...]:
-        """Return everything that stops the run: this one, and those it lies under."""
+        """Return all aborts that stop the run: this one, and its ancestors."""
         return (self,)
 
 
 class _Under(Abort):
-    """Stops one run, and so does the abort of the run that started it."""
+    """Stops one run, as does the abort of the parent run."""
 
     def __init__(self, above: Abort) -> None:
-        """Lie under another one."""
+        """Create a child of an abort."""
         super().__init__()
         self._above = above
 
@@ -242,7 +248,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 async def nobody(question: WorldQuestion) -> Any:
-    """Answer for a world in which there is nobody: no consent, no word, no path inside any root."""
+    """Answer for a world without people: no approval, no messages, no path inside a root."""
     match question.kind:
         case "consent":
             return {"behaviour": "deny", "by": "nobody"}
@@ -268,11 +274,11 @@ def _as_it_is(name: str, former: Sequence[str]) -> str:  # noqa: ARG001 - the po
 
 
 async def _nothing_left() -> None:
-    """Wait for nothing: nothing works in the background."""
+    """Return immediately: nothing runs in the background."""
 
 
 def _not_stopped(tool_use_id: str) -> None:
-    """Leave a tool call alone."""
+    """Do not stop a tool call."""
 
 
 def _harmless(name: str) -> bool:  # noqa: ARG001 - the port has an argument
@@ -287,42 +293,43 @@ def _billed(message: Mapping[str, Any]) -> bool:  # noqa: ARG001 - the port has 
     return True
 
 
-def _unheard(sections: Sequence[tuple[str, str]]) -> None:
-    """Listen to nothing."""
+def _ignore_sections(sections: Sequence[tuple[str, str]]) -> None:
+    """Ignore the sections."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What an agent may ask of the outside, as one frozen bundle of plain callables."""
+    """The outside world of an agent, as one frozen bundle of plain callables."""
 
     client: AsyncAnthropic
-    """The provider's client; its transport is where questions to the model are recorded."""
+    """The provider's client; LLM requests are recorded in its transport."""
     run_tool: Callable[[ToolQuestion], Awaitable[ToolAnswer]]
-    """Run one tool call and return its answer; never raises for a failing tool."""
+    """Execute one tool call and return its result; never raises for a failing tool."""
     tool_name: Callable[[str, Sequence[str]], str] = _as_it_is
-    """The name that a tool goes by, from its name and its former ones: a replay knows it by the recorded one."""
+    """Return the current name of a tool from its name and its aliases; a replay uses the recorded one."""
     stop_tool: Callable[[str], None] = _not_stopped
-    """Stop a tool call by its id, begun or not: its answer then comes soon, `aborted` unless it was done."""
+    """Stop a tool call by its ID, started or not: its result follows soon, `aborted` unless it was finished."""
     ask: Callable[[WorldQuestion], Awaitable[Any]] = nobody
-    """Answer a question that is neither the model's nor a tool's to answer, with a JSON value."""
+    """Answer a question that is for neither the model nor a tool, with a JSON value."""
     settled: Callable[[], Awaitable[None]] = _nothing_left
-    """Return when nothing works in the background any more: hooks that nobody waits for, each within its time."""
+    """Return when all background hooks have ended, each within its timeout."""
     abort: Abort = field(default_factory=Abort)
-    """Says whether the run is to stop."""
+    """Tells whether the run is to stop."""
     is_mutating: Callable[[str], bool] = _harmless
-    """Whether a tool is known to change something outside, by its name: a replay runs it only where it is named."""
+    """Whether a tool is known to change something outside, by name; a replay only runs such a tool if it is listed."""
     tool_function: Callable[[str], Callable[..., Any] | None] = _unknown
-    """The function that a tool runs, by the tool's name; asked only where a report says in which line it is written."""
-    sections: Callable[[Sequence[tuple[str, str]]], None] = _unheard
-    """Hears the names and texts of the sections that the next system prompt of its lane is made of. A replay tells by
-    them which one of them has changed."""
+    """The function of a tool, by the tool's name; used only by reports that show its source line."""
+    sections: Callable[[Sequence[tuple[str, str]]], None] = _ignore_sections
+    """Receives the names and texts of the sections in the next system prompt of its lane. A replay
+    uses them to tell which section has changed.
+    """
     is_billed: Callable[[Mapping[str, Any]], bool] = _billed
-    """Whether an answer of the model is billed: what a fork replays costs nothing."""
+    """Whether a response is billed: responses that a fork replays cost nothing."""
     now: Callable[[], int] = now
     """Wall clock, nanoseconds since 1970."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    """Wait so many seconds."""
+    """Wait for a number of seconds."""
     new_id: Callable[[], str] = new_id
-    """A new id of 32 hex digits."""
+    """A new ID of 32 hex digits."""
     random: Callable[[], float] = chance
     """A number in [0, 1)."""

@@ -1,4 +1,4 @@
-"""The agent: a loop that asks the provider, runs the tools it asks for, and tells what happens."""
+"""The agent loop: send requests to the model, run the tools it calls, and emit events."""
 
 from __future__ import annotations
 

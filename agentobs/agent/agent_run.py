@@ -1,4 +1,4 @@
-"""A run while it goes on: what it is given, where it stands, and what adds up."""
+"""The data of one run while it is in progress: its inputs, its state and its totals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
 from agentobs.agent import telemetry
-from agentobs.agent.conversation_hooks import Hooking
+from agentobs.agent.conversation_hooks import ConversationHooks
 from agentobs.agent.events import (
     Denial,
     Limit,
@@ -37,145 +37,156 @@ from agentobs.world import World
 
 @dataclass(slots=True)
 class Run:
-    """What is known of one run beside its state: what it is given, and what adds up."""
+    """The inputs and running totals of one run, and its current state."""
 
     world: World
     options: Options
     tools: Tools
     owed: Json | None
-    """What the provider is told of the tool that takes the output."""
+    """The declaration of the structured output tool, as sent to the provider."""
     talk: Conversation
     state: State
-    """Where it stands."""
+    """The current state of the loop."""
     started_ns: int
     source: QuerySource = "main"
-    """Who asks: the agent itself, or an agent that it started."""
+    """The source of its LLM requests: the agent itself, or a sub-agent."""
     parent: Run | None = None
     """The run whose tool call started this one."""
     is_background: bool = False
-    """Whether it goes on when that one has ended."""
+    """Whether it continues after its parent has ended."""
     level: int = 0
-    """How deep it lies below the agent itself."""
+    """Its depth below the main agent."""
     lane: str = "main"
-    """The name of its lane, also where nothing is recorded."""
+    """The name of its lane, set even if nothing is recorded."""
     refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
-    """Tools that it has not got, by name, with what it is told when it calls one."""
-    hooks: Hooking = field(init=False)
+    """Results to return for calls of tools that it does not have, by tool name."""
+    hooks: ConversationHooks = field(init=False)
     client: AsyncAnthropic = field(init=False)
-    """The world's client without its own retries: the loop owns them."""
+    """The world's client without its own retries, because the loop handles retries."""
     meter: Meter = field(default_factory=Meter)
-    """What it used, the agents included whose results it has got."""
+    """Its usage, including sub-agents whose results it has received."""
     purse: Meter = field(default_factory=Meter)
-    """What counts against the budget of the interaction: it and all agents below it, those at work included."""
+    """Usage that counts against the interaction's budget: this run and all agents below it, running
+    ones included.
+    """
     inherited: list[Mapping[str, Tokens]] = field(default_factory=list)
-    """What those agents used, by model."""
+    """Usage of those sub-agents, by model."""
     entering: list[Background] = field(default_factory=list)
-    """Agents whose results enter the conversation with what is kept next."""
+    """Background agents whose results enter the conversation when it is next kept."""
     sent: Sent = field(default_factory=Sent)
-    """The messages as its requests hold them."""
+    """The messages in the form in which requests contain them."""
     answers: list[Json] = field(default_factory=list)
-    """Whole answers."""
+    """Complete responses."""
     text: str = ""
-    """The text of the last one, and of its parts before it where it goes on from an answer that was cut or paused."""
+    """The text of the last response, including earlier parts if it continues a response that was
+    cut or paused.
+    """
     cut: Json | None = None
-    """The answer of this turn that was cut, while it is asked for again with more room."""
+    """This turn's response that was cut, while the request is repeated with a higher token limit."""
     broken: list[Json] = field(default_factory=list)
-    """What came of answers that broke off."""
+    """Partial messages of responses that broke off."""
     upkept: list[Json] = field(default_factory=list)
-    """Answers to requests that were made for the run's upkeep."""
+    """Responses to maintenance requests of the run."""
     depth: int = 0
-    """How many requests were made in this turn, those for its upkeep included."""
+    """Number of LLM requests in this turn, maintenance requests included."""
     latest: list[tuple[Meter, int]] = field(default_factory=list)
-    """What each turn used, failed attempts left out, and how many tokens it said."""
+    """Usage of each turn without failed attempts, and its output tokens."""
     used: frozenset[str] = frozenset()
-    """Ids of the tool calls in the conversation."""
+    """IDs of the tool calls in the conversation."""
     provider_ns: int = 0
     provider_ok_ns: int = 0
     tools_ns: int = 0
     denials: list[Denial] = field(default_factory=list)
     nudged_at: list[int] = field(default_factory=list)
-    """How many tokens the model had said each time it was asked to go on, see `Options.token_budget`."""
+    """The model's output tokens at the time of each nudge, see `Options.token_budget`."""
     goes_beyond: set[Limit] = field(default_factory=set)
-    """Limits that were reached and are not to be told again."""
+    """Limits that were reached and already reported."""
     held: set[str] = field(default_factory=set)
-    """Settings that stay as they were, and of which that was told."""
+    """Latched settings that were already reported."""
     day_usd: Decimal = Decimal(0)
-    """What was spent today, as the world last said."""
+    """Today's spending, as the world last reported it."""
     output: BaseModel | None = None
     following: State | None = None
-    """The state of the next turn; None where there is none."""
+    """The state of the next turn; None if there is none."""
     subtype: Subtype = "success"
     reason: TerminalReason = "completed"
     error: Exception | None = None
     vetoed: str | None = None
-    """Why hooks ended it, in their words; None where none did."""
+    """The reason given by the hooks that ended the run; None if no hook did."""
 
     def __post_init__(self) -> None:
-        """Take the client's retries away, and spend from the same purse as who started it."""
+        """Disable the client's retries, and share the parent's budget meter."""
         self.client = self.world.client.with_options(max_retries=0)
         self.used = used_ids(self.talk.messages)
         if self.parent is not None:
             self.purse, self.goes_beyond = self.parent.purse, set(self.parent.goes_beyond)
-        self.hooks = Hooking(self.world, self.options.hooks, self.talk, self.counted_inside)
+        self.hooks = ConversationHooks(
+            self.world, self.options.hooks, self.talk, self.counted_inside
+        )
 
     def asking(
         self, here: Place | None, source: QuerySource | None = None, *, lane: str | None = None
     ) -> Place | None:
-        """Return the place for the next request of the turn, by default one for the agent itself.
+        """Return the place for the next LLM request of the turn, by default a request of the agent
+        itself.
 
-        Requests for its upkeep are made in a `lane` of their own, see `lane_under`: in that of the agent its own
-        turns alone recur.
+        Maintenance requests have a `lane` of their own (see `lane_under`), so that the agent's lane
+        contains only its turns.
         """
         self.depth += 1
         return telemetry.asking(here, source or self.source, depth=self.depth, lane=lane)
 
     @property
     def talks(self) -> tuple[Conversation, ...]:
-        """Its conversation, and those of the runs above it, the agent's own last."""
+        """Its conversation and those of the runs above it, the main agent's last."""
         above = self.parent.talks if self.parent is not None else ()
         return (self.talk, *above)
 
     @property
     def meters(self) -> tuple[Meter, ...]:
-        """Everything that counts what it uses, each once."""
+        """Every meter that counts its usage, each once."""
         if self.parent is None:
             return (self.meter, self.talk.meter, self.purse)
         if not self.is_background:
             return (self.meter, self.talk.meter, *self.parent.meters)
-        above = (talk.meter for talk in self.parent.talks)  # whoever gets its result counts it then
+        above = (
+            talk.meter for talk in self.parent.talks
+        )  # the run that receives the result counts it then
         return (self.meter, self.talk.meter, *above, self.purse)
 
     @property
     def shares(self) -> bool:
-        """Whether others spend beside it, so that it depends on the clock when a limit is reached."""
+        """Whether other runs share its budget, so that the clock decides when a limit is reached."""
         return self.parent is not None or bool(self.talk.background)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody stopped the run on purpose."""
+        """Whether the run was stopped on purpose."""
         return self.reason in ("aborted_streaming", "aborted_tools")
 
     def ended(self, subtype: Subtype, reason: TerminalReason) -> None:
-        """Note how the run ends."""
+        """Record how the run ends."""
         self.subtype, self.reason = subtype, reason
 
     def ended_by_hook(self, reason: TerminalReason, why: str) -> None:
-        """Note that hooks end the run, and why."""
+        """Record that hooks end the run, and why."""
         self.ended("error_during_execution", reason)
         self.vetoed = why
 
     def failed(self, reason: TerminalReason, error: Exception) -> None:
-        """Note which error ends the run."""
+        """Record the error that ends the run."""
         self.ended("error_during_execution", reason)
         self.error = error
 
     def keep(self, state: State) -> None:
-        """Keep the conversation as it stands, so that another run can go on from here."""
+        """Store the state's messages in the conversation, so that another run can continue from
+        here.
+        """
         self.talk.messages, self.talk.turns = state.messages, state.turn
         self.settle()
 
     def settle(self) -> None:
-        """Count the agents in the background whose results are in the conversation that is kept."""
+        """Count the background agents whose results are now in the stored conversation."""
         for each in self.entering:
             del self.talk.background[each.agent_id]
             hand_up(each.talk, each.began, self.talk)
@@ -187,7 +198,7 @@ class Run:
         self.entering = []
 
     def ran(self, dispatcher: Dispatcher, state: State) -> None:
-        """Count what tools did, and keep the conversation with their results."""
+        """Count the executed tools, and store the conversation with their results."""
         self.denials += dispatcher.denials
         self.talk.messages = state.messages
         for talk in self.talks:
@@ -195,7 +206,7 @@ class Run:
         self.settle()
 
     def counted(self, message: Json, certainty: Certainty) -> None:
-        """Count what an answer used, as far as it came."""
+        """Count the usage of a response, complete or partial."""
         usage = message.get("usage")
         if isinstance(usage, dict) and "output_tokens" in usage and self.world.is_billed(message):
             model, at_ns = message.get("model") or self.options.model, self.world.now()
@@ -203,9 +214,10 @@ class Run:
                 meter.add(model, usage, at_ns, certainty)
 
     def counted_inside(self, used: Sequence[Json]) -> None:
-        """Count what requests used that hooks made: each a `model` and the `usage` that the provider told.
+        """Count the usage of model requests made inside hooks: each a `model` and the `usage`
+        reported by the provider.
 
-        With the `certainty` of a lower bound it is what an attempt used that broke off, as far as it told.
+        A `certainty` of lower bound marks the known usage of an attempt that broke off.
         """
         self.upkept += used
         for each in used:
@@ -218,12 +230,14 @@ class Run:
                     meter.add_rows([(row, at_ns)])
 
     def thought(self, message: Json) -> None:
-        """Note when the model answered, once it has thought: what it thought goes after an hour."""
+        """Record the time of the response once the model has used thinking, because thinking is
+        cleared after an hour.
+        """
         if self.talk.thought_ns is not None or has_thinking(message):
             self.talk.thought_ns = self.world.now()
 
     def answered(self, message: Json) -> None:
-        """Note the whole answer of a turn, and count what it used."""
+        """Record the complete response of a turn, and count its usage."""
         self.cut = None
         self.answers.append(message)
         self.text = self.state.said + text_of(message.get("content"))
@@ -232,9 +246,10 @@ class Run:
         self.turn_took(message)
 
     def put_back(self) -> Json | None:
-        """Let the answer stand that was cut and asked for again in vain; return it, or None where there is none.
+        """Restore the cut response if the repeated request failed; return it, or None if there is
+        none.
 
-        What it used is counted already.
+        Its usage is already counted.
         """
         message, self.cut = self.cut, None
         if message is None:
@@ -247,16 +262,16 @@ class Run:
         return message
 
     def turn_took(self, message: Json) -> None:
-        """Note what a turn used by itself, where somebody looks for a runaway."""
+        """Record the usage of a single turn if runaway detection is enabled."""
         usage = message.get("usage")
         if not self.options.budget.runaway or not isinstance(usage, dict):
             return
-        meter, said = Meter(), usage.get("output_tokens")
+        meter, output_tokens = Meter(), usage.get("output_tokens")
         meter.add(message.get("model") or self.options.model, usage, self.world.now())
-        self.latest.append((meter, said if isinstance(said, int) else 0))
+        self.latest.append((meter, output_tokens if isinstance(output_tokens, int) else 0))
 
     def gave_up(self, message: Json, took_ns: int, error: Exception) -> None:
-        """Count an answer that broke off, also where it never said what it used."""
+        """Count a response that broke off, even if it never reported usage."""
         self.broken.append(message)
         self.provider_ns += took_ns
         if "usage" in message:
@@ -267,7 +282,7 @@ class Run:
                 meter.add_rows([(not_told(self.options.model), at_ns)])
 
     def result(self, place: Place | None) -> Result:
-        """Return the result."""
+        """Return the result of the run."""
         last = self.answers[-1] if self.answers else {}
         error, by_hook = self.error, self.vetoed is not None
         return Result(
@@ -295,19 +310,21 @@ class Run:
 
 
 class Clock:
-    """Adds up the time in which an answer is waited for or comes; the consumer's own is not in it."""
+    """Sums the time spent waiting for and receiving responses, without the time of the event
+    consumer.
+    """
 
     def __init__(self, world: World) -> None:
         self._world, self._sum, self._since = world, 0, world.now()
         self._stands = False
 
     def stop(self) -> int:
-        """Stop, and return the nanoseconds so far."""
+        """Stop, and return the total in nanoseconds."""
         if not self._stands:
             self._sum += max(self._world.now() - self._since, 0)
             self._stands = True
         return self._sum
 
     def go_on(self) -> None:
-        """Go on adding."""
+        """Resume counting."""
         self._since, self._stands = self._world.now(), False

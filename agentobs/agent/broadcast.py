@@ -1,7 +1,7 @@
-"""Listening: several consumers of one run, each with a bounded buffer of its own.
+"""Distribute the events of one run to several consumers, each with its own bounded buffer.
 
-The run is driven by nobody's pace but its own: a consumer that is slow loses what does not fit into its
-buffer, is told how much, and never loses the result.
+No consumer slows down the run. A slow consumer loses the events that do not fit into its buffer and
+is told how many, but it always receives the result.
 """
 
 from __future__ import annotations
@@ -16,34 +16,36 @@ from dataclasses import dataclass
 from agentobs.agent.events import Event, Result
 
 CAPACITY = 1024
-"""Events that wait for one consumer at most. Our choice: a long answer has about 300 deltas."""
+"""Maximum number of buffered events per consumer. Our choice: a long response has about 300 deltas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A consumer was too slow: so many events are not there."""
+    """The number of events that a consumer lost because it was too slow."""
 
     count: int
 
 
 class Broadcast:
-    """One run for several consumers. Listen first, then drive it."""
+    """One run for several consumers. Call `listen` first, then `drive`."""
 
     def __init__(self, events: AsyncGenerator[Event, None]) -> None:
-        """Take the events of a run, as `run` returns them."""
+        """Wrap the events of a run, as returned by `run`."""
         self._events = events
         self._buffers: list[_Buffer] = []
         self._result: Result | None = None
         self._has_ended = False
 
     def listen(self, capacity: int = CAPACITY) -> AsyncIterator[Event | Missed]:
-        """Return the events from now on, the result last; after the end the result alone.
+        """Yield all further events, the result last; after the end of the run, only the result.
 
-        Every consumer gets values of its own: what one does to an event, no other sees. Where the run
-        ends without a result, by an exception or because it was left, the events end, too.
+        Each consumer receives its own copies, so changes to an event are not visible to others. If
+        the run ends without a result, because of an exception or because it was closed, the
+        iteration ends as well.
 
         Args:
-            capacity: how many may wait, from 1; the oldest go first, and a `Missed` stands for them.
+            capacity: buffer size, at least 1. The oldest events are dropped first and replaced by
+                one `Missed`.
         """
         buffer = _Buffer(max(capacity, 1))
         self._buffers.append(buffer)
@@ -54,9 +56,9 @@ class Broadcast:
         return buffer.events()
 
     async def drive(self) -> Result | None:
-        """Run to the end and return the result; what the run raises is raised here.
+        """Run to the end and return the result; exceptions of the run are raised here.
 
-        Returns None where the events ended without a result.
+        Returns None if the events ended without a result.
         """
         try:
             async with aclosing(self._events) as events:
@@ -64,7 +66,7 @@ class Broadcast:
                     self._result = event if isinstance(event, Result) else None
                     for buffer in self._buffers:
                         buffer.put(event)
-                    # Much may come without a wait; consumers that keep up shall have their turn.
+                    # Many events may arrive without an await; let the other consumers run.
                     await asyncio.sleep(0)
         finally:
             self._has_ended = True
@@ -105,5 +107,7 @@ class _Buffer:
 
 
 def _own(event: Event) -> Event:
-    """Return a copy of an event; a result is shared, for its output and its exception cannot be copied."""
+    """Return a copy of an event. A result is shared, because its output and its exception cannot be
+    copied.
+    """
     return event if isinstance(event, Result) else copy.deepcopy(event)

@@ -1,6 +1,6 @@
-"""Budgets: how much may be spent, and whether that is reached. Decisions only.
+"""Spending budgets, and pure functions that decide whether a limit is reached.
 
-A budget is looked at before each request to the model, so that one answer may go beyond it, and no more.
+The budget is checked before each LLM request, so one response may exceed it, but no more.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from agentobs.ledger import Runaway
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may be spent; None sets no limit.
+    """Spending limits; None means no limit.
 
-    Where a model has no price, no limit in money can be held: that is a limit of its own.
+    If a model has no price, no limit in money can be enforced. This counts as a limit of its own.
     """
 
     interaction_usd: Decimal | None = None
-    """By one run, in USD."""
+    """For one run, in USD."""
     session_usd: Decimal | None = None
-    """By all runs of one conversation, in USD."""
+    """For all runs of one conversation, in USD."""
     day_usd: Decimal | None = None
-    """By everything that is recorded in this home since midnight UTC, in USD."""
+    """For everything recorded in this home since midnight UTC, in USD."""
     session_turns: int | None = None
     """Turns that used tools, in all runs of one conversation."""
     runaway: bool = False
-    """Whether turns that cost more and more, or say less and less, count as a limit, too."""
+    """Whether turns with rising cost or shrinking output also count as a limit."""
     at_limit: Literal["stop", "ask", "warn"] = "stop"
-    """What follows: the run ends; a person is asked whether it may go on; an event is told."""
+    """Action at a limit: end the run, ask a person whether to continue, or only emit an event."""
 
     def __post_init__(self) -> None:
-        """Refuse limits that are not exact or below zero."""
+        """Refuse limits that are inexact or negative."""
         for name in ("interaction_usd", "session_usd", "day_usd"):
             value = getattr(self, name)
             if value is not None and not _is_amount(value):
@@ -47,12 +47,12 @@ class Budget:
 
     @property
     def holds_money(self) -> bool:
-        """Whether what this process spends is held to a limit."""
+        """Whether the spending of this process is limited."""
         return any(limit is not None for limit in (self.interaction_usd, self.session_usd))
 
     @property
     def is_priced(self) -> bool:
-        """Whether anything has to be priced to hold it."""
+        """Whether prices are needed to enforce the budget."""
         return self.runaway or self.holds_money
 
 
@@ -62,16 +62,16 @@ def _is_amount(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was spent so far."""
+    """The amounts spent so far."""
 
     interaction_usd: Decimal = Decimal(0)
     session_usd: Decimal = Decimal(0)
     day_usd: Decimal = Decimal(0)
     session_turns: int = 0
     unpriced_calls: int = 0
-    """Answers of models without a price, which the money leaves out."""
+    """Responses of models without a price, which the amounts do not include."""
     runaway: Runaway | None = None
-    """What the last turns of the run look like."""
+    """The runaway sign found in the run's last turns, if any."""
 
 
 def reached(budget: Budget, spent: Spent) -> Limit | None:

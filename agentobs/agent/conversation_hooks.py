@@ -1,4 +1,4 @@
-"""Hooking: firing the hooks of a conversation, each `once` hook once, and counting what they used."""
+"""Run the hooks of a conversation: each `once` hook once, with their usage counted."""
 
 from __future__ import annotations
 
@@ -15,68 +15,69 @@ from agentobs.records.exchanges import Place
 from agentobs.world import World
 
 Fired = tuple[Verdict, tuple[HookRan, ...]]
-"""What hooks say together, and what is told of each."""
+"""The combined verdict of the hooks, and one event per hook."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hooking:
-    """The hooks of a conversation, and how they are fired."""
+class ConversationHooks:
+    """The hooks of a conversation, and methods to run them."""
 
     world: World
     hooks: tuple[Hook, ...]
     talk: Conversation
-    """Where it is kept which `once` hooks have run."""
+    """Records which `once` hooks have run."""
     count: Callable[[Sequence[Json]], None]
-    """Counts what requests used that hooks made."""
+    """Counts the usage of model requests made inside hooks."""
 
     def matching(self, occasion: Occasion) -> tuple[Hook, ...]:
-        """Return the hooks that an occasion fires."""
+        """Return the hooks that match an event."""
         return matching(self.hooks, occasion, self.talk.hooks_done) if self.hooks else ()
 
     def claimed(self, occasion: Occasion) -> tuple[Hook, ...]:
-        """Return the hooks that an occasion fires, of which no other occasion will fire the `once` ones.
+        """Return the hooks that match an event, and reserve the `once` hooks among them.
 
-        For occasions that come about beside each other: which of them is first must not depend on the clock.
+        For concurrent events: which of them comes first must not depend on the clock.
         """
         found = self.matching(occasion)
         self.talk.hooks_done |= {hook.name for hook in found if hook.once}
         return found
 
     def release(self, hooks: Sequence[Hook]) -> None:
-        """Give `once` hooks back that were claimed and have not run."""
+        """Release reserved `once` hooks that have not run."""
         self.talk.hooks_done -= {hook.name for hook in hooks if hook.once}
 
     async def fire(self, occasion: Occasion, here: Place | None) -> Fired:
-        """Fire the hooks of an occasion."""
+        """Run the hooks that match an event."""
         return await self.fire_these(self.claimed(occasion), occasion, here)
 
     async def fire_these(
         self, hooks: Sequence[Hook], occasion: Occasion, here: Place | None
     ) -> Fired:
-        """Fire these hooks for an occasion."""
+        """Run the given hooks for an event."""
         if not hooks:
             return Verdict(), ()
-        verdict, told, _ = await fire(self.world, hooks, occasion, here, frozenset())
+        verdict, events, _ = await fire(self.world, hooks, occasion, here, frozenset())
         self.count(verdict.usage)
-        return verdict, told
+        return verdict, events
 
 
 def occasion(
     event: HookEvent, turn: int, name: str | None, facts: Mapping[str, Any], **of_tool: Any
 ) -> Occasion:
-    """Return an occasion in a turn; `name` tells it from others of its event there.
+    """Return the hook event of a turn; `name` distinguishes it from others of its kind in the turn.
 
-    `of_tool` are the tool, its subject and its former names, where conditions are to look at them.
+    `of_tool` holds the tool, its subject and its aliases, if conditions should match them.
     """
     key = f"{turn}:{event}" + (f":{name}" if name is not None else "")
     return Occasion(event=event, turn=turn, key=key, facts=facts, **of_tool)
 
 
 def wished(decision: Decision, wish: Behaviour | None, tool: str, mode: Mode) -> Decision:
-    """Return a decision as hooks want it: they may ask for consent, and give it where no rule asks for it.
+    """Apply the hooks' decision: hooks may require approval, and grant it if no rule requires it.
 
-    What rules, safety checks or the mode deny stays denied, and what a rule wants a person to be asked about is
-    asked. In the mode `dontAsk` nobody is asked, so what a hook wants to be asked about is denied.
+    A call that rules, safety checks or the mode deny stays denied, and a rule that requires a
+    person stays in force. In the mode `dontAsk` no approval is requested, so a call for which a
+    hook requires approval is denied.
     """
     if wish == "ask" and decision.behaviour == "allow":
         if mode == "dontAsk":
@@ -88,25 +89,25 @@ def wished(decision: Decision, wish: Behaviour | None, tool: str, mode: Mode) ->
 
 
 def denied_by_hook(tool: str, reason: str) -> Decision:
-    """Return the decision that a hook's veto is."""
-    said = f" It says: {reason}" if reason else ""
-    return _by_hook("deny", f"A hook blocks this call of {tool}.{said}")
+    """Return the decision for a hook's veto."""
+    explanation = f" It says: {reason}" if reason else ""
+    return _by_hook("deny", f"A hook blocks this call of {tool}.{explanation}")
 
 
-def answered_by_hook(asked: Decision, verdict: Verdict, tool: str) -> Decision | None:
-    """Return the decision of hooks that were asked for consent; None where a person has to be asked all the same.
+def answered_by_hook(pending: Decision, verdict: Verdict, tool: str) -> Decision | None:
+    """Return the hooks' decision on an approval request; None if a person must still be asked.
 
-    Where a rule wants a person to be asked, hooks can deny, and not allow.
+    If a rule requires a person, hooks can deny but not allow.
     """
     if verdict.blocked or verdict.decision == "deny":
         return denied_by_hook(tool, verdict.reason)
-    if verdict.decision == "allow" and asked.rule is None:
+    if verdict.decision == "allow" and pending.rule is None:
         return _by_hook("allow", f"A hook lets this call of {tool} run.")
     return None
 
 
 def objection(tool: str, reason: str) -> str:
-    """Return what the model is told where a hook objects to a result."""
+    """Return the message for the model if a hook objects to a result."""
     return f"A hook objects to the result of {tool}: {reason or 'it gives no reason'}"
 
 

@@ -1,7 +1,7 @@
-"""Events: what comes out of the loop while it runs, as one closed union of frozen values.
+"""Events that the loop yields while it runs, as one closed union of frozen values.
 
-They hold content (text, tool input and output) and go to the caller alone. What is recorded are the
-facts that the loop hands to the sink.
+They contain content (text, tool input and output) and go to the caller only. The recording is made
+from the facts that the loop emits to the sink.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Subtype = Literal[
     "error_during_execution",
     "error_max_structured_output_retries",
 ]
-"""How a run ended: with an answer; at its turns or its budget; at an error; without the output it owed."""
+"""How a run ended: with a final response, at its turn limit or budget, with an error, or without
+the required output.
+"""
 
 TerminalReason = Literal[
     "completed",
@@ -44,11 +46,12 @@ TerminalReason = Literal[
     "hook_stopped",
     "stop_hook_prevented",
 ]
-"""What ended a run. `max_output_tokens`: the answer was cut at its limit as often as it may go on;
-`too_many_pauses`: the model paused it so often in a row;
-`hook_stopped`: a hook refused the prompt, or ended the run; `stop_hook_prevented`: hooks kept it from ending
-too often; `model_error` is every other failure of the provider; `tool_set_error` a tool that has
-to be there and is not; `internal_error` an exception that is neither the provider's nor a tool's."""
+"""What ended a run. `max_output_tokens`: the response was cut at its token limit and continued as
+often as allowed; `too_many_pauses`: the model paused the response too often in a row;
+`hook_stopped`: a hook refused the prompt or ended the run; `stop_hook_prevented`: hooks kept the
+run from ending too often; `model_error`: any other failure of the provider; `tool_set_error`: a
+required tool is missing; `internal_error`: an exception from neither the provider nor a tool.
+"""
 
 Limit = Literal[
     "interaction_usd",
@@ -59,8 +62,9 @@ Limit = Literal[
     "rising_cost",
     "diminishing_output",
 ]
-"""Which budget was reached. `unpriced`: a model was used that has no price, so that no money can be held;
-the last two are the signs of a runaway, see `agentobs.ledger.runaway`."""
+"""The budget that was reached. `unpriced`: a model without a price was used, so a limit in money
+cannot be enforced. The last two are signs of a runaway, see `agentobs.ledger.runaway`.
+"""
 
 
 Transition = Literal[
@@ -78,68 +82,71 @@ Transition = Literal[
     "reactive_compaction",
     "model_fallback",
 ]
-"""Why the model is asked: a prompt came; tools have answered; somebody said something meanwhile, or when
-the run would have stopped; an output is owed; a background agent has ended; a hook wants it to go on; so do
-the tokens that are to be spent; an answer was cut, or paused, and the rest of it is wanted. And why the same turn
-is asked again: with more room for its answer, with a shorter conversation, of another model."""
+"""Why an LLM request is sent: a prompt; tool results; a message to the agent during the run or at
+its end; a required output is missing; a background agent has ended; a hook wants the run to
+continue; tokens are left to spend; a response was cut or paused and is continued. The rest repeat a
+turn: with a higher token limit, with a shorter conversation, or with another model.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStart:
-    """The model is asked. After a `Retry` it is asked again, and earlier deltas of this turn are void."""
+    """An LLM request is sent. After a `Retry`, this is the next attempt, and earlier deltas of this
+    turn are void.
+    """
 
     turn: int
     """The turn within the conversation, from 1."""
     attempt: int
-    """The attempt at this request, from 1."""
+    """The attempt of this request, from 1."""
     transition: Transition = "start"
-    """Why it is asked."""
+    """Why it is sent."""
     source: QuerySource = "main"
-    """Who asks."""
+    """The source of the request."""
     model: str = ""
-    """Whom it asks."""
+    """The model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of the answer's text, as it arrives; only where the answer is streamed."""
+    """A chunk of the response's text as it arrives; only if the response is streamed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingDelta:
-    """A piece of the answer's thinking, as it arrives; only where the answer is streamed."""
+    """A chunk of the response's thinking as it arrives; only if the response is streamed."""
 
     thinking: str
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The whole answer of a turn."""
+    """The complete response of a turn."""
 
     turn: int
     message: Json
-    """The assistant message as the provider sent it, stream events folded into one object."""
+    """The assistant message as the provider sent it, with stream events folded into one object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """An answer broke off: what came of it is void, and so are the tool calls that had begun."""
+    """A response broke off. Its content is void, and so are the tool calls that had started."""
 
     turn: int
     attempt: int
     tool_use_ids: tuple[str, ...]
-    """The calls that had begun, in their order."""
+    """The calls that had started, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coercion:
-    """Arguments of a call were changed to fit the tool's types, such as `"3"` to 3."""
+    """Arguments of a call were converted to the tool's types, such as `"3"` to 3."""
 
     question: ToolQuestion
     arguments: tuple[str, ...]
-    """Which ones, as paths."""
+    """The converted arguments, as paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,97 +156,101 @@ class Permission:
     question: ToolQuestion
     decision: Decision
     waited_ns: int
-    """How long somebody was waited for, in nanoseconds; 0 where nobody was asked."""
+    """Approval wait in nanoseconds; 0 if no approval was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDispatch:
-    """A tool call is about to run; one that is safe may run while the answer is still coming."""
+    """A tool call is about to run. A concurrency-safe call may run while the response is still
+    arriving.
+    """
 
     question: ToolQuestion
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDone:
-    """A tool call has its answer. Calls that ran together are told in the order of the calls."""
+    """A tool call has its result. Calls that ran in parallel are reported in the order of the
+    calls.
+    """
 
     question: ToolQuestion
-    """What ran: what the model asked for, or what hooks made of it."""
+    """The executed call: as requested by the model, or as changed by hooks."""
     answer: ToolAnswer
-    """What the model sees."""
+    """The result that the model sees."""
     duration_ns: int
     came: ToolAnswer | None = None
-    """What the tool itself answered, where hooks changed what the model sees."""
+    """The tool's own result, if hooks changed what the model sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """Something was said to the agent while it ran; it goes to the model with the next request."""
+    """The agent received messages while it ran; the next LLM request contains them."""
 
     turn: int
     texts: tuple[str, ...]
     skipped: tuple[str, ...]
-    """The ids of the tool calls that are not run because of it."""
+    """IDs of the tool calls that are skipped because of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:
-    """Something was said to the agent when it would have stopped, so it goes on."""
+    """The agent received messages when it was about to stop, so it continues."""
 
     turn: int
-    """The turn after which it came."""
+    """The turn after which they arrived."""
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputRetry:
-    """The model ended without the output that it owes, and is asked for it again."""
+    """The model stopped without the required output and is prompted for it again."""
 
     turn: int
     number: int
-    """How often it was asked again, this time included."""
+    """How often it was prompted again, this time included."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetReached:
-    """As much was spent as the budget allows."""
+    """A budget limit was reached."""
 
     limit: Limit
     goes_on: bool
-    """Whether the run goes on all the same: it is only to warn, or a person said so."""
+    """Whether the run continues anyway, because the limit only warns or a person approved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """An attempt failed and the next one follows after a wait."""
+    """An attempt failed, and the next one follows after a backoff."""
 
     turn: int
     attempt: int
     """The attempt that failed, from 1."""
     wait_s: float
-    """The wait before the next one, in seconds."""
+    """The backoff in seconds."""
     error: str
     """The provider's error type such as `overloaded_error`, or the exception's class."""
     status: int | None
-    """The HTTP status; None where no response came, 200 where a stream carried the error."""
+    """The HTTP status; None if no response arrived, 200 if a stream carried the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A long wait goes on; told every 30 seconds of it where nobody attends."""
+    """A long wait continues; emitted every 30 seconds in unattended mode."""
 
     turn: int
     attempt: int
-    """The attempt that failed, from 1; 0 where none was made, for the circuit breaker is open."""
+    """The attempt that failed, from 1; 0 if none was made because the circuit breaker is open."""
     waited_s: float
-    """So much of the wait is over, in seconds."""
+    """Elapsed part of the wait, in seconds."""
     wait_s: float
-    """The whole wait, in seconds."""
+    """Total length of the wait, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Another model is asked from now on."""
+    """Further requests go to another model."""
 
     turn: int
     from_model: str
@@ -248,124 +259,132 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """An answer was cut at its limit of tokens, and the model is asked again."""
+    """A response was cut at its token limit, and the model is called again."""
 
     turn: int
     number: int
-    """How often for this answer, this time included."""
+    """How often for this response, this time included."""
     max_tokens: int
-    """The limit of the next answer."""
+    """The token limit of the next response."""
     is_void: bool
-    """Whether the cut answer is void, because all of it is asked again with more room; else the next one goes on
-    from it."""
+    """Whether the cut response is void because the whole request is repeated with a higher limit;
+    otherwise the next response continues it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """Something that the run could do it cannot do any more."""
+    """The run lost a capability."""
 
     capability: str
-    """What, as a label, such as `compaction`, `streaming` or `provider`."""
+    """The capability as a label, such as `compaction`, `streaming` or `provider`."""
     reason: str
-    """Why, as a label."""
+    """The reason as a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingHeld:
-    """A setting was changed that would make the provider read the whole prompt anew; it stays as it was.
+    """A changed setting was not applied, because it would invalidate the provider's prompt cache.
 
-    `Conversation.unlatch` lets it change. Told once a run.
+    `Conversation.unlatch` applies it. Emitted once per run.
     """
 
     turn: int
     setting: str
-    """Which: `betas`, `cache`, `thinking`, `extra.speed`, `extra.thinking` or `section:NAME`."""
+    """The setting: `betas`, `cache`, `thinking`, `extra.speed`, `extra.thinking` or `section:NAME`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingCleared:
-    """The thinking of earlier turns was taken out of the conversation for good: nobody asked for an hour."""
+    """Thinking of earlier turns was permanently removed, because there was no LLM request for an
+    hour.
+    """
 
     turn: int
     """The turn whose request is the first without it."""
     blocks: int
-    """How many blocks."""
+    """Number of removed blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The conversation was made shorter: what the model knows of before this boundary lies in its first message."""
+    """The conversation was compacted: its first message now holds what the model knows of
+    everything before.
+    """
 
     turn: int
-    """The turn that is asked next."""
+    """The turn of the next request."""
     trigger: Literal["auto", "reactive", "manual"]
-    """The threshold was reached; the provider refused the prompt as too long; somebody asked for it."""
+    """Threshold reached; prompt refused by the provider as too long; requested by the caller."""
     methods: tuple[str, ...]
-    """What was done, in its order: `trim`, `drop`, `memory`, `summary`."""
+    """The applied methods, in order: `trim`, `drop`, `memory`, `summary`."""
     tokens_before: int
     tokens_after: int
-    """Tokens of the conversation, counted before, estimated after."""
+    """Tokens of the conversation: counted before, estimated after."""
     threshold: int
-    """Tokens from which on it is compacted."""
+    """Token count at which compaction starts."""
     messages_before: int
     messages_after: int
     kept_from: str | None
-    """What stays as it was said: the id of the first tool call in it, or, where it holds none, `message:N` for the
-    last N messages. None where nothing does."""
+    """The start of the unchanged part: the ID of its first tool call, or `message:N` for the last N
+    messages if it has no call. None if nothing is unchanged.
+    """
     turns_since_last: int | None
-    """Turns since the compaction before; None for the first one."""
+    """Turns since the previous compaction; None for the first."""
     files: int = 0
-    """Files that were attached again."""
+    """Number of files that were attached again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nudge:
-    """The model would stop, and is asked to go on, for there are tokens left that it is to spend."""
+    """The model was about to stop and is prompted to continue, because its token budget is not
+    spent.
+    """
 
     turn: int
     number: int
     """How often in this interaction, this time included."""
     output_tokens: int
-    """What it has said in this interaction so far."""
+    """Output tokens of this interaction so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookRan:
-    """A hook has answered, or has not."""
+    """A hook ran, or failed to."""
 
     turn: int
     event: str
-    """What it was asked about, such as `pre_tool_use`."""
+    """The event that it ran on, such as `pre_tool_use`."""
     hook: str
-    """Its name."""
+    """The hook's name."""
     outcome: Literal["success", "blocking", "non_blocking_error", "cancelled"]
     tool_use_id: str | None
     reason: str
-    """What it says; content."""
+    """The reason that it gave; content."""
     duration_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class SubAgent:
-    """Something happened in an agent that this one started, or in one below it."""
+    """An event of a sub-agent, at any depth."""
 
     agent_id: str
-    """The id of the tool call that started it."""
+    """The ID of the tool call that started it."""
     agent: str
-    """Its name."""
+    """The sub-agent's name."""
     lane: str
     depth: int
-    """How deep it lies below the agent itself, from 1."""
+    """Its depth below the main agent, from 1."""
     event: Event
-    """What happened; its `Result` comes last."""
+    """The event; the sub-agent's `Result` is the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundResult:
-    """What a background agent found enters the conversation."""
+    """The result of a background agent enters the conversation."""
 
     turn: int
-    """The turn whose request holds it."""
+    """The turn whose request contains it."""
     agent_id: str
     agent: str
     subtype: Subtype
@@ -373,7 +392,7 @@ class BackgroundResult:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Billed tokens of one model, in disjoint buckets; the fields mean what they mean in `Usage`."""
+    """Billed tokens of one model, in disjoint buckets; the fields are defined as in `Usage`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -389,56 +408,60 @@ class Denial:
 
     tool_use_id: str
     name: str
-    """The tool, as the model named it."""
+    """The tool, as named by the model."""
     reason: str
-    """What the model was told."""
+    """The reason as shown to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of a run; always the last event, and exactly one."""
+    """The end of a run; always the last event, emitted exactly once."""
 
     subtype: Subtype
     terminal_reason: TerminalReason
     text: str
-    """The text of the last whole answer, its text blocks joined by newlines."""
+    """The text of the last complete response, its text blocks joined by newlines."""
     stop_reason: str | None
-    """Why the last whole answer stopped, in the provider's words."""
+    """The provider's stop reason of the last complete response."""
     num_turns: int
-    """Turns of this interaction that the model answered."""
+    """Turns of this interaction with a complete response."""
     error: str | None
     """The name of the error that ended the run, as in `Retry`."""
     error_text: str | None
-    """What that error says; content."""
+    """The message of that error; content."""
     usage: Mapping[str, Tokens]
-    """What the provider counted, by model. Answers that broke off count as far as they came."""
+    """Usage reported by the provider, by model, including the known part of responses that broke
+    off.
+    """
     duration_ns: int
     """Wall time of the run."""
     provider_ns: int
-    """The part of it in which an answer was waited for or came, failed attempts included."""
+    """The part spent waiting for and receiving responses, failed attempts included."""
     provider_ok_ns: int
-    """The part of it that belongs to whole answers alone."""
+    """The part of that which belongs to complete responses."""
     tools_ns: int
-    """Time in tools, each call for itself: calls that ran together count each."""
+    """Sum of the durations of all tool calls, parallel calls counted separately."""
     session_id: str | None
-    """The session that was recorded, or None outside every session."""
+    """The recorded session, or None outside a session."""
     denials: tuple[Denial, ...] = ()
-    """The tool calls that were not permitted, in their order."""
+    """The tool calls that were not permitted, in order."""
     output: Any = None
-    """The structured output, where `Options.output` asks for one: an instance of that model."""
+    """The structured output, an instance of the model in `Options.output`, if set."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
-    """What was used, to be priced."""
+    """The usage, for pricing."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
     """The exception behind `error`, with its traceback."""
 
     @property
     def total_cost_usd(self) -> Decimal | None:
-        """What the run cost in USD; None where no price is known. The first look loads the price list."""
+        """The cost of the run in USD; None if no price is known. The first access loads the price
+        list.
+        """
         return self.meter.total().usd
 
     @property
     def cost_status(self) -> str:
-        """How sure that is: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
+        """The certainty of the cost: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
         return self.meter.total().status
 
 
@@ -473,7 +496,9 @@ Event = (
 
 
 def billed(model: str, answers: Iterable[Json]) -> dict[str, Tokens]:
-    """Return the billed tokens of some answers by model; `model` stands where an answer names none."""
+    """Return the billed tokens of some responses by model; `model` is used if a response names
+    none.
+    """
     totals: dict[str, Tokens] = {}
     for answer in answers:
         usage = answer.get("usage")
@@ -486,7 +511,7 @@ def billed(model: str, answers: Iterable[Json]) -> dict[str, Tokens]:
 
 
 def together(*counted: Mapping[str, Tokens]) -> dict[str, Tokens]:
-    """Return billed tokens by model, those of several added up."""
+    """Return the sum of several counts of billed tokens, by model."""
     totals: dict[str, Tokens] = {}
     for each in counted:
         for model, tokens in each.items():

@@ -1,7 +1,7 @@
-"""Interrupting an await: when the run is aborted, or when an answer takes too long.
+"""Interrupt an await when the run is aborted or a response takes too long.
 
-The code that waits keeps its own task: what it awaits is cancelled there, and only there, so that no
-cancellation can reach a consumer that happens to run in the same task.
+The waiting code keeps its own task. Only the awaited operation is cancelled, so no cancellation can
+reach a consumer that runs in the same task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Cause = Literal["abort", "time"]
 
 
 class Interrupted(Exception):
-    """What was awaited was given up."""
+    """The awaited operation was cancelled."""
 
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause)
@@ -26,11 +26,11 @@ class Interrupted(Exception):
 
 
 class Stopped(Exception):
-    """The run is to stop while the model is asked.
+    """The run was aborted during an LLM request.
 
     Attributes:
-        point: where, as `Abort.reached` names it.
-        count: events of the answer's stream that were seen.
+        point: where, as named by `Abort.reached`.
+        count: number of stream events received so far.
     """
 
     def __init__(self, point: str, count: int) -> None:
@@ -39,10 +39,10 @@ class Stopped(Exception):
 
 
 class Watch:
-    """Guards awaits, one at a time, for as long as it is open."""
+    """Guards awaits, one at a time, while it is open."""
 
     def __init__(self, abort: Abort, seconds: float | None) -> None:
-        """Interrupt on `abort`, and so many seconds after it was opened; None sets no end."""
+        """Interrupt on `abort`, or `seconds` after it was opened; None sets no timeout."""
         self._abort, self._seconds = abort, seconds
         self._cause: Cause | None = None
         self._inside: asyncio.Task[Any] | None = None
@@ -50,7 +50,7 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Watch:
-        """Begin to watch."""
+        """Start watching."""
         if self._seconds is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._seconds, self._fire, "time")
@@ -63,17 +63,17 @@ class Watch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def guard(self, awaited: Awaitable[T]) -> T:
-        """Return what is awaited.
+        """Return the result of an awaitable.
 
         Raises:
-            Interrupted: it was given up.
+            Interrupted: it was cancelled because of an abort or a timeout.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -85,7 +85,7 @@ class Watch:
         try:
             return await awaited
         except asyncio.CancelledError:
-            # Where somebody else cancelled the task, too, one cancellation is left over, and goes on.
+            # If another party cancelled the task as well, one cancellation remains and propagates.
             if self._cause is not None and task.uncancel() == before:
                 raise Interrupted(self._cause) from None
             raise

@@ -1,4 +1,4 @@
-"""Occasions: the hooks of a conversation as a whole: its beginning, prompts, compactions, and ends."""
+"""Run the hooks of a conversation's lifecycle: start, prompts, compactions and end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from agentobs.records.exchanges import Place
 from agentobs.world import World
 
 STOP_BLOCKS_MAX = 25
-"""How often hooks may keep an interaction from ending; a hook that always does would never let it go. Our choice."""
+"""How often hooks may keep an interaction from ending; without a limit, a hook could do so forever.
+Our choice.
+"""
 
 ON = "A hook wants you to go on before you end."
-"""What the model is told where a hook keeps it from ending and gives no reason."""
+"""The message for the model if a hook keeps it from ending without a reason."""
 
 
 async def at_the_beginning(this: Run, here: Place | None) -> AsyncGenerator[HookRan, None]:
-    """Fire the hooks of a conversation's or sub-agent's beginning, and of the prompt; they may refuse it."""
+    """Run the hooks for the start of a conversation or sub-agent, and for the prompt; they may
+    refuse it.
+    """
     if not this.hooks.hooks:
         return
     here = telemetry.in_turn(this.world, here, this.state.turn)
@@ -40,8 +44,8 @@ async def at_the_beginning(this: Run, here: Place | None) -> AsyncGenerator[Hook
     else:
         first.append(("user_prompt_submit", {"prompt": prompt}))
     for event, facts in first:
-        verdict, told = await _fire(this, event, here, facts)
-        for ran in told:
+        verdict, events = await _fire(this, event, here, facts)
+        for ran in events:
             yield ran
         this.state = with_context(this.state, verdict.context)
         if verdict.stop or (verdict.blocked and event != "session_start"):
@@ -52,12 +56,12 @@ async def at_the_beginning(this: Run, here: Place | None) -> AsyncGenerator[Hook
 async def before_the_end(
     this: Run, state: State, here: Place | None
 ) -> AsyncGenerator[HookRan, None]:
-    """Fire the hooks before a run ends with an answer; one that objects makes it go on."""
+    """Run the hooks before a run ends with a final response; if one objects, the run continues."""
     event: HookEvent = "sub_agent_stop" if this.source == "sub_agent" else "stop"
-    said = text_of(this.answers[-1].get("content"))
-    facts = {"text": said, "blocked_before": state.stop_blocks, "agent": this.options.agent}
-    verdict, told = await _fire(this, event, here, facts)
-    for ran in told:
+    text = text_of(this.answers[-1].get("content"))
+    facts = {"text": text, "blocked_before": state.stop_blocks, "agent": this.options.agent}
+    verdict, events = await _fire(this, event, here, facts)
+    for ran in events:
         yield ran
     if not verdict.blocked or verdict.stop:
         return
@@ -68,26 +72,28 @@ async def before_the_end(
 
 
 async def after_failure(this: Run, here: Place | None) -> AsyncGenerator[HookRan, None]:
-    """Fire the hooks after an error of the provider has ended a run; they cannot change that."""
+    """Run the hooks after a provider error ended a run; they cannot change the outcome."""
     here = here if here is None else telemetry.in_turn(this.world, here, this.state.turn)
     facts = {
         "reason": this.reason,
         "error": error_classes.name_of(this.error) if this.error else None,
         "agent": this.options.agent,
     }
-    _, told = await _fire(this, "stop_failure", here, facts)
-    for ran in told:
+    _, events = await _fire(this, "stop_failure", here, facts)
+    for ran in events:
         yield ran
 
 
 async def before_compaction(this: Run, trigger: str, tokens: int, here: Place | None) -> Fired:
-    """Fire the hooks before a compaction: one that objects prevents it, and what they add is minded in a summary."""
+    """Run the hooks before a compaction; one may prevent it, and their context is added to a
+    summary's instructions.
+    """
     facts = {"trigger": trigger, "tokens": tokens}
     return await _fire(this, "pre_compact", here, facts, str(this.talk.context.begun))
 
 
 async def after_compaction(this: Run, done: Compaction, here: Place | None) -> Fired:
-    """Fire the hooks after a compaction; what they add follows the conversation as it is then."""
+    """Run the hooks after a compaction; their context is appended to the compacted conversation."""
     facts = {
         "trigger": done.trigger,
         "methods": list(done.methods),
@@ -100,15 +106,17 @@ async def after_compaction(this: Run, done: Compaction, here: Place | None) -> F
 async def end(
     conversation: Conversation, *, world: World, options: Options, cancel: bool = True
 ) -> tuple[HookRan, ...]:
-    """Say that a conversation is over: agents in its background end, then the hooks of its end are fired.
+    """End a conversation: background agents end first, then the hooks for its end run.
 
-    Hooks in the background are waited for, each within its time; an event loop that ends would cancel them.
+    Background hooks are awaited, each up to its timeout, because a closing event loop would cancel
+    them.
 
     Args:
-        conversation: it must not be in a run. A later run begins it again, with the hooks of the beginning.
-        world: the world in force.
-        options: those of its runs.
-        cancel: stop agents in the background; else they are waited for.
+        conversation: must not be in a run. A later run starts it again, with the hooks for the
+            start.
+        world: the current world.
+        options: the options of its runs.
+        cancel: cancel background agents; otherwise they are awaited.
 
     Raises:
         ReplaySays: a replay differs from its recording.
@@ -121,14 +129,16 @@ async def end(
     turn = conversation.turns
     state = State("awaiting_model", conversation.messages, turn, 0, 0, "start")
     this = Run(world, options, (), None, conversation, state, world.now())
-    _, told = await _fire(this, "session_end", tracing.place(), {"turns": turn})
+    _, events = await _fire(this, "session_end", tracing.place(), {"turns": turn})
     await world.settled()
-    return told
+    return events
 
 
 async def _fire(
     this: Run, event: HookEvent, here: Place | None, facts: Json, name: str | None = None
 ) -> Fired:
-    """Fire the hooks of an event in the turn that is under way; `name` tells it from others of its kind there."""
+    """Run the hooks of an event in the current turn; `name` distinguishes it from others of its
+    kind in the turn.
+    """
     about = {"tool": this.options.agent} if event in ("sub_agent_start", "sub_agent_stop") else {}
     return await this.hooks.fire(occasion(event, this.state.turn, name, facts, **about), here)

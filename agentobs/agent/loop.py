@@ -1,8 +1,9 @@
-"""The loop: ask the model, run the tools it calls, tell it what they answered, until it calls none.
+"""The agent loop: call the model, run the tools it calls, return their results, until it calls
+none.
 
-Everything it needs of the outside it asks of the world; everything that happens comes out as an event.
-There are two phases: awaiting the model, and dispatching its tools. The state is replaced whole at each
-step, with the reason why the model is asked again.
+All I/O goes through the injected `World`, and everything that happens is yielded as an event. There
+are two phases: awaiting the model, and dispatching its tools. Each step replaces the whole state,
+including the reason for the next LLM request.
 """
 
 from __future__ import annotations
@@ -82,28 +83,32 @@ def live_world(
     hook_model: str | None = None,
     classifier: Classifier | None = None,
 ) -> World:
-    """Return the world in force: this client, these tools, the system's clock, ids and chance.
+    """Return the current world: this client, these tools, the system's clock, IDs and randomness.
 
-    Where another world stands for the live one, as in a replay, that one is returned.
+    If another world replaces the live one, as in a replay, that world is returned.
 
     Args:
         client: the provider's client.
-        tools: the tools that can be run.
-        person: asks a person for consent; None means that there is nobody to ask.
-        inbox: where somebody may say something to the agent while it runs.
+        tools: the tools that can run.
+        person: requests approval from a person; None if no person is available.
+        inbox: delivers messages to the agent while it runs.
         abort: stops runs of this world from outside.
-        roots: the folders that paths of tools have to lie in; default the working directory.
-        keep: keeps the whole of a result that is too long for the model, such as `agentobs.wiring.keep_result`.
-        spent_today: what was spent since midnight UTC, for `Budget.day_usd`: `agentobs.wiring.spent_today`.
-        refresh: makes the credentials of the client anew, and returns whether it did; asked once for a request that
-            was refused with a 401. Plain (then run in a thread) or async. Default: where the client has `credentials`
-            those are asked for another token.
-        load: reads an earlier conversation, to be resumed or forked: `agentobs.wiring.load_conversation`.
-        sections: writes the sections of the system prompt that look at the outside: `SystemPrompt.asked`.
-        memory: what is remembered of the session: it takes the place of a summary when the conversation gets too long.
-        hooks: the hooks that can be run: the table that the options hold.
-        hook_model: whom hooks ask that name no model.
-        classifier: answers for consent beside the person, or where there is none.
+        roots: the folders that must contain the paths of tools; defaults to the working directory.
+        keep: stores the full version of a result that is too long for the model, such as
+            `agentobs.wiring.keep_result`.
+        spent_today: returns the spending since midnight UTC, for `Budget.day_usd`:
+            `agentobs.wiring.spent_today`.
+        refresh: renews the client's credentials and returns whether it did. Called once per request
+            refused with a 401. Sync (run in a thread) or async. By default, a client with
+            `credentials` is asked for a new token.
+        load: reads an earlier conversation to resume or fork it: `agentobs.wiring.load_conversation`.
+        sections: functions that write sections of the system prompt from outside data:
+            `SystemPrompt.asked`.
+        memory: returns the session's memory, which replaces a summary when the conversation gets
+            too long.
+        hooks: the hooks that can run: the table in the options.
+        hook_model: default model for prompt and agent hooks.
+        classifier: answers approval requests before the person, or if there is no person.
     """
     running = live_tools(tools, keep=keep, person=person is not None)
     hooked = LiveHooks(hooks, client, model=hook_model, tools=tools, roots=roots, run=run)
@@ -144,16 +149,17 @@ async def run(
     conversation: Conversation | None = None,
     source: QuerySource = "main",
 ) -> AsyncGenerator[Event, None]:
-    """Answer a prompt; yield what happens, a `Result` last, whatever happens.
+    """Run the agent on a prompt; yield its events, always ending with a `Result`.
 
-    `tools` are what the model is told of; `world.run_tool` runs them. With a `conversation` the run goes
-    on from it. `source` says for whom the model is asked. Close the generator (or cancel its task) to leave at
-    once, without a result: every open span is closed then. To stop a run in good order, use the world's `abort`.
+    `tools` are declared to the model; `world.run_tool` executes them. With a `conversation`, the
+    run continues it. `source` is the source of the LLM requests. To leave immediately and without a
+    result, close the generator or cancel its task; every open span is closed. To stop a run
+    gracefully, use the world's `abort`.
 
     Raises:
-        UsageError: two tools have one name, an output cannot be told to the model, the provider refuses
-            thinking like that, or a budget of tokens is none.
-        ReplaySays: a replay that differs from its recording leaves as it is, without a result.
+        UsageError: duplicate tool names, an output that cannot be declared to the model, an invalid
+            thinking configuration, or an invalid token budget.
+        ReplaySays: a replay differs from its recording; raised unchanged, without a result.
     """
     if not callable(tools):
         _check(tools, options)
@@ -168,30 +174,30 @@ async def run(
 
 
 async def _played(this: Run) -> AsyncGenerator[Event, None]:
-    """Play a run, or that of an agent which another one started, to its result."""
+    """Play a run, main agent or sub-agent, to its result."""
     try:
-        with _told(this) as told:
+        with _recorded_interaction(this) as recorded:
             try:
-                async with aclosing(_turns(this, told)) as turns:
+                async with aclosing(_turns(this, recorded)) as turns:
                     async for event in turns:
                         yield event
             except error_classes.PROVIDER_ERRORS as error:
                 this.failed(error_classes.terminal_reason(error), error)
-                async for ran in after_failure(this, told.place):
+                async for ran in after_failure(this, recorded.place):
                     yield ran
                 raise
             finally:
-                told.subtype, told.is_stopped = this.subtype, this.is_stopped
+                recorded.subtype, recorded.is_stopped = this.subtype, this.is_stopped
     except error_classes.PROVIDER_ERRORS:
         pass
     except ReplaySays:
         raise
     except Exception as error:
         this.failed("internal_error", error)
-    yield this.result(told.place)
+    yield this.result(recorded.place)
 
 
-def _told(this: Run) -> contextlib.AbstractContextManager[telemetry.Interaction]:
+def _recorded_interaction(this: Run) -> contextlib.AbstractContextManager[telemetry.Interaction]:
     agent = this.options.agent
     if this.parent is not None and not this.is_background:
         return telemetry.sub_agent(agent)
@@ -206,7 +212,9 @@ async def complete(
     tools: Tools = (),
     conversation: Conversation | None = None,
 ) -> Result:
-    """Answer a prompt and return the result alone; arguments and errors are those of `run`."""
+    """Run the agent on a prompt and return only the result; arguments and errors are those of
+    `run`.
+    """
     running = run(prompt, world=world, options=options, tools=tools, conversation=conversation)
     async with aclosing(running) as events:
         async for event in events:
@@ -215,20 +223,20 @@ async def complete(
     raise AssertionError("a run ended without a result")
 
 
-async def _turns(this: Run, told: telemetry.Interaction) -> AsyncGenerator[Event, None]:
-    """Take turns until one is the last."""
-    async for ran in at_the_beginning(this, told.place):
+async def _turns(this: Run, recorded: telemetry.Interaction) -> AsyncGenerator[Event, None]:
+    """Run turns until the last one."""
+    async for ran in at_the_beginning(this, recorded.place):
         yield ran
     if this.subtype != "success":
         return
     key = f"{this.state.turn}:start"
-    texts, told_of = await entered(this, told.place, key, this.state.turn)
+    texts, told_of = await entered(this, recorded.place, key, this.state.turn)
     for each in told_of:
         yield each
     this.following = with_context(this.state, texts)
     while this.following is not None:
         state, this.following = this.following, None
-        here, this.depth = telemetry.in_turn(this.world, told.place, state.turn), 0
+        here, this.depth = telemetry.in_turn(this.world, recorded.place, state.turn), 0
         async for reached in within_budget(this, here, f"{state.turn}:before"):
             yield reached
         tools = await _tools_of(this, here, state.turn) if this.subtype == "success" else None
@@ -264,22 +272,22 @@ async def _turns(this: Run, told: telemetry.Interaction) -> AsyncGenerator[Event
 async def _turn(
     this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Ask the model and run the tools it calls; note the state that follows, unless the run ends here."""
+    """Call the model and run its tool calls; store the next state unless the run ends here."""
     before = len(this.answers)
     try:
-        async with aclosing(ask_fitting(this, tools, dispatcher, here)) as asking:
-            async for event in asking:
+        async with aclosing(ask_fitting(this, tools, dispatcher, here)) as events:
+            async for event in events:
                 yield event
-        if len(this.answers) == before:  # the money was spent by attempts that failed
+        if len(this.answers) == before:  # failed attempts have used up the budget
             for stood in _as_far_as_it_came(this):
                 yield stood
             return
         state = this.state
         message, doubles = told_apart(this.answers[-1], this.used)
         if is_cut(message):
-            state, asked = broken_off(state, message)
+            state, requested = broken_off(state, message)
         else:
-            state, asked = answered(state, message), calls(message)
+            state, requested = answered(state, message), calls(message)
     except error_classes.PROVIDER_ERRORS:
         for stood in _as_far_as_it_came(this):
             yield stood
@@ -288,15 +296,15 @@ async def _turn(
         state = this.state
         dispatcher.stopped_at = stopped.point, stopped.count
         message, doubles = told_apart({"content": [], **this.broken[-1]}, this.used)
-        state, asked = broken_off(state, message)
+        state, requested = broken_off(state, message)
     else:
         compaction.counted(this, state.messages, this.answers[-1].get("usage"))
-    # The answer enters the conversation before its tools run: a run that is killed here can be resumed.
+    # Store the response before its tools run, so that a run that is killed here can be resumed.
     this.keep(state)
-    this.used |= {question.tool_use_id for question in asked}
-    if asked:
+    this.used |= {question.tool_use_id for question in requested}
+    if requested:
         dispatcher.deciding.over_budget = await is_over_budget(this, here)
-        async with aclosing(dispatcher.finish(asked, doubles)) as running:
+        async with aclosing(dispatcher.finish(requested, doubles)) as running:
             async for step in running:
                 yield step
         state = next_turn(
@@ -312,7 +320,7 @@ async def _turn(
         this.ran(dispatcher, state)
     if dispatcher.stopped_at is not None:
         _abort(this, *dispatcher.stopped_at, here)
-    elif asked:
+    elif requested:
         if dispatcher.steering:
             yield _steered(this, here, state.turn - 1, dispatcher.steering, dispatcher.skipped)
         async for event in _after_tools(this, state, dispatcher, here):
@@ -323,7 +331,7 @@ async def _turn(
 
 
 def _as_far_as_it_came(this: Run) -> Iterator[Event]:
-    """Keep an answer that was cut and asked for again in vain; the run ends."""
+    """Keep a cut response if the repeated request failed; the run ends."""
     for message in stands(this):
         this.keep(broken_off(this.state, this.answers[-1])[0])
         yield message
@@ -332,7 +340,7 @@ def _as_far_as_it_came(this: Run) -> Iterator[Event]:
 async def _after_tools(
     this: Run, state: State, dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Go on after tools have answered, unless the output has come or the turns are used up."""
+    """Continue after tool results, unless the output is complete or the turn limit is reached."""
     most = this.options.max_turns
     if dispatcher.deciding.hook_stops:
         this.ended_by_hook("hook_stopped", "\n".join(dispatcher.deciding.hook_reasons))
@@ -350,7 +358,9 @@ async def _after_tools(
 
 
 async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGenerator[Event, None]:
-    """End after an answer without calls, unless an output is owed or somebody has something to say."""
+    """End after a response without calls, unless an output is still required or there are new
+    messages.
+    """
     if this.answers[-1].get("stop_reason") == "refusal":
         this.ended("error_during_execution", "refusal")
         return
@@ -403,27 +413,27 @@ def _steered(
 
 
 def _abort(this: Run, point: str, count: int, here: Place | None) -> None:
-    """Note that the run was stopped, and where, so that a replay stops there, too."""
+    """Record where the run was aborted, so that a replay stops at the same point."""
     streaming = point.split(":")[1] not in ("dispatch", "call", "hook", "consent", "tool", "tools")
     this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
-    telemetry.told(this.world, here, question, this.world.now(), {"count": count})
+    telemetry.emit_answer(this.world, here, question, this.world.now(), {"count": count})
     telemetry.event(this.world, here, "abort", point.split(":")[1], {"count": count})
 
 
 async def _tools_of(this: Run, here: Place | None, turn: int) -> Sequence[Tool] | None:
-    """Return the tools of a turn: those that may be missing only where they are there.
+    """Return the tools of a turn, optional tools only if they are available.
 
-    None where one that has to be there is not; the run ends then.
+    Returns None if a required tool is missing; the run ends then.
     """
     tools = this.tools() if callable(this.tools) else this.tools
     if callable(this.tools):
         _check(tools, this.options)
     tools = [_named(tool, this.world.tool_name(tool.name, tool.aliases)) for tool in tools]
-    asked = [tool.name for tool in tools if tool.available is not None]
-    if not asked:
+    optional = [tool.name for tool in tools if tool.available is not None]
+    if not optional:
         return tools
-    there = await telemetry.ask(this.world, here, "tool_set", str(turn), asked)
+    there = await telemetry.ask(this.world, here, "tool_set", str(turn), optional)
     missing = [t for t in tools if t.available is not None and t.name not in there]
     needed = [tool.name for tool in missing if not tool.optional]
     if needed:
@@ -444,7 +454,7 @@ def _check(tools: Sequence[Tool], options: Options) -> None:
 
 
 def _named(tool: Tool, name: str) -> Tool:
-    """Return a tool under the name that it goes by; its own name becomes one that it answers to."""
+    """Return a tool under its current name; its own name becomes an alias."""
     if name == tool.name:
         return tool
     aliases = (tool.name, *(alias for alias in tool.aliases if alias != name))

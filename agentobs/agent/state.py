@@ -1,7 +1,7 @@
-"""The state of the loop, and the pure functions that take it from one step to the next.
+"""The state of the loop, and pure functions for its transitions.
 
-A conversation is a list of messages as the provider wants them: each call that an answer makes has its
-result in the message after it. Every function here keeps that true.
+A conversation is a list of messages in the provider's format. Each tool call in a response has its
+result in the next message. Every function here preserves this.
 """
 
 from __future__ import annotations
@@ -35,175 +35,193 @@ Prompt = str | list[Json]
 """A text, or content blocks."""
 
 Tools = Sequence[Tool] | Callable[[], Sequence[Tool]]
-"""The tools, or a function that gives them; it is asked once a turn."""
+"""The tools, or a function that returns them and is called once per turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to ask the model, and how far to go."""
+    """Configuration of a run: model, request settings and limits."""
 
     model: str
-    """The model's name, as the provider knows it."""
+    """The model's name as the provider knows it."""
     max_tokens: int = 8192
-    """The most tokens of one answer. Our choice: so many the SDK (2.12) lets every model answer unstreamed."""
+    """Maximum tokens of one response. Our choice: the SDK (2.12) allows this without streaming for
+    every model.
+    """
     system: Prompt | SystemPrompt | Rendered | None = None
-    """The system prompt: what stays, or levels and sections."""
+    """The system prompt: static, or in levels and sections."""
     cache: Lifetime | None = "5m"
-    """How long the provider is to keep the prompt for the next request; None sends no marks. Our choice: an agent
-    sends its whole conversation with each turn, and what is read from the cache costs a tenth."""
+    """Lifetime of the provider's prompt cache; None sends no breakpoints. Our choice: an agent
+    sends its whole conversation with each turn, and reading from the cache costs a tenth.
+    """
     thinking: Thinking | None = None
-    """How the model thinks; None leaves that to the provider."""
+    """The thinking configuration; None uses the provider's default."""
     max_turns: int | None = None
-    """Stop after so many turns that used tools, from 1; None never stops."""
+    """Stop after this many turns that used tools, from 1; None means no limit."""
     budget: Budget = field(default_factory=Budget)
-    """How much may be spent."""
+    """Spending limits."""
     context: Context = field(default_factory=Context)
-    """How the conversation is kept within the model's window."""
+    """How the conversation is kept within the model's context window."""
     token_budget: int | None = None
-    """How many tokens the model is to say in one interaction: it is asked to go on when it would stop long before."""
+    """Output tokens that the model should use in one interaction. It is prompted to continue if it
+    stops well before.
+    """
     permissions: Permissions = field(default_factory=Permissions)
-    """Which tool calls may run; by default those that only read."""
+    """Which tool calls may run; by default only those that read."""
     hooks: tuple[Hook, ...] = ()
-    """The table of hooks, as `agentobs.agent.hooks.table` makes it; the live world has to know them, too."""
+    """The table of hooks, as made by `agentobs.agent.hooks.table`; pass it to the live world as
+    well.
+    """
     output: type[BaseModel] | None = None
-    """What the answer has to be; None lets it be text."""
+    """The type of the structured output; None for text."""
     max_output_retries: int = 5
-    """How often the model may be asked again for an output that it owes. Our choice."""
+    """How often the model may be prompted again for a missing structured output. Our choice."""
     stream: bool = True
-    """Whether answers arrive piece by piece."""
+    """Whether responses are streamed."""
     max_retries: int = 10
-    """How often one request is tried again after a failure that may pass; at most 10."""
+    """Maximum retries of one LLM request after a transient failure; at most 10."""
     unattended: bool = False
-    """Whether nobody attends, so that overloads and rate limits are waited for, up to 6 hours for one request."""
+    """Whether no person attends, so that overloads and rate limits are retried for up to 6 hours
+    per request.
+    """
     fallback_model: str | None = None
-    """The model to ask for the rest of the run after three overloads in a row; None: no other one."""
+    """Model for the rest of the run after three consecutive overload errors; None for no fallback."""
     max_tokens_raised: int | None = 64_000
-    """`max_tokens` of the one more try after an answer was cut; None, or no more than `max_tokens`: there is none.
-    Where answers come in one piece it is 21,333 at most."""
+    """`max_tokens` of the single repeated request after a response was cut. None, or a value up to
+    `max_tokens`, disables it. Without streaming it is capped at 21,333.
+    """
     answer_seconds: float | None = 3600.0
-    """How long one answer may take to its end, in seconds. Our choice; the SDK bounds only each wait (10 min)."""
+    """Timeout of one complete response, in seconds. Our choice; the SDK only limits each wait (10
+    min).
+    """
     betas: tuple[str, ...] = ()
-    """Names of beta features, sent as the `anthropic-beta` header."""
+    """Names of beta features, sent in the `anthropic-beta` header."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the request body, such as `temperature` or `speed`; they win over ours."""
+    """Additional fields of the request body, such as `temperature` or `speed`; they override ours."""
     agent: str = "main"
-    """The agent's name, as the interaction's span shows it."""
+    """The agent's name in the interaction's span."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """What was said so far. Hand the same one to a second run, and that run goes on from there.
+    """The conversation so far. Pass it to a second run to continue it.
 
-    The loop writes to it with each answer and each round of tool results, so that a run that was stopped
-    half-way can be continued, too. It serves one run at a time.
+    The loop updates it after each response and each round of tool results, so that a run that was
+    stopped can be continued as well. It serves one run at a time.
     """
 
     messages: tuple[Json, ...] = ()
-    """Messages, oldest first, as they go to the provider."""
+    """Messages, oldest first, in the provider's format."""
     turns: int = 0
-    """Turns that the model has answered; the next one counts on."""
+    """Turns with a complete response; the next turn continues the count."""
     tool_turns: int = 0
-    """Those of them that used tools."""
+    """The number of those that used tools."""
     grants: frozenset[Rule] = frozenset()
-    """What a person permitted for the rest of the conversation."""
+    """Calls that a person allowed for the rest of the conversation."""
     denials: Denials = field(default_factory=Denials)
     """How often the classifier has denied calls."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
-    """What all its runs used, to be priced."""
+    """Usage of all its runs, for pricing."""
     breaker: Breaker = field(default=Breaker(), compare=False, repr=False)
-    """Keeps its requests from a provider that is down."""
+    """Circuit breaker that blocks requests while the provider is down."""
     most_tokens: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """The most tokens that an answer of a model may have, by model, as far as the provider has told it."""
+    """Maximum response tokens per model, as far as the provider has reported them."""
     fell_back_to: str | None = field(default=None, compare=False)
-    """The model that another one fell back to: what it thought is signed by it."""
+    """The model that took over after a fallback; the thinking since then has its signature."""
     is_begun: bool = False
-    """Whether the hooks of its beginning have been fired."""
+    """Whether the hooks for its start have run."""
     hooks_done: frozenset[str] = frozenset()
-    """The names of the `once` hooks that have run."""
+    """Names of the `once` hooks that have run."""
     sections: dict[str, str | None] = field(default_factory=dict, compare=False, repr=False)
-    """What the sections of the system prompt say that stay for the conversation, by name."""
+    """Texts of the system prompt sections that are fixed for the conversation, by name."""
     latched: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """The settings of its first request that have to stay, or the provider's cache misses."""
+    """Settings of its first request that must not change, because a change invalidates the prompt
+    cache.
+    """
     tool_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """The tools that the model was told of, in their order."""
+    """Names of the tools declared to the model, in order."""
     thought_ns: int | None = field(default=None, compare=False, repr=False)
-    """When the model last answered, once it has thought; nanoseconds since 1970."""
+    """Time of the last response since the model first used thinking; nanoseconds since 1970."""
     context: Progress = field(default_factory=Progress, compare=False, repr=False)
-    """How long it is, and how often it was made shorter."""
+    """Its length, and its compactions."""
     children: dict[str, Conversation] = field(default_factory=dict, repr=False)
-    """The conversations of the agents that it has started, by the id of the tool call that did."""
+    """The conversations of its sub-agents, by the ID of the tool call that started them."""
     background: dict[str, Background] = field(default_factory=dict, compare=False, repr=False)
-    """The agents that it started in the background and whose result has not entered it yet, by the same id."""
+    """Background agents whose results have not entered it yet, by the same ID."""
 
     def unlatch(self) -> None:
-        """Let the next request go as its options say, and ask for all sections anew: for a change that is wanted."""
+        """Unlatch all settings and sections, so that the next request uses the current options."""
         self.sections, self.latched, self.tool_names = {}, {}, ()
 
 
 @dataclass(slots=True, eq=False)
 class Background:
-    """An agent that works in the background."""
+    """An agent that runs in the background."""
 
     agent_id: str
-    """The id of the call that started it."""
+    """The ID of the call that started it."""
     agent: str
     """Its name."""
     talk: Conversation
     abort: Abort
-    """Stops it alone."""
+    """Stops only this agent."""
     task: asyncio.Task[Result]
     events: deque[SubAgent]
-    """What has happened in it, to be told when its result enters the conversation."""
+    """Its events so far, to be emitted when its result enters the conversation."""
     began: Denials = field(default_factory=Denials)
-    """The denials that it began with, see `agentobs.agent.tool_calls.trust`."""
+    """The denials that it started with, see `agentobs.agent.tool_calls.trust`."""
 
     @property
     def is_left(self) -> bool:
-        """Whether it will not get to its end: the event loop that it worked in has ended, or is another one."""
+        """Whether it will never finish, because its event loop has ended or is not the running one."""
         if not self.task.done():
             return self.task.get_loop() is not asyncio.get_running_loop()
         return self.task.cancelled() or self.task.exception() is not None
 
     @property
     def result(self) -> Result | None:
-        """Its result, once it has ended; None where it was left."""
+        """Its result once it has ended; None if it was abandoned."""
         return None if self.is_left or not self.task.done() else self.task.result()
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the loop stands; replaced whole at each step."""
+    """The state of the loop; replaced as a whole at each step."""
 
     phase: Literal["awaiting_model", "dispatching_tools"]
-    """What is under way."""
+    """The current phase."""
     messages: tuple[Json, ...]
-    """The conversation: what the next request holds, or, while tools run, with the answer that calls them."""
+    """The conversation: the messages of the next request or, while tools run, including the
+    response that calls them.
+    """
     turn: int
-    """The turn, within the conversation, from 1."""
+    """The turn within the conversation, from 1."""
     tool_turns: int
     """Turns of this interaction that used tools so far."""
     output_retries: int
-    """How often the model was asked again for its output in this interaction."""
+    """How often the model was prompted again for its output in this interaction."""
     transition: Transition
-    """Why the model was asked last."""
+    """The reason for the last LLM request."""
     max_tokens: int | None = None
-    """The raised limit of this answer, where it was cut at that of the options."""
+    """The raised token limit of this response, if it was cut at the limit of the options."""
     continuations: int = 0
-    """How often the model went on from this answer, which was cut."""
+    """How often this response was continued after it was cut."""
     pauses: int = 0
-    """How often it went on from this answer, which it had paused."""
+    """How often this response was continued after the model paused it."""
     said: str = ""
-    """The text of the parts of this answer so far; the next one goes on right after it."""
+    """The text of this response's parts so far; the next part follows it directly."""
     stop_blocks: int = 0
     """How often hooks kept this interaction from ending."""
 
 
 def begin(conversation: Conversation, prompt: Prompt) -> State:
-    """Return the state in which a prompt goes on from a conversation."""
-    said = [_text(prompt)] if isinstance(prompt, str) else list(prompt)
-    given = {block.get("tool_use_id") for block in said}
-    results = [r for r in owed_results(conversation.messages) if r["tool_use_id"] not in given]
-    content = prompt if isinstance(prompt, str) and not results else [*results, *said]
+    """Return the state in which a prompt continues a conversation."""
+    prompt_blocks = [_text(prompt)] if isinstance(prompt, str) else list(prompt)
+    answered_ids = {block.get("tool_use_id") for block in prompt_blocks}
+    results = [
+        r for r in owed_results(conversation.messages) if r["tool_use_id"] not in answered_ids
+    ]
+    content = prompt if isinstance(prompt, str) and not results else [*results, *prompt_blocks]
     messages = (*conversation.messages, {"role": "user", "content": content})
     return State("awaiting_model", messages, conversation.turns + 1, 0, 0, "start")
 
@@ -211,10 +229,12 @@ def begin(conversation: Conversation, prompt: Prompt) -> State:
 def owed_results(
     messages: Sequence[Json], known: Mapping[str, ToolAnswer] | None = None
 ) -> list[Json]:
-    """Return a result for each call that the last message makes: the known one, else that it was interrupted."""
+    """Return a result for each call of the last message: the known one, or else a result that says
+    it was interrupted.
+    """
     last = messages[-1] if messages else {}
-    asked = tool_uses(last) if last.get("role") == "assistant" else []
-    return [tool_result(b["id"], (known or {}).get(b["id"], INTERRUPTED)) for b in asked]
+    requested = tool_uses(last) if last.get("role") == "assistant" else []
+    return [tool_result(b["id"], (known or {}).get(b["id"], INTERRUPTED)) for b in requested]
 
 
 def request(
@@ -224,11 +244,11 @@ def request(
     owed: Json | None = None,
     sent: Sent | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of the SDK's `messages.create` that ask the next question.
+    """Return the arguments of the SDK's `messages.create` for the next request.
 
-    `owed` declares the tool that takes the output, where one is owed. `sent` knows the messages of earlier requests,
-    which then cost next to nothing. Of a system prompt in levels the texts are sent that it holds itself; the loop
-    asks for the others first.
+    `owed` is the declaration of the structured output tool, if an output is required. `sent` caches
+    the messages of earlier requests, so that they are not converted again. Of a system prompt in
+    levels, only its static texts are sent; the loop requests the other sections first.
     """
     sent = Sent() if sent is None else sent
     declared = [*declarations(tools), *([owed] if owed else [])]
@@ -258,34 +278,34 @@ def request(
 
 
 def question_of(block: Json) -> ToolQuestion:
-    """Return a `tool_use` block as a question of its own, which shares nothing with the block.
+    """Return a `tool_use` block as an independent question that shares no data with the block.
 
-    Where an input was cut and is not JSON, the text that came stands in its place, and validation will
-    refuse it.
+    If the input was cut and is not JSON, the received text is used instead; validation will refuse
+    it.
 
     Raises:
-        ValueError: it has no id, or no name.
+        ValueError: it has no ID, or no name.
     """
     for field_name in ("id", "name"):
         if not isinstance(block.get(field_name), str) or not block[field_name]:
             raise ValueError(f"a tool call has no {field_name}")
-    given = block.get("partial_json") or block.get("input")
-    return ToolQuestion(block["id"], block["name"], own_copy(given))
+    call_input = block.get("partial_json") or block.get("input")
+    return ToolQuestion(block["id"], block["name"], own_copy(call_input))
 
 
 def calls(message: Json) -> list[ToolQuestion]:
-    """Return the tool calls of an answer, in its order.
+    """Return the tool calls of a response, in order.
 
-    They alone decide whether the loop goes on; the stop reason does not.
+    Only these calls decide whether the loop continues, not the stop reason.
     """
     return [question_of(block) for block in tool_uses(message)]
 
 
 def told_apart(message: Json, used: frozenset[str]) -> tuple[Json, dict[str, str]]:
-    """Return an answer in which no tool call has an id that was used before, and which ids were changed.
+    """Return a response whose tool call IDs are all unused so far, and a map of the changed IDs.
 
-    The provider refuses two in one message, and a recording knows each call by its id. The second of two
-    becomes `ID_2`, and so on.
+    The provider refuses duplicates in one message, and a recording identifies each call by its ID.
+    The second of two equal IDs becomes `ID_2`, and so on.
     """
     content, taken, doubles = list(message["content"]), set(used), {}
     for at, block in enumerate(content):
@@ -302,29 +322,32 @@ def told_apart(message: Json, used: frozenset[str]) -> tuple[Json, dict[str, str
 
 
 def answered(state: State, message: Json) -> State:
-    """Return the state once the model has answered, before any tool runs.
+    """Return the state after the model's response, before any tool runs.
 
-    An answer without content, or of blank text alone, is left out: the provider refuses it.
+    A response without content, or with only blank text, is left out because the provider refuses
+    it.
     """
     answer = _echo(message)
     is_nothing = not answer["content"] or is_blank(answer["content"])
-    heard = state.messages if is_nothing else (*state.messages, answer)
-    return replace(state, phase="dispatching_tools", messages=heard)
+    messages = state.messages if is_nothing else (*state.messages, answer)
+    return replace(state, phase="dispatching_tools", messages=messages)
 
 
 def broken_off(state: State, message: Json) -> tuple[State, list[ToolQuestion]]:
-    """Return the state after an answer that was stopped half-way, and the calls in it that owe a result.
+    """Return the state after a response that was stopped midway, and its calls that require a
+    result.
 
-    What is whole stays, and text as far as it came. What the provider would refuse is left out: a call
-    whose input was cut, thinking without its signature or at the end, a server's tool without its result.
+    Complete blocks and partial text are kept. Parts that the provider would refuse are removed: a
+    call with a cut input, thinking that has no signature or is last, a server tool without its
+    result.
     """
     listed = message.get("content")
-    came = listed if isinstance(listed, list) else []
-    served = {block.get("tool_use_id") for block in came if isinstance(block, dict)}
-    kept = [block for block in came if _is_whole(block, served)]
-    while kept and kept[-1].get("type") in ("thinking", "redacted_thinking"):
-        kept.pop()
-    part = {"role": "assistant", "content": kept}
+    blocks = listed if isinstance(listed, list) else []
+    served = {block.get("tool_use_id") for block in blocks if isinstance(block, dict)}
+    whole_blocks = [block for block in blocks if _is_whole(block, served)]
+    while whole_blocks and whole_blocks[-1].get("type") in ("thinking", "redacted_thinking"):
+        whole_blocks.pop()
+    part = {"role": "assistant", "content": whole_blocks}
     return answered(state, part), calls(part)
 
 
@@ -334,9 +357,9 @@ def next_turn(
     steering: Sequence[str] = (),
     context: Sequence[str] = (),
 ) -> State:
-    """Return the state after tools have answered: all results in one message, in the order of the calls.
+    """Return the state after tools have run: all results in one message, in the order of the calls.
 
-    What hooks add, and then what was said to the agent meanwhile, follows them in the same message.
+    The context from hooks and then the messages to the agent follow in the same message.
     """
     content = [tool_result(done.question.tool_use_id, done.answer) for done in results]
     content += [_text(text) for text in (*context, *steering)]
@@ -353,7 +376,9 @@ def next_turn(
 
 
 def go_on(state: State, texts: Sequence[str], transition: Transition) -> State:
-    """Return the state in which the model is asked again after an answer without calls, with these texts."""
+    """Return the state in which the model is called again with these texts, after a response
+    without calls.
+    """
     retries = state.output_retries + (transition == "structured_output_retry")
     return State(
         phase="awaiting_model",
@@ -367,23 +392,23 @@ def go_on(state: State, texts: Sequence[str], transition: Transition) -> State:
 
 
 def kept_from_ending(state: State, why: str) -> State:
-    """Return the state in which the model is asked again because a hook does not let it end."""
+    """Return the state in which the model is called again because a hook does not let the run end."""
     if state.phase == "dispatching_tools":
         state = go_on(state, [why], "stop_hook_blocking")
-    else:  # its last tools have answered
+    else:  # its last tools have results
         state = replace(with_context(state, [why]), transition="stop_hook_blocking")
     return replace(state, stop_blocks=state.stop_blocks + 1)
 
 
 def with_context(state: State, texts: Sequence[str]) -> State:
-    """Return the state with texts that hooks add to what the user said last."""
+    """Return the state with texts from hooks added to the user's last message."""
     if not texts:
         return state
     return replace(state, messages=_with_user(state.messages, [_text(text) for text in texts]))
 
 
 def own_copy(value: Any) -> Any:
-    """Return a copy of a JSON value, however deep it is nested."""
+    """Return a deep copy of a JSON value, without recursion."""
     top: list[Any] = [value]
     left: list[tuple[Any, Any]] = [(top, 0)]
     while left:
@@ -398,24 +423,26 @@ def own_copy(value: Any) -> Any:
 
 
 def tool_result(tool_use_id: str, answer: ToolAnswer) -> Json:
-    """Return the block that tells the model what a tool answered."""
+    """Return the tool result block for the model."""
     content = own_copy(answer.content)
     block = {"type": "tool_result", "tool_use_id": tool_use_id, "content": content}
     return {**block, "is_error": True} if answer.is_error else block
 
 
 def used_ids(messages: Sequence[Json]) -> frozenset[str]:
-    """Return the ids of all tool calls in a conversation."""
+    """Return the IDs of all tool calls in a conversation."""
     return frozenset(block["id"] for message in messages for block in tool_uses(message))
 
 
 INTERRUPTED = ToolAnswer(
     "The run was interrupted before this tool had finished.", is_error=True, outcome="aborted"
 )
-"""Stands for a result that a stopped run never got; without one the provider refuses the conversation."""
+"""Result for a call that a stopped run never finished; without it the provider refuses the
+conversation.
+"""
 
 _NOTES = ("partial_json", "unknown_deltas")
-"""What folding a stream notes in a block. The provider did not send these fields and refuses them."""
+"""Fields that folding a stream adds to a block. The provider did not send them and refuses them."""
 
 
 def _system(system: Prompt | SystemPrompt | Rendered | None) -> Rendered:
@@ -431,7 +458,7 @@ def _system(system: Prompt | SystemPrompt | Rendered | None) -> Rendered:
 
 
 def _extra(extra: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return further fields; what the output has to be like does not hide the effort."""
+    """Return the additional fields; an output format does not override an effort setting."""
     ours, theirs = arguments.get("output_config"), extra.get("output_config")
     if ours and isinstance(theirs, Mapping):
         return {**extra, "output_config": {**ours, **theirs}}
@@ -439,20 +466,21 @@ def _extra(extra: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, 
 
 
 def _thinkable(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a request without a budget of thinking where the provider refuses one.
+    """Return a request without a thinking budget if the provider would refuse one.
 
-    Between calls and their results the model cannot begin to think: what another model thought is gone, say.
+    The model cannot start thinking between calls and their results, for example if another model's
+    thinking was removed.
     """
     extra = arguments.get("extra_body", {})
-    asked = (arguments.get("thinking"), extra.get("thinking"))
-    if not any(map(_is_budget, asked)) or unthought(arguments["messages"]) is None:
+    settings = (arguments.get("thinking"), extra.get("thinking"))
+    if not any(map(_is_budget, settings)) or unthought(arguments["messages"]) is None:
         return arguments
-    kept = dict(arguments)
-    if _is_budget(kept.get("thinking")):
-        del kept["thinking"]
+    changed = dict(arguments)
+    if _is_budget(changed.get("thinking")):
+        del changed["thinking"]
     if _is_budget(extra.get("thinking")):
-        kept["extra_body"] = {name: extra[name] for name in extra if name != "thinking"}
-    return kept
+        changed["extra_body"] = {name: extra[name] for name in extra if name != "thinking"}
+    return changed
 
 
 def _is_budget(thinking: Any) -> bool:
@@ -471,7 +499,9 @@ def _echo(message: Json) -> Json:
 
 
 def _is_empty(block: Any) -> bool:
-    """Return whether a block is a text without any; the provider sends such, and refuses to get them back."""
+    """Return whether a block is an empty text. The provider sends such blocks, but refuses to
+    receive them.
+    """
     return isinstance(block, dict) and block.get("type") == "text" and block.get("text") == ""
 
 
@@ -492,7 +522,9 @@ def _is_whole(block: Any, served: set[Any]) -> bool:
 
 
 def _with_user(messages: tuple[Json, ...], blocks: Sequence[Json]) -> tuple[Json, ...]:
-    """Return the messages with these blocks said by the user, in the user's last message where that is last."""
+    """Return the messages with these blocks added as user content, merged into the last message if
+    it is the user's.
+    """
     if not messages or messages[-1].get("role") != "user":
         return (*messages, {"role": "user", "content": list(blocks)})
     content = messages[-1]["content"]

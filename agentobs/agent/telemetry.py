@@ -1,7 +1,7 @@
-"""What the loop tells the sink: interactions, spans, events and tool calls.
+"""Emit the loop's facts to the sink: interactions, spans, events and tool calls.
 
-Everything here is silent outside a session. No context variable stays set across a `yield` of the loop's
-generators: places are passed on by hand, and set only around single awaits.
+Nothing is emitted outside a session. No context variable stays set across a `yield` of the loop's
+generators: places are passed explicitly and set only around single awaits.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from agentobs.world import World
 
 @dataclass(slots=True)
 class Interaction:
-    """The interaction that is being told."""
+    """The interaction that is being recorded."""
 
     place: Place | None
-    """Inside its span; None outside every session."""
+    """The place inside its span; None outside a session."""
     subtype: Subtype = "success"
-    """How it ends where nothing is raised."""
+    """How it ends if nothing is raised."""
     is_stopped: bool = False
-    """Whether somebody stopped it on purpose."""
+    """Whether it was stopped on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """What a tool call meant: the fields are those of `ToolExchange`."""
+    """The processed form of a tool call; the fields are those of `ToolExchange`."""
 
     tool: str | None
     asked: Any
@@ -58,15 +58,18 @@ class Meant:
 
 
 PERSON_S = 24 * 3600.0
-"""How long a person may leave a question, in seconds, before its span counts as an orphan. Our choice: a night."""
+"""How long an approval may take, in seconds, before its span counts as an orphan. Our choice: one
+night.
+"""
 
 
 @contextlib.contextmanager
 def interaction(world: World, agent: str, *, is_background: bool = False) -> Iterator[Interaction]:
-    """Tell of an interaction of the current session from start to end, however it ends.
+    """Record an interaction of the current session from start to end, however it ends.
 
-    Whoever stops it on purpose makes no error of it; a cancellation that leaves the session does. It is a trace of
-    its own, linked to the span it was started in; that of an agent in the background may outlive that.
+    An intentional stop is not an error; a cancellation that leaves the session is. The interaction
+    is a trace of its own, linked to the span in which it was started. A background agent's
+    interaction may outlive that span.
     """
     outer = tracing.place()
     if outer is None:
@@ -75,17 +78,17 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
     interaction_id, lane = world.new_id(), unchecked(outer.lane)
     source = Label(outer.query_source)
     sink.emit(InteractionStart(outer.session_id, interaction_id, lane, world.now(), source))
-    told, result = Interaction(None), "error_during_execution"
+    recorded, result = Interaction(None), "error_during_execution"
     try:
         here = replace(outer, interaction_id=interaction_id, turn=None)
         opened = span(
             "interaction", here, agent, trace_id=interaction_id, is_within=not is_background
         )
-        with opened as told.place:
-            yield told
-        result = "cancelled" if told.is_stopped else told.subtype
+        with opened as recorded.place:
+            yield recorded
+        result = "cancelled" if recorded.is_stopped else recorded.subtype
     except Exception:
-        raise  # an error of the run, which its result says already
+        raise  # an error of the run, which its result already reports
     except BaseException:
         result = "cancelled"
         raise
@@ -99,7 +102,7 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
 
 @contextlib.contextmanager
 def sub_agent(agent: str) -> Iterator[Interaction]:
-    """Tell of an agent that the tool call here started: a part of the same interaction."""
+    """Record a sub-agent that the current tool call started, as part of the same interaction."""
     with span("sub_agent", tracing.place(), agent) as inside:
         yield Interaction(inside)
 
@@ -114,15 +117,16 @@ def span(
     is_within: bool = False,
     expected_s: float | None = None,
 ) -> Iterator[Place | None]:
-    """Open a span at `here` and close it: ok, error, or cancelled when the run was stopped.
+    """Open a span at `here` and close it: ok, error, or cancelled if the run was stopped.
 
     Args:
-        name: what it is.
-        here: where it lies; outside every session there is none.
-        label: what it is about.
-        trace_id: the id of a trace of its own, linked to the span at `here`; else it lies in that.
-        is_within: whether that trace ends before the span at `here` does.
-        expected_s: how long it may be silent, in seconds, beside what any span may.
+        name: the span's name.
+        here: its place; None outside a session.
+        label: its label.
+        trace_id: the ID of a separate trace, linked to the span at `here`; by default the span
+            belongs to that trace.
+        is_within: whether the separate trace ends before the span at `here` does.
+        expected_s: how much longer it may be silent than other spans, in seconds.
     """
     if here is None:
         yield None
@@ -144,39 +148,41 @@ def span(
 
 
 def open_span(name: str, here: Place | None, label: str) -> Span | None:
-    """Open a span at `here`, to be closed with `close`."""
+    """Open a span at `here`; close it with `close`."""
     return None if here is None else tracing.begin(name, here, label=maybe_label(label))
 
 
 def close(
     opened: Span | None, error: BaseException | None = None, *, cancelled: bool = False
 ) -> None:
-    """Close a span: ok, error, or cancelled when the run was stopped. Where there is none nothing happens."""
+    """Close a span: ok, error, or cancelled if the run was stopped. Does nothing if there is no
+    span.
+    """
     if opened is not None:
         stopped = isinstance(error, Stopped) or not isinstance(error, Exception | None)
         opened.close(error, cancelled=cancelled or stopped)
 
 
 def at(here: Place | None) -> contextlib.AbstractContextManager[object]:
-    """Be at `here` around one await, or stay where the caller is."""
+    """Set the place to `here` around one await; None keeps the caller's place."""
     return contextlib.nullcontext() if here is None else tracing.at(here)
 
 
 def in_turn(world: World, here: Place | None, turn: int) -> Place | None:
-    """Return the same place in a turn, where a chain of requests begins."""
+    """Return the same place in a turn, at the start of a new chain of requests."""
     return None if here is None else replace(here, turn=turn, chain_id=world.new_id(), depth=0)
 
 
 def asking(
     here: Place | None, source: QuerySource, *, depth: int, lane: str | None = None
 ) -> Place | None:
-    """Return the same place for a request to the model.
+    """Return the same place for an LLM request.
 
     Args:
         here: the place in the turn.
-        source: who asks.
-        depth: the place of the request in its chain, from 1.
-        lane: the lane of the request; default that of `here`.
+        source: the source of the request.
+        depth: the position of the request in its chain, from 1.
+        lane: the lane of the request; defaults to that of `here`.
     """
     if here is None:
         return None
@@ -191,7 +197,9 @@ def event(
     numbers: Mapping[str, float],
     labels: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Tell that something happened now; `agentobs.records.event_catalog` says what each kind tells."""
+    """Emit an event that happened now; `agentobs.records.event_catalog` describes the fields of
+    each kind.
+    """
     if here is None:
         return
     sink.emit(
@@ -212,26 +220,29 @@ def event(
     )
 
 
-def _labels(given: Mapping[str, str | None]) -> dict[str, Label]:
-    """Return names as labels that the recorder has yet to see, without those that are missing."""
-    return {word(name): unchecked(each) for name, each in given.items() if each is not None}
+def _labels(names: Mapping[str, str | None]) -> dict[str, Label]:
+    """Return names as labels that the recorder still has to check, without missing ones."""
+    return {word(name): unchecked(each) for name, each in names.items() if each is not None}
 
 
 ASK_SECONDS = 60.0
-"""How long the world may take to answer, people and hooks apart. Our choice: it looks at files, tools, the store."""
+"""Timeout for answers of the world, except people and hooks. Our choice: it reads files, tools and
+the store.
+"""
 
 
 async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: Any = None) -> Any:
-    """Ask the world something, tell the sink what it answered, and return that.
+    """Send a question to the world, emit its answer to the sink, and return the answer.
 
-    An abort, or an answer that takes too long, is answered with the least that can be said: no consent, a
-    complaint, no path, no tool, nothing. Nothing, as the answer to one of the `SILENT` questions, is not told.
+    After an abort or a timeout, the answer is the minimal one: no approval, a complaint, no path,
+    no tool, or nothing. If the answer to one of the `SILENT` questions is nothing, it is not
+    emitted.
 
     Args:
-        world: whom to ask.
-        here: where it is asked.
-        kind: what is asked, as in `AskKind`.
-        key: what tells it from others of its kind.
+        world: answers the question.
+        here: the place of the question.
+        kind: the kind of question, as in `AskKind`.
+        key: distinguishes it from others of its kind.
         asked: the question itself.
     """
     question, started_ns = WorldQuestion(kind, key, asked), world.now()
@@ -242,9 +253,9 @@ async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: 
         except Interrupted as error:
             answer = _least(kind, error.cause)
     if answer or kind not in SILENT:
-        # Of a question that holds its own answer the answer is enough.
+        # If a question contains its own answer, the answer is enough.
         recorded = replace(question, asked=None) if kind in ECHOED else question
-        told(world, here, recorded, started_ns, answer)
+        emit_answer(world, here, recorded, started_ns, answer)
     return answer
 
 
@@ -266,10 +277,10 @@ def _least(kind: AskKind, cause: Cause) -> Any:
     assert_never(kind)
 
 
-def told(
+def emit_answer(
     world: World, here: Place | None, question: WorldQuestion, started_ns: int, answer: Any
 ) -> None:
-    """Tell the sink what the world answered."""
+    """Emit an answer of the world to the sink."""
     if here is not None:
         duration_ns = max(world.now() - started_ns, 0)
         sink.emit(WorldExchange(here, started_ns, duration_ns, question, answer))
@@ -283,7 +294,7 @@ def permission(
     decision: Decision,
     waited_ns: int,
 ) -> None:
-    """Tell how it was decided whether a call may run."""
+    """Emit the decision whether a call may run."""
     if here is None:
         return
     rule = str(decision.rule) if decision.rule is not None else None
@@ -317,7 +328,7 @@ def tool(
     meant: Meant,
     followed_by: tuple[str, ...] = (),
 ) -> None:
-    """Tell of a tool call that has its answer, what it meant, and of the hooks that will look at it."""
+    """Emit a completed tool call, its processed form, and the hooks that will run on it."""
     if here is None:
         return
     sink.emit(
@@ -338,5 +349,5 @@ def tool(
 
 
 def maybe_label(text: str | None) -> Label | None:
-    """Return a name as a label that the recorder has yet to see, for whoever chose it, or None where there is none."""
+    """Return a name as a label that the recorder still has to check, or None."""
     return unchecked(text) if text is not None else None

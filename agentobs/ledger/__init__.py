@@ -1,8 +1,9 @@
-"""The ledger: what a model's tokens cost, exactly, and how sure that is.
+"""The ledger: the exact cost of a model's tokens, and how certain it is.
 
-`cost_of` prices one row of usage, a `Meter` adds up while an agent runs, and the store multiplies the
-same unit prices in SQL. Prices come from genai-prices, which is pinned, dated and works offline, and from
-an overlay of ours for what it lacks. Nothing here reads a clock: a price list is a set of periods.
+`cost_of` prices one usage row, a `Meter` adds up costs while an agent runs, and the store
+multiplies the same unit prices in SQL. Prices come from genai-prices, which is pinned, dated and
+works offline, and from our overlay for what it lacks. Nothing here reads a clock: a price list is a
+set of periods.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Costs: what one row of usage comes to, in six parts that add up to the last digit."""
+"""The cost of one usage row, in six parts with an exact sum."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Part:
     units: int
     """Tokens, or web searches."""
     picodollars_each: int | None
-    """The price of one unit; None where the model is unknown."""
+    """The price of one unit; None if the model is unknown."""
 
     @property
     def picodollars(self) -> int | None:
-        """What the part costs; None where the model is unknown."""
+        """The cost of the part; None if the model is unknown."""
         return None if self.picodollars_each is None else self.units * self.picodollars_each
 
     @property
     def usd(self) -> Decimal | None:
-        """What the part costs, in dollars."""
+        """The cost of the part, in dollars."""
         return None if self.picodollars is None else to_usd(self.picodollars)
 
     @property
@@ -39,14 +39,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one billed row of usage costs."""
+    """The cost of one billed usage row."""
 
     context: Context
-    """What decided the price."""
+    """The context that determines the price."""
     input: Part
     """Input neither read from nor written to the cache."""
     output: Part
-    """Output, reasoning included."""
+    """Output, including reasoning."""
     cache_read: Part
     """Input read from the cache."""
     cache_write_5m: Part
@@ -57,9 +57,9 @@ class Cost:
     """Web searches."""
     status: CostStatus
     note: str | None
-    """What was added to the price list or assumed, or which count was unreadable, for people."""
+    """What was added to the price list or assumed, or which count was unreadable, as text for users."""
     price_version: str
-    """The version of the prices that were used."""
+    """The version of the prices used."""
 
     @property
     def parts(self) -> dict[PartName, Part]:
@@ -68,23 +68,23 @@ class Cost:
 
     @property
     def picodollars(self) -> int | None:
-        """The sum of the parts; None, never 0, where the model is unknown."""
+        """The sum of the parts; None, never 0, if the model is unknown."""
         known = [p.picodollars for p in self.parts.values() if p.picodollars is not None]
         return sum(known) if len(known) == len(PARTS) else None
 
     @property
     def usd(self) -> Decimal | None:
-        """The sum of the parts in dollars; None, never 0, where the model is unknown."""
+        """The sum of the parts in dollars; None, never 0, if the model is unknown."""
         return None if self.picodollars is None else to_usd(self.picodollars)
 
 
 def cost_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> Cost:
-    """Return what a row of usage costs, billed or not.
+    """Return the cost of a usage row, billed or not.
 
     Args:
-        usage: one row, priced at its own model, context and size of prompt.
-        at_ns: when the call was sent, nanoseconds since 1970: the prices of that day hold.
-        book: the prices; default the ones in force. The first use loads them, which takes 0.4 s.
+        usage: one row, priced by its own model, context and prompt size.
+        at_ns: when the call was sent, nanoseconds since 1970; the prices of that day apply.
+        book: the prices; defaults to the current ones. The first use loads them, which takes 0.4 s.
     """
     unit = price_of(usage, at_ns, book)
     each = unit.picodollars_each or (None,) * len(PARTS)
@@ -100,7 +100,7 @@ def cost_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> Cost:
 
 
 def price_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> UnitPrices:
-    """Return the unit prices of a row of usage: those of its context, its day and the size of its prompt."""
+    """Return the unit prices of a usage row for its context, day and prompt size."""
     return (book or in_force()).at(context_of(usage), at_ns, usage.prompt_tokens)
 
 
@@ -117,7 +117,7 @@ def units_of(usage: Usage) -> tuple[int, ...]:
 
 
 def status_of(unit: UnitPrices, usage: Usage) -> CostStatus:
-    """Return how sure a cost is: what the price leaves open goes before what the counts do."""
+    """Return the certainty of a cost: that of the price comes before that of the counts."""
     if unit.certainty != "exact":
         return unit.certainty
     if usage.certainty == "exact" and usage.has_unpriced_requests:
@@ -126,11 +126,11 @@ def status_of(unit: UnitPrices, usage: Usage) -> CostStatus:
 
 
 UNNAMED = "unnamed"
-"""Stands for a name that is none, such as one of 10 kB."""
+"""Replaces an invalid name, such as one of 10 kB."""
 
 
 def context_of(usage: Usage) -> Context:
-    """Return what decides the price of a row of usage."""
-    given = (usage.model, usage.service_tier, usage.inference_geo, usage.speed)
-    model, *others = (name if name is None or is_label(name) else UNNAMED for name in given)
+    """Return the context that determines the price of a usage row."""
+    raw_names = (usage.model, usage.service_tier, usage.inference_geo, usage.speed)
+    model, *others = (name if name is None or is_label(name) else UNNAMED for name in raw_names)
     return Context(model or UNNAMED, *others)

@@ -1,7 +1,8 @@
-"""The meter: what has been spent so far, kept up while an agent runs.
+"""The meter: the spending so far, updated while an agent runs.
 
-Adding a call costs an append; it is priced when somebody reads, or when many wait. Sums of integers do
-not depend on the order in which calls came, and a call that is added by several threads is never lost.
+Adding a call only appends it; it is priced when the meter is read, or when many calls are pending.
+Sums of integers do not depend on the order of the calls, and concurrent additions from several
+threads are never lost.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Certainty, Usage, usage_rows
 
 WAITING = 64
-"""How many rows may wait to be priced before the one who adds prices them."""
+"""Maximum pending rows before `add_rows` prices them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """A sum of costs, and how sure it is."""
+    """A sum of costs, and its certainty."""
 
     calls: int = 0
-    """Billed rows of usage: a response with iterations has one for each."""
+    """Billed usage rows: a response with iterations has one per iteration."""
     picodollars: Mapping[PartName, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
-    """What the priced ones cost, by part."""
+    """The cost of the priced rows, by part."""
     tokens: Mapping[PartName, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
-    """Tokens (and web searches) of all of them, by part."""
+    """Tokens (and web searches) of all rows, by part."""
     uncertain: Mapping[CostStatus, int] = field(default_factory=dict)
-    """How many are not exact, by their status."""
+    """Number of rows that are not exact, by status."""
     by_model: Mapping[str, Spent] = field(default_factory=dict)
-    """The same for each model by its canonical name, the most expensive first; empty in a model's own."""
+    """The same per model by canonical name, most expensive first; empty in a model's own sum."""
     lost: int = 0
-    """Records that were not written, and those that wait to be: what they cost is not in here."""
+    """Records that were not written, or wait to be written; their cost is not included."""
 
     @property
     def unpriced_calls(self) -> int:
@@ -52,14 +53,15 @@ class Spent:
 
     @property
     def calls_not_exact(self) -> int:
-        """Rows whose cost is not exact, unpriced ones included; what was lost is no row."""
+        """Rows whose cost is not exact, unpriced ones included; lost records are not counted."""
         return sum(self.uncertain.values())
 
     @property
     def status(self) -> CostStatus:
-        """`unknown_model` where nothing has a price, else the least sure of: exact, lower_bound, estimated.
+        """`unknown_model` if nothing has a price, else the least certain of: exact, lower_bound,
+        estimated.
 
-        A sum that leaves out rows without a price, or something that was lost, is a lower bound.
+        A sum is a lower bound if it leaves out unpriced rows or lost records.
         """
         if self.calls and self.calls == self.unpriced_calls:
             return "unknown_model"
@@ -69,7 +71,7 @@ class Spent:
 
     @property
     def usd(self) -> Decimal | None:
-        """What the priced rows cost, in dollars; None, never 0, where none of them has a price."""
+        """The cost of the priced rows, in dollars; None, never 0, if no row has a price."""
         if self.status == "unknown_model":
             return None
         return to_usd(sum(self.picodollars.values()))
@@ -80,7 +82,7 @@ class Spent:
         return {name: to_usd(self.picodollars[name]) for name in PARTS}
 
     def __add__(self, other: Spent) -> Spent:
-        """Return both together."""
+        """Return the sum of both."""
         both = _Sum()
         for each in (self, other):
             both.calls += each.calls
@@ -93,7 +95,7 @@ class Spent:
 
 @dataclass(slots=True)
 class _Sum:
-    """What a `Spent` is made of, while it grows."""
+    """A mutable `Spent`."""
 
     calls: int = 0
     picodollars: list[int] = field(default_factory=lambda: [0] * len(PARTS))
@@ -101,23 +103,24 @@ class _Sum:
     uncertain: dict[CostStatus, int] = field(default_factory=dict)
 
     def spent(self) -> Spent:
-        """Return it as it is now."""
+        """Return the current sum."""
         picodollars = dict(zip(PARTS, self.picodollars, strict=True))
         tokens = dict(zip(PARTS, self.tokens, strict=True))
         return Spent(self.calls, picodollars, tokens, dict(self.uncertain))
 
 
 class Meter:
-    """Adds up usage by model; any thread may add and read."""
+    """Adds up usage by model; thread-safe."""
 
     def __init__(
         self, book: PriceBook | None = None, seen: set[tuple[str, int]] | None = None
     ) -> None:
-        """Start at nothing, with the prices in force or with others.
+        """Start at zero, with the current prices or with others.
 
         Args:
-            book: the prices; default the ones in force.
-            seen: the results of batches that were counted; meters that share it count each once together.
+            book: the prices; defaults to the current ones.
+            seen: the batch results counted so far; meters that share this set count each result
+                once in total.
         """
         self._book = book
         self._waiting: deque[tuple[Usage, int]] = deque()
@@ -125,7 +128,8 @@ class Meter:
         self._seen = set() if seen is None else seen
         self._lost = 0
         self._parts: list[Meter] = []
-        # Reentrant: the garbage collector may end an exchange, and so add it, while one is read.
+        # Reentrant: garbage collection may end an exchange, and thereby add it, while the meter is
+        # read.
         self._lock = threading.RLock()
 
     def add(
@@ -135,39 +139,39 @@ class Meter:
         at_ns: int,
         certainty: Certainty = "exact",
     ) -> None:
-        """Add the usage object of one response, as the provider gave it.
+        """Add the usage object of one response, as reported by the provider.
 
         Args:
             model: the model of the response.
-            usage: the provider's object, iterations and all.
+            usage: the provider's object, including iterations.
             at_ns: when the call was sent, nanoseconds since 1970.
             certainty: `lower_bound` for a stream that ended before its last counts.
         """
         self.add_rows((row, at_ns) for row in usage_rows(model, usage, certainty))
 
     def add_rows(self, rows: Iterable[tuple[Usage, int]]) -> None:
-        """Add rows of usage with the instants of their calls; those that are not billed are left out."""
+        """Add usage rows with the instants of their calls; unbilled rows are ignored."""
         self._waiting.extend(row for row in rows if row[0].billed and self._is_new(row[0]))
         if len(self._waiting) > WAITING:
             self._settle()
 
     def total(self) -> Spent:
-        """Return everything together, and by model."""
+        """Return the total, including the sums by model."""
         by_model = self.by_model()
         whole = sum(by_model.values(), Spent())
         return dataclasses.replace(whole, by_model=by_model, lost=self._lost)
 
     def lose(self, records: int = 1) -> None:
-        """Say that records were not written: from now on what was spent is a lower bound."""
+        """Record that records were not written, which makes the spending a lower bound."""
         with self._lock:
             self._lost += records
 
     def add_facts(self, facts: Iterable[UsageRow]) -> None:
-        """Add usage as it was recorded: live, or from the store when a session is resumed."""
+        """Add recorded usage: live, or from the store when a session is resumed."""
         self.add_rows((_usage(fact), fact.at_ns) for fact in facts)
 
     def by_model(self) -> dict[str, Spent]:
-        """Return the sums by canonical name of the model, the most expensive first."""
+        """Return the sums by the model's canonical name, most expensive first."""
         with self._lock:
             self._settle()
             spent = {name: each.spent() for name, each in self._sums.items()}
@@ -177,11 +181,11 @@ class Meter:
         return dict(sorted(spent.items(), key=lambda item: (-_size(item[1]), item[0])))
 
     def include(self, part: Meter) -> None:
-        """Count what another meter holds, too, now and later."""
+        """Include the current and future usage of another meter."""
         self._parts.append(part)
 
     def forked(self) -> None:
-        """In a child process: let go of a lock that another thread of the parent may have held."""
+        """In a child process, replace the lock, because another thread of the parent may have held it."""
         self._lock = threading.RLock()
 
     def _settle(self) -> None:
@@ -190,7 +194,7 @@ class Meter:
                 self._price(*self._waiting.popleft())
 
     def _is_new(self, usage: Usage) -> bool:
-        """Return whether a result of the batch API was not counted before."""
+        """Return whether a batch API result was not counted before."""
         if usage.batch_result_id is None:
             return True
         key = (usage.batch_result_id, usage.iteration)
@@ -200,7 +204,7 @@ class Meter:
             return len(self._seen) > before
 
     def _price(self, usage: Usage, at_ns: int) -> None:
-        """Price a row as `cost_of` does, without telling how."""
+        """Price a row like `cost_of`, without the details."""
         unit = price_of(usage, at_ns, self._book)
         status, name = status_of(unit, usage), canonical_model(unit.context.model)
         if status == "unknown_model":
@@ -222,7 +226,7 @@ def _added(sums: Iterable[int], more: Iterable[int]) -> list[int]:
 
 
 def say_unknown(model: str) -> None:
-    """Tell people once that a model has no price."""
+    """Warn once that a model has no price."""
     say_once(
         f"no price is known for model {model}: its calls cost NULL, not 0, and sums leave them out. "
         "Give it a price in prices.toml, or install a newer genai-prices.",
@@ -231,7 +235,7 @@ def say_unknown(model: str) -> None:
 
 
 def warm() -> None:
-    """Load the price list, which takes 0.4 s once in a process: call it in a thread, early."""
+    """Load the price list, which takes 0.4 s once per process; call it early, in a thread."""
     in_force().resolve(Context(UNNAMED))
 
 
@@ -239,9 +243,9 @@ _FIELDS = tuple(each.name for each in dataclasses.fields(Usage))
 
 
 def _usage(fact: UsageRow) -> Usage:
-    given = {name: getattr(fact, name) for name in _FIELDS}
-    maps = {name: given[name] or {} for name in ("server_requests", "other_counts")}
-    return Usage(**{**given, **maps})
+    values = {name: getattr(fact, name) for name in _FIELDS}
+    maps = {name: values[name] or {} for name in ("server_requests", "other_counts")}
+    return Usage(**{**values, **maps})
 
 
 def _size(spent: Spent) -> int:

@@ -1,9 +1,9 @@
-"""Names of models: one canonical name for all the ways to write the same model.
+"""Model names: one canonical name for all spellings of a model.
 
-    claude-sonnet-4-5-20250929, claude-sonnet-4-5-latest, claude-sonnet-4.5, claude-4-5-sonnet,
-    us.anthropic.claude-sonnet-4-5-20250929-v1:0, claude-sonnet-4-5@20250929   ->  claude-sonnet-4-5
+  claude-sonnet-4-5-20250929, claude-sonnet-4-5-latest, claude-sonnet-4.5, claude-4-5-sonnet,
+  us.anthropic.claude-sonnet-4-5-20250929-v1:0, claude-sonnet-4-5@20250929   ->  claude-sonnet-4-5
 
-Names group; prices do not follow from them. The forms of the cloud platforms are those of
+Names are for grouping; prices do not depend on them. The forms of the cloud platforms are from
 platform.claude.com/docs/en/about-claude/models/overview, 2026-11.
 """
 
@@ -13,11 +13,11 @@ import re
 from functools import lru_cache
 
 _BEFORE = re.compile(r"^.*(?=claude-)", re.DOTALL)
-"""Whoever serves it: `anthropic/`, `us.anthropic.`, `arn:aws:bedrock:...:`, `publishers/anthropic/models/`."""
+"""The platform prefix: `anthropic/`, `us.anthropic.`, `arn:aws:bedrock:...:`, `publishers/anthropic/models/`."""
 _AFTER = re.compile(
-    r"(?:\[\w+\]"  # a window of the client's, as in `claude-opus-5[1m]`
+    r"(?:\[\w+\]"  # a client's context window suffix, as in `claude-opus-5[1m]`
     r"|[-@](?:20\d{6}|20\d\d-\d\d-\d\d|latest|default|preview)"
-    r"|-v[1-9](?::\d+)?(?::\d+k)?"  # a revision of a platform's
+    r"|-v[1-9](?::\d+)?(?::\d+k)?"  # a platform's revision
     r")$"
 )
 _FAMILY_LAST = re.compile(r"claude-(\d+)(?:-(\d))?-([a-z]+)$")
@@ -26,7 +26,7 @@ _FAMILY_FIRST = re.compile(r"claude-([a-z]+)-(\d+)(?:-(\d+))?$")
 
 @lru_cache(maxsize=4096)
 def canonical_model(name: str) -> str:
-    """Return the one name of a model; a name that is none of Claude's comes back as it is."""
+    """Return the canonical name of a model; a name that is not Claude's is returned unchanged."""
     if "claude-" not in name or len(name) > 256:
         return name
     plain = _BEFORE.sub("", name)
@@ -41,7 +41,7 @@ def canonical_model(name: str) -> str:
 
 
 def _ordered(plain: str) -> str:
-    """Put family and version in the order of the model's time: `claude-3-5-sonnet`, `claude-sonnet-4-5`."""
+    """Order family and version as in the model's own time: `claude-3-5-sonnet`, `claude-sonnet-4-5`."""
     last, first = _FAMILY_LAST.match(plain), _FAMILY_FIRST.match(plain)
     if last:
         major, minor, family = last.groups()

@@ -1,8 +1,8 @@
-"""Money: exact, as integers inside and decimals at the door.
+"""Exact money: integers inside, decimals at the interface.
 
-An amount is an integer of picodollars, 10^-12 USD: the last digit of the store's DECIMAL(38,12). A price
-per million tokens has at most six digits after the point, so the price of one token is a whole number of
-them, and so is every product and sum. A float stands nowhere.
+An amount is an integer of picodollars, 10^-12 USD: the last digit of the store's DECIMAL(38,12). A
+price per million tokens has at most six decimal places, so the price of one token is a whole number
+of picodollars, and so is every product and sum. Floats are never used.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from decimal import Decimal
 from typing import Literal, get_args
 
 PICODOLLARS = 10**12
-"""How many make a dollar."""
+"""Picodollars per dollar."""
 
 PartName = Literal[
     "input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "server_tools"
 ]
 PARTS: tuple[PartName, ...] = get_args(PartName)
-"""The parts of a cost, in the order in which they are told."""
+"""The parts of a cost, in display order."""
 
 CostStatus = Literal["exact", "lower_bound", "estimated", "unknown_model"]
-"""`exact`; `lower_bound`: a stream ended before its last counts, or something ran that has no price here;
-`estimated`: a count was unreadable or no price is published for the context; `unknown_model`: no price."""
+"""`exact`; `lower_bound`: a stream ended before its last counts, or something without a known price
+ran; `estimated`: a count was unreadable or no price is published for the context; `unknown_model`:
+no price.
+"""
 
 _WIDE = decimal.Context(prec=200)
-"""Wide enough for any sum that fits a column; the default of 28 digits would round."""
+"""Enough for any sum that fits a column; the default of 28 digits would round."""
 
 
 def to_usd(picodollars: int) -> Decimal:
-    """Return picodollars as dollars, exactly."""
+    """Convert picodollars to dollars, exactly."""
     return _WIDE.scaleb(Decimal(picodollars), -12)
 
 
@@ -38,7 +40,7 @@ def price_of_one(price: Decimal, per: int) -> int:
 
     Args:
         price: dollars for `per` units, with no more digits than divide evenly.
-        per: how many units the price is for: a million tokens, a thousand searches.
+        per: the number of units that the price is for: a million tokens, a thousand searches.
 
     Raises:
         ValueError: one unit would not cost a whole number of picodollars.

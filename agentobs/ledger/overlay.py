@@ -1,23 +1,24 @@
-"""The overlay: prices beside those of genai-prices, from a file of ours and one of the user's.
+"""The overlay: prices in addition to genai-prices, from a file of ours and one of the user's.
 
-    [[price]]                              # takes the place of what is listed
-    models = ["claude-opus-5-5"]           # canonical names, or exact ones
-    speed = "fast"                         # and service_tier, inference_geo: the context that it holds for
-    since = 2026-11-01                     # and until: the first day, and the first day after
-    prompt_tokens_above = 200_000          # holds for longer prompts only
-    input = 8.00                           # USD per million: input, output, cache_read, cache_write_5m, cache_write_1h
-    source = "contract of 2026-11-01"
-    checked = 2026-11-22
+  [[price]]                              # replaces listed prices
+  models = ["claude-opus-5-5"]           # canonical names, or exact ones
+  speed = "fast"                         # and service_tier, inference_geo: the context that it applies to
+  since = 2026-11-01                     # and until: the first day, and the first day after
+  prompt_tokens_above = 200_000          # applies to longer prompts only
+  input = 8.00                           # USD per million: input, output, cache_read, cache_write_5m, cache_write_1h
+  source = "contract of 2026-11-01"
+  checked = 2026-11-22
 
-    [[factor]]                             # multiplies all token prices
-    name = "discount"                      # of one name the last that holds counts
-    times = 0.9
+  [[factor]]                             # multiplies all token prices
+  name = "discount"                      # of factors with one name, the last that applies counts
+  times = 0.9
 
-    [web_search]
-    usd_per_thousand = 10
+  [web_search]
+  usd_per_thousand = 10
 
-A price that names no context takes the place of everything that is listed for its models. Numbers are read as
-decimals, never as floats. What does not fit is one error: which line, what was found, what was expected.
+A price without a context replaces everything that is listed for its models. Numbers are read as
+decimals, never as floats. A malformed file raises one error with the line, what was found and what
+was expected.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ from agentobs.errors import UsageError
 from agentobs.ledger.model_names import canonical_model
 
 DIGITS = 6
-"""Digits after the point that a price per million has room for: twelve for a single token."""
+"""Maximum decimal places of a price per million: the price of a single token has twelve."""
 CONTEXT = ("service_tier", "inference_geo", "speed")
-"""What an entry may ask of a call's context."""
+"""The parts of a call's context that an entry may require."""
 CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "web_search")
-"""What an entry may give a price for."""
+"""The classes that an entry may price."""
 
 USUAL: dict[str, tuple[str | None, ...]] = {
     "service_tier": (None, "standard"),
     "inference_geo": (None, "global", "not_available"),
     "speed": (None, "standard"),
 }
-"""Values of a context that change no price."""
+"""Context values that do not affect prices."""
 
 _EXACT = re.compile(r"20\d{6}|20\d\d-\d\d-\d\d|[@:/]|anthropic\.|-v\d")
-"""What makes a name one of a single release or platform: it stands for itself alone."""
+"""Marks the name of a single release or platform, which only matches itself."""
 
 Money = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=DIGITS)]
 
@@ -58,31 +59,31 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     source: Annotated[str, Field(min_length=1)]
-    """Where it was read: an address, or what the user has it from."""
+    """Where the price was read: a URL, or the user's source."""
     checked: dt.date
-    """When it was read."""
+    """When the price was read."""
 
 
 class _Dated(_Entry):
     service_tier: Literal["standard", "priority", "batch"] | None = None
-    """Holds for calls of this tier only."""
+    """Applies only to calls of this tier."""
     inference_geo: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{1,31}$")] | None = None
-    """Holds for calls that ran there only."""
+    """Applies only to calls that ran there."""
     speed: Literal["standard", "fast"] | None = None
-    """Holds for calls of this speed only."""
+    """Applies only to calls of this speed."""
     since: dt.date | None = None
-    """The first day on which it holds (UTC)."""
+    """The first day on which it applies (UTC)."""
     until: dt.date | None = None
-    """The first day on which it no longer holds."""
+    """The first day on which it no longer applies."""
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What it asks of a call's context."""
-        asked = {name: getattr(self, name) for name in CONTEXT}
-        return {name: value for name, value in asked.items() if value is not None}
+        """The context values that it requires."""
+        required = {name: getattr(self, name) for name in CONTEXT}
+        return {name: value for name, value in required.items() if value is not None}
 
     def holds(self, context: object, day: dt.date) -> bool:
-        """Return whether it holds in a context on a day."""
+        """Return whether it applies to a context on a day."""
         begun = self.since is None or self.since <= day
         over = self.until is not None and self.until <= day
         fits = all(
@@ -97,12 +98,12 @@ class _Dated(_Entry):
         return self
 
 
-def _is_same(name: str, value: str | None, asked: str) -> bool:
-    return value == asked or (asked in USUAL[name] and value in USUAL[name])
+def _is_same(name: str, value: str | None, required: str) -> bool:
+    return value == required or (required in USUAL[name] and value in USUAL[name])
 
 
 def _is_named(model: str, names: Iterable[str]) -> bool:
-    """Return whether one of some names is that of a model, however it is written; a dated id is itself alone."""
+    """Return whether any name refers to a model, in any spelling; a dated ID only matches itself."""
     return any(
         name == model
         or (not _EXACT.search(name) and canonical_model(name) == canonical_model(model))
@@ -116,9 +117,9 @@ class Price(_Dated):
     models: Annotated[list[str], Field(min_length=1)]
     """Canonical names, or exact ones."""
     prompt_tokens_above: Annotated[int, Field(ge=0)] | None = None
-    """Holds for prompts of more tokens only."""
+    """Applies only to prompts with more tokens."""
     input: Money | None = None
-    """USD per million tokens, as the four that follow."""
+    """USD per million tokens, like the four that follow."""
     output: Money | None = None
     cache_read: Money | None = None
     cache_write_5m: Money | None = None
@@ -138,38 +139,38 @@ class Price(_Dated):
 
     @property
     def rates(self) -> dict[str, Decimal]:
-        """The prices that it gives, by class."""
+        """The prices that it sets, by class."""
         found = {name: getattr(self, name) for name in CLASSES}
         return {name: value for name, value in found.items() if value is not None}
 
 
 class Factor(_Dated):
-    """What all token prices are multiplied with."""
+    """A multiplier for all token prices."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Of the factors of one name that hold for a call, the last one counts."""
+    """Of the factors with one name that apply to a call, the last one counts."""
     times: Annotated[Decimal, Field(ge=0, lt=1000, decimal_places=DIGITS)]
     models: Annotated[list[str], Field(min_length=1)] | None = None
-    """Holds for these models only."""
+    """Applies only to these models."""
     except_models: list[str] = []
-    """Does not hold for these."""
+    """Does not apply to these models."""
     unless_listed: bool = False
-    """Does not hold where a price for its context is listed."""
+    """Does not apply if a price for its context is listed."""
 
     def is_of(self, model: str) -> bool:
-        """Return whether it holds for this model."""
-        asked = self.models is None or _is_named(model, self.models)
-        return asked and not _is_named(model, self.except_models)
+        """Return whether it applies to this model."""
+        applies = self.models is None or _is_named(model, self.models)
+        return applies and not _is_named(model, self.except_models)
 
 
 class WebSearch(_Entry):
-    """What web searches cost where no price of the model says otherwise."""
+    """The price of web searches, unless a price of the model sets another."""
 
     usd_per_thousand: Money
 
 
 class Overlay(BaseModel):
-    """One file of prices."""
+    """One price file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -179,10 +180,10 @@ class Overlay(BaseModel):
 
 
 def parse(data: bytes, where: str) -> Overlay:
-    """Return the prices of a file.
+    """Parse a price file.
 
     Raises:
-        UsageError: it does not fit; says in which line, what was found and what was expected.
+        UsageError: it is malformed; the message has the line, what was found and what was expected.
     """
     try:
         text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
@@ -196,14 +197,14 @@ def parse(data: bytes, where: str) -> Overlay:
     except RecursionError as error:
         raise _bad(where, None, "nested too deeply") from error
     except ValidationError as error:
-        # A key that was mistyped is told before the one that is missing because of it.
+        # Report a mistyped key before the missing key that results from it.
         found = error.errors(include_url=False)
         first = min(found, key=lambda each: each["type"] != "extra_forbidden")
-        raise _bad(where, _line_of(text, first["loc"]), _told(first)) from error
+        raise _bad(where, _line_of(text, first["loc"]), _described(first)) from error
 
 
 def _strict(value: Any) -> Any:
-    """Return the value with whole numbers where a price may stand as decimals."""
+    """Return the value with integers converted to decimals for prices."""
     if isinstance(value, dict):
         return {key: _as_money(key, _strict(inner)) for key, inner in value.items()}
     return [_strict(inner) for inner in value] if isinstance(value, list) else value
@@ -214,8 +215,8 @@ def _as_money(key: str, value: Any) -> Any:
     return Decimal(value) if is_money and type(value) is int else value
 
 
-def _told(error: Any) -> str:
-    """Say what was found and what was expected, in one sentence."""
+def _described(error: Any) -> str:
+    """Describe what was found and what was expected, in one sentence."""
     name = _field(error["loc"], "the file") if error["loc"] else "the file"
     found = repr(error["input"])
     shown = found if len(found) <= 60 else found[:57] + "..."
@@ -227,10 +228,10 @@ def _told(error: Any) -> str:
             return f"{name} is missing"
         case "decimal_type" | "is_instance_of":
             return f"{name} is {shown}; expected a number without quotes"
-    said = str(error["msg"]).removeprefix("Value error, ")
+    message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
-        return said
-    return f"{name} is {shown}; expected otherwise: {said[:1].lower()}{said[1:]}"
+        return message
+    return f"{name} is {shown}; expected otherwise: {message[:1].lower()}{message[1:]}"
 
 
 def _keys(location: tuple[Any, ...]) -> Iterator[str]:
@@ -261,14 +262,14 @@ def _line_of(text: str, location: tuple[Any, ...]) -> int | None:
 
 
 def _without_texts(text: str) -> str:
-    """Return the lines with texts of several lines blanked: what looks like a table in one is none."""
+    """Return the text with multi-line strings blanked, because they may contain text that looks like a table."""
     return re.sub(
         r'"""(?:.|\n)*?"""' + r"|'''(?:.|\n)*?'''", lambda found: "\n" * found[0].count("\n"), text
     )
 
 
 def _field(location: tuple[Any, ...], key: str) -> str:
-    """Return the name of the field: that of the list, for an entry of one."""
+    """Return the name of the field; for a list entry, that of the list."""
     return next((str(part) for part in reversed(location) if isinstance(part, str)), key)
 
 

@@ -1,7 +1,7 @@
-"""The price book: what each class of tokens costs in a context, at an instant and for a size of prompt.
+"""The price book: the price of each token class for a context, an instant and a prompt size.
 
-A context is resolved once into unit prices that cover all time and all sizes without a gap; looking one
-up again is a search in a short list. Where the prices come from stands in `listed` and `overlay`.
+A context is resolved once to unit prices that cover all time and all sizes without gaps; later
+lookups search a short list. The prices come from `price_list` and `overlay`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 ENVIRONMENT = "AGENTOBS_PRICES"
-"""Names the user's own file of prices; else `prices.toml` in the home is it, where there is one."""
+"""Names the user's own price file; by default `prices.toml` in the home, if it exists."""
 FILE = "prices.toml"
-"""The name of the user's own file in a home."""
+"""The name of the user's own price file in a home."""
 
 KNOWN_CONTEXTS = 4096
-"""How many contexts a book remembers; a provider that names a new model each time fills no memory."""
+"""How many contexts a book caches, so that a provider with ever new model names cannot fill the memory."""
 
 _NO_SIZE = "no prompt has that many tokens"
 
@@ -34,10 +34,10 @@ _OURS = Path(__file__).with_name("overlay.toml")
 
 
 class PriceBook:
-    """The prices of genai-prices, of our overlay, and of a file of the user's that goes before both."""
+    """The prices of genai-prices, of our overlay, and of the user's file, which takes precedence."""
 
     def __init__(self, own: bytes | None = None, where: str = FILE) -> None:
-        """Take the text of the user's file, where there is one. The first lookup loads the price list."""
+        """Take the text of the user's file, if there is one. The first lookup loads the price list."""
         self._own, self._where = own, where
         self._overlays: tuple[Overlay, ...] | None = None
         self._found: dict[Context, list[UnitPrices]] = {}
@@ -47,17 +47,17 @@ class PriceBook:
 
     @property
     def has_own(self) -> bool:
-        """Whether there is a file of the user's, which may not fit the format."""
+        """Whether the user has a price file, which may be malformed."""
         return self._own is not None
 
     def overlays(self) -> tuple[Overlay, ...]:
-        """Return the files of prices beside genai-prices, each going before the one before it.
+        """Return the price files in addition to genai-prices; later ones take precedence.
 
         Raises:
-            UsageError: the user's file does not fit the format.
+            UsageError: the user's file is malformed.
         """
         if self._overlays is None:
-            # Pydantic costs 0.2 s to import, and most readers never look a price up.
+            # Importing pydantic takes 0.2 s, and most readers never look up a price.
             from agentobs.ledger.overlay import parse
 
             own = () if self._own is None else (parse(self._own, self._where),)
@@ -65,12 +65,14 @@ class PriceBook:
         return self._overlays
 
     def resolve(self, context: Context) -> list[UnitPrices]:
-        """Return the unit prices of a context: one for each period and range of prompt sizes, without gaps.
+        """Return the unit prices of a context: one per period and range of prompt sizes, without
+        gaps.
 
-        An unknown model has one entry without rates. Loads genai-prices, which takes 0.4 s the first time.
+        An unknown model has one entry without rates. The first call loads genai-prices, which takes
+        0.4 s.
 
         Raises:
-            UsageError: the user's file does not fit the format.
+            UsageError: the user's file is malformed.
         """
         found = self._found.get(context)
         if found is None:
@@ -82,23 +84,24 @@ class PriceBook:
         return found
 
     def at(self, context: Context, at_ns: int, prompt_tokens: int) -> UnitPrices:
-        """Return the unit prices that hold at an instant for a prompt of this size."""
+        """Return the unit prices for an instant and a prompt size."""
         at_ns = min(max(at_ns, 0), FOREVER - 1)
         holding = (unit for unit in self.resolve(context) if unit.holds(at_ns, prompt_tokens))
         return next(holding, None) or self._no_price(context)
 
     def _no_price(self, context: Context) -> UnitPrices:
-        """Return the prices of a prompt of no size that there is, such as one below 0: none, as in the view `costs`."""
+        """Return empty prices for an impossible prompt size, such as a negative one, as in the view `costs`."""
         return UnitPrices(
             context, 0, FOREVER, 0, FOREVER, None, "unknown_model", _NO_SIZE, self.version
         )
 
 
 def book_of(home: Path | None) -> PriceBook:
-    """Return the prices for a home: those of the file that the environment names, else of the home's own.
+    """Return the prices for a home: from the file named in the environment, else from the home's
+    own file.
 
     Raises:
-        UsageError: the file that the environment names cannot be read.
+        UsageError: the file named in the environment cannot be read.
     """
     named = world.environ(ENVIRONMENT)
     path = Path(named) if named else home / FILE if home else None
@@ -120,7 +123,7 @@ _home: Path | None = None
 
 
 def use_home(home: Path) -> None:
-    """Let the prices in force be those of a home; they are read at the first lookup."""
+    """Use the prices of a home as the current ones; they are read at the first lookup."""
     global _home
     _home = home
     in_force.cache_clear()
@@ -128,7 +131,7 @@ def use_home(home: Path) -> None:
 
 @cache
 def in_force() -> PriceBook:
-    """Return the prices of this process; where the user's file is no good that is said once, and it is left out."""
+    """Return the current prices of this process; an invalid user file is reported once and ignored."""
     try:
         book = book_of(_home)
         if book.has_own:
@@ -140,12 +143,12 @@ def in_force() -> PriceBook:
 
 
 def price_version() -> str:
-    """Return the version of the prices in force, without loading them."""
+    """Return the version of the current prices, without loading them."""
     return in_force().version
 
 
 def resolve(context: Context) -> list[UnitPrices]:
-    """Return the unit prices of a context by the prices in force."""
+    """Return the unit prices of a context at the current prices."""
     return in_force().resolve(context)
 
 

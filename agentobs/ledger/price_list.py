@@ -1,8 +1,8 @@
-"""What is listed: the prices of genai-prices and of the overlays, put together for one context.
+"""Combine the prices of genai-prices and of the overlays for one context.
 
-The data of genai-prices are read as they were installed: whoever switches its updater on in this process
-changes nothing here. Its own `calc_price` is never asked: it raises where more was read from the cache than it
-takes the input to be, and it gives no split.
+The data of genai-prices is read as installed, even if its updater is enabled in this process. Its
+own `calc_price` is not used: it raises if more tokens were read from the cache than it assumes as
+input, and it returns no breakdown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agentobs.ledger.overlay import CONTEXT, DIGITS, USUAL, Factor, Overlay, Pri
 from agentobs.ledger.rates import FOREVER, Certainty, Context, Rates, UnitPrices
 
 PROVIDER = "anthropic"
-"""The provider's id in genai-prices."""
+"""The provider's ID in genai-prices."""
 
 _NAMES = {
     "input": "input_mtok",
@@ -42,11 +42,11 @@ _NAMES = {
 def unit_prices(
     context: Context, overlays: Sequence[Overlay], price_version: str
 ) -> list[UnitPrices]:
-    """Return the unit prices of a context, for all time and all sizes of prompts."""
+    """Return the unit prices of a context, for all time and all prompt sizes."""
     listing = _listing(context, overlays)
     note = None
     is_both = (context.service_tier, context.speed) == ("batch", "fast")
-    # One rule: where no price names both, it is a batch.
+    # If no price has both, batch takes precedence.
     if is_both and not any(_names_both(price) for price in listing.prices):
         note = BATCH_AND_FAST
         listing = dataclasses.replace(listing, context=dataclasses.replace(context, speed=None))
@@ -66,19 +66,19 @@ BATCH_AND_FAST = "no price is listed for batch and fast together: taken as batch
 
 
 def _taken(unit: UnitPrices, context: Context, note: str) -> UnitPrices:
-    """Return the prices of one context as an estimate of another's."""
+    """Return the prices of one context as an estimate for another."""
     if unit.rates is None:
         return dataclasses.replace(unit, context=context)
-    told = f"{unit.note}; {note}" if unit.note else note
-    return dataclasses.replace(unit, context=context, certainty="estimated", note=told)
+    full_note = f"{unit.note}; {note}" if unit.note else note
+    return dataclasses.replace(unit, context=context, certainty="estimated", note=full_note)
 
 
 class _Listed(NamedTuple):
-    """The price of one class, as it stands in a list."""
+    """The price of one class as listed."""
 
     usd: Decimal
     known: frozenset[str]
-    """What of the context it is for: factors for that would count it twice."""
+    """The context values that it already includes; factors for them would count twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,14 @@ class _Listing:
     model: ModelInfo | None
     """The model's entry in genai-prices."""
     is_taken: bool
-    """Whether that is the entry of the model's canonical name, not of the name that was used."""
+    """Whether the entry was found by the model's canonical name, not by the name used."""
     files: tuple[tuple[Price, ...], ...]
-    """Prices of overlays, by file; a later file goes before an earlier one."""
+    """Prices of overlays, by file; later files take precedence."""
     factors: tuple[Factor, ...]
     web_search: Decimal
-    """USD per thousand, where no price says otherwise."""
+    """USD per thousand, unless a price sets another."""
     priced_values: frozenset[tuple[str, str]]
-    """Values of a context that some factor names, for this model or others."""
+    """Context values for which a factor exists, for this or another model."""
 
     @property
     def prices(self) -> tuple[Price, ...]:
@@ -104,7 +104,7 @@ class _Listing:
         return tuple(itertools.chain.from_iterable(self.files))
 
     def periods(self) -> list[tuple[int, int]]:
-        """Return the periods between the days on which something changes."""
+        """Return the periods between the days on which a price changes."""
         days = set(_start_days(self.model))
         for entry in (*self.prices, *self.factors):
             days |= {day for day in (entry.since, entry.until) if day}
@@ -112,7 +112,7 @@ class _Listing:
         return list(itertools.pairwise([0, *sorted(n for n in starts if n > 0), FOREVER]))
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return the ranges of prompt sizes. A tier is a cliff: it holds for whole prompts beyond its start."""
+        """Return the ranges of prompt sizes. A tier applies to the whole prompt once it exceeds the start."""
         starts = {
             p.prompt_tokens_above + 1 for p in self.prices if p.prompt_tokens_above is not None
         }
@@ -122,7 +122,7 @@ class _Listing:
     def unit_prices(
         self, period: tuple[int, int], sizes: tuple[int, int], price_version: str
     ) -> UnitPrices:
-        """Return the prices of one period and range of sizes; a class without a price has that of the one around it."""
+        """Return the prices of one period and size range; a class without a price uses that of its parent class."""
         at = _instant(period[0])
         found, sources, taken_as = self._found(at, sizes[0])
         if not {"input", "output"} <= found.keys():
@@ -132,9 +132,9 @@ class _Listing:
         notes: dict[str, None] = {}
         known: set[str] = set()
         for name, each in found.items():
-            times, told, applied = self._factor(at, each.known)
+            times, factor_notes, applied = self._factor(at, each.known)
             multiplied[name] = each.usd * (1 if name == "web_search" else times)
-            notes |= dict.fromkeys(told)
+            notes |= dict.fromkeys(factor_notes)
             known |= each.known | applied
         assumed = [*self._assumed(frozenset(known)), *taken_as]
         rates, is_whole = _rates(multiplied, self.web_search)
@@ -147,13 +147,13 @@ class _Listing:
     def _found(
         self, at: datetime, prompt_tokens: int
     ) -> tuple[dict[str, _Listed], list[str], list[str]]:
-        """Return the prices by class, their sources, and what was taken for what."""
+        """Return the prices by class, their sources, and which classes were substituted."""
         holding, is_replaced = self._holding(at, prompt_tokens)
-        asked = {} if is_replaced else _asked(self.context)
+        terms = {} if is_replaced else _price_terms(self.context)
         known = frozenset(
-            _OUR_KEYS[key] for key, value in asked.items() if _has(self.model, key, value, at)
+            _OUR_KEYS[key] for key, value in terms.items() if _has(self.model, key, value, at)
         )
-        listed = _listed_rates(self.model, at, asked, prompt_tokens)
+        listed = _listed_rates(self.model, at, terms, prompt_tokens)
         found = {name: _Listed(usd, known) for name, usd in listed.items()}
         for price in holding:
             conditions = frozenset(price.conditions)
@@ -165,10 +165,11 @@ class _Listing:
         return found, list(dict.fromkeys(f"from {price.source}" for price in holding)), taken_as
 
     def _holding(self, at: datetime, prompt_tokens: int) -> tuple[list[Price], bool]:
-        """Return the prices that hold, each going before the one before it, and whether they replace what is listed.
+        """Return the prices that apply, in order of increasing precedence, and whether they replace
+        listed prices.
 
-        In one file a price that asks for more of the context goes first, whatever the order. One that asks for
-        nothing takes the place of all that earlier files say of a context, too.
+        Within a file, a price that requires more of the context takes precedence, whatever the
+        order. A price without a context also replaces all context prices of earlier files.
         """
         holding: list[Price] = []
         is_replaced = False
@@ -188,10 +189,11 @@ class _Listing:
     def _factor(
         self, at: datetime, known: frozenset[str]
     ) -> tuple[Decimal, list[str], frozenset[str]]:
-        """Return what to multiply with, how to tell people, and what of the context it is for."""
+        """Return the multiplier, its description for users, and the context values that it covers."""
         times, notes = Decimal(1), []
         applied: set[str] = set()
-        # Of one name the last that holds counts: a discount may change with the years.
+        # Of factors with one name, the last that applies counts, because a discount may change over
+        # time.
         holding = {f.name: f for f in self.factors if f.holds(self.context, at.date())}
         for factor in holding.values():
             if factor.unless_listed and factor.conditions.keys() <= known:
@@ -202,7 +204,7 @@ class _Listing:
         return times, notes, frozenset(applied)
 
     def _assumed(self, known: frozenset[str]) -> list[str]:
-        """Return what of the context has no price, and is taken as if it were usual."""
+        """Return the context values without a price, which are treated as standard."""
         return [
             f"no price is listed for {name} {value}: taken as standard"
             for name in CONTEXT
@@ -247,17 +249,17 @@ def _find(name: str) -> ModelInfo | None:
 
 
 _OUR_KEYS = {"processing": "service_tier", "speed": "speed"}
-"""The words of genai-prices for a context, and ours."""
+"""Context values in genai-prices, and ours."""
 
 
-def _asked(context: Context) -> dict[str, str]:
-    """Return the context in the words of genai-prices."""
-    asked = {}
+def _price_terms(context: Context) -> dict[str, str]:
+    """Return the context in the terms of genai-prices."""
+    terms = {}
     if context.service_tier == "batch":
-        asked["processing"] = "batch"
+        terms["processing"] = "batch"
     if context.speed == "fast":
-        asked["speed"] = "fast"
-    return asked
+        terms["speed"] = "fast"
+    return terms
 
 
 def _has(model: ModelInfo | None, key: str, value: str, at: datetime) -> bool:
@@ -270,25 +272,25 @@ def _has(model: ModelInfo | None, key: str, value: str, at: datetime) -> bool:
 
 
 def _listed_rates(
-    model: ModelInfo | None, at: datetime, asked: Mapping[str, str], prompt_tokens: int
+    model: ModelInfo | None, at: datetime, terms: Mapping[str, str], prompt_tokens: int
 ) -> dict[str, Decimal]:
     if model is None:
         return {}
-    price = model.get_prices(at, dict(asked))
+    price = model.get_prices(at, dict(terms))
     found = {name: _at(getattr(price, theirs), prompt_tokens) for name, theirs in _NAMES.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 _CACHED = ("cache_read", "cache_write_5m", "cache_write_1h")
-"""The classes of the cache."""
+"""The cache classes."""
 
 
 def _assumed_classes(found: Mapping[str, _Listed], *, is_own: bool) -> Iterable[str]:
-    """Yield what is taken for the price of a class that has none.
+    """Yield the classes without a price that use another class's price.
 
-    A listed model without any price for the cache is one from before there was a cache: it has no such tokens.
+    A listed model without any cache price predates the cache and has no such tokens.
     """
-    # `cache_write` is the list's word for the usual lifetime, 5 minutes.
+    # `cache_write` in the list means the default lifetime, 5 minutes.
     listed = found.keys() | ({"cache_write_5m"} if "cache_write" in found else set())
     missing = [name for name in _CACHED if name not in listed]
     if len(missing) == len(_CACHED) and not is_own:
@@ -318,7 +320,7 @@ def _rates(found: Mapping[str, Decimal], web_search: Decimal) -> tuple[Rates, bo
 
 
 def _at(value: Decimal | TieredPrices | None, prompt_tokens: int) -> Decimal | None:
-    """Return a price for a prompt of this size."""
+    """Return the price for a prompt size."""
     if value is None or isinstance(value, Decimal):
         return value
     fitting = [tier.price for tier in value.tiers if prompt_tokens > tier.start]

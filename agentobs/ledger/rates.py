@@ -1,4 +1,4 @@
-"""Rates: what a token of each class costs, and how certain that is."""
+"""Rates: the price of a token of each class, and its certainty."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Certainty = Literal["exact", "estimated", "unknown_model"]
 
 
 FOREVER = 2**63 - 1
-"""The end of a period, or of a range of prompt sizes, that has none: the largest BIGINT."""
+"""The end of an unlimited period or range of prompt sizes: the largest BIGINT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What decides the price of a token, as a usage record names it."""
+    """The context that determines the price of a token, as in a usage record."""
 
     model: str
     service_tier: str | None = None
@@ -31,12 +31,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What each class of tokens costs, in USD per million, and web searches, in USD per thousand."""
+    """Prices per token class in USD per million, and of web searches in USD per thousand."""
 
     input: Decimal
     """Input neither read from nor written to the cache."""
     output: Decimal
-    """Output, reasoning included."""
+    """Output, including reasoning."""
     cache_read: Decimal
     cache_write_5m: Decimal
     cache_write_1h: Decimal
@@ -49,36 +49,36 @@ class UnitPrices:
 
     context: Context
     valid_from_ns: int
-    """First instant of the period, nanoseconds since 1970; 0 for ever before."""
+    """First instant of the period, nanoseconds since 1970; 0 for unlimited."""
     valid_to_ns: int
-    """First instant after the period; `FOREVER` where it has no end."""
+    """First instant after the period; `FOREVER` if unlimited."""
     prompt_tokens_from: int
     """The smallest prompt in the range: input, cache reads and cache writes."""
     prompt_tokens_to: int
-    """The smallest prompt beyond the range; `FOREVER` where it has no end."""
+    """The smallest prompt beyond the range; `FOREVER` if unlimited."""
     rates: Rates | None
-    """None where the model is unknown."""
+    """None if the model is unknown."""
     certainty: Certainty
     note: str | None
-    """What was added to the price list or assumed, for people."""
+    """What was added to the price list or assumed, as text for users."""
     price_version: str
-    """The version of the prices that were asked, see `PriceBook.version`."""
+    """The version of the prices, see `PriceBook.version`."""
     picodollars_each: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
-    """What one unit of each of the six parts costs; None where the model is unknown."""
+    """The price of one unit of each of the six parts; None if the model is unknown."""
 
     def __post_init__(self) -> None:
-        """Work out the prices of single units."""
+        """Compute the prices of single units."""
         each = _prices_of_one(self.rates) if self.rates else None
         object.__setattr__(self, "picodollars_each", each)
 
     def holds(self, at_ns: int, prompt_tokens: int) -> bool:
-        """Return whether these are the prices at an instant for a prompt of this size."""
+        """Return whether these prices apply to an instant and a prompt size."""
         in_time = self.valid_from_ns <= at_ns < self.valid_to_ns
         return in_time and self.prompt_tokens_from <= prompt_tokens < self.prompt_tokens_to
 
 
 def _prices_of_one(rates: Rates) -> tuple[int, ...]:
-    """Return what one unit of each part costs, in picodollars."""
+    """Return the price of one unit of each part, in picodollars."""
     tokens = (
         rates.input,
         rates.output,

@@ -1,7 +1,7 @@
-"""A runaway: an agent that spends more and more, or goes on while it gets nowhere.
+"""Detect a runaway: an agent whose cost keeps rising, or that continues without progress.
 
-Pure functions over what the last turns cost and said. They only look; what to do about it is for whoever
-runs the agent to decide.
+Pure functions over the cost and output of the last turns. They only detect; the caller decides how
+to react.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Literal
 Runaway = Literal["rising_cost", "diminishing_output"]
 
 RISING_TURNS = 5
-"""So many turns, each dearer than the one before it, are a runaway."""
+"""This many turns, each more expensive than the previous one, are a runaway."""
 SMALL_TURNS = 3
-"""So many turns with little output are one too, when they cost more than the turns before them gave for."""
+"""This many turns with little output are a runaway if their cost does not fall."""
 SMALL_OUTPUT_TOKENS = 500
-"""Little output of a turn. [tokens]"""
+"""Maximum output of a turn that counts as little. [tokens]"""
 
 
 def runaway(costs: Sequence[Decimal | None], output_tokens: Sequence[int] = ()) -> Runaway | None:
-    """Return why the last turns look like a runaway, or None where they do not.
+    """Return why the last turns look like a runaway, or None if they do not.
 
-    `rising_cost`: each of the last five turns cost more than the turn before it, so six costs are
-    looked at. A turn without a price breaks the row: nothing is known to have risen.
+    `rising_cost`: each of the last five turns cost more than the previous one, so six costs are
+    compared. A turn without a price interrupts the sequence, because a rise cannot be shown.
 
-    `diminishing_output`: each of the last three turns had fewer than 500 tokens of output, none had more
-    than the one before it, and none cost less than the one before it. An agent that works through short tool calls
-    also has little output; what tells it apart is that its output does not shrink turn by turn.
+    `diminishing_output`: each of the last three turns had fewer than 500 tokens of output, none had
+    more than the previous one, and none cost less than the previous one. An agent that works with
+    short tool calls also has little output, but its output does not shrink from turn to turn.
 
     Args:
-        costs: what each turn cost, oldest first; equal costs do not rise.
-        output_tokens: the output of the same turns; without it only costs are looked at.
+        costs: the cost of each turn, oldest first; equal costs do not count as rising.
+        output_tokens: the output of the same turns; without it only costs are compared.
     """
     if _is_rising(costs[-RISING_TURNS - 1 :]):
         return "rising_cost"

@@ -1,1 +1,1 @@
-"""The nouns: frozen values that everything else passes around. They import nothing of ours."""
+"""Frozen values that all other packages pass around. They import nothing else of agentobs."""

@@ -1,4 +1,4 @@
-"""What is handed on: a fact as it was written, to whoever wants to hear of it beside the journal."""
+"""The values handed to backends: each fact as written to the journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentobs.records.facts import Fact
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was said in one exchange, without the secrets; handed on only where the session opted in."""
+    """The redacted content of one exchange; handed on only if the session opted in."""
 
     question: bytes = field(repr=False)
     """The body of a request, or the input of a tool call as JSON."""
@@ -20,17 +20,19 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One fact: its strings are labels and ids of ours, whoever emitted it."""
+    """A sanitized fact as written to the journal; every string in it is a label or an ID."""
 
     fact: Fact
     sequence: int
     """Its number within its session, from 1."""
     said: Said | None = None
-    """What was said, with an attempt or a tool result of a session that opted in; else None."""
+    """The content of an attempt or a tool result, in a session that opted in; else None."""
 
 
 Backend = Callable[[Told], None]
-"""Takes one fact, on the recorder's thread, quickly; whatever it raises takes it off the list. One that has a method
-`close(seconds: float) -> bool` is closed with the recorder. One that exports no spans to where the SDK's own go says so
-with `exports_spans = False`: those are switched off otherwise, so that no call is seen twice. One that sends telemetry
-away says where to with `destination` and in which `profile`, both labels: sessions note it."""
+"""Takes one fact, quickly, on the recorder's thread; it is removed if it raises. If it has a method
+`close(seconds: float) -> bool`, it is closed with the recorder. `exports_spans = False` says that
+it exports no spans to the destination of the SDK's own spans; otherwise those are switched off, so
+that no call is reported twice. If it sends telemetry away, `destination` and `profile`, both
+labels, say where to and in which convention; sessions record both.
+"""

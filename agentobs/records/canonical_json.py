@@ -1,8 +1,8 @@
-"""The canonical form of a question, and its digest.
+"""The canonical form of a request, and its digest.
 
-Two questions are the same when their canonical forms are: JSON with sorted keys and no blanks, text
-in UTF-8 as it is (no Unicode normalisation), whole floats written as integers. What is not JSON
-counts byte for byte.
+Two requests are the same if their canonical forms are identical: JSON with sorted keys and no
+blanks, unmodified UTF-8 text (no Unicode normalization), integral floats written as integers.
+Anything that is not JSON is compared byte for byte.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def parse(body: bytes) -> Json:
 
 
 def canonical(value: Json) -> str:
-    """Return the canonical text of a JSON value (see the module's first lines)."""
+    """Return the canonical text of a JSON value (see the module's docstring)."""
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def size(value: Json) -> int:
-    """Return the bytes of some content: its text, or its JSON as Python writes it; of what is no JSON, its `repr`."""
+    """Return the size of content in bytes: of its text, of its JSON as Python writes it, or else of its `repr`."""
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogatepass"))
     if value is None:
@@ -49,7 +49,7 @@ def digest(data: bytes) -> str:
 
 
 def question_digest(method: str, path: str, headers: dict[str, str], body: bytes) -> str:
-    """Return the digest of a question to the provider: method, path, meaningful headers and body."""
+    """Return the digest of a request to the provider: method, path, meaningful headers and body."""
     try:
         text = canonical(parse(body)) if body else ""
     except (ValueError, RecursionError):
@@ -60,7 +60,7 @@ def question_digest(method: str, path: str, headers: dict[str, str], body: bytes
 
 
 MEANINGFUL_HEADERS = ("anthropic-beta", "anthropic-version")
-"""Request headers that change what the provider does; all others may vary between runs."""
+"""Request headers that affect the provider's behavior; all others may differ between runs."""
 
 
 def meaning(headers: dict[str, str]) -> str:

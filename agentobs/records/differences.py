@@ -1,7 +1,8 @@
-"""Where two JSON values differ: leaves as paths, each with the recorded value and the one that came.
+"""Find the differences between two JSON values: paths of leaves, each with the recorded and the new
+value.
 
-Whatever the size of the values, the work is bounded: equal ends of lists are skipped, and what is left is aligned in
-full only where that is cheap; else by what occurs once on both sides.
+The work is bounded for values of any size. Equal ends of lists are skipped. The rest is aligned
+fully only if it is small, otherwise by items that occur once on both sides.
 """
 
 from __future__ import annotations
@@ -20,42 +21,43 @@ from agentobs.records.canonical_json import canonical
 
 Change = Literal["changed", "added", "removed", "reordered"]
 INSIDE = "(json inside)"
-"""The key under which the parsed JSON of a string stands, as in a tool's result."""
+"""The key for the parsed JSON of a string, as in a tool's result."""
 CELLS_MAX = 40_000
-"""Up to which product of two lengths two sequences are compared in full, which takes time with the product: some
-10 ms. Our choice."""
+"""Maximum product of the lengths of two sequences that are compared fully, because the time grows
+with it: about 10 ms. Our choice.
+"""
 KEPT = 2_000
-"""Characters of a long value that a difference keeps, around the place where the two part. Our choice."""
+"""Characters of a long value that a difference keeps, around the first deviation. Our choice."""
 Keys = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place where two values differ."""
+    """One difference between two values."""
 
     path: str
-    """JSONPath-like place, such as `$.messages[6].content[0].content`."""
+    """JSONPath-like path, such as `$.messages[6].content[0].content`."""
     keys: Keys
-    """The same place as keys and indexes; in the new value where it is there, else in the recorded one."""
+    """The same path as keys and indexes, in the new value if it exists there, else in the recorded one."""
     change: Change
-    """What has become of it; `reordered` is a list with the same elements in another order."""
+    """The kind of change; `reordered` is a list with the same elements in another order."""
     expected: Any
-    """The recorded value; None where it was added. Of a long one the part around the difference."""
+    """The recorded value; None if it was added. For a long value, the part around the difference."""
     actual: Any
-    """The value that came; None where it was removed. Of a long one the part around the difference."""
+    """The new value; None if it was removed. For a long value, the part around the difference."""
     skipped: int = 0
-    """How many equal characters are left out before both values."""
+    """How many equal characters are omitted before both values."""
     lengths: tuple[int, int] | None = None
-    """How many characters both values have, where parts of them are left out."""
+    """The full lengths of both values in characters, if parts are omitted."""
 
 
 def differences(expected: Any, actual: Any) -> list[Difference]:
-    """Return all places where two JSON values differ, in reading order."""
+    """Return all differences between two JSON values, in reading order."""
     return list(_walk(expected, actual, ()))
 
 
 def same(old: Any, new: Any) -> bool:
-    """Return whether two JSON values are the same: a whole float is its integer, true is no 1."""
+    """Return whether two JSON values are equal: an integral float equals its integer, true does not equal 1."""
     if isinstance(old, dict) and isinstance(new, dict):
         return old.keys() == new.keys() and all(same(old[key], new[key]) for key in old)
     if isinstance(old, list) and isinstance(new, list):
@@ -87,7 +89,7 @@ def _walk(old: Any, new: Any, keys: Keys) -> Iterator[Difference]:
 
 
 def _json_in(value: Any) -> Any:
-    """Return the object or list that a string holds as JSON, or None."""
+    """Return the object or list in a string of JSON, or None."""
     if not isinstance(value, str) or value[:1] not in ("{", "["):
         return None
     try:
@@ -115,14 +117,14 @@ def _walk_list(old: list[Any], new: list[Any], keys: Keys) -> Iterator[Differenc
 
 
 def _name(item: Any) -> bytes:
-    """Return what stands for an item while lists are compared, so that no second copy of it is held."""
+    """Return a short hash of an item for comparing lists without a second copy of it."""
     return hashlib.blake2b(
         canonical(item).encode("utf-8", "surrogatepass"), digest_size=16
     ).digest()
 
 
 Span = tuple[int, int, int, int]
-"""Where something differs: from and to in the one sequence, from and to in the other."""
+"""A difference: start and end in the first sequence, start and end in the second."""
 
 
 def unequal(old: Sequence[Any], new: Sequence[Any]) -> list[Span]:
@@ -137,7 +139,7 @@ def unequal(old: Sequence[Any], new: Sequence[Any]) -> list[Span]:
 
 
 def common(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return how many items two sequences begin with together; by halves, so that the comparing is done in C."""
+    """Return the length of the common prefix of two sequences; by bisection, so that the comparison runs in C."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
@@ -156,7 +158,7 @@ def _full(a: Sequence[Any], b: Sequence[Any]) -> list[Span]:
 
 
 def _anchored(a: Sequence[Any], b: Sequence[Any]) -> list[Span]:
-    """Align long sequences by what occurs once in both (patience diff), and what lies between as far as it is short."""
+    """Align long sequences by items that occur once in both (patience diff), and short gaps between them fully."""
     found: list[Span] = []
     last_a = last_b = 0
     for at_a, at_b in [*_anchors(a, b), (len(a), len(b))]:
@@ -176,7 +178,7 @@ def _between(a: Sequence[Any], b: Sequence[Any], span: Span) -> list[Span]:
 
 
 def _anchors(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return the longest run of items, in order on both sides, that occur once on each."""
+    """Return the longest common subsequence of items that occur once on each side."""
     counts = Counter(a), Counter(b)
     places = {item: at for at, item in enumerate(b) if counts[1][item] == 1}
     pairs = [(at, places[x]) for at, x in enumerate(a) if counts[0][x] == 1 and x in places]
@@ -200,7 +202,7 @@ def _difference(keys: Keys, change: Change, old: Any, new: Any) -> Difference:
 
 
 def shortened(difference: Difference) -> Difference:
-    """Return a difference that holds no more of long values than what lies around the place where they part."""
+    """Return a difference with long values cut to the part around the deviation."""
     old, new = difference.expected, difference.actual
     if _is_short(old) and _is_short(new):
         return difference
@@ -214,7 +216,7 @@ def shortened(difference: Difference) -> Difference:
     start = common(old, new)
     end = common(old[start:][::-1], new[start:][::-1])
     at = max(start - KEPT // 4, 0)
-    # Both end at the same place of what is equal again, as long as that is near.
+    # Both end at the same position of the next equal part, if that is near.
     ends = [min(len(text) - end + KEPT // 4, at + KEPT) for text in (old, new)]
     return replace(
         difference,
@@ -234,7 +236,7 @@ def _text(value: Any) -> str:
 
 
 def path_of(keys: Keys) -> str:
-    """Return keys and indexes as a path: `$.tools[3].name`, odd keys in quotes."""
+    """Format keys and indexes as a path: `$.tools[3].name`, unusual keys in quotes."""
     parts = ["$"]
     if keys[:1] == ("(request)",):
         parts, keys = ["request"], keys[1:]

@@ -1,4 +1,4 @@
-"""Values as people read them: grouped digits, units, instants, and no character that is not what it looks like."""
+"""Format values for display: grouped digits, units, instants, and no misleading characters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def text(value: Any) -> str:
 
 
 def printable(value: str) -> str:
-    """Return text without control or direction characters: they show as escapes."""
+    """Return text with control and direction characters shown as escapes."""
     return "".join(c if c.isprintable() and c not in _BIDI else f"\\u{ord(c):04x}" for c in value)
 
 
@@ -37,7 +37,7 @@ _BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200e\u200
 
 
 def instant(ns: int | None) -> str | None:
-    """Return nanoseconds since 1970 as local-free text: `2026-11-21 22:45:23` (UTC)."""
+    """Format nanoseconds since 1970 independent of the locale: `2026-11-21 22:45:23` (UTC)."""
     if ns is None:
         return None
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -48,9 +48,9 @@ def seconds(ns: int) -> str: ...
 @overload
 def seconds(ns: None) -> None: ...
 def seconds(ns: int | None) -> str | None:
-    """Return a duration in nanoseconds as people read it: `84 ms`, `1.42 s`, `3 min 20 s`, `7 h 12 min`, `2 d 3 h`.
+    """Format a duration in nanoseconds: `84 ms`, `1.42 s`, `3 min 20 s`, `7 h 12 min`, `2 d 3 h`.
 
-    It is rounded before its unit is chosen: 999.6 ms is a second.
+    The value is rounded before the unit is chosen: 999.6 ms is a second.
     """
     if ns is None:
         return None
@@ -76,17 +76,17 @@ _SHORT = (
     (999_500_000, 10**6, 0, "ms"),
     (59_995_000_000, _S, 2, "s"),
 )
-"""Up to what a duration has that unit, with so many digits behind the point; nothing at all is `0 s`. [ns]"""
+"""Upper bound of each unit, and its decimal places; zero is `0 s`. [ns]"""
 _LONG = (
     ((_MIN, "min"), (_S, "s"), _H),
     ((_H, "h"), (_MIN, "min"), _D),
     ((_D, "d"), (_H, "h"), math.inf),
 )
-"""The two units of longer ones, and up to what. [ns]"""
+"""The two units of longer durations, and their upper bound. [ns]"""
 
 
 def money(value: Decimal | None) -> str | None:
-    """Return dollars with four digits after the point, more where that would hide them."""
+    """Format dollars with four decimal places, or more if the value would be hidden."""
     if value is None:
         return None
     return (
@@ -97,12 +97,12 @@ def money(value: Decimal | None) -> str | None:
 
 
 def exact_money(value: Decimal) -> str:
-    """Return dollars with all their digits."""
+    """Format dollars with all their digits."""
     return f"${value.normalize():,f}"
 
 
 def pretty(column: str, value: Any) -> Any:
-    """Return a value as people read it; the column's name says what it is."""
+    """Format a value for display according to its column's name."""
     if column in ("started_ns", "ended_ns", "at_ns", "last_activity_ns"):
         return instant(value)
     if column.endswith("_ns"):
@@ -115,5 +115,5 @@ def pretty(column: str, value: Any) -> Any:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Return parts as one listing: `a, b and c`."""
+    """Join parts as one list: `a, b and c`."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -1,10 +1,12 @@
-"""The catalogue of events: every kind there is, what it says, and where it stands.
+"""The catalog of events: every kind, its fields, and its table.
 
-One fact, one row. What is of its own shape has a table of its own (an attempt, a decision, a tool's result); anything
-else that happens at an instant is a row of `events`. The view `event_log` and `event_of` here show all of them as
-one stream with the same columns. docs/events.md is made from this module.
+Each fact is one row. Facts with a shape of their own have their own table (an attempt, a decision,
+a tool's result); everything else that happens at an instant is a row of `events`. The view
+`event_log`, and `event_of` here, show all of them as one stream with the same columns.
+docs/events.md is generated from this module.
 
-Intervals are spans, not events; usage, the zones of a prompt and what broke its prefix are parts of an attempt.
+Intervals are spans, not events. Usage, the zones of a prompt and the changes in its prefix are
+parts of an attempt.
 """
 
 from __future__ import annotations
@@ -39,35 +41,35 @@ class RowKind:
     meaning: str
     """When it happens, in a sentence."""
     label: str = ""
-    """What its label says; empty where it has none."""
+    """The meaning of its label; empty if it has none."""
     numbers: Mapping[str, str] = field(default_factory=dict)
-    """What its numbers mean by name, each with its unit in square brackets."""
+    """The meaning of its numbers by name, each with its unit in square brackets."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What its other labels say, by name."""
+    """The meaning of its other labels, by name."""
     is_whole: bool = False
-    """Whether each one is needed, so that it cannot be sampled."""
+    """Whether every event is needed, so that the kind cannot be sampled."""
     is_reserved: bool = False
-    """Whether nothing of ours tells it yet: the name is taken, so that it will mean this alone."""
+    """Whether the name is reserved for future use and never emitted yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """A kind of event that stands in a table of its own; all names are columns of it."""
+    """A kind of event with its own table; all names are columns of it."""
 
     meaning: str
     fact: type
     at: str
-    """When it happened."""
+    """The column with its instant."""
     label: str | None
     numbers: tuple[str, ...]
     labels: tuple[str, ...]
     status: str | None = None
-    """Only facts of this `status` are events of the kind; None: all are."""
+    """Only facts with this `status` are events of the kind; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewKind:
-    """A kind that is put together from others, and has no row of its own."""
+    """A kind that is derived from others, and has no row of its own."""
 
     meaning: str
     view: str
@@ -403,7 +405,7 @@ TABLED: Mapping[str, TableKind] = {
         status="orphaned",
     ),
 }  # fmt: skip
-"""The kinds that stand in tables of their own, by name."""
+"""The kinds with their own tables, by name."""
 
 VIEWED: Mapping[str, ViewKind] = {
     "turn": ViewKind("A model's answer that arrived whole: an attempt that succeeded.", "turns"),
@@ -411,12 +413,12 @@ VIEWED: Mapping[str, ViewKind] = {
         "One logical call to the model, its attempts together.", "llm_requests"
     ),
 }
-"""The kinds that are put together, by name."""
+"""The derived kinds, by name."""
 
 DERIVED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "attempt": {"has_tool_calls": ("tool_use_count", "1 where the answer asks for tools, else 0.")}
 }
-"""Numbers that say whether another one is above 0, by kind and name: that one, and what they mean."""
+"""Numbers that tell whether another number is above 0, by kind and name: that number, and the meaning."""
 
 _TABLE_OF = {kind.fact: (name, kind) for name, kind in TABLED.items()}
 _PLACE = ("interaction_id", "turn", "lane", "query_source", "chain_id", "depth")
@@ -424,7 +426,7 @@ _PLACE = ("interaction_id", "turn", "lane", "query_source", "chain_id", "depth")
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A fact as one event of the stream: what `event_log` shows as a row."""
+    """A fact as one event of the stream, like a row of `event_log`."""
 
     session_id: str
     interaction_id: str | None
@@ -441,11 +443,11 @@ class Logged:
     numbers: Mapping[str, float]
     """Booleans are 1 and 0."""
     rate: float
-    """The share of the events of its kind that are kept: it stands for 1/rate of them."""
+    """The sampling rate of its kind: it stands for 1/rate events."""
 
 
 def event_of(fact: Fact) -> Logged | None:
-    """Return a fact as an event; None for those that are none: spans, and the parts of an attempt."""
+    """Return a fact as an event; None for facts that are not events: spans, and the parts of an attempt."""
     if isinstance(fact, Event):
         label, labels, numbers = fact.label, fact.labels or {}, fact.numbers
         return _logged(fact, fact.at_ns, fact.kind, label, labels, numbers, fact.rate)
@@ -484,14 +486,14 @@ def _logged(
 
 
 def is_taken(kind: str) -> bool:
-    """Return whether a kind is one of ours, reserved ones included."""
+    """Return whether a kind is built in, reserved ones included."""
     return kind in ROWS or kind in TABLED or kind in VIEWED
 
 
 def wrong_rate(kind: str, rate: object) -> str | None:
-    """Return what is wrong with the share of a kind's events that is to be kept; None where nothing is.
+    """Describe why a sampling rate is not valid for a kind; None if it is valid.
 
-    Kinds of one's own can be sampled where they have a dot, which none of ours has.
+    Custom kinds can be sampled if their name contains a dot, which built-in names do not.
     """
     known = ROWS.get(kind)
     if known is not None and known.is_whole:
@@ -506,9 +508,9 @@ def wrong_rate(kind: str, rate: object) -> str | None:
 
 
 def is_kept(session_id: str, sequence: int, rate: float) -> bool:
-    """Return whether the event of this number in its session is among the share that is kept.
+    """Return whether the event with this number in its session is kept by sampling.
 
-    Decided by a hash of both alone, so that whoever reads the same session again keeps the same events.
+    A hash of both alone decides, so that reading the same session again keeps the same events.
     """
     if rate >= 1:
         return True
@@ -517,7 +519,7 @@ def is_kept(session_id: str, sequence: int, rate: float) -> bool:
 
 
 def kind_of(fact: Fact) -> Label:
-    """Return the kind of a fact, whether it is an event or not, as drops are counted by it."""
+    """Return the kind of a fact, event or not, under which drops are counted."""
     if isinstance(fact, Event):
         return fact.kind
     known = _TABLE_OF.get(type(fact))

@@ -1,9 +1,9 @@
 """Facts: the content-free records that become rows, one class per table.
 
-Each field is a number, a boolean, an instant in nanoseconds since 1970, an id or a label. The meaning
-and unit of every field stand once, as column comments in the store's migrations; the reference of the
-tables is generated from there, and a test holds both to the same names. A field with a default came
-later: a record that was written before it has the default.
+Each field is a number, a boolean, an instant in nanoseconds since 1970, an ID or a label. The
+meaning and unit of every field are column comments in the store's migrations. The reference of the
+tables is generated from there, and a test keeps the names identical. A field with a default was
+added later: records written before have the default.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from agentobs.records.labels import Label, unchecked
 
 Outcome = Literal["completed", "failed", "interrupted"]
 Relation = Literal["resume", "fork"]
-"""How a session goes on from an earlier one: as the same conversation, or as another that begins like it."""
+"""How a session continues an earlier one: the same conversation, or a new one with the same start."""
 _MAIN = Label("main")
 _VAULT = Label("vault")
 _RECORDED = Label("recorded")
 _LIVE = Label("live")
 SpanStatus = Literal["ok", "error", "cancelled", "orphaned"]
-"""How a span ended; `orphaned`: nobody ended it. Exporters call that `abandoned`, as others do."""
+"""How a span ended; `orphaned`: it was never closed. Exporters call that `abandoned`, as is common."""
 AttemptOutcome = Literal[
     "ok", "http_error", "stream_error", "cut", "cancelled", "no_answer", "crashed"
 ]
@@ -31,7 +31,7 @@ AttemptOutcome = Literal[
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """A session began."""
+    """A session started."""
 
     session_id: str
     name: Label
@@ -82,7 +82,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class InteractionStart:
-    """A prompt came."""
+    """A prompt arrived."""
 
     session_id: str
     interaction_id: str
@@ -93,7 +93,7 @@ class InteractionStart:
 
 @dataclass(frozen=True, slots=True)
 class InteractionEnd:
-    """A prompt got its final answer, or none."""
+    """A prompt got its final response, or none."""
 
     session_id: str
     interaction_id: str
@@ -106,7 +106,7 @@ class InteractionEnd:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One HTTP try of a request to the provider."""
+    """One HTTP attempt of a request to the provider."""
 
     session_id: str
     interaction_id: str | None
@@ -181,7 +181,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A prompt did not just go on from an earlier one, or the provider says that its cache missed."""
+    """A prompt did not simply continue an earlier one, or the provider reported a cache miss."""
 
     session_id: str
     attempt_id: str
@@ -197,7 +197,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Zones:
-    """A prompt was sent: keyed digests of its zones, without the marks of the cache."""
+    """A prompt was sent: keyed digests of its zones, without cache breakpoints."""
 
     session_id: str
     attempt_id: str
@@ -215,7 +215,7 @@ class Zones:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The model asked for a tool."""
+    """The model requested a tool."""
 
     session_id: str
     interaction_id: str | None
@@ -286,7 +286,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SpanStart:
-    """An interval began."""
+    """An interval started."""
 
     session_id: str
     trace_id: str
@@ -345,7 +345,7 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class WorldAnswer:
-    """The world answered something that was neither the model's nor a tool's to answer."""
+    """The world answered a question that is for neither the model nor a tool."""
 
     session_id: str
     interaction_id: str | None
@@ -364,7 +364,7 @@ class WorldAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """A session, or what was said in it, was deleted for good."""
+    """A session, or its content, was permanently deleted."""
 
     session_id: str
     pruned_ns: int
@@ -373,7 +373,7 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A part of a session was sent to a destination, after the fact."""
+    """A part of a session was exported to a destination afterwards."""
 
     session_id: str
     destination: Label
@@ -433,11 +433,11 @@ TABLES: dict[type, str] = {
 
 
 DECLARED = "declared:"
-"""What the signature of a session begins with that failed because its own code declared so; then its reason."""
+"""Prefix of the signature of a session that its own code declared failed; the reason follows."""
 
 
 def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
-    """Return a session's end, failed where nobody said so but its last interaction ended in an error."""
+    """Return a session's end, changed to failed if it is unmarked and its last interaction ended in an error."""
     if end.outcome != "completed" or last is None or not last.is_error:
         return end
     return dataclasses.replace(

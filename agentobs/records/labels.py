@@ -1,8 +1,8 @@
-"""Labels: strings that are proven to carry no user content.
+"""Labels: strings that are proven to contain no user content.
 
-Facts may hold numbers, booleans, instants, ids and labels, nothing else. A name or a provider's id is
-a label when it matches a narrow pattern; any other text is replaced by a keyed digest, and the text
-itself belongs to the content side.
+Facts only contain numbers, booleans, instants, IDs and labels. A name or a provider's ID is a label
+if it matches a narrow pattern. Any other text is replaced by a keyed digest, and the text itself
+belongs to the content.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import cast
 
 _PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}\Z")
 _REVIEWED_CHARACTERS = 200
-"""How long a reviewed label may be: a sentence, never a text. Our choice."""
+"""Maximum length of a reviewed label: a sentence, not a text. Our choice."""
 
 
 class Label(str):
-    """A string that holds no user content.
+    """A string that contains no user content.
 
-    Made from a word that matches `[A-Za-z0-9._:/@-]{1,128}`, by `label` from any name, or by `Label.reviewed`.
+    Made from a word that matches `[A-Za-z0-9._:/@-]{1,128}`, by `label` from any name, or by
+    `Label.reviewed`.
     """
 
     __slots__ = ()
@@ -29,7 +30,7 @@ class Label(str):
         """Return `text` as a label.
 
         Raises:
-            ValueError: it may hold content. The way for a text that somebody has looked at is `Label.reviewed`.
+            ValueError: it may contain content. Use `Label.reviewed` for a reviewed text.
         """
         if _PATTERN.match(text) is None:
             raise ValueError(
@@ -40,16 +41,17 @@ class Label(str):
 
     @classmethod
     def reviewed(cls, text: str, *, reason: str) -> Label:
-        """Return a text that somebody has looked at as a label: a constant of the program, never what a user said.
+        """Return a reviewed text as a label: a constant of the program, never user input.
 
         `agentobs labels` lists every use, with its reason.
 
         Args:
             text: at most 200 characters, none of them a control character.
-            reason: why it can hold no content, for whoever reviews it next.
+            reason: why it cannot contain content, for the next reviewer.
 
         Raises:
-            ValueError: it is empty, too long, holds control characters, or no reason is given.
+            ValueError: it is empty, too long, contains control characters, or the reason is
+                missing.
         """
         if not 0 < len(text) <= _REVIEWED_CHARACTERS or not text.isprintable():
             raise ValueError(
@@ -63,24 +65,24 @@ class Label(str):
 
 @functools.lru_cache(maxsize=4096)
 def word(text: str) -> Label:
-    """Return a constant word as a label, as `Label(text)` does; it is looked at once.
+    """Return a constant word as a label, like `Label(text)`, but cached.
 
     Raises:
-        ValueError: it may hold content.
+        ValueError: it may contain content.
     """
     return Label(text)
 
 
 def is_label(text: str) -> bool:
-    """Return whether `text` may stand among facts as it is: `[A-Za-z0-9._:/@-]{1,128}`."""
+    """Return whether `text` is valid in facts unchanged: `[A-Za-z0-9._:/@-]{1,128}`."""
     return _PATTERN.match(text) is not None
 
 
 def label(text: str, key: bytes) -> Label:
-    """Return `text` as a label, or its keyed digest (`digest:` and 24 hex digits) where it is none.
+    """Return `text` as a label, or its keyed digest (`digest:` and 24 hex digits) if it is not one.
 
-    `key` is the home's own key, at most 64 bytes, so that equal names stay equal within one home and
-    nobody else can guess a short name from its digest.
+    `key` is the home's own key, at most 64 bytes. Equal names stay equal within one home, and
+    without the key a short name cannot be guessed from its digest.
     """
     if is_label(text):
         return Label(text)
@@ -89,8 +91,8 @@ def label(text: str, key: bytes) -> Label:
 
 
 def unchecked(text: str) -> Label:
-    """Return a name as it was given, for a record that the recorder has yet to see.
+    """Return a name unchanged, for a record that the recorder still has to check.
 
-    It is no label: before it is written or handed on, the recorder makes one of it with `label`.
+    It is not a label yet: the recorder converts it with `label` before it is written or handed on.
     """
     return cast(Label, text)

@@ -1,4 +1,4 @@
-"""Metadata: what may be said about an event or a span without saying any content, by type and at run time."""
+"""Metadata: attributes of an event or a span that contain no content, checked by type and at run time."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from agentobs.records.labels import Label, word
 
 Metadata = bool | int | float | Label | None
-"""One value: a number, yes or no, a label; None is nothing. A text is none of these, whatever it says."""
+"""One value: a number, a boolean or a label; None is nothing. A plain string is none of these."""
 
 
 def numbers_and_labels(
     metadata: Mapping[str, Metadata],
 ) -> tuple[dict[str, float] | None, dict[str, Label] | None]:
-    """Return metadata as numbers and labels, by name; None where there are none of them.
+    """Return metadata as numbers and labels, by name; None if there are none.
 
-    An integer that 64 bits do not hold becomes the nearest float, which everybody who is told of it can hold.
+    An integer beyond 64 bits becomes the nearest float, which all consumers support.
 
     Raises:
-        TypeError: a value is of another type, and may hold content.
-        ValueError: a number is not finite, or a name is no label.
+        TypeError: a value is of another type, and may contain content.
+        ValueError: a number is not finite, or a name is not a label.
     """
     if not metadata:
         return None, None
@@ -58,5 +58,5 @@ def _number(name: str, value: object) -> float:
 
 
 def is_long(value: int) -> bool:
-    """Return whether 64 bits hold an integer: OTLP, Perfetto and the store's BIGINT have no others."""
+    """Return whether an integer fits 64 bits, the limit of OTLP, Perfetto and the store's BIGINT."""
     return -(2**63) <= value < 2**63

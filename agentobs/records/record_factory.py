@@ -1,8 +1,9 @@
-"""Quick: frozen records made as fast as others, for the few that are made on the caller's time.
+"""Create frozen records as fast as mutable ones, for the few that are created on the caller's time.
 
-The `__init__` of a frozen dataclass sets each field by `object.__setattr__`, which takes a record of a dozen fields
-four times as long as plain assignment (CPython 3.11 to 3.14). Here a twin with the same slots is filled, and then
-declared to be the record: their layouts are the same, and it is frozen from then on.
+The `__init__` of a frozen dataclass sets each field with `object.__setattr__`, which for a record
+of a dozen fields takes four times as long as plain assignment (CPython 3.11 to 3.14). Here a twin
+class with the same slots is filled, and then its instance's class is changed to the record. Their
+layouts are identical, and it is frozen from then on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 
 def maker(kind: type[T]) -> Callable[..., T]:
-    """Return a function that makes records of a frozen dataclass with slots, from its fields in their order."""
+    """Return a function that creates records of a frozen dataclass with slots, from its fields in order."""
     like = [
         (each.name, Any, dataclasses.field(default=each.default))
         for each in dataclasses.fields(kind)  # type: ignore[arg-type]  # it is a dataclass

@@ -1,4 +1,4 @@
-"""Spans: the names of ours, which say what time counts as; no span of anybody else's has one of them."""
+"""Reserved names of built-in spans, which determine the category of their time."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ OURS = frozenset((
     "interaction", "llm_request", "retry_wait", "tool", "queued", "blocked_on_user", "execution",
     "sub_agent", "hook", "compaction",
 ))  # fmt: skip
-"""The names of `docs/spans.md`."""
+"""The names in `docs/spans.md`."""

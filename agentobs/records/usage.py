@@ -1,12 +1,12 @@
 """Usage: tokens as the provider counted them, in disjoint buckets.
 
-Anthropic's `input_tokens` leaves cached tokens out, so the buckets add up without overlap. A response
-may list `iterations` (server-side compaction, advisor, fallback): those are what is billed, each at its
-own model, and the top-level counts are kept beside them for comparison, not billed.
+Anthropic's `input_tokens` excludes cached tokens, so the buckets add up without overlap. A response
+may list `iterations` (server-side compaction, advisor, fallback). Those are billed, each at its own
+model, and the top-level counts are kept for comparison, not billed.
 
-Nothing that the provider counted is dropped: kinds of server requests and counts that we do not know are
-kept by their names. A count that is none (negative, null, fractional, beyond `MOST`) is zero, and the row
-says so: it is an estimate, and its note names the count.
+No count of the provider is dropped: unknown kinds of server requests and unknown counts are kept by
+their names. An invalid count (negative, null, fractional, beyond `MOST`) becomes zero; the row is
+then an estimate, and its note names the count.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Literal
 from agentobs.records.labels import is_label
 
 Certainty = Literal["exact", "lower_bound", "estimated"]
-"""Whether the counts are the final ones, those of a stream that never told its last, or partly unreadable."""
+"""Whether the counts are final, from a stream without its last counts, or partly unreadable."""
 
 MOST = 10**12
-"""A count beyond this is none: no context window holds a millionth of it."""
+"""A larger count is invalid: no context window has even a millionth of it."""
 
 NOT_TOLD = "usage:not_told"
-"""The note of a row without counts: the answer broke off, or was given up, before it told any."""
+"""The note of a row without counts: the response broke off, or was given up, before it reported any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,15 @@ class Usage:
     kind: str
     """What was sampled: `message`, `compaction`, `advisor_message`, `fallback_message` ..."""
     billed: bool
-    """Whether this row is what the invoice counts."""
+    """Whether the invoice counts this row."""
     model: str
-    """The model that is billed."""
+    """The billed model."""
     input_tokens: int
     """Input that was neither read from nor written to the cache."""
     output_tokens: int
-    """Output, reasoning included."""
+    """Output, including reasoning."""
     reasoning_tokens: int | None
-    """The part of output spent on thinking, where the provider says."""
+    """The part of output spent on thinking, if the provider reports it."""
     cache_read_tokens: int
     """Input read from the cache."""
     cache_write_5m_tokens: int
@@ -54,7 +54,7 @@ class Usage:
     cache_write_1h_tokens: int
     """Input written to the cache for 1 hour."""
     web_search_requests: int
-    """Web searches that the provider ran, billed each."""
+    """Web searches that the provider ran, each billed."""
     service_tier: str | None
     """`standard`, `priority` or `batch`."""
     inference_geo: str | None
@@ -63,21 +63,23 @@ class Usage:
     """`standard` or `fast`."""
     certainty: Certainty
     web_fetch_requests: int = 0
-    """Pages that the provider fetched; they cost their tokens and nothing more."""
+    """Pages that the provider fetched; only their tokens are billed."""
     code_execution_requests: int = 0
-    """Runs of code by the provider; their time is billed beyond a free allowance, which no usage tells."""
+    """Code executions by the provider; their time is billed beyond a free allowance, which usage does not show."""
     server_requests: Mapping[str, int] = field(default_factory=dict)
-    """Requests of other kinds that the provider ran, by its name for them: they have no price here."""
+    """Requests of other kinds that the provider ran, by its name for them; they have no price here."""
     other_counts: Mapping[str, int] = field(default_factory=dict)
-    """Counts that this version does not know, by their names, those within an object after its name and a dot."""
+    """Counts unknown to this version, by name; nested ones with their object's name and a dot."""
     note: str | None = None
-    """Why the counts are not exact: `<count>:<what it was>`, several joined by `/`; `usage:not_told`: none came."""
+    """Why the counts are not exact: `<count>:<reason>`, several joined by `/`; `usage:not_told`:
+    none were reported.
+    """
     batch_result_id: str | None = None
-    """`<batch id>/<custom_id>` of a result of the batch API: it counts once, however often it is fetched."""
+    """`<batch id>/<custom_id>` of a batch API result: it counts once, however often it is fetched."""
 
     @property
     def prompt_tokens(self) -> int:
-        """The size of the prompt, which decides the tier of prices."""
+        """The size of the prompt, which determines the price tier."""
         written = self.cache_write_5m_tokens + self.cache_write_1h_tokens
         return self.input_tokens + self.cache_read_tokens + written
 
@@ -93,9 +95,9 @@ def usage_rows(
     """Return the usage of one response: the top level first, then its iterations.
 
     Args:
-        model: the model of the response, which iterations have that name none.
+        model: the model of the response, and of iterations that name none.
         usage: the provider's object.
-        certainty: what is known of the counts before they are read.
+        certainty: the certainty of the counts before they are read.
         batch_result_id: see `Usage`.
     """
     listed = usage.get("iterations")
@@ -119,13 +121,13 @@ def usage_rows(
 
 
 def not_told(model: str) -> Usage:
-    """Return the row of an answer that never said what it used: nothing is known, so nothing is a lower bound."""
+    """Return the row of a response without reported usage: its lower bound is zero."""
     [row] = usage_rows(model, {"input_tokens": 0, "output_tokens": 0}, "lower_bound")
     return replace(row, note=NOT_TOLD)
 
 
 def platform_of(path: str, model: str) -> str | None:
-    """Return the cloud platform that a request went to, by its path and the model's name there, or None."""
+    """Return the cloud platform of a request, from its path and the model's name there, or None."""
     if path.startswith("/model/") or re.search(r"(?:^|[./:])anthropic\.|bedrock", model):
         return "bedrock"
     if "rawPredict" in path or "RawPredict" in path or re.search(r"@20\d{6}|vertex", model):
@@ -134,7 +136,9 @@ def platform_of(path: str, model: str) -> str | None:
 
 
 def on_platform(row: Usage, platform: str | None) -> Usage:
-    """Return the row as an estimate where a platform bills it: that may add to the listed price."""
+    """Return the row as an estimate if a platform bills it, because the platform may charge more
+    than the listed price.
+    """
     if platform is None:
         return row
     certainty = "estimated" if row.certainty == "exact" else row.certainty
@@ -142,7 +146,7 @@ def on_platform(row: Usage, platform: str | None) -> Usage:
 
 
 def batch_results(body: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `(custom_id, message)` of each result of a batch that succeeded; other lines have no usage."""
+    """Yield `(custom_id, message)` of each successful result of a batch; other lines have no usage."""
     for line in body.splitlines():
         value = _parsed(line)
         result = value.get("result") if isinstance(value, dict) else None
@@ -163,13 +167,13 @@ _KNOWN = frozenset((*_TOKENS, "cache_creation", "output_tokens_details", "server
 
 
 class _Counts:
-    """Reads counts, and remembers what was none."""
+    """Reads counts, and collects invalid ones."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
 
     def read(self, values: Mapping[str, Any], name: str, *, needed: bool = False) -> int:
-        """Return a count; one that may be missing is zero where it is missing or null."""
+        """Return a count; an optional count is zero if it is missing or null."""
         value = values.get(name)
         if value is None and not needed:
             return 0
@@ -181,23 +185,23 @@ class _Counts:
         return value
 
     def note(self) -> str | None:
-        """Return what was none as one label."""
+        """Return the invalid counts as one label."""
         return _joined(self.notes) or ("counts:unreadable" if self.notes else None)
 
 
 def _joined(notes: Iterable[str | None]) -> str | None:
-    """Return notes as one label, as many as it has room for."""
-    said = ""
+    """Return as many notes as fit in one label."""
+    joined = ""
     for text in dict.fromkeys(note for note in notes if note):
-        longer = f"{said}/{text}" if said else text
+        longer = f"{joined}/{text}" if joined else text
         if not is_label(longer):
             break
-        said = longer
-    return said or None
+        joined = longer
+    return joined or None
 
 
 def _wrong(value: object, is_there: bool) -> str | None:
-    """Say what a value is that is no count, or None where it is one."""
+    """Return why `value` is not a valid count, or None if it is."""
     if value is None:
         return "null" if is_there else "missing"
     if isinstance(value, bool):
@@ -226,7 +230,8 @@ def _row(
     written_5m, written_1h = _cache_writes(counts, reader)
     details = _dict(counts, "output_tokens_details", reader)
     reasoning = reader.read(details, "thinking_tokens") if "thinking_tokens" in details else None
-    # The provider counts the requests of its tools once for all iterations: they stand with the first.
+    # The provider counts the requests of its tools once for all iterations: assign them to the
+    # first.
     server = _dict(whole, "server_tool_use", reader) if iteration in (0, 1) else {}
     known = {name: reader.read(server, name) for name in _SERVER}
     others = {name: reader.read(server, name) for name in server if name not in _SERVER}
@@ -270,10 +275,10 @@ def _row(
 def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]:
     """Return (5 m, 1 h).
 
-    Without a split all was written for 5 minutes, the default lifetime. Where the split names less than
-    the total, which is so when a stream's last counts tell the total alone, the rest has the lifetime that
-    the split names, and the row is an estimate; so it is where the split names more, or a lifetime that
-    we do not know.
+    Without a split, everything was written for 5 minutes, the default lifetime. If the split has
+    less than the total (as when a stream's last counts only report the total), the rest has the
+    lifetime in the split, and the row is an estimate. It is also an estimate if the split has more,
+    or an unknown lifetime.
     """
     split = _dict(counts, "cache_creation", reader)
     written_5m, written_1h = (reader.read(split, name) for name in _LIFETIMES)
@@ -289,9 +294,9 @@ def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]
 
 
 def _unpriced(counts: Mapping[str, Any], requests: Mapping[str, int]) -> str | None:
-    """Return the name of something that was counted and that we have no price for, or None.
+    """Return the name of something that was counted but has no known price, or None.
 
-    What stands within the details of a known count is a part of that count.
+    Details of a known count are part of that count.
     """
     if any(count and not is_label(name) for name, count in requests.items()):
         return "unnamed"
@@ -303,7 +308,7 @@ def _unpriced(counts: Mapping[str, Any], requests: Mapping[str, int]) -> str | N
 
 
 def _others(counts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the counts that have no column of their own."""
+    """Yield the counts without a column of their own."""
     for name, value in counts.items():
         inner = value.items() if isinstance(value, dict) else ()
         found = [(name, value), *((f"{name}.{key}", own) for key, own in inner)]
@@ -320,7 +325,7 @@ def _is_known(name: str) -> bool:
 
 
 def _is_redeemed(usage: Mapping[str, Any]) -> bool:
-    """Return whether a credit changed the bill: it is then that of another split of the same tokens."""
+    """Return whether a credit changed the bill, which then uses another split of the same tokens."""
     credit = usage.get("fallback_credit")
     status = credit.get("status") if isinstance(credit, dict) else None
     return isinstance(status, dict) and status.get("type") == "redeemed"

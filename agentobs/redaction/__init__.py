@@ -1,8 +1,9 @@
-"""Taking secrets out of bytes before they are written, leaving a note of what and where.
+"""Redact secrets from bytes before they are written, leaving a note of the kind.
 
-Two stages: find literals, then match an anchored and bounded pattern there. Every quantifier is bounded, so that
-hostile text costs little more than plain text. A placeholder names the kind, and by a few keyed digits which secret
-it is: equal ones stay equal in all of a home, and nobody can try out which one it was without the home's key.
+Two stages: find literals, then match an anchored and bounded pattern there. Every quantifier is
+bounded, so hostile text takes little longer than plain text. A placeholder has the kind and a few
+keyed digits that identify the secret: equal secrets stay equal within a home, and without the
+home's key a secret cannot be guessed from its placeholder.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from agentobs.redaction.user_rules import (
     OverrunError,
     Rule,
     expression,
-    told,
+    rule_findings,
 )
 
 __all__ = [
@@ -54,59 +55,60 @@ __all__ = [
 
 
 class Redactor:
-    """Finds secrets: those that we know the form of, then those that the user's own rules tell of.
+    """Finds secrets: those with a known form, then those that the user's own rules find.
 
-    Whatever is raised while a text is looked through closes it: all of it counts as one finding.
+    Any exception while a text is scanned fails closed: the whole text counts as one finding.
     """
 
     def __init__(self, key: bytes = b"", rules: Sequence[Rule] = ()) -> None:
-        """Tell secrets apart by `key`; without one their placeholders name only their kinds."""
+        """Distinguish secrets by `key`; without a key, placeholders only have the kind."""
         self.rules = tuple(rules)
         self.failed = 0
-        """How many texts could not be looked through, and were replaced as a whole."""
+        """How many texts could not be scanned, and were replaced as a whole."""
         self._key = key
         self._overruns = [0] * len(self.rules)
 
     def digest(self, data: bytes) -> str:
-        """Return a keyed digest of what is written, `b2:` and 32 hex digits, by which facts name it: nobody without the
-        key can tell from the facts whether a guess at a short text is right.
+        """Return a keyed digest of written content, `b2:` and 32 hex digits, which facts refer to.
+
+        Without the key, a guess at a short text cannot be verified from the facts.
         """
         return "b2:" + hashlib.blake2b(data, digest_size=16, key=self._key).hexdigest()
 
     def __repr__(self) -> str:
-        """Show no key."""
+        """Hide the key."""
         return f"Redactor(rules={len(self.rules)}, failed={self.failed})"
 
     def find(
         self, text: bytes, *, start: int = 0, end: int | None = None, known: Iterable[bytes] = ()
     ) -> list[Finding]:
-        """Return the secrets that begin between `start` and `end`, in order and without overlap.
+        """Return the secrets that start between `start` and `end`, in order and without overlap.
 
-        `known` holds literal secrets, such as the key that the request itself carried.
+        `known` has literal secrets, such as the request's own API key.
         """
         try:
             found = scan(text, start=start, end=end, known=known, key=self._key)
             if self.rules:
                 found += self._ruled(text, start, len(text) if end is None else end)
             return disjoint(found)
-        except Exception:  # whatever goes wrong closes the whole text, and is counted
+        except Exception:  # any failure redacts the whole text, and is counted
             self.failed += 1
             return [Finding(0, len(text), FAILED_KIND, FAILED)] if text else []
 
     def redact(self, text: bytes, known: Iterable[bytes] = ()) -> bytes:
-        """Return `text` without the secrets that `find` sees in it."""
+        """Return `text` without the secrets that `find` detects."""
         return apply(text, self.find(text, known=known))
 
     def redact_text(self, text: str, known: Iterable[bytes] = ()) -> str:
-        """Do as `redact`, for text that may hold lone surrogates."""
+        """Redact text that may contain lone surrogates, like `redact`."""
         return self.redact(text.encode("utf-8", "surrogatepass"), known).decode(
             "utf-8", "surrogatepass"
         )
 
     def redact_named(self, value: Any) -> Any:
-        """Return a JSON value in which whatever stands under a name of a secret is a placeholder.
+        """Return a JSON value with placeholders for all values under names of secrets.
 
-        Null, true and false stay: they hold no secret.
+        Null, true and false stay, because they are not secrets.
         """
         if isinstance(value, list):
             return [self.redact_named(each) for each in value]
@@ -118,14 +120,14 @@ class Redactor:
         }
 
     def _argument(self, value: Any) -> str:
-        """Return the placeholder of an argument; one that was taken out before stays as it is."""
+        """Return the placeholder for an argument; an existing placeholder is returned unchanged."""
         if isinstance(value, str) and _PLACEHOLDER.fullmatch(value):
             return value
         secret = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else b""
         return placeholder("argument", tag_of(secret, self._key) if secret else "").decode()
 
     def _ruled(self, text: bytes, start: int, stop: int) -> list[Finding]:
-        """Return what the user's rules tell of, each within the time that is left of the text's."""
+        """Return the findings of the user's rules, within the remaining time for the text."""
         first, last = max(start - CONTEXT, 0), min(stop + CONTEXT, len(text))
         window, found = text[first:last], []
         until = world.monotonic() + BUDGET_NS
@@ -133,7 +135,7 @@ class Redactor:
             if self._overruns[number] >= OVERRUNS_MAX:
                 raise OverrunError
             try:
-                for at, end, kind in told(rule, window, until):
+                for at, end, kind in rule_findings(rule, window, until):
                     if start <= at + first < stop:
                         tag = tag_of(window[at:end], self._key)
                         found.append(Finding(at + first, end + first, kind, tag=tag))
@@ -150,17 +152,17 @@ _PLACEHOLDER = re.compile(r"\[redacted:[a-z0-9_]{1,40}(?::[0-9a-f]{1,16})?\]")
 def find(
     text: bytes, *, start: int = 0, end: int | None = None, known: Iterable[bytes] = ()
 ) -> list[Finding]:
-    """Return the secrets between `start` and `end`, told by their kinds alone."""
+    """Return the secrets between `start` and `end`, with placeholders that only have their kinds."""
     return disjoint(scan(text, start=start, end=end, known=known))
 
 
 def redact(text: bytes, known: Iterable[bytes] = ()) -> bytes:
-    """Return `text` without the secrets that `find` sees in it, told by their kinds alone."""
+    """Return `text` without the secrets that `find` detects, with placeholders that only have their kinds."""
     return apply(text, find(text, known=known))
 
 
 def redact_named(value: Any) -> Any:
-    """Return a JSON value in which whatever stands under a name of a secret is `[redacted:argument]`."""
+    """Return a JSON value with `[redacted:argument]` for all values under names of secrets."""
     return _PLAIN.redact_named(value)
 
 
@@ -173,5 +175,5 @@ def _is_named(key: object, value: Any) -> bool:
 
 
 def moved(finding: Finding, by: int) -> Finding:
-    """Return a finding that stands so many bytes further on."""
+    """Return a finding shifted by a number of bytes."""
     return replace(finding, start=finding.start + by, end=finding.end + by)

@@ -1,4 +1,4 @@
-"""What was found, and what takes its place."""
+"""Findings of secrets, and their replacements."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ import re
 from dataclasses import dataclass, replace
 
 FAILED = b"[REDACTION FAILED]"
-"""What stands in place of a text that could not be looked through."""
+"""Replaces a text that could not be scanned."""
 FAILED_KIND = "redaction_failed"
 TAG_DIGITS = 8
-"""Hex digits of a tag: 32 bits, so that among 1,000 secrets of a home two share one once in 8,000 homes. Our choice."""
+"""Hex digits of a tag: 32 bits, so that among 1,000 secrets two share a tag in one of 8,000 homes. Our choice."""
 
 _SPACING = re.compile(rb"\\+[nrt]|\s+")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A secret, or a piece of one: where it stands, of which kind it is, and what takes its place."""
+    """A secret, or a part of one: its position, kind and replacement."""
 
     start: int
     end: int
     kind: str
     replacement: bytes | None = None
-    """What is written there; None: the placeholder of its kind."""
+    """The replacement; None for the placeholder of its kind."""
     tag: str = ""
-    """What tells it from other secrets; empty where nothing shall."""
+    """Distinguishes it from other secrets; empty if not wanted."""
 
     @property
     def written(self) -> bytes:
-        """The bytes that stand in its place."""
+        """The bytes written in its place."""
         return placeholder(self.kind, self.tag) if self.replacement is None else self.replacement
 
 
 def placeholder(kind: str, tag: str = "") -> bytes:
-    """Return what stands in place of a secret."""
+    """Return the placeholder of a secret."""
     return f"[redacted:{kind}:{tag}]".encode() if tag else f"[redacted:{kind}]".encode()
 
 
 def tag_of(secret: bytes, key: bytes) -> str:
-    """Return the same few digits for the same secret, which nobody can guess back without the key.
+    """Return a few digits that identify a secret, which cannot be guessed from them without the
+    key.
 
-    Line ends count as one, escaped or not, so that a private key is the same in a file and in JSON. Without a key
-    there is no tag.
+    All line ends are equivalent, escaped or not, so that a private key has the same tag in a file
+    and in JSON. Without a key there is no tag.
     """
     if not key:
         return ""
@@ -51,7 +52,7 @@ def tag_of(secret: bytes, key: bytes) -> str:
 
 
 def apply(text: bytes, findings: list[Finding]) -> bytes:
-    """Return `text` with each finding replaced; the same object where there is none."""
+    """Return `text` with each finding replaced; the same object if there are none."""
     if not findings:
         return text
     parts: list[bytes] = []
@@ -63,11 +64,11 @@ def apply(text: bytes, findings: list[Finding]) -> bytes:
 
 
 def disjoint(found: list[Finding]) -> list[Finding]:
-    """Return findings in order, those that overlap merged into the first of them."""
-    kept: list[Finding] = []
+    """Return findings in order, overlapping ones merged into the first."""
+    merged: list[Finding] = []
     for finding in sorted(found, key=lambda f: (f.start, -f.end)):
-        if not kept or finding.start >= kept[-1].end:
-            kept.append(finding)
-        elif finding.end > kept[-1].end:
-            kept[-1] = replace(kept[-1], end=finding.end)
-    return kept
+        if not merged or finding.start >= merged[-1].end:
+            merged.append(finding)
+        elif finding.end > merged[-1].end:
+            merged[-1] = replace(merged[-1], end=finding.end)
+    return merged

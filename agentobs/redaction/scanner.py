@@ -1,9 +1,11 @@
-"""Looking through a text: first for literals, then with an anchored and bounded pattern where one stands.
+"""Scan a text for secrets: first for literals, then with an anchored and bounded pattern at each
+hit.
 
-Most bytes of most texts are in no long run of letters and digits, and every token is. So the runs are found first, by
-a literal search in a copy of the text in which all such characters are one; patterns are matched only in them. What
-is told by a name needs a search for each name, in a copy in lower case. A run that is base64 of plain text is looked
-through like a text, one level deep.
+Most bytes of most texts are not in long runs of letters and digits, but every token is. The runs
+are therefore found first, by a literal search in a copy of the text in which all such characters
+are equal; patterns are only matched in them. Secrets identified by a name need a search per name,
+in a lower-case copy. A run that is base64 of plain text is decoded and scanned like a text, one
+level deep.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from agentobs.redaction.secret_context import NAMED, Span
 from agentobs.redaction.secret_kinds import DISCORD, KINDS, MAILGUN, REFRESH, TELEGRAM, Kind
 
 CONTEXT = 4096
-"""No secret that we look for is longer: a scan that starts so many bytes earlier misses nothing."""
+"""Maximum length of a secret: a scan that starts this many bytes earlier misses nothing."""
 LEAD = 64
-"""How far before a secret the text may begin that gives it away, such as the name of its key in JSON."""
+"""How far before a secret its context may start, such as the name of its key in JSON."""
 RUN = 16
-"""No token has a shorter run of letters, digits, `-` and `_`."""
+"""Every token has a run of letters, digits, `-` and `_` of at least this length."""
 KNOWN_BYTES_MIN = 8
-"""A literal secret that is shorter is not looked for: it would be found in words."""
+"""Shorter literal secrets are not searched for, because they would match ordinary words."""
 BASE64_BYTES_MAX = 65536
-"""How much of one run of base64 is looked at as one; a longer one is looked at in such pieces. Our choice."""
+"""Maximum length of a base64 run that is decoded at once; a longer one is decoded in parts. Our choice."""
 
 _CLASSES = bytes(
     0x61 if (chr(byte).isalnum() and byte < 128) or byte in b"-_" else 0x20 for byte in range(256)
@@ -35,7 +37,7 @@ _DELIMITER = re.compile(rb"[-_](?<=[A-Za-z0-9].)(?=[A-Za-z0-9_-])")
 _ENDS_ESCAPE = re.compile(
     rb"(?:\\[abfnrtv0]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\[[0-9;]{0,12}m)\Z"
 )
-"""Letters and digits that belong to what stands before: an escape of JSON, of a URL, of a terminal's colours."""
+"""Letters and digits that belong to preceding text: an escape of JSON, of a URL, of terminal colors."""
 _ENDS = frozenset(b"0123456789abcdefABCDEFmnrtv")
 """The last characters of such escapes."""
 _AFTER_ESCAPE = re.compile(rb"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv]|[0-9A-Fa-f]{2}|[0-9]{1,3}m")
@@ -44,7 +46,7 @@ _PLAIN_BASE64 = re.compile(rb"(?:[A-Za-f][A-Za-z0-9+/_-]{3}){6}")
 """Base64 of text: the first bit of each third byte is 0."""
 _PLAIN = re.compile(rb"[\t\n\r -~]*")
 _BLOB = re.compile(rb"[A-Za-z0-9+/]{256,%d}+" % BASE64_BYTES_MAX)
-"""Base64 of so many bytes that what looks like a token in it is chance."""
+"""Base64 of so many bytes that an apparent token in it is a coincidence."""
 _PUNCTUATION = (b"+", b"/")
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
@@ -75,7 +77,7 @@ def scan(
     key: bytes = b"",
     depth: int = 1,
 ) -> list[Finding]:
-    """Return the secrets between `start` and `end`, neither in order nor without overlap."""
+    """Return the secrets between `start` and `end`, unordered and possibly overlapping."""
     stop = len(text) if end is None else end
     first, last = max(start - LEAD, 0), min(stop + CONTEXT, len(text))
     window = text if first == 0 and last == len(text) else text[first:last]
@@ -117,7 +119,7 @@ def _in_placeholder(text: bytes, at: int) -> bool:
 
 
 def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
-    """Return what stands in runs of letters and digits: tokens, and base64 that holds a secret."""
+    """Return the secrets in runs of letters and digits: tokens, and base64 that contains a secret."""
     found: list[Span] = []
     classes = text.translate(_CLASSES)
     decoded_to = 0
@@ -136,7 +138,7 @@ def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
 
 
 def _in_run(text: bytes, start: int, end: int, found: list[Span]) -> None:
-    """Add the tokens that begin in a run, or before its first character."""
+    """Add the tokens that start in a run, or with the character before it."""
     done = start
     if text[start : start + 2] in _BY_START or text[end : end + 1] == b".":
         done = _starting(text, start, found)
@@ -156,11 +158,11 @@ def _in_run(text: bytes, start: int, end: int, found: list[Span]) -> None:
 
 
 _ODD = frozenset(b"./\\%[;:")
-"""What may stand before a run and belong to a token, or to an escape that ends in the run."""
+"""Characters before a run that may belong to a token, or to an escape that ends in the run."""
 
 
 def _after_odd(text: bytes, start: int, end: int, before: int, found: list[Span]) -> int:
-    """Add the token that begins before a run, or after the end of an escape in it; return where it ends."""
+    """Add the token that starts before a run, or after the end of an escape in it; return where it ends."""
     if before in b".":
         return _delimited(text, start - 1, found)
     at = start
@@ -175,14 +177,14 @@ def _after_odd(text: bytes, start: int, end: int, before: int, found: list[Span]
 
 
 _WITH_BEFORE = ((b"AA", TELEGRAM, "telegram_token"), (b"0", REFRESH, "google_oauth"))
-"""Tokens that begin before a run, and how they go on in it."""
+"""Tokens that start before a run, and their continuation in it."""
 
 
 _DISCORD_STARTS = (b"M", b"N", b"O")
 
 
 def _starting(text: bytes, at: int, found: list[Span]) -> int:
-    """Add a token whose anchor has no delimiter and stands here; return where it ends."""
+    """Add a token whose anchor has no delimiter and starts here; return where it ends."""
     if text[at : at + 1] in _DISCORD_STARTS and (m := DISCORD.match(text, at)):
         found.append((*m.span(), "discord_token"))
         return m.end()
@@ -206,7 +208,7 @@ def _delimited(text: bytes, delimiter: int, found: list[Span]) -> int:
 
 
 def _begins(text: bytes, at: int, kind: Kind) -> bool:
-    """Return whether a token may begin here: what stands before may end an escape."""
+    """Return whether a token may start here, because the preceding text may end an escape."""
     if kind.before == "any" or at == 0:
         return True
     before = text[at - 1]
@@ -221,7 +223,7 @@ def _begins(text: bytes, at: int, kind: Kind) -> bool:
 
 
 def _decoded(text: bytes, start: int, end: int, secrets: Sequence[bytes], found: list[Span]) -> int:
-    """Add all of the base64 around a run where it holds a secret; return where it ends."""
+    """Add the whole base64 around a run if it contains a secret; return where it ends."""
     first = start
     if start and text[start - 1] in b"+/":
         before = text[max(start - 256, 0) : start]
@@ -245,7 +247,7 @@ _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/
 
 
 def unpacked(text: bytes) -> bytes:
-    """Return what base64 means, in either alphabet, with or without its padding; what is no base64 means nothing."""
+    """Decode base64 in either alphabet, with or without padding; return empty bytes if it is invalid."""
     bare = text.rstrip(b"=").translate(_URL_SAFE)
     if len(bare) % 4 == 1:
         bare = bare[:-1]

@@ -1,7 +1,8 @@
-"""Secrets that are told by what stands before them: the name of a key, a header, the address of a server.
+"""Secrets identified by their context: the name of a key, a header, the address of a server.
 
-Each is an anchor in lower case, which is looked for literally, and a bounded pattern that is matched there. A value
-must look like a secret: a name alone is no proof, for programs and their documents are full of them.
+Each has an anchor in lower case, which is searched for literally, and a bounded pattern that is
+matched there. The value must look like a secret, because names alone are common in programs and
+documentation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 _QUOTE = rb"(?:\\{0,7}[\"']|%22|%27|&quot;|\\{1,4}u002[27])"
 _SEPARATOR = rb"(?::=|=>|[:=>]|%3[DdAa]|\\{1,4}u003[dDaA])"
 _REST = rb"([A-Za-z0-9_-]{0,24}+)"
-"""How a name goes on after its anchor."""
+"""How a name continues after its anchor."""
 _IN_QUOTES, _OPTION = 2, 4
 """Groups of the pattern."""
 _QUOTED = rb"([^\s\"'\\<>]{8,512}+)" + _QUOTE
@@ -22,12 +23,12 @@ _ASSIGNED = (
     _REST + rb"(?:" + _QUOTE + rb"?\s{0,8}" + _SEPARATOR + rb"\s{0,8}"
     rb"(?:" + _QUOTE + _QUOTED + rb"|" + _BARE + rb")|[ =]{1,2}" + _BARE + rb")"
 )
-"""After the anchor: the rest of a name, and what is given to it, in quotes, bare, or as an option of a command."""
+"""After the anchor: the rest of a name and its value, quoted, bare, or as a command-line option."""
 _NO_NAMES = re.compile(
     rb"(?:s$)|name|(?<![a-z])ids?$|type|polic|length|count|file|path|ur[il]|version|field|header|prefix|limit"
     rb"|size|class|manager|store|hint|reset|usage|arn$|kind|format|expir|budget|izer"
 )
-"""Rests of names that tell about a secret and hold none."""
+"""Suffixes of names that describe a secret but do not contain one."""
 _KEY_BEFORE = (
     *(
         b"api",
@@ -43,7 +44,7 @@ _KEY_BEFORE = (
     *(b"shared", b"license", b"service", b"admin", b"deploy", b"webhook", b"subscription", b"app"),
     *(b"application", b"storage", b"integration", b"?", b"&"),
 )
-"""What makes a key of locks of the word key; `?` and `&` begin a value in an address."""
+"""Words that make the following word "key" a cryptographic key; `?` and `&` start a parameter in a URL."""
 _STAND_INS = re.compile(
     rb"\[redacted|[$<{*%]|xxx|\.\.\.|your|my[_-]|example|changeme|change[_-]me|placeholder|dummy|none$|null$|true$|https?:|file:|[./~]"
     rb"|false$|undefined|process\.env|os\.environ|optional|required|string$|secret$|password$",
@@ -52,33 +53,33 @@ _STAND_INS = re.compile(
 _IDENTIFIER = re.compile(
     rb"[A-Za-z_][A-Za-z0-9_]{0,64}(?:\.[A-Za-z_][A-Za-z0-9_]{0,64}){1,8}|[a-z]{1,24}(?:[_-][a-z0-9]{1,16}){1,8}"
 )
-"""A dotted name of a program, or words joined by lines: more likely said than kept secret."""
+"""A dotted identifier, or words joined by hyphens or underscores: more likely prose or code than a secret."""
 
 
 Span = tuple[int, int, str]
 """Start, end and kind."""
-Looked = tuple[int, Span | None]
-"""Where to look on for the same anchor, and what was found."""
+SearchStep = tuple[int, Span | None]
+"""Where to continue the search for the same anchor, and the finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One sort of secret that is told by what stands before it."""
+    """One type of secret identified by its context."""
 
     anchor: bytes
     """In lower case."""
-    look: Callable[[bytes, bytes, int], Looked]
-    """Given the text, the text in lower case, and where the anchor stands: what is secret there."""
+    look: Callable[[bytes, bytes, int], SearchStep]
+    """Receives the text, the text in lower case, and the position of the anchor; returns the secret there."""
 
 
 def _assigned(anchor: bytes, least: int) -> Named:
-    """Look for a value of at least so many bytes that is given to a name."""
+    """Return a search for a value of at least `least` bytes that is assigned to a name."""
     pattern = re.compile(b"(?i:" + anchor + b")" + _ASSIGNED)
     size = len(anchor)
 
-    def look(text: bytes, low: bytes, at: int) -> Looked:
+    def look(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[at + size : at + size + 1] == b"s":
-            return at + size, None  # several of them: a count, or a list
+            return at + size, None  # plural: a count, or a list
         match = pattern.match(text, at)
         if match is None:
             return at + size, None
@@ -88,17 +89,17 @@ def _assigned(anchor: bytes, least: int) -> Named:
             return at + size, None
         if group == _OPTION and b"--" not in low[max(at - 24, 0) : at].rpartition(b" ")[2]:
             return at + size, None
-        telling = _is_telling(match[group], least, group == _IN_QUOTES)
-        return end, (start, end, "named_secret") if telling else None
+        secret_like = _is_telling(match[group], least, group == _IN_QUOTES)
+        return end, (start, end, "named_secret") if secret_like else None
 
     return Named(anchor, look)
 
 
 def _key(anchor: bytes) -> Named:
-    """Look for what is given to a key, where it is one of locks and none of tables."""
+    """Return a search for the value of a key, if it is a cryptographic key and not a database key."""
     assigned = _assigned(anchor, 8)
 
-    def look(text: bytes, low: bytes, at: int) -> Looked:
+    def look(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[max(at - 16, 0) : at].rstrip(b"_. -").endswith(_KEY_BEFORE):
             return assigned.look(text, low, at)
         return at + len(anchor), None
@@ -107,7 +108,7 @@ def _key(anchor: bytes) -> Named:
 
 
 def _is_telling(value: bytes, least: int, is_quoted: bool) -> bool:
-    """Return whether a value looks like a secret, and not like a word, a variable or a stand-in."""
+    """Return whether a value looks like a secret, and not like a word, a variable or a dummy."""
     if len(value) < least or _STAND_INS.match(value) or len(set(value)) < 5:
         return False
     has_digit, has_letter = _DIGIT.search(value), _LETTER.search(value)
@@ -132,7 +133,7 @@ _AUTH = re.compile(
 )
 
 
-def _authorization(text: bytes, _low: bytes, at: int) -> Looked:
+def _authorization(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _AUTH.match(text, at)
     if match is None or _STAND_INS.match(match[2]):
         return at + 4, None
@@ -154,7 +155,7 @@ _BEARER = re.compile(
 )
 
 
-def _bearer(text: bytes, _low: bytes, at: int) -> Looked:
+def _bearer(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _BEARER.match(text, at)
     return (match.end(), (*match.span(), "bearer_token")) if match else (at + 6, None)
 
@@ -172,7 +173,7 @@ _HOOKS = re.compile(
 _NO_PASSWORDS = (b"pass", b"pw", b"pwd", b"port")
 
 
-def _address(text: bytes, low: bytes, at: int) -> Looked:
+def _address(text: bytes, low: bytes, at: int) -> SearchStep:
     match = None
     if text.find(b"@", at, at + _ADDRESS_BYTES) != -1:
         if match := _USERINFO.match(text, at):
@@ -190,7 +191,7 @@ _SIGNATURE = re.compile(
 )
 
 
-def _signature(text: bytes, low: bytes, at: int) -> Looked:
+def _signature(text: bytes, low: bytes, at: int) -> SearchStep:
     if low[at + 3 : at + 4] in (b"=", b"n", b"%") and (match := _SIGNATURE.match(text, at)):
         found = bool(_DIGIT.search(match[1]))
         return match.end(), (*match.span(1), "url_signature") if found else None
@@ -203,7 +204,7 @@ _COOKIE = re.compile(
 )
 
 
-def _cookie(text: bytes, _low: bytes, at: int) -> Looked:
+def _cookie(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _COOKIE.match(text, at)
     if match is None or _STAND_INS.match(match[1].partition(b"=")[2]):
         return at + 6, None
@@ -211,7 +212,7 @@ def _cookie(text: bytes, _low: bytes, at: int) -> Looked:
 
 
 _PEM = re.compile(
-    # Five dashes end the text between: each beginning is read up to the next one, and no further.
+    # Five dashes end the text between: each start is read up to the next one, and no further.
     rb"-----BEGIN[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY(?:(?: |\+|%20)BLOCK)?-----"
     rb"(?:(?:[A-Za-z0-9+/=%\\\s:,.]|-(?!----)){32,3900}+-----END[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY"
     rb"(?:(?: |\+|%20)BLOCK)?-----|(?:\\|\s|n|r){0,8}+[A-Za-z0-9+/=]{40,80}+"
@@ -219,7 +220,7 @@ _PEM = re.compile(
 )
 
 
-def _pem(text: bytes, _low: bytes, at: int) -> Looked:
+def _pem(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _PEM.match(text, at)
     return (match.end(), (*match.span(), "private_key")) if match else (at + 10, None)
 
@@ -238,4 +239,4 @@ NAMED: tuple[Named, ...] = (
     Named(b"cookie", _cookie),
     Named(b"-----begin", _pem),
 )
-"""In the order in which they are looked for; where two find the same, the first one names it."""
+"""In search order; if two find the same secret, the first one determines its kind."""

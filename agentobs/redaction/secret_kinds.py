@@ -1,7 +1,8 @@
-"""The kinds of secrets that are told by their form, and the source of each form.
+"""The kinds of secrets identified by their form, with the source of each form.
 
-A token begins with an anchor, a literal that hardly occurs elsewhere, and goes on in a bounded pattern. The source is
-where the form is told: the provider's own documentation where it publishes one, else the rules of secret scanners.
+A token starts with an anchor, a literal that is rare elsewhere, followed by a bounded pattern. The
+source is where the form is documented: the provider's own documentation if available, else the
+rules of secret scanners.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Before = Literal["any", "word", "name"]
-"""What may stand before a token: `any`, all; `word`, no letter or digit; `name`, neither these nor `_` and `-`."""
+"""What may precede a token: `any`, anything; `word`, no letter or digit; `name`, neither these nor `_` and `-`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +20,20 @@ class Kind:
     """One form of a secret."""
 
     name: str
-    """What its placeholder names it."""
+    """Its name in the placeholder."""
     anchor: bytes
-    """The literal that it begins with."""
+    """The literal that it starts with."""
     pattern: re.Pattern[bytes]
     """The whole token, from its anchor on; every quantifier in it is bounded."""
     before: Before = "word"
     source: str = ""
-    """Where the form is told."""
+    """Where the form is documented."""
 
 
 _END = rb"(?![A-Za-z0-9_-])"
 _WORD = rb"[A-Za-z0-9_-]"
 _MIXED = rb"(?=[A-Za-z_-]{0,128}+[0-9])"
-"""Somewhere in a token is a digit: words joined by hyphens are prose."""
+"""A token has a digit somewhere: words joined by hyphens are prose."""
 
 GITLEAKS = "gitleaks 8, config/gitleaks.toml"
 GITHUB = "GitHub docs, supported secret scanning patterns"
@@ -280,22 +281,22 @@ KINDS: tuple[Kind, ...] = (
         "age specification",
     ),
 )
-"""Tokens that are told by their own form."""
+"""Tokens identified by their own form."""
 
 TELEGRAM = re.compile(
     rb"(?:(?<![0-9A-Za-z])|(?<=\\[nrt]))[0-9]{8,10}(?::|%3[Aa])AA" + _WORD + rb"{33}" + _END
 )
-"""A bot's token: its id, a colon, and 35 characters that begin with `AA` (Telegram Bot API, making requests)."""
+"""A bot token: its ID, a colon, and 35 characters that start with `AA` (Telegram Bot API, making requests)."""
 
 MAILGUN = re.compile(rb"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}" + _END)
-"""A newer key of Mailgun's, which has no anchor (gitleaks 8)."""
+"""A newer Mailgun key, which has no anchor (gitleaks 8)."""
 
 DISCORD = re.compile(
     rb"[MNO]" + _WORD + rb"{23,27}\." + _WORD + rb"{6,7}\." + _WORD + rb"{27,40}" + _END
 )
-"""A bot's token: its id in base64, which has one of three first letters, a time, a check (Discord docs, reference)."""
+"""A bot token: its ID in base64, which has one of three first letters, a time, a check (Discord docs, reference)."""
 
 REFRESH = re.compile(
     rb"(?:(?<![0-9A-Za-z])|(?<=\\[nrt]))1(?://|%2[Ff]%2[Ff])0" + _WORD + rb"{40,256}"
 )
-"""Of an account's own consent, as a path or in an address (Google identity docs, refresh tokens)."""
+"""An OAuth refresh token, as a path or in a URL (Google identity docs, refresh tokens)."""

@@ -1,8 +1,8 @@
-"""Rules of the user's own: pure functions that say of a text what in it is secret.
+"""User-defined redaction rules: pure functions that find secrets in a text.
 
-A rule is given bytes and returns `(start, end, kind)` of each secret in them. What it raises, what it returns that
-is no such thing, and what takes longer than its time closes the text: all of it is replaced. No rule may let
-through what it was made to find.
+A rule receives bytes and returns `(start, end, kind)` of each secret in them. If it raises, returns
+anything else, or exceeds its time, it fails closed: the whole text is replaced. A failing rule must
+not let through what it was made to find.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ Rule = Callable[[bytes], Iterable[tuple[int, int, str]]]
 """Returns start, end and kind of each secret in a text."""
 
 BUDGET_NS = 250_000_000
-"""How long the rules may look at one text, in nanoseconds. Our choice: the queue holds what comes meanwhile."""
+"""Maximum time of all rules for one text, in nanoseconds. Our choice: the queue holds new records meanwhile."""
 OVERRUNS_MAX = 3
-"""How often a rule may take longer; from then on it is not asked, and each text is replaced."""
+"""How often a rule may exceed its time; after that it is no longer run, and each text is replaced."""
 FINDINGS_MAX = 100_000
-"""How many secrets one rule may tell of in one text."""
+"""Maximum findings of one rule in one text."""
 STEPS_MAX = 4096
-"""How many ways an expression may have to match from one place: a bound on its backtracking. Our choice."""
+"""Maximum ways in which an expression may match from one position, which limits its backtracking. Our choice."""
 PIECE_BYTES = 4096
-"""After so many bytes an expression looks whether its time is up. Our choice."""
+"""An expression checks its time after this many bytes. Our choice."""
 
 _KIND = re.compile(r"[a-z0-9_]{1,40}")
 
 
 class OverrunError(Exception):
-    """A rule took longer than its time."""
+    """A rule exceeded its time."""
 
 
-def told(rule: Rule, text: bytes, until_ns: int) -> Iterator[tuple[int, int, str]]:
-    """Yield what a rule says of a text.
+def rule_findings(rule: Rule, text: bytes, until_ns: int) -> Iterator[tuple[int, int, str]]:
+    """Yield the validated findings of a rule in a text.
 
     Raises:
         OverrunError: it takes longer than `until_ns` on the monotonic clock.
-        ValueError: it says something that cannot be, or too much.
-        Exception: whatever it raises.
+        ValueError: a finding is invalid, or there are too many.
+        Exception: whatever the rule raises.
     """
     for count, (start, end, kind) in enumerate(rule(text)):
         if count >= FINDINGS_MAX:
@@ -58,13 +58,16 @@ def told(rule: Rule, text: bytes, until_ns: int) -> Iterator[tuple[int, int, str
 
 
 def expression(kind: str, pattern: bytes) -> Rule:
-    """Return a rule that finds what a regular expression matches; where it has a group, the secret is the first one.
+    """Return a rule that finds the matches of a regular expression, or its first group if it has
+    groups.
 
-    Every quantifier must be bounded, none may stand inside another one that repeats, and together they may match in
-    at most 4,096 ways from one place: so its cost is bounded, whatever the text.
+    Every quantifier must be bounded, none may be nested inside another one that repeats, and
+    together they may match in at most 4,096 ways from one position. The cost is therefore bounded
+    for every text.
 
     Raises:
-        UsageError: the expression is none, or its cost has no such bound; or the kind is no `[a-z0-9_]{1,40}`.
+        UsageError: the expression is invalid or unbounded, or the kind does not match
+            `[a-z0-9_]{1,40}`.
     """
     if not _KIND.fullmatch(kind):
         raise UsageError(
@@ -98,7 +101,9 @@ def expression(kind: str, pattern: bytes) -> Rule:
 
 
 def _ways(parsed: Any, inside: bool = False) -> int:
-    """Return in how many ways a pattern can match from one place, at most; beyond all bounds where it has none."""
+    """Return the maximum number of ways in which a pattern can match from one position; above the
+    limit if unbounded.
+    """
     ways = 1
     for operation, argument in parsed:
         if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):

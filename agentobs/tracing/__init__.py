@@ -1,6 +1,7 @@
-"""Tracing: where we are in a run, and the spans that are opened there.
+"""Tracing: the current place in a run, and the spans opened there.
 
-`places` says where a context is, `spans` opens and ends, `remote` speaks with traces of other programs.
+`places` tracks the current place, `spans` opens and closes spans, `propagation` links to traces of
+other programs.
 """
 
 from agentobs.tracing.places import (

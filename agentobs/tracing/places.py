@@ -1,8 +1,9 @@
-"""Places: where the caller is in a run.
+"""The current place of the caller in a run.
 
-The place travels by context variable, so that tasks and `asyncio.to_thread` inherit it. A thread has
-no context of its own: one that was started while exactly one session is open belongs to that session.
-Where the span that one is in has ended meanwhile, one is in the nearest one around it that has not.
+The place is held in a context variable, so tasks and `asyncio.to_thread` inherit it. Threads have
+no inherited context: a thread started while exactly one session is open belongs to that session. If
+the current span has ended in the meantime, the current place is in the nearest enclosing span that
+has not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ R = TypeVar("R")
 
 
 class Opened:
-    """A span that was opened: what is known of it while it is open, and that it has ended."""
+    """The state of an opened span, and whether it has ended."""
 
     __slots__ = (
         "due_ns", "has_ended", "last_ns", "name", "parent", "place", "span_id", "trace_id",
@@ -39,18 +40,18 @@ class Opened:
         last_ns: int,
         name: str = "",
     ) -> None:
-        """Note a span; `place` is the one inside of it."""
+        """Register a span; `place` is the place inside it."""
         self.name = name
         self.place, self.span_id, self.trace_id, self.parent = place, span_id, trace_id, parent
         self.last_ns = last_ns
-        """When something was last seen to happen in it, by the monotonic clock."""
+        """Time of the last known activity in it, by the monotonic clock."""
         self.due_ns = last_ns
-        """Until when it may be silent, as whoever opened it expects, by the same clock."""
+        """Until when it may be silent, as its opener expects, by the same clock."""
         self.has_ended = False
 
 
 class Frame:
-    """Where a context is: a place, and the span there as long as it is open."""
+    """The current place of a context, and the span there while it is open."""
 
     __slots__ = ("around", "is_block", "is_generators", "opened", "place")
 
@@ -63,25 +64,25 @@ class Frame:
         is_block: bool = False,
         is_generators: bool = False,
     ) -> None:
-        """Stand at a place, `around` which the context stood before."""
+        """Enter a place; `around` is the previous frame of the context."""
         self.place, self.opened, self.around = place, opened, around
         self.is_block = is_block
         """Whether it is the block of a span."""
         self.is_generators = is_generators
-        """Whether a generator opened that: what it leaves behind at a `yield`, its consumer has not asked for."""
+        """Whether a generator opened it. Frames that a generator leaves at a `yield` are not the consumer's."""
 
 
 _frame: ContextVar[Frame | None] = ContextVar("agentobs_place", default=None)
 _sessions: dict[str, tuple[Place, dict[int | None, weakref.ref[threading.Thread]]]] = {}
-"""The open sessions, each with the threads that ran already when it was opened, by their numbers."""
+"""The open sessions, each with the threads that were already running when it was opened, by their IDs."""
 _openers: dict[str, int] = {}
-"""The number of the thread that opened each of them."""
+"""The ID of the thread that opened each session."""
 open_spans: dict[str, Opened] = {}
-"""The spans of this process that have not ended, by id, oldest first. Whoever takes one out ends it: that is atomic."""
+"""The spans of this process that have not ended, by ID, oldest first. Removing a span ends it, atomically."""
 
 
 def place() -> Place | None:
-    """Return where the caller is, or None outside every session."""
+    """Return the current place, or None outside a session."""
     frame = _frame.get()
     if frame is None:
         return _of_thread()
@@ -93,13 +94,13 @@ def place() -> Place | None:
 
 
 def opened_here() -> Opened | None:
-    """Return the span that the caller is in, ended or not; None where there is none, or it is not of this process."""
+    """Return the current span, ended or not; None if there is none, or it belongs to another process."""
     frame = _frame.get()
     return frame.opened if frame is not None else None
 
 
 def nearest(opened: Opened | None) -> Opened | None:
-    """Return a span, or the nearest one around it, that has not ended."""
+    """Return a span, or the nearest enclosing span that has not ended."""
     while opened is not None and opened.has_ended:
         opened = opened.parent
     return opened
@@ -110,13 +111,13 @@ def _of_thread() -> Place | None:
         for only, before in list(_sessions.values()):
             known = before.get(threading.get_ident())
             earlier = known() if known is not None else None
-            # The number of a thread that has ended is given to a new one.
+            # The ID of an ended thread may be reused by a new one.
             return only if earlier is None or not earlier.is_alive() else None
     return None
 
 
 def session_opened(here: Place) -> None:
-    """Let threads that are started from now on be here, as long as no other session is open."""
+    """Assign threads started from now on to this place, while no other session is open."""
     before = {thread.ident: weakref.ref(thread) for thread in threading.enumerate()}
     _sessions[here.session_id] = here, before
     _openers[here.session_id] = threading.get_ident()
@@ -129,16 +130,17 @@ def session_closed(session_id: str) -> None:
 
 
 def is_opener() -> bool:
-    """Return whether this is the thread that opened the session which the caller is in."""
+    """Return whether this thread opened the current session."""
     here = place()
     return here is not None and _openers.get(here.session_id) == threading.get_ident()
 
 
 @contextlib.contextmanager
 def at(here: Place) -> Iterator[Place]:
-    """Be at `here` for as long as the context is open.
+    """Set the current place to `here` while the context is open.
 
-    Never held across the `yield` of an async generator: there the context of the closing task differs.
+    Never hold it across the `yield` of an async generator, because the closing task may have
+    another context.
     """
     frame = enter(here)
     try:
@@ -148,19 +150,19 @@ def at(here: Place) -> Iterator[Place]:
 
 
 def enter(here: Place) -> Frame:
-    """Be at `here` until `leave` is called with what this returns."""
+    """Set the current place to `here` until `leave` is called with the returned frame."""
     frame = Frame(here, open_spans.get(here.span_id or ""), _frame.get())
     _frame.set(frame)
     return frame
 
 
 def step_in(opened: Opened, *, is_generators: bool) -> Frame:
-    """Be in a span until `leave` is called with what this returns, or the span has ended.
+    """Enter a span until `leave` is called with the returned frame, or the span has ended.
 
-    `is_generators` says that a generator opens it.
+    `is_generators` tells whether a generator opens it.
     """
     around = _frame.get()
-    # What a generator that was abandoned had left here: kept, each would keep the one before it.
+    # Skip frames left by abandoned generators; otherwise each would keep the previous one alive.
     while around is not None and around.is_block and around.opened and around.opened.has_ended:
         around = around.around
     frame = Frame(opened.place, opened, around, is_block=True, is_generators=is_generators)
@@ -169,10 +171,11 @@ def step_in(opened: Opened, *, is_generators: bool) -> Frame:
 
 
 def leave(frame: Frame) -> None:
-    """Go back to where `enter` or `step_in` was called; in another context do nothing.
+    """Return to the place before `enter` or `step_in`; does nothing in another context.
 
-    Where a generator closes its span and its consumer is in one of its own meanwhile, that one stays. No token of
-    the context variable is kept: a generator may be closed in another context than it was opened in.
+    If a generator closes its span while its consumer is in a span of its own, the consumer's span
+    stays. No token of the context variable is kept, because a generator may be closed in another
+    context than it was opened in.
     """
     above = _frame.get()
     while above is not None and above is not frame:
@@ -184,11 +187,13 @@ def leave(frame: Frame) -> None:
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that runs where the caller of this is: in a thread, an executor, another task.
+    """Return a function that runs at the caller's current place: in a thread, an executor, or
+    another task.
 
-        pool.submit(agentobs.carried(work), item)
+      pool.submit(agentobs.carried(work), item)
 
-    Sync and async; it may be called often, and at the same time in several threads.
+    Works with sync and async functions. The result may be called repeatedly and from several
+    threads.
     """
     frame = _frame.get()
     if frame is None and (here := place()) is not None:

@@ -1,7 +1,7 @@
-"""Trace context: where a program that started this one stood, and where one that this one starts does.
+"""Trace context of the program that started this one, and of programs that this one starts.
 
-By W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/, November 2021). An id is all that is ever taken
-from outside: nothing is configured by it, and what is not exactly of this form is not there.
+Follows W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/, November 2021). Only an ID
+is taken from outside: it configures nothing, and a malformed value is ignored.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ VARIABLE = "TRACEPARENT"
 """The environment variable that carries it, by OpenTelemetry's convention for environment variables."""
 
 LENGTH_MAX = 256
-"""The longest text that is looked at at all; version 00 has 55 characters. Our choice."""
+"""Longer values are ignored; version 00 has 55 characters. Our choice."""
 
 SESSIONS_MAX = 10_000
-"""Of how many sessions it is remembered who started them. Our choice."""
+"""For how many sessions the remote parent is remembered. Our choice."""
 
 _FORM = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?",
@@ -31,10 +31,10 @@ _remotes: dict[str, str] = {}
 
 
 def parsed(text: str | None) -> str | None:
-    """Return a `traceparent` without what later versions may add to it; None where it is none.
+    """Return a `traceparent` without additions of later versions; None if it is invalid.
 
-    Ids of nothing but zeros, version `ff`, and anything behind one of version `00` make it none, as the
-    specification has it.
+    All-zero IDs, version `ff`, and trailing data in version `00` are invalid, as in the
+    specification.
     """
     if text is None or len(text) > LENGTH_MAX or (found := _FORM.fullmatch(text)) is None:
         return None
@@ -47,7 +47,7 @@ def parsed(text: str | None) -> str | None:
 
 
 def started_by(session_id: str) -> None:
-    """Read once, as a session starts, who started this process; its traces are then linked to that."""
+    """Read the parent trace of this process once, when a session starts; its traces are then linked to it."""
     found = parsed(world.environ(VARIABLE))
     if found is not None:
         _remotes[session_id] = found
@@ -61,9 +61,9 @@ def remote_parent(session_id: str) -> str | None:
 
 
 def trace_context(here: Place | None = None) -> dict[str, str]:
-    """Return `{"traceparent": ...}` for the headers of a request that a tool makes; empty outside every span.
+    """Return `{"traceparent": ...}` for the headers of a tool's request; empty outside all spans.
 
-    `here` is where it is made; default where the caller is.
+    `here` is the place of the request; defaults to the current place.
     """
     here = place() if here is None else here
     if here is None or here.span_id is None:
@@ -75,13 +75,13 @@ def trace_context(here: Place | None = None) -> dict[str, str]:
 
 
 def trace_of(here: Place) -> str:
-    """Return the trace of the span at a place; where it has ended, that of its interaction, or session."""
+    """Return the trace ID of the span at a place; if it has ended, that of its interaction or session."""
     opened = open_spans.get(here.span_id or "")
     return opened.trace_id if opened else here.interaction_id or here.session_id
 
 
 def trace_environment(here: Place | None = None) -> dict[str, str]:
-    """Return `{"TRACEPARENT": ...}` for the environment of a program; empty outside every span."""
+    """Return `{"TRACEPARENT": ...}` for a program's environment; empty outside all spans."""
     found = trace_context(here).get("traceparent")
     return {} if found is None else {VARIABLE: found}
 

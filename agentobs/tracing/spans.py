@@ -1,9 +1,10 @@
 """Spans: intervals that always end.
 
-The start of a span is recorded when it starts. Whoever opened it holds its handle, and ends it by that, from any
-task or thread; ending it again changes nothing. Nobody else holds the handle: one that is collected without having
-been closed has its span ended at once, as `orphaned`. What is still held and was silent for too long is ended by
-`sweep`; where it ends after all, that is recorded as a late end.
+The start of a span is recorded when it starts. Its opener holds a handle and closes the span with
+it, from any task or thread; closing it again has no effect. If a handle is garbage collected
+without being closed, its span ends immediately as `orphaned`. `sweep` ends spans that are still
+held but were silent for too long; if such a span is closed after all, this is recorded as a late
+end.
 """
 
 from __future__ import annotations
@@ -42,48 +43,49 @@ from agentobs.tracing.propagation import remote_parent
 
 @dataclass(frozen=True, slots=True)
 class SpanStatistics:
-    """What became of the spans of this process."""
+    """Counts of the spans of this process."""
 
     open: int
     """Spans that have not ended."""
     orphaned: int
-    """Spans that nobody ended: they were swept, or what held them was collected."""
+    """Spans that were not closed: they were swept, or their handle was collected."""
     late: int
-    """Those of them that ended after all."""
+    """The number of those that were closed after all."""
 
 
 _swept: dict[str, None] = {}
-"""The spans that were swept and are still held by somebody who may end them, by id."""
+"""Swept spans whose handles are still held, by ID."""
 _place, _span_start, _span_end = maker(Place), maker(SpanStart), maker(SpanEnd)
 _lock = threading.RLock()
-"""Entered again by a finalizer or a signal handler that ends a span while this thread holds it."""
+"""Reentrant, because a finalizer or a signal handler may end a span while this thread holds it."""
 _orphaned = _late = 0
 
 
 class Span:
-    """The handle of a span; whoever holds it ends it, with `close`."""
+    """The handle of a span; its holder ends the span with `close`."""
 
     __slots__ = ("__weakref__", "_opened")
 
     def __init__(self, opened: Opened | None) -> None:
-        """Hold a span; None where none is recorded."""
+        """Hold a span; None if it is not recorded."""
         self._opened = opened
 
     @property
     def span_id(self) -> str | None:
-        """Its id, 16 hex digits; None where it is not recorded."""
+        """Its ID, 16 hex digits; None if it is not recorded."""
         return self._opened.span_id if self._opened else None
 
     @property
     def place(self) -> Place | None:
-        """The place inside of it; None where it is not recorded."""
+        """The place inside it; None if it is not recorded."""
         return self._opened.place if self._opened else None
 
     def close(self, error: BaseException | None = None, *, cancelled: bool = False) -> bool:
-        """End it, from any task or thread; returns whether this call did. A second one changes nothing.
+        """Close it, from any task or thread; return whether this call did. A second call has no
+        effect.
 
         Args:
-            error: what it ended with; its class is kept, never its text.
+            error: the exception that ended it; only its class is recorded, never its text.
             cancelled: whether it was stopped from outside.
         """
         opened = self._opened
@@ -94,7 +96,7 @@ class Span:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[Span]:
-        """Be in it for as long as the context is open; that does not end it."""
+        """Enter the span while the context is open; this does not end it."""
         if self._opened is None:
             yield self
             return
@@ -105,30 +107,30 @@ class Span:
             leave(frame)
 
     def __del__(self) -> None:
-        """End it as orphaned where nobody has."""
+        """End it as orphaned if it was not closed."""
         try:
             if self._opened is not None and not self._opened.has_ended:
                 _collected(self._opened)
-        except Exception:  # the interpreter may be half gone
+        except Exception:  # the interpreter may be shutting down
             pass
 
 
 class SpanBlock:
-    """Opens a span and is in it as long as the block is open; see `span`."""
+    """Opens a span for the duration of a block; see `span`."""
 
     __slots__ = ("_frame", "_labels", "_name", "_numbers", "_span")
 
     def __init__(
         self, name: str, numbers: dict[str, float] | None, labels: dict[str, Label] | None
     ) -> None:
-        """Prepare one; it starts when it is entered."""
+        """Prepare a block; the span starts when it is entered."""
         self._name, self._numbers, self._labels = name, numbers, labels
         _check(name)
         self._span: Span | None = None
         self._frame: Frame | None = None
 
     def __enter__(self) -> Span:
-        """Start the span and be in it."""
+        """Start the span and enter it."""
         return self._enter(sys._getframe(1))
 
     def __exit__(
@@ -137,7 +139,7 @@ class SpanBlock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the span: as an error where one leaves it; cancelled where it was stopped, or a generator closed."""
+        """End the span: as an error if an exception propagates; cancelled if it was stopped, or a generator closed."""
         if self._frame is not None:
             leave(self._frame)
         if self._span is not None:
@@ -145,7 +147,7 @@ class SpanBlock:
         self._span = self._frame = None
 
     async def __aenter__(self) -> Span:
-        """Start the span and be in it."""
+        """Start the span and enter it."""
         return self._enter(sys._getframe(1))
 
     async def __aexit__(
@@ -154,7 +156,7 @@ class SpanBlock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the span, as `__exit__` does."""
+        """End the span, like `__exit__`."""
         self.__exit__(kind, error, traceback)
 
     def _enter(self, caller: FrameType | None) -> Span:
@@ -167,41 +169,46 @@ class SpanBlock:
 
 
 def span(name: str, /, **metadata: Metadata) -> SpanBlock:
-    """Return a block, `with` or `async with`, that is a span: what happens in it lies under it.
+    """Return a context manager, sync or async, for a span; everything inside belongs to it.
 
-    It ends with the block, however that is left: ok, with an error, or cancelled. In a generator it ends with that,
-    whoever closes it. Outside every session it belongs to that of the process, where one is recorded.
+    It ends with the block, however the block is left: ok, with an error, or cancelled. In a
+    generator it ends with the generator, whoever closes it. Outside a session it belongs to the
+    process's session, if one is recorded.
 
     Args:
-        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest. Not one of our own.
-        metadata: what is to be known of it: booleans, numbers and labels. A text is no label, see `agentobs.Label`.
+        name: its name; a label (`[A-Za-z0-9._:/@-]`), otherwise the store shows its digest. Not a
+            reserved span name.
+        metadata: attributes: booleans, numbers and labels. A plain string is not a label, see
+            `agentobs.Label`.
 
     Raises:
-        TypeError: something of it may hold content.
-        ValueError: a number is not finite, or the name is one of our own spans'.
+        TypeError: a value may contain content.
+        ValueError: a number is not finite, or the name is reserved.
     """
     return SpanBlock(name, *numbers_and_labels(metadata))
 
 
 def open_span(name: str, /, **metadata: Metadata) -> Span:
-    """Open a span under the one that the caller is in, and return its handle, to be closed by whoever holds it.
+    """Open a span under the current one, and return its handle, which the holder must close.
 
-    The caller is not in it: `with handle.current():` is, for a while.
+    The caller does not enter the span; use `with handle.current():` for that.
 
     Args:
-        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest. Not one of our own.
-        metadata: what is to be known of it: booleans, numbers and labels. A text is no label, see `agentobs.Label`.
+        name: its name; a label (`[A-Za-z0-9._:/@-]`), otherwise the store shows its digest. Not a
+            reserved span name.
+        metadata: attributes: booleans, numbers and labels. A plain string is not a label, see
+            `agentobs.Label`.
 
     Raises:
-        TypeError: something of it may hold content.
-        ValueError: a number is not finite, or the name is one of our own spans'.
+        TypeError: a value may contain content.
+        ValueError: a number is not finite, or the name is reserved.
     """
     _check(name)
     return _opened_here(name, *numbers_and_labels(metadata))
 
 
 def _check(name: str) -> None:
-    """Refuse the names that say what time counts as."""
+    """Refuse the reserved names of built-in spans."""
     if name in OURS:
         raise ValueError(
             f"{name} is a name of agentobs' own spans (docs/spans.md): call it app.{name}"
@@ -220,12 +227,14 @@ def begin(
     """Open a span under the one at `here`, and return its handle.
 
     Args:
-        name: one of our names of spans, see `docs/spans.md`.
-        here: where it lies.
-        label: what it is about, such as the model or the tool.
-        trace_id: the id of a trace of its own, linked to the span at `here`; else it lies in that.
-        is_within: whether that trace ends before the span at `here` does: what happens in it happens there too.
-        expected_s: how long it may be silent, in seconds, beside what any span may.
+        name: a built-in span name, see `docs/spans.md`.
+        here: its place.
+        label: its label, such as the model or the tool.
+        trace_id: the ID of a separate trace, linked to the span at `here`; by default the span
+            belongs to that trace.
+        is_within: whether the separate trace ends before the span at `here`, so that activity
+            counts for both.
+        expected_s: how much longer it may be silent than other spans, in seconds.
     """
     opened = open_spans.get(here.span_id) if here.span_id else None
     if trace_id is None:
@@ -244,7 +253,7 @@ def begin(
 
 @functools.cache
 def _named(name: str) -> Label:
-    """Return one of our names of spans, of which there are few, as a label."""
+    """Return a built-in span name as a label; there are few of them."""
     return Label(name)
 
 
@@ -272,10 +281,11 @@ def _opened(
     numbers: Mapping[str, float] | None = None,
     labels: Mapping[str, Label] | None = None,
 ) -> Span:
-    """Open a span; where the one around it has ended, under the nearest that has not, and linked to that one.
+    """Open a span under the nearest open span; if the enclosing one has ended, link to it.
 
-    Where none of them is open, it is the root of a trace of its own: what outlives an interaction is no part of it.
-    What happens in one that is a trace of its own happens in the one that is `beside` it, where that outlives it.
+    If none is open, it is the root of a separate trace, because whatever outlives an interaction is
+    not part of it. Activity in a separate trace counts as activity in the span `beside` it, if that
+    outlives the trace.
     """
     now_ns, parent_span_id = world.monotonic(), here.span_id
     parent = nearest(around)
@@ -329,7 +339,7 @@ def _opened(
 
 
 def _end(opened: Opened, status: SpanStatus, error: BaseException | None) -> bool:
-    """Emit the end of a span that nobody has ended yet; returns whether there was any."""
+    """Emit the end of an open span; return whether it was open."""
     global _late
     is_late = False
     if open_spans.pop(opened.span_id, None) is None:
@@ -362,7 +372,7 @@ _NOT_SWEPT = object()
 
 
 def _collected(opened: Opened) -> None:
-    """End a span whose handle was collected: nobody can end it any more."""
+    """End a span whose handle was collected, because it can no longer be closed."""
     opened.has_ended = True
     _swept.pop(opened.span_id, None)
     if open_spans.pop(opened.span_id, None) is not None:
@@ -389,26 +399,26 @@ def _orphan(opened: Opened, last_ns: int) -> None:
 
 
 def touch(span_id: str | None) -> None:
-    """Note that something happens in a span."""
+    """Record activity in a span."""
     opened = open_spans.get(span_id) if span_id else None
     if opened is not None:
         opened.last_ns = max(opened.last_ns, world.monotonic())
 
 
 def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
-    """End the spans as orphaned in which nothing has happened for so long; returns how many those were.
+    """End spans as orphaned that had no activity for a time; return how many.
 
-    What happens in a span happens in those around it. Where one may be silent for longer, as whoever opened it
-    expects, so may those.
+    Activity in a span counts for all enclosing spans. If a span may be silent for longer, as its
+    opener expects, so may its enclosing spans.
 
     Args:
-        silent_s: how long; 0 ends all.
-        active: when something last happened in spans, by id and the monotonic clock, as far as only others know.
+        silent_s: the maximum silence; 0 ends all.
+        active: times of the last activity by span ID, on the monotonic clock, known only to others.
     """
     known = _known()
     last = {each: max(each.last_ns, (active or {}).get(each.span_id, 0)) for each in known}
     due = {each: max(each.due_ns, last[each]) for each in known}
-    for each in reversed(known):  # the inner ones first
+    for each in reversed(known):  # inner spans first
         if each.parent in last:
             last[each.parent] = max(last[each.parent], last[each])
             due[each.parent] = max(due[each.parent], due[each])
@@ -416,7 +426,7 @@ def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
     for each in reversed(known):
         if silent_s > 0 and now_ns - due[each] < silent_s * 1e9:
             continue
-        # Noted first: whoever ends it from now on finds it here or there.
+        # Register it first, so that a concurrent close finds it in one of the two places.
         _swept[each.span_id] = None
         if open_spans.pop(each.span_id, None) is None:
             _swept.pop(each.span_id, None)
@@ -432,7 +442,7 @@ def statistics() -> SpanStatistics:
 
 
 def is_any_open() -> bool:
-    """Return whether there are spans that have not ended."""
+    """Return whether any span has not ended."""
     return bool(open_spans)
 
 
@@ -444,7 +454,7 @@ def _known() -> list[Opened]:
 
 
 def _forked() -> None:
-    """In a child process, leave the spans to the parent: they go on there."""
+    """In a child process, forget all spans, because they continue in the parent."""
     global _lock, _orphaned, _late
     _lock, _orphaned, _late = threading.RLock(), 0, 0
     open_spans.clear()

@@ -1,6 +1,6 @@
-"""Replays every scenario where the process happens to run, and prints what came out as one JSON object.
+"""Replay every scenario in the current environment, and print the results as one JSON object.
 
-The world's clock is put ten years ahead: nothing that a replay does may depend on the date.
+The world's clock is set ten years ahead: a replay must not depend on the date.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""An agent in a process of its own that is killed in the middle, and one that goes on with what is left.
+"""An agent in its own process that is killed midway, and one that continues from what is left.
 
-`python -m tests.agent.killed URL WHEN [SESSION]`: WHEN is `answered` (killed before any tool ran) or `later` (where the
-tool `crash` runs); with a SESSION that one is resumed. Prints one JSON object where it lives to its end.
+`python -m tests.agent.killed URL WHEN [SESSION]`: WHEN is `answered` (killed before any tool ran)
+or `later` (killed while the tool `crash` runs); with a SESSION that session is resumed. Prints one
+JSON object if it survives to the end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MODEL = "claude-sonnet-4-6"
 
 
 def die() -> None:
-    """Be killed, once what was recorded so far is in the journal."""
+    """Kill the process, once everything recorded so far is in the journal."""
     recorder = start_recorder()
     assert recorder is not None
     assert recorder.flush(20)

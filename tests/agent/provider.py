@@ -1,7 +1,7 @@
-"""A provider that answers from a script, over real HTTP on the loopback interface.
+"""A provider with scripted responses, over real HTTP on the loopback interface.
 
-Each reply is used once, in order; what was asked is kept. A stream is made from a whole message, cut
-into deltas as the real provider cuts it.
+Each reply is used once, in order; requests are kept. A stream is made from a complete message,
+split into deltas like the real provider's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3}
 
 @dataclass(frozen=True)
 class Reply:
-    """What is sent for one request."""
+    """The response to one request."""
 
     pieces: tuple[bytes, ...] = ()
     status: int = 200
@@ -34,9 +34,9 @@ class Reply:
     cut: bool = False
     """Whether the connection is closed before the announced end."""
     is_reset: bool = False
-    """Whether the connection is reset in place of any answer."""
+    """Whether the connection is reset instead of any response."""
     hold: threading.Event | None = None
-    """Waited for before the last piece."""
+    """Waited for before the last chunk."""
 
 
 class Provider:
@@ -46,7 +46,7 @@ class Provider:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.faults: list[str] = []
-        """Why requests were refused: conversations that the real provider would not take either."""
+        """Why requests were refused: conversations that the real provider would also refuse."""
         script, provider = iter(replies), self
 
         class Handler(BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ class Provider:
 
             def _send(self, reply: Reply) -> None:
                 if reply.is_reset:
-                    # Closed without lingering, a socket says that the connection was reset.
+                    # Closed without lingering, a socket reports a connection reset.
                     at_once = struct.pack("ii", 1, 0)
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
                     self.connection.close()
@@ -105,7 +105,7 @@ class Provider:
 
 
 def too_many_marks(asked: dict[str, Any]) -> str | None:
-    """Why the real provider refuses a request for its marks of the cache, or None."""
+    """Return why the real provider refuses a request for its cache breakpoints, or None."""
     marks = json.dumps(asked).count('"cache_control": {')
     return (
         f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."

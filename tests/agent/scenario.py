@@ -1,4 +1,4 @@
-"""What a scenario of the loop is: an agent, what its provider answers, and what comes from outside."""
+"""A scenario of the loop: an agent, its provider's responses, and external input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.agent.provider import Reply as Sent
 
 @dataclass
 class Outside:
-    """What comes from outside while a scenario is recorded; in a replay nothing does."""
+    """External input while a scenario is recorded; a replay has none."""
 
     person: Any = None
     inbox: Inbox | None = None
@@ -25,7 +25,7 @@ class Outside:
     spent_today: Callable[[], Decimal] | None = None
     keep: Any = None
     live: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of `live_world`."""
+    """Additional arguments of `live_world`."""
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Scenario:
     replies: Sequence[Sent]
     tools: Sequence[Tool] = ()
     replayed_tools: Sequence[Tool] | None = None
-    """The tools of the replay, where they are others than when it was recorded."""
+    """The tools of the replay, if they differ from the recording's."""
     prompts: Sequence[str] = ("Hello",)
     options: dict[str, Any] = field(default_factory=dict)
     outside: Callable[[Path], Outside] = lambda folder: Outside()
-    """What comes from outside when it is recorded, in a folder of its own."""
+    """External input during recording, in a separate folder."""
     begin: Callable[[World], Awaitable[Conversation]] | None = None
-    """Gives the conversation that it goes on with; None begins a new one."""
+    """Returns the conversation to continue; None starts a new one."""

@@ -1,7 +1,8 @@
-"""Scenarios of the loop: one agent each, what its provider answers, and what comes from outside.
+"""Scenarios of the loop: one agent each, its provider's responses, and external input.
 
-Each was recorded once into `fixtures/loop/NAME`, with the events that came out. The same agents replay them,
-with nobody outside. To record them anew: `python -m tests.agent.scenarios`, or with names of scenarios.
+Each was recorded once into `fixtures/loop/NAME`, with the resulting events. The same agents replay
+them, without external input. To record them again: `python -m tests.agent.scenarios`, optionally
+with names of scenarios.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ async def play(
 
 
 def in_order(events: Sequence[Event]) -> list[str]:
-    """Return events as lines; those of an agent stand before the result it led to, as if none ran beside it."""
+    """Return events as lines, with each sub-agent's events before the result they led to, as if
+    none ran in parallel.
+    """
     found: list[str] = []
     beside: dict[str, list[SubAgent]] = {}
     for event in events:
@@ -114,7 +117,7 @@ def in_order(events: Sequence[Event]) -> list[str]:
 
 
 def line(event: Event) -> str:
-    """Return an event as one line without time: its kind, and what is the same in every replay."""
+    """Return an event as one line without time: its kind, and the parts that are identical in every replay."""
     match event:
         case RequestStart():
             what: Any = [event.turn, event.attempt, event.transition, event.source, event.model]
@@ -171,7 +174,8 @@ def line(event: Event) -> str:
     return f"{type(event).__name__} {shown if len(shown) < 2000 else shown[:2000] + '...'}"
 
 
-# Agents' tools. In a replay they must not run, so each of them can be told from its recording.
+# Tools of the agents. They must not run in a replay, so their results differ from the recorded
+# ones.
 
 
 @tool(read_only=True)
@@ -350,7 +354,7 @@ def _follow_up(folder: Path) -> Outside:
 
 
 def _stopping(kind: type, soon: bool = False) -> Callable[[Path], Outside]:
-    """Stop at the first event of a kind, at once or a little later from another thread."""
+    """Stop at the first event of a kind, immediately or a little later from another thread."""
 
     def outside(folder: Path) -> Outside:
         abort, seen = Abort(), list[Event]()
@@ -748,14 +752,14 @@ def record(names: Sequence[str]) -> None:
 
 
 def replay(name: str, fixture: Path | None = None) -> tuple[list[str], str]:
-    """Replay a scenario with nobody outside; return its events and its trajectory.
+    """Replay a scenario without external input; return its events and its trajectory.
 
     Args:
         name: the scenario.
-        fixture: where its recording is; default its own fixture.
+        fixture: its recording; defaults to its own fixture.
 
     Raises:
-        DivergenceError: the path is not the recorded one.
+        DivergenceError: the path differs from the recorded one.
     """
     from replay import Replayer, load
 

@@ -1,4 +1,4 @@
-"""What the tests of the agent share: a world that ticks, a run to its end, and facts as a tree."""
+"""Shared helpers of the agent tests: a ticking world, a complete run, and facts as a tree."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SESSION = "0" * 32
 
 
 ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
-"""Every tool may run: for tests of other things."""
+"""Allows every tool, for tests of other features."""
 
 
 def options(**changes: Any) -> Options:
-    """Options for tests of other things: every tool may run, and no marks of the cache stand in the bodies."""
+    """Options for tests of other features: every tool may run, and requests have no cache breakpoints."""
     usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "permissions": ANYTHING}
     return Options(**{**usual, "cache": None, **changes})
 
@@ -47,9 +47,10 @@ def ticking_world(
     abort: Abort | None = None,
     **asked: Any,
 ) -> World:
-    """A world whose clock ticks once a look, whose ids count, and whose waits are only noted.
+    """A world whose clock ticks at each read, whose IDs count, and whose waits are only recorded.
 
-    Who answers beside model and tools (`person`, `inbox`, `roots` ...) is as in `LiveAnswers`.
+    The sources of answers besides model and tools (`person`, `inbox`, `roots` ...) are as in
+    `LiveAnswers`.
     """
     clock, ids = itertools.count(1), itertools.count(1)
     noted: list[float] = [] if waits is None else waits
@@ -84,7 +85,7 @@ def events_of(
 ) -> list[Event]:
     """Run the agent to its end and return its events.
 
-    `world` goes to `ticking_world` (`known` names the tools that can run, where `tools` is a function),
+    `world` goes to `ticking_world` (`known` has the tools that can run, if `tools` is a function),
     `changes` go to the options; `on` is called with each event.
     """
 
@@ -112,14 +113,14 @@ def events_of(
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Record]]:
-    """Collect what goes to the sink, at a place in a session."""
+    """Collect the records emitted to the sink, at a place in a session."""
     records: list[Record] = []
     with sink.redirect(records.append), tracing.at(Place(SESSION)):
         yield records
 
 
 def spans(records: Sequence[Record]) -> list[tuple[str, str | None, str | None, str]]:
-    """(name, label, name of the parent, how it ended) of each span, in the order of opening."""
+    """(name, label, name of the parent, status) of each span, in the order of opening."""
     names = {r.span_id: str(r.name) for r in records if isinstance(r, SpanStart)}
     ends = {r.span_id: r.status for r in records if isinstance(r, SpanEnd)}
     return [

@@ -39,7 +39,7 @@ def peek(where: str) -> str:
 
 
 def said(tokens: int, *content: dict[str, Any], **more: Any) -> Reply:
-    """An answer with which the conversation has so many tokens."""
+    """A response with which the conversation has this many tokens."""
     usage = {"input_tokens": tokens - 10, "output_tokens": 10}
     return streamed(message(*content, usage=usage, **more))
 
@@ -52,7 +52,7 @@ def reads(*tokens: int) -> list[Reply]:
 
 
 def talks(*tokens: int) -> list[Reply]:
-    """Answers with so much text that a summary is needed."""
+    """Responses with so much text that a summary is needed."""
     return [
         said(count, THOUGHT, text("z" * 3600), call(f"toolu_{name}", "peek", where=name))
         for count, name in zip(tokens, "abcdef", strict=False)
@@ -63,11 +63,11 @@ SUMMARY = said(2500, text("They looked for the key in a and b, and found nothing
 NO = error(400, "invalid_request_error", text="no")
 DONE = said(300, text("Done."))
 WINDOW_FULL = said(2990, text("So the"), stop_reason="model_context_window_exceeded")
-"""Made by us: no recorded traffic has one."""
+"""Synthetic: no recorded traffic has one."""
 
 
 def _stopped(folder: Path) -> Outside:
-    """Stop when it is asked for what the session remembers."""
+    """Stop when the session's memory is requested."""
     abort = Abort()
 
     def on(event: Event) -> None:
@@ -84,7 +84,7 @@ def _stopped(folder: Path) -> Outside:
 
 
 async def _by_hand(world: World) -> Conversation:
-    """A conversation that was made shorter before it goes on."""
+    """A conversation that was compacted before it continues."""
     said_before = [
         {"role": role, "content": [text(f"{number} " + "z" * 3000)]}
         for number in range(3)

@@ -1,4 +1,4 @@
-"""Scenarios of the loop: hooks and automatic approval. In a replay no hook runs and no classifier is asked."""
+"""Scenarios of the loop: hooks and automatic approval. In a replay no hook runs and no classifier is called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.agent.scenario import Outside, Scenario
 SMALL = "claude-small-1"
 DONE = streamed(message(text("Done.")))
 LIVE = [False]
-"""Whether hooks may run: they must not in a replay."""
+"""Whether hooks may run; they must not in a replay."""
 
 
 @tool(read_only=True)
@@ -36,7 +36,7 @@ def _calls(*calls: dict[str, Any]) -> Reply:
 
 
 def _said(answer: Any) -> Any:
-    """Return a function for a hook that says the same each time, and must not run in a replay."""
+    """Return a hook function with a fixed answer that must not run in a replay."""
 
     def function(payload: Any) -> Any:
         assert LIVE[0], "a hook ran in a replay"
@@ -103,7 +103,7 @@ def _judged(**answer: Any) -> Reply:
 
 
 async def _answers_late(consent: Any) -> Any:
-    """Answer about the last call alone."""
+    """Answer only about the last call."""
     if consent.about["input"] != {"what": "e"}:
         await asyncio.Event().wait()
     return True

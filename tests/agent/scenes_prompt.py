@@ -27,12 +27,12 @@ def search(words: str) -> str:
 
 
 def _unseen() -> str:
-    """Write a section where only the world in force may be asked."""
+    """Write a section that only the current world may produce."""
     raise AssertionError("a section is asked of the world, never of the prompt")
 
 
 def _sections(folder: Path) -> Outside:
-    """Let the tree be the same for the conversation, and the clock go on."""
+    """Keep the tree constant for the conversation, while the clock advances."""
     del folder
     hours = iter(range(9, 20))
     return Outside(
@@ -49,7 +49,7 @@ async def _latched(world: World) -> Conversation:
 
 
 async def _idle(world: World) -> Conversation:
-    """Return a conversation in which something was thought long ago."""
+    """Return a conversation with thinking from long ago."""
     del world
     said = (
         {"role": "user", "content": "Hi"},

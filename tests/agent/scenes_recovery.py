@@ -1,4 +1,4 @@
-"""Scenarios of the loop: failures of the provider, answers that are cut, other models."""
+"""Scenarios of the loop: provider failures, cut responses, fallback models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Scenarios of the loop: sessions that are resumed and forked.
 
-The earlier session is written into a home of the scenario's own, with a fixed id and at fixed instants, so that
-recording the scenario anew changes nothing. In a replay it is not there.
+The earlier session is written into the scenario's own home, with a fixed ID and at fixed instants,
+so that recording the scenario again changes nothing. In a replay it does not exist.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _after(*records: Record) -> Callable[[Path], Outside]:
 
 
 def _told(lane: str, turn: int, *said: str, at: int, content: Sequence[Any] = ()) -> ModelExchange:
-    """A turn of an agent in a lane: what it was told, and what it answered."""
+    """A turn of an agent in a lane: its prompt, and its response."""
     asked = attempt(1, turn, at=T0 + at * SECOND, content=list(content) or None)
     place = Place(EARLIER, "1" * 32, lane, turn)
     body = asked.question.body.replace(b"line 0 of session 1", " ".join(said).encode())

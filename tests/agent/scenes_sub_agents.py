@@ -1,4 +1,4 @@
-"""Scenarios of the loop: agents that start others."""
+"""Scenarios of the loop: agents that start sub-agents."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def priced(*content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stopping(folder: Path) -> Outside:
-    """Stop when both agents work."""
+    """Stop when both agents are running."""
     abort, seen = Abort(), list[Event]()
 
     def on(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Stopping a run: in the middle of a stream, before its tools, among them, while somebody is asked."""
+"""Stopping a run: during a stream, before its tools, while they run, or while a question is pending."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ def outcomes(events: Sequence[Event]) -> list[tuple[str, str]]:
 
 
 def stops(records: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Where the run was stopped, as it was recorded."""
+    """The recorded points at which the run was stopped."""
     asked = [r for r in of_kind(records, WorldExchange) if r.question.kind == "abort"]
     return [(exchange.question.key, exchange.answer) for exchange in asked]
 
 
 def goes_on(talk: Conversation, provider: Provider) -> None:
-    """The stopped conversation is one that the provider takes, with a new prompt."""
+    """The provider accepts the stopped conversation with a new prompt."""
     assert fault([*talk.messages, {"role": "user", "content": "Go on"}]) is None
     result = result_of(events_of(provider, "Go on", conversation=talk))
     assert (result.subtype, result.text) == ("success", "Done.")
 
 
 def test_in_the_middle_of_a_stream() -> None:
-    """What came stays in the conversation, as far as the provider takes it back; the result says so."""
+    """Partial content stays in the conversation as far as the provider accepts it; the result says so."""
     abort, talk = Abort(), Conversation()
     answer = message(
         {"type": "thinking", "thinking": "Hm, well", "signature": "c2lnbmVkIQ=="},
@@ -119,7 +119,7 @@ def test_in_the_middle_of_a_stream() -> None:
 
 
 def test_while_nothing_comes() -> None:
-    """An abort interrupts the wait for the next piece, from another thread; nobody waits for the provider."""
+    """An abort from another thread interrupts the wait for the next chunk."""
     abort, hold, talk = Abort(), threading.Event(), Conversation()
 
     def on(event: Event) -> None:
@@ -135,7 +135,7 @@ def test_while_nothing_comes() -> None:
 
 
 def test_before_the_answer_begins() -> None:
-    """Where nothing came at all, the prompt stays, and the next one follows it."""
+    """If nothing arrived at all, the prompt stays, and the next one follows it."""
     abort, hold, talk = Abort(), threading.Event(), Conversation()
 
     def on(event: Event) -> None:
@@ -155,7 +155,7 @@ def test_before_the_answer_begins() -> None:
 
 
 def test_between_the_answer_and_its_tools() -> None:
-    """No tool begins any more, and each call has an error for a result."""
+    """No tool starts any more, and each call has an error as its result."""
     abort, talk = Abort(), Conversation()
     asking = message(call("a", "write"), call("b", "write"))
 
@@ -180,7 +180,7 @@ def test_between_the_answer_and_its_tools() -> None:
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 def test_among_the_tools(kind: str) -> None:
-    """Tools that run are stopped, those not begun never begin, those that were done keep their results."""
+    """Running tools are stopped, pending ones never start, and finished ones keep their results."""
     abort, talk, stopped = Abort(), Conversation(), threading.Event()
 
     async def wait_in_loop() -> str:
@@ -220,7 +220,7 @@ def test_among_the_tools(kind: str) -> None:
 
 
 def test_a_tool_that_must_not_be_interrupted() -> None:
-    """A tool whose interrupt behaviour is to block runs to its end before the run ends."""
+    """A tool whose interrupt setting is `block` runs to its end before the run ends."""
     abort, talk = Abort(), Conversation()
 
     @tool(interrupt="block")
@@ -238,7 +238,7 @@ def test_a_tool_that_must_not_be_interrupted() -> None:
 
 
 def test_mid_stream_with_a_tool_that_had_begun() -> None:
-    """A call that began while the answer was coming is stopped with it, and has its result."""
+    """A call that started while the response was arriving is stopped with it, and has its result."""
     abort, talk = Abort(), Conversation()
 
     @tool(read_only=True)
@@ -262,7 +262,7 @@ def test_mid_stream_with_a_tool_that_had_begun() -> None:
 
 
 def test_while_a_person_is_asked() -> None:
-    """An abort does not wait for a person; the call is answered as stopped."""
+    """An abort does not wait for a person; the call's result is that it was stopped."""
     abort, talk = Abort(), Conversation()
 
     async def person(consent: Consent) -> bool:
@@ -291,7 +291,7 @@ def test_while_a_person_is_asked() -> None:
 
 
 def test_while_the_loop_waits_for_a_retry() -> None:
-    """An abort interrupts the wait before the next attempt."""
+    """An abort interrupts the backoff before the next attempt."""
     abort = Abort()
     abort_in_wait = [error(529, "overloaded_error"), whole(DONE)]
     with Provider(abort_in_wait) as provider, recorded() as records:
@@ -305,7 +305,7 @@ def test_while_the_loop_waits_for_a_retry() -> None:
 
 
 def test_before_the_request_goes_out() -> None:
-    """A run that is stopped by then asks nothing; the next run, with the abort cleared, goes on."""
+    """A run that is already stopped sends no request; after the abort is cleared, the next run continues."""
     abort, talk = Abort(), Conversation()
     with Provider([streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
@@ -322,7 +322,7 @@ def test_before_the_request_goes_out() -> None:
 
 
 def test_no_call_begins_after_the_abort() -> None:
-    """Neither while a check takes its time, nor between the decision and the run, nor later in a batch."""
+    """Neither during a slow check, nor between the decision and the execution, nor later in a batch."""
     ran: list[str] = []
 
     async def slowly(what: str) -> None:
@@ -358,7 +358,7 @@ def test_no_call_begins_after_the_abort() -> None:
 
 
 def test_while_a_person_in_a_thread_is_asked() -> None:
-    """A plain function that never answers holds up neither the run nor the end of the event loop."""
+    """A sync function that never returns delays neither the run nor the end of the event loop."""
     abort, asked, release = Abort(), threading.Event(), threading.Event()
 
     def person(consent: Consent) -> bool:
@@ -389,7 +389,7 @@ def test_while_a_person_in_a_thread_is_asked() -> None:
 
 
 def test_while_the_world_is_asked() -> None:
-    """What hangs when the turn begins (is a tool there, what was spent) is given up, too."""
+    """A question that hangs at the start of a turn (tool availability, spending) is also cancelled."""
     abort, asked, release = Abort(), threading.Event(), threading.Event()
 
     def hang() -> Any:
@@ -423,7 +423,7 @@ def test_while_the_world_is_asked() -> None:
 
 
 def test_while_a_person_is_asked_about_money() -> None:
-    """Nobody has answered then: it is an abort, and no budget that ended the run."""
+    """The approval is missing because of the abort, so the run does not end at its budget."""
     abort = Abort()
 
     async def person(consent: Consent) -> bool:
@@ -438,7 +438,7 @@ def test_while_a_person_is_asked_about_money() -> None:
 
 
 def test_in_a_task_that_once_swallowed_a_cancellation() -> None:
-    """An abort is told apart from cancellations that the caller has outlived."""
+    """An abort is distinguished from earlier cancellations that the caller suppressed."""
 
     async def stop(provider: Provider) -> Any:
         abort = Abort()
@@ -461,7 +461,7 @@ def test_in_a_task_that_once_swallowed_a_cancellation() -> None:
 
 @pytest.mark.parametrize("point", ["stream", "tools"])
 def test_a_stopped_conversation_resumes_at_the_emulated_provider(point: str) -> None:
-    """`agentobs serve`, as strict as the real provider, takes the conversation and answers."""
+    """`agentobs serve`, as strict as the real provider, accepts the conversation and responds."""
     abort, talk = Abort(), Conversation()
     asking = message(call("a", "look", where="box"), text("and"), call("b", "look", where="bag"))
     kind = TextDelta if point == "stream" else Message

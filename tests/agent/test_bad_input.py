@@ -1,4 +1,4 @@
-"""What hostile or broken models, providers and tools can do to a run: one clear result each, and never a hang."""
+"""Hostile or broken models, providers and tools: each leads to one clear result, and never to a hang."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def done(events: list[Any]) -> list[tuple[str, str]]:
 
 
 def test_fifty_parallel_calls() -> None:
-    """Fifty calls run ten at once, and each has its result in its place."""
+    """Fifty calls run ten at a time, and each has its result in its place."""
     running, most = [0], [0]
 
     @tool(read_only=True)
@@ -63,7 +63,7 @@ def test_fifty_parallel_calls() -> None:
 
 
 def test_doubled_ids() -> None:
-    """Of two calls with one id both have a result, under an id of their own; a repeated call runs once."""
+    """Two calls with the same ID both have a result under unique IDs; a repeated call runs once."""
     ran: list[str] = []
 
     @tool
@@ -89,7 +89,7 @@ def test_doubled_ids() -> None:
 
 
 def test_doubled_ids_of_calls_that_begin_early() -> None:
-    """The same for calls that may begin while the answer is coming."""
+    """The same for calls that may start while the response is arriving."""
     asking = message(call("a", "look", where="box"), call("a", "look", where="bag"))
     with Provider([streamed(asking), streamed(asking), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look])
@@ -115,7 +115,7 @@ def test_doubled_ids_of_calls_that_begin_early() -> None:
     ],
 )
 def test_arguments_of_the_wrong_type(given: Any, outcome: str) -> None:
-    """What fits with a little help is helped, and told so; the rest goes back to the model."""
+    """Convertible arguments are converted and reported; all others are returned to the model as errors."""
     asking = message({**call("a", "count"), "input": given})
     with Provider([whole(asking), whole(DONE)]) as provider:
         events = events_of(provider, tools=[count], stream=False)
@@ -128,7 +128,7 @@ def test_arguments_of_the_wrong_type(given: Any, outcome: str) -> None:
 
 
 def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that never ends is given up at a bound, with an error that says so."""
+    """A stream that never ends is given up at a limit, with an error that says so."""
     monkeypatch.setattr(attempt, "ANSWER_BYTES_MAX", 10_000)
     started = {"type": "message_start", "message": {**DONE, "content": []}}
     block = {"type": "content_block_start", "index": 0, "content_block": text("")}
@@ -145,7 +145,7 @@ def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_takes_too_long() -> None:
-    """A stream of nothing but pings is given up after a time, and asked for again."""
+    """A stream with nothing except pings is given up after a timeout, and the request is retried."""
     pings = tuple(event_bytes({"type": "ping"}) for _ in range(2))
     import threading
 
@@ -158,7 +158,7 @@ def test_an_answer_that_takes_too_long() -> None:
 
 
 def test_a_stream_cut_after_a_call_began() -> None:
-    """The broken answer is a tombstone: its call is stopped and void, and the next answer's call runs."""
+    """The broken response is a tombstone: its call is stopped and void, and the next response's call runs."""
     asking = message(call("a", "look", where="box"), text("So"))
     again = message(call("b", "look", where="bag"))
     replies = [cut_after(asking, 7), streamed(again), streamed(DONE)]
@@ -177,7 +177,7 @@ class Rude(BaseException):
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Rude(), GeneratorExit()])
 @pytest.mark.parametrize("kind", ["async", "thread"])
 def test_a_tool_that_raises_what_is_no_exception(error: BaseException, kind: str) -> None:
-    """It failed, like any other; the run goes on."""
+    """It fails like any other tool, and the run continues."""
 
     async def fall() -> None:
         raise error
@@ -193,7 +193,7 @@ def test_a_tool_that_raises_what_is_no_exception(error: BaseException, kind: str
 
 
 def test_a_tool_that_returns_too_much() -> None:
-    """A result of 100 MB does not go to the model: a part of it does, and how much is missing."""
+    """Of a 100 MB result, the model gets a part and the size of the rest."""
 
     @tool
     def shout() -> str:
@@ -208,7 +208,7 @@ def test_a_tool_that_returns_too_much() -> None:
 
 
 def test_an_exception_of_ours_is_a_result() -> None:
-    """A tool set that cannot be had ends the run with a result that keeps the exception."""
+    """An unavailable tool set ends the run with a result that keeps the exception."""
 
     def tools() -> list[Any]:
         raise LookupError("no such server")
@@ -234,7 +234,7 @@ def test_an_exception_of_ours_is_a_result() -> None:
 
 
 def test_a_refusal_is_an_error() -> None:
-    """A model that refuses has not answered."""
+    """A refusal of the model is not a response."""
     with Provider([streamed(message(text("No."), stop_reason="refusal"))]) as provider:
         result = result_of(events_of(provider))
     assert (result.subtype, result.terminal_reason) == ("error_during_execution", "refusal")
@@ -251,7 +251,7 @@ def test_a_refusal_is_an_error() -> None:
     ],
 )
 def test_what_ended_the_run(status: int, text: str, reason: str) -> None:
-    """An error of the provider is told apart by what can be done about it."""
+    """Provider errors are distinguished by what can be done about them."""
     from .provider import error
 
     talk = Conversation()
@@ -273,7 +273,7 @@ def test_what_ended_the_run(status: int, text: str, reason: str) -> None:
 )
 @pytest.mark.parametrize("send", [whole, streamed])
 def test_a_call_without_id_or_name(block: dict[str, Any], send: Any) -> None:
-    """Such an answer is none; the error says so."""
+    """Such a response is invalid; the error says so."""
     with Provider([send(message(block))]) as provider:
         result = result_of(events_of(provider, tools=[look], stream=send is streamed))
     assert (result.terminal_reason, result.error) == ("model_error", "APIResponseValidationError")
@@ -281,7 +281,7 @@ def test_a_call_without_id_or_name(block: dict[str, Any], send: Any) -> None:
 
 
 def test_input_that_is_nested_deeply() -> None:
-    """A call with absurd input is one invalid call, and the answer around it stands."""
+    """A call with absurd input is one invalid call, and the rest of the response stays."""
     deep = "[" * 900 + "]" * 900
     asking = {**call("a", "look"), "cut_input": '{"where": ' + deep + "}"}
     with Provider([streamed(message(asking)), streamed(DONE)]) as provider:
@@ -290,7 +290,7 @@ def test_input_that_is_nested_deeply() -> None:
 
 
 def test_an_empty_text_is_not_sent_back() -> None:
-    """The provider sends empty texts, and refuses to get them back."""
+    """The provider sends empty texts, but refuses to receive them."""
     asking = message(text(""), call("a", "look", where="box"))
     with Provider([whole(asking), whole(DONE)]) as provider:
         events_of(provider, tools=[look], stream=False)
@@ -298,7 +298,7 @@ def test_an_empty_text_is_not_sent_back() -> None:
 
 
 def test_a_line_without_end() -> None:
-    """A stream that never ends a line is bounded like any other."""
+    """A stream that never ends a line is limited like any other."""
     endless = Sent((b"data: ", b"x" * 10_000_000), headers=STREAM)
     with pytest.MonkeyPatch.context() as patch, Provider([endless]) as provider:
         patch.setattr(attempt, "ANSWER_BYTES_MAX", 1_000_000)
@@ -307,7 +307,7 @@ def test_a_line_without_end() -> None:
 
 
 def test_an_error_of_the_sdk_inside_a_tool() -> None:
-    """Whatever a tool raises is its failure, errors of the SDK that it uses itself included."""
+    """Any exception in a tool is the tool's failure, including errors of an SDK that it uses."""
 
     @tool(read_only=True)
     def verify() -> None:
@@ -321,7 +321,7 @@ def test_an_error_of_the_sdk_inside_a_tool() -> None:
 
 @pytest.mark.parametrize("answer", [None, "yes", 1, Reply(allow="no")])  # type: ignore[arg-type]
 def test_a_person_who_answers_nonsense(answer: Any) -> None:
-    """Whatever is not plainly yes is no."""
+    """Every answer except a plain yes is a no."""
 
     @tool
     def write() -> str:
@@ -339,7 +339,7 @@ def test_a_person_who_answers_nonsense(answer: Any) -> None:
     "error", [SystemExit(), asyncio.CancelledError(), RuntimeError("x" * 10**7)]
 )
 def test_a_person_who_cannot_be_asked(error: BaseException) -> None:
-    """Whatever asking raises, the answer is no, and the run goes on."""
+    """If the approval request raises, the answer is no, and the run continues."""
 
     async def person(_: Any) -> bool:
         raise error
@@ -358,7 +358,7 @@ def test_a_person_who_cannot_be_asked(error: BaseException) -> None:
 
 
 def test_words_that_cannot_be_sent() -> None:
-    """Half of a surrogate pair is replaced, and words that are none are not passed on."""
+    """Lone surrogates are replaced, and empty messages are not passed on."""
     inbox = Inbox()
     inbox.follow_up("  ")
     inbox.follow_up("half \ud83d")

@@ -22,7 +22,7 @@ from .provider import Reply as Sent
 from .scene import events_of, of_kind, recorded, result_of
 
 SONNET = "claude-sonnet-4-6"
-"""A model whose price is known: 3 USD for a million tokens of input, 15 for output."""
+"""A model with a known price: 3 USD per million input tokens, 15 for output."""
 COUNTS = {"input_tokens": 100_000, "output_tokens": 1}
 
 
@@ -33,7 +33,7 @@ def look() -> str:
 
 
 def priced(*content: dict[str, Any]) -> dict[str, Any]:
-    """An answer that costs 0.3000159 dollars."""
+    """A response that costs 0.3000159 dollars."""
     return message(*content, model=SONNET, usage=dict(COUNTS))
 
 
@@ -60,12 +60,12 @@ DONE = priced(text("Done."))
     ],
 )
 def test_limits(budget: Budget, spent: Spent, limit: Limit | None) -> None:
-    """A limit is reached when as much was spent; the narrowest one is told."""
+    """A limit is reached when the spending equals it; the narrowest one is reported."""
     assert reached(budget, spent) == limit
 
 
 def test_the_money_of_an_interaction() -> None:
-    """No call is made, and no tool run, once the money is spent; the result says what it cost."""
+    """No request is sent, and no tool runs, once the budget is spent; the result has the cost."""
     with Provider([streamed(ASKING), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
             provider, tools=[look], model=SONNET, budget=Budget(interaction_usd=Decimal("0.3"))
@@ -83,7 +83,7 @@ def test_the_money_of_an_interaction() -> None:
 
 
 def test_tools_do_not_run_beyond_the_money() -> None:
-    """A call that needs a decision after the money is spent is denied, whatever the mode allows."""
+    """A call that needs a decision after the budget is spent is denied, whatever the mode allows."""
 
     @tool
     def write() -> str:
@@ -99,7 +99,7 @@ def test_tools_do_not_run_beyond_the_money() -> None:
 
 
 def test_the_money_of_a_conversation() -> None:
-    """A session's budget holds across runs of one conversation; another conversation has its own."""
+    """A session's budget applies across runs of one conversation; another conversation has its own."""
     talk, budget = Conversation(), Budget(session_usd=Decimal("0.4"))
     with Provider([streamed(DONE), streamed(DONE), streamed(DONE)]) as provider:
 
@@ -116,7 +116,7 @@ def test_the_money_of_a_conversation() -> None:
 
 
 def test_the_money_of_a_day() -> None:
-    """What was spent today is asked of the world before each call, and kept."""
+    """Today's spending is requested from the world before each LLM request, and recorded."""
     spent = iter([Decimal("0.5"), Decimal("4")])
     with Provider([streamed(ASKING), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
@@ -146,7 +146,7 @@ def test_turns_of_a_conversation() -> None:
 
 
 def test_only_a_warning() -> None:
-    """A budget that only warns tells so once and goes on."""
+    """A budget that only warns reports once and continues."""
     budget = Budget(interaction_usd=Decimal("0.3"), at_limit="warn")
     replies = [streamed(ASKING), streamed(AGAIN), streamed(DONE)]
     with Provider(replies) as provider:
@@ -157,7 +157,7 @@ def test_only_a_warning() -> None:
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_person_decides(allowed: bool) -> None:
-    """A person may let the run go on beyond its budget; nobody there means no."""
+    """A person may let the run continue beyond its budget; without a person the answer is no."""
     seen: list[Consent] = []
 
     def person(consent: Consent) -> bool:
@@ -175,7 +175,7 @@ def test_a_person_decides(allowed: bool) -> None:
 
 
 def test_a_model_without_a_price() -> None:
-    """Money cannot be held then: the run ends before the next call, and does not pretend to know the cost."""
+    """A limit in money cannot be enforced: the run ends before the next request, with an unknown cost."""
     budget = Budget(interaction_usd=Decimal("0.01"))
     with Provider(
         [streamed(message(call("a", "look"))), streamed(message(text("Done.")))]
@@ -189,13 +189,13 @@ def test_a_model_without_a_price() -> None:
 
 @pytest.mark.parametrize("amount", [0.5, Decimal(-1), "1", Decimal("NaN")])
 def test_a_budget_is_exact(amount: Any) -> None:
-    """A limit that is no exact amount of at least zero is refused, with what to write instead."""
+    """A limit that is not an exact amount of at least zero is refused, with a suggested fix."""
     with pytest.raises(UsageError, match=r"Budget\.interaction_usd: a budget of .*Decimal"):
         Budget(interaction_usd=amount)
 
 
 def test_a_runaway_is_a_limit_where_it_is_asked_for() -> None:
-    """Six turns, each dearer than the one before, end the run; without the question they do not."""
+    """Six turns, each more expensive than the previous one, end the run if runaway detection is enabled."""
 
     def turns() -> list[Any]:
         answers = [
@@ -214,7 +214,7 @@ def test_a_runaway_is_a_limit_where_it_is_asked_for() -> None:
 
 
 def test_attempts_that_fail_cost_money_too() -> None:
-    """The budget is looked at before each attempt: broken answers are paid for."""
+    """The budget is checked before each attempt, because broken responses are billed."""
     broken = cut_after(message(text("Hello"), model=SONNET, usage=dict(COUNTS)), 3)
     started = {**COUNTS, "output_tokens": 1}
     pieces = list(broken.pieces)
@@ -228,7 +228,7 @@ def test_attempts_that_fail_cost_money_too() -> None:
 
 
 def test_an_attempt_that_told_nothing_is_a_lower_bound() -> None:
-    """An answer that was cut before it said what it used may have cost something; a refusal costs nothing."""
+    """A response cut before it reported usage may have a cost; a refused request costs nothing."""
     cut = Sent((b": nothing yet\n\n", b""), headers=streamed(DONE).headers, cut=True)
     for first, status in ((cut, "lower_bound"), (error(529, "overloaded_error"), "exact")):
         with Provider([first, streamed(DONE)]) as provider:

@@ -1,4 +1,4 @@
-"""The provider's cache: where its marks go, and what stays so that the prefix stays."""
+"""The provider's cache: placement of breakpoints, and settings that keep the prefix stable."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def result(tool_use_id: str, content: str, **more: Any) -> dict[str, Any]:
 
 
 def test_three_marks_of_which_the_last_one_moves() -> None:
-    """Last tool, last system block, last message: whole bodies; what was marked before is as it was."""
+    """Last tool, last system block, last message: whole bodies; earlier content is unchanged."""
     asked = call("a", "look", where="box")
     with Provider([streamed(message(asked)), DONE]) as provider:
         result_of(events_of(provider, tools=[look], system="Be kind.", cache="5m"))
@@ -79,7 +79,7 @@ def test_three_marks_of_which_the_last_one_moves() -> None:
 
 
 def test_marks_are_the_default_and_can_last_an_hour() -> None:
-    """Nobody has to ask for them; None sends none, and changes no body."""
+    """They are set by default; None sets none, and changes no body."""
     state = begin(Conversation(), "Hello")
     hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     for options, mark in [(Options("m"), MARK), (Options("m", cache="1h"), hour)]:
@@ -90,7 +90,9 @@ def test_marks_are_the_default_and_can_last_an_hour() -> None:
 
 
 def test_the_static_part_has_a_mark_of_its_own() -> None:
-    """Where sections change, what stays ends with one more mark, and the whole system prompt with another."""
+    """If sections change, the static part ends with an additional breakpoint, and the whole system
+    prompt with another.
+    """
     prompt = SystemPrompt(
         default=(Section("a", "Stay."), Section("b", "Go.", volatile=True, reason="it goes"))
     )
@@ -116,7 +118,7 @@ def test_the_static_part_has_a_mark_of_its_own() -> None:
     ],
 )  # fmt: skip
 def test_only_what_can_be_marked_is(messages: list[Any], place: tuple[int, int] | None) -> None:
-    """Thinking and empty text never are: then it is the block before."""
+    """Thinking and empty text never are; the block before is used instead."""
     said = tuple({"role": role, "content": content} for role, content in messages)
     made = request(_state(said), Options("m"), [])["messages"]
     marked = [
@@ -129,7 +131,7 @@ def test_only_what_can_be_marked_is(messages: list[Any], place: tuple[int, int] 
 
 
 def test_many_results_do_not_lose_the_cache() -> None:
-    """The provider looks back 20 blocks: where more came at once, the end of the request before is marked, too."""
+    """The provider looks back 20 blocks; after more new blocks, the end of the previous request is marked as well."""
     ids = [f"t{n}" for n in range(15)]
     said = (
         {"role": "user", "content": "Hello"},
@@ -145,7 +147,7 @@ def test_many_results_do_not_lose_the_cache() -> None:
 
 
 def test_marks_of_the_callers_own_count() -> None:
-    """A zone that has marks gets none of ours, and there are never more than four; automatic ones count as one."""
+    """A zone with breakpoints gets none of ours, and there are never more than four; automatic ones count as one."""
     own = [block(str(n), **MARK) for n in range(3)]
     made = request(begin(Conversation(), "Hello"), Options("m", system=own), [look])
     assert made["system"] == own
@@ -161,7 +163,7 @@ def test_marks_of_the_callers_own_count() -> None:
 
 
 def test_zones_that_stand_in_the_extra_fields_count_and_are_left_alone() -> None:
-    """What `extra` gives is what is sent: its marks count among the four, and ours go where they are of use."""
+    """Fields in `extra` are sent unchanged: their breakpoints count among the four, and ours go elsewhere."""
     own = [block(str(n), **MARK) for n in range(4)]
     told = Options("m", system="S", extra={"system": own})
     made = request(begin(Conversation(), "Hello"), told, [look])
@@ -200,7 +202,9 @@ def test_zones_that_stand_in_the_extra_fields_count_and_are_left_alone() -> None
 def test_what_would_flip_the_prefix_is_latched(
     first: dict[str, Any], second: dict[str, Any], setting: str
 ) -> None:
-    """A change in the middle of a conversation is told once and not taken, until the conversation is unlatched."""
+    """A change in the middle of a conversation is reported once and not applied, until the
+    conversation is unlatched.
+    """
     talk, told = Conversation(), []
     steps = [first, second, second]
     with Provider([DONE] * 3) as provider, recorded() as records:
@@ -220,7 +224,7 @@ def test_what_would_flip_the_prefix_is_latched(
 
 
 def prefix(asked: dict[str, Any], headers: dict[str, str]) -> list[Any]:
-    """Return what the provider's key of a prompt has besides its words."""
+    """Return the parts of the provider's cache key besides the text."""
     names = ("model", "system", "tools", "thinking", "speed")
     mark = [
         m["content"][0].get("cache_control")
@@ -231,7 +235,7 @@ def prefix(asked: dict[str, Any], headers: dict[str, str]) -> list[Any]:
 
 
 def test_what_is_no_part_of_the_prefix_may_change() -> None:
-    """Effort, length and temperature are as the options say, also while something else is held."""
+    """Effort, length and temperature follow the options, even while another setting is latched."""
     talk = Conversation()
     steps: list[dict[str, Any]] = [
         {"thinking": Adaptive("low")},
@@ -250,7 +254,7 @@ def test_what_is_no_part_of_the_prefix_may_change() -> None:
 
 
 def test_tools_keep_their_order() -> None:
-    """What the model was told of stays where it was; new tools come behind, those that may be missing last."""
+    """Known tools keep their position; new tools follow, optional ones last."""
     is_there = [True]
     maybe = tool(available=lambda: is_there[0], optional=True, name="maybe")(lambda: "x")
     other = tool(name="other")(lambda: "x")
@@ -275,7 +279,7 @@ def test_tools_keep_their_order() -> None:
 def test_a_recording_with_marks_stays_small_and_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mark moves with each request; a fixture holds the history once all the same."""
+    """The breakpoint moves with each request; a fixture still holds the history only once."""
     from agentobs.recording.journal.home import open_home
     from agentobs.recording.journal.segments import segment_ids
     from agentobs.recording.vault.vault import read_session

@@ -1,4 +1,4 @@
-"""Automatic approval: a classifier that answers beside a person, or where there is none."""
+"""Automatic approval: a classifier that answers in addition to a person, or in place of one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def says(behaviour: Any, reason: Any = "So it is.") -> Reply:
 
 
 def held(reply: Reply) -> tuple[Reply, threading.Event]:
-    """The same reply, which does not end before it is let go."""
+    """The same reply, which does not end before it is released."""
     hold = threading.Event()
     return Reply(reply.pieces, hold=hold), hold
 
@@ -71,7 +71,7 @@ def outcomes(events: list[Any]) -> list[str]:
 
 
 class Person:
-    """Somebody who answers when the provider was asked so often, or never; notes whether they were cut short."""
+    """A person who answers after a number of requests, or never; records whether the prompt was cancelled."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Person:
     ) -> None:
         self.provider, self.answer, self.after = provider, answer, after
         self.heard = heard or threading.Event()
-        """Set when they were asked."""
+        """Set when the person was asked."""
         self.asked, self.withdrawn = list[Consent](), 0
 
     async def __call__(self, consent: Consent) -> Any:
@@ -100,7 +100,7 @@ class Person:
 
 
 def test_the_classifier_is_first_and_allows() -> None:
-    """Its answer decides and is recorded with its name; the person's question is withdrawn; its request counts."""
+    """Its answer decides and is recorded with its name; the person's prompt is withdrawn; its request counts."""
     reply, hold = held(says("allow"))
     with Provider([writes("a"), reply, DONE]) as provider, recorded() as records:
         person = Person(provider, heard=hold)
@@ -122,7 +122,7 @@ def test_the_classifier_is_first_and_allows() -> None:
 
 
 def test_the_person_is_first() -> None:
-    """The classifier's request is ended, and its answer is nobody's; what it used counts as far as it is known."""
+    """The classifier's request is cancelled without an answer; its usage counts as far as it is known."""
     reply, hold = held(says("deny"))
     with Provider([writes("a"), reply, DONE]) as provider, recorded() as records:
         person = Person(provider, Said(True, "session"), after=2)
@@ -139,7 +139,7 @@ def test_the_person_is_first() -> None:
 
 
 def test_a_plain_person_who_does_not_answer_is_asked_once() -> None:
-    """The classifier is faster each time: one thread hangs, and asking goes on to work, however often."""
+    """The classifier is faster each time: a single thread hangs, and further approvals still work."""
     let_go, asked = threading.Event(), list[Consent]()
 
     def person(consent: Consent) -> bool:
@@ -159,7 +159,7 @@ def test_a_plain_person_who_does_not_answer_is_asked_once() -> None:
 
 
 def test_the_classifier_denies_and_the_model_hears_why() -> None:
-    """With nobody else there it decides alone."""
+    """Without a person it decides alone."""
     with Provider([writes("a"), says("deny", "It is rude."), DONE]) as provider:
         events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "classifier")]
@@ -185,7 +185,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("reply", FAILURES)
 def test_a_classifier_that_fails_has_not_answered(reply: Reply) -> None:
-    """It fails closed: nobody to ask means no."""
+    """It fails closed: without a person, the answer is no."""
     with Provider([writes("a"), reply, DONE]) as provider:
         events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "nobody")]
@@ -203,7 +203,7 @@ def test_where_it_fails_the_person_decides() -> None:
 
 
 def test_where_asking_the_person_fails_the_classifier_decides() -> None:
-    """A prompt that breaks is no answer either."""
+    """A broken prompt is not an answer either."""
     with Provider([writes("a"), says("allow"), DONE]) as provider:
         person = Person(provider, RuntimeError("no terminal"))
         events = played(
@@ -213,7 +213,7 @@ def test_where_asking_the_person_fails_the_classifier_decides() -> None:
 
 
 def test_a_classifier_that_takes_too_long() -> None:
-    """After its time it has given no answer."""
+    """After its timeout it has given no answer."""
     reply, hold = held(says("allow"))
     with Provider([writes("a"), reply, DONE]) as provider:
         events = played(
@@ -227,7 +227,7 @@ def test_a_classifier_that_takes_too_long() -> None:
 
 
 def test_a_call_that_is_too_long_is_not_judged() -> None:
-    """What would be cut could be what matters."""
+    """The part cut off could matter."""
     with Provider([writes("a", what="x" * CALL_CHARS_MAX), DONE]) as provider:
         events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "nobody")]
@@ -235,7 +235,7 @@ def test_a_call_that_is_too_long_is_not_judged() -> None:
 
 
 def test_three_denials_in_a_row_escalate() -> None:
-    """From then on the person alone is asked; where there is none, it is denied."""
+    """From then on only a person may approve; without a person, the call is denied."""
     denied = [reply for at in range(3) for reply in (writes(f"c{at}"), says("deny"))]
     with Provider([*denied, writes("d"), writes("e"), DONE]) as provider:
         talk = Conversation()
@@ -246,7 +246,7 @@ def test_three_denials_in_a_row_escalate() -> None:
 
 
 def test_only_its_own_denials_are_counted() -> None:
-    """What a person denies says nothing about the classifier; what it allows ends a row."""
+    """A person's denials do not count; an approval by the classifier ends the sequence."""
     answers = [
         ("deny", "classifier", Denials(1, 1)),
         ("deny", "person", Denials(1, 1)),
@@ -268,12 +268,12 @@ def test_only_its_own_denials_are_counted() -> None:
 
 @given(st.none() | st.booleans() | st.text() | st.dictionaries(st.text(), st.text()))
 def test_counting_never_fails(answer: Any) -> None:
-    """Whatever the world answers."""
+    """For every answer of the world."""
     assert Denials(1, 2).after(answer).in_all >= 2
 
 
 def test_what_a_rule_asks_about_is_a_persons_to_answer() -> None:
-    """The classifier is not even asked."""
+    """The classifier is not called at all."""
     rules = Permissions(rules=(Rule.parse("write", "ask", "user"),))
     with Provider([writes("a"), DONE]) as provider:
         person = Person(provider, True)
@@ -285,7 +285,7 @@ def test_what_a_rule_asks_about_is_a_persons_to_answer() -> None:
 
 
 def test_what_a_hook_asks_about_is_a_persons_to_answer() -> None:
-    """A hook that wants somebody asked does not want a model asked."""
+    """A hook that requires approval requires a person, not a model."""
     hooks = table([Hook("pre_tool_use", lambda told: {"decision": "ask"})])
     allowed = Permissions(rules=(Rule.parse("write", "allow", "user"),))
     with Provider([writes("a"), DONE]) as provider:
@@ -296,7 +296,7 @@ def test_what_a_hook_asks_about_is_a_persons_to_answer() -> None:
 
 
 def test_money_is_a_persons_to_spend() -> None:
-    """Whether a run may go beyond its budget no classifier decides."""
+    """A classifier cannot approve exceeding a budget."""
 
     async def classify(question: WorldQuestion) -> Any:
         raise AssertionError("it was asked")
@@ -307,7 +307,7 @@ def test_money_is_a_persons_to_spend() -> None:
 
 
 def test_an_abort_ends_both() -> None:
-    """Neither is waited for when the run is stopped."""
+    """Both are cancelled when the run is stopped."""
     abort = Abort()
     reply, hold = held(says("allow"))
     with Provider([writes("a"), reply]) as provider:
@@ -336,6 +336,6 @@ def test_an_abort_ends_both() -> None:
     "wrong", [{"model": ""}, {"instructions": " "}, {"timeout_s": 0}, {"timeout_s": float("inf")}]
 )
 def test_a_classifier_that_could_never_answer(wrong: dict[str, Any]) -> None:
-    """The error comes when it is made."""
+    """The error is raised when it is created."""
     with pytest.raises(UsageError):
         Classifier(**{"model": SMALL, **wrong})

@@ -1,4 +1,4 @@
-"""Dispatch: which tool calls run together, and what becomes of each."""
+"""Dispatch: which tool calls run in parallel, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ran(events: Sequence[Step]) -> list[tuple[ToolQuestion, ToolAnswer]]:
 
 
 def test_a_batch_overlaps_and_keeps_its_order() -> None:
-    """Read-only calls wait for each other inside, which only works together; the last to start ends first."""
+    """Read-only calls wait for each other inside, which requires parallel execution; the last to start ends first."""
     both = threading.Barrier(2)
     second_is_done = threading.Event()
 
@@ -77,7 +77,7 @@ def test_a_batch_overlaps_and_keeps_its_order() -> None:
 
 
 def test_calls_that_change_something_run_one_after_the_other() -> None:
-    """No two calls of tools that are not read-only are ever open at once, and they start in order."""
+    """No two calls of writing tools ever overlap, and they start in order."""
     trail: list[str] = []
 
     @tool
@@ -108,7 +108,7 @@ def test_no_more_than_ten_run_at_once() -> None:
 
 
 def test_context_reaches_tools() -> None:
-    """Context variables reach plain functions in their thread; the place there is inside the tool's span."""
+    """Context variables reach sync functions in their thread; the place there is inside the tool's span."""
     variable = contextvars.ContextVar("variable", default="unset")
     places: list[Place | None] = []
 
@@ -130,7 +130,7 @@ def test_context_reaches_tools() -> None:
 
 
 def test_a_name_that_is_no_label_is_not_told() -> None:
-    """A tool name that might hold content is no label of its span: the recorder makes a digest of it."""
+    """A tool name that might contain content is not a label of its span: the recorder replaces it with a digest."""
     with recorded() as records:
         done(asked("what the user said"), [])
     [start] = [record for record in records if isinstance(record, SpanStart)]
@@ -141,11 +141,11 @@ def test_a_name_that_is_no_label_is_not_told() -> None:
 
 
 class Differs(anthropic.AnthropicError, ReplaySays):
-    """Stands for a replay that differs from its recording."""
+    """Simulates a replay that differs from its recording."""
 
 
 def test_what_is_not_the_tools_fault_stops_the_batch() -> None:
-    """An error that is nobody's failure leaves the dispatch as it is, after its neighbours were stopped."""
+    """A divergence propagates unchanged out of the dispatch, after the parallel calls were stopped."""
 
     @tool(read_only=True)
     async def wait() -> None:
@@ -188,7 +188,7 @@ def test_a_place_carries_the_session() -> None:
 
 
 def test_safety_is_decided_for_each_call() -> None:
-    """A tool says of each call whether it may run beside others; whatever is not plainly yes is no."""
+    """A tool decides for each call whether it may run in parallel; every result except a plain yes is no."""
     trail: list[str] = []
 
     def is_safe(arguments: dict[str, Any]) -> bool:
@@ -207,7 +207,7 @@ def test_safety_is_decided_for_each_call() -> None:
 
 
 def test_a_failing_shell_stops_its_siblings() -> None:
-    """Where a call of a shell-like tool fails, those beside it are stopped; a failing reader stops nobody."""
+    """If a call of a shell-like tool fails, parallel calls are stopped; a failing reader stops none."""
     begun = asyncio.Event()
 
     @tool(tool_class="shell", concurrent=True)
@@ -235,7 +235,7 @@ def test_a_failing_shell_stops_its_siblings() -> None:
 
 
 def test_an_alias_finds_its_tool() -> None:
-    """A tool that was renamed still runs under its former name, which is the one that is recorded."""
+    """A renamed tool still runs under its former name, which is recorded."""
 
     @tool(name="find_order", aliases=("lookup_order",))
     def find() -> str:

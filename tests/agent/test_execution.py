@@ -1,4 +1,4 @@
-"""Execution: whatever a tool does, its call gets one clear answer of bounded size, and nothing hangs."""
+"""Tool execution: every call gets one clear result of limited size, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def failed(text: str, **more: Any) -> ToolAnswer:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """Held until the test ends: a plain function that waits for it never returns before."""
+    """Held until the test ends: a sync function that waits for it does not return before."""
     held = threading.Event()
     yield held
     held.set()
 
 
 def test_a_tool_that_does_not_exist() -> None:
-    """An unknown tool is answered with the names that there are; a former name is known."""
+    """The result for an unknown tool lists the available names; a former name is known."""
 
     @tool(aliases=["peek"])
     def look() -> str:
@@ -63,7 +63,7 @@ def test_a_tool_that_does_not_exist() -> None:
 
 
 def test_input_that_does_not_fit() -> None:
-    """Invalid input is answered with what to mend, and the function is not called."""
+    """The result for invalid input says what to fix, and the function is not called."""
 
     @tool
     def look(where: str) -> None:
@@ -83,7 +83,7 @@ def test_input_that_does_not_fit() -> None:
 
 
 def test_plain_and_async_functions_answer_alike() -> None:
-    """Functions, methods, partial calls, callable objects and generators, plain and async, all answer."""
+    """Functions, methods, partials, callable objects and generators, sync and async, all return results."""
 
     @tool
     def plain() -> list[int]:
@@ -131,7 +131,7 @@ def test_plain_and_async_functions_answer_alike() -> None:
 
 
 def test_an_endless_generator_is_read_so_far() -> None:
-    """An async generator that never ends gives its first items."""
+    """An endless async generator yields its first items."""
 
     @tool
     async def count() -> AsyncIterator[int]:
@@ -176,7 +176,7 @@ RAISED = [
 def test_whatever_a_tool_raises_is_its_answer(
     error: BaseException, text: str, is_async: bool
 ) -> None:
-    """An exception of any kind becomes one failed answer that names it, and the event loop lives on."""
+    """An exception of any kind becomes one failed result that names it, and the event loop survives."""
 
     def look() -> None:
         raise error
@@ -194,7 +194,7 @@ def test_whatever_a_tool_raises_is_its_answer(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_long_error_is_bounded(is_async: bool) -> None:
-    """Of an exception with 10 MB of text the model sees the ends; the whole is kept like a result."""
+    """Of an exception with 10 MB of text the model sees the ends; the full text is stored like a result."""
     kept: list[str] = []
 
     def keep(tool_use_id: str, text: str) -> str:
@@ -217,12 +217,12 @@ def test_a_long_error_is_bounded(is_async: bool) -> None:
 
 
 class Differs(anthropic.AnthropicError, ReplaySays):
-    """Stands for a replay that differs from its recording."""
+    """Simulates a replay that differs from its recording."""
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_divergence_is_not_the_tools_failure(is_async: bool) -> None:
-    """A replay that differs leaves as it is, and no retry is made."""
+    """A divergence propagates unchanged, and there is no retry."""
     begun: list[int] = []
 
     def ask() -> None:
@@ -238,7 +238,7 @@ def test_a_divergence_is_not_the_tools_failure(is_async: bool) -> None:
 
 
 def test_a_tool_that_is_too_slow(gate: threading.Event) -> None:
-    """A call is given up after its time; a plain function may go on, and the model is told so."""
+    """A call is abandoned after its timeout; a sync function may continue, and the model is told so."""
 
     @tool(timeout_s=0.01)
     async def wait() -> None:
@@ -265,7 +265,7 @@ def test_a_tool_that_is_too_slow(gate: threading.Event) -> None:
 
 
 def test_a_tool_that_will_not_be_cancelled_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An async tool that holds on to its work when it is cancelled does not hold up its answer."""
+    """An async tool that ignores cancellation does not delay its result."""
     monkeypatch.setattr(tool_runner, "CLEAN_UP_S", 0.01)
     held = asyncio.Event()
 
@@ -288,7 +288,7 @@ def test_a_tool_that_will_not_be_cancelled_is_left(monkeypatch: pytest.MonkeyPat
 def test_threads_that_never_return_are_few(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many calls that were given up may be at work; then a call fails at once, until some have ended."""
+    """The number of abandoned calls is limited; beyond it a call fails immediately, until some have ended."""
     monkeypatch.setattr(daemon_threads, "LEFT_MAX", 3)
 
     @tool(timeout_s=0.01)
@@ -297,7 +297,7 @@ def test_threads_that_never_return_are_few(
 
     async def ask() -> list[str]:
         live = live_tools([hang])
-        while daemon_threads._Work.left:  # those of other tests
+        while daemon_threads._Work.left:  # from other tests
             await asyncio.sleep(0.001)
         outcomes = [(await live.run_tool(asked("hang"))).outcome for _ in range(4)]
         gate.set()
@@ -309,7 +309,7 @@ def test_threads_that_never_return_are_few(
 
 
 def test_a_forked_process_has_threads_of_its_own() -> None:
-    """Threads do not survive a fork: the child's first call does not wait for one that stayed behind."""
+    """Threads do not survive a fork: the child's first call does not wait for a thread of the parent."""
     script = """
 import asyncio, os, sys
 from agentobs.agent.execution.daemon_threads import in_thread
@@ -327,7 +327,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_context_reaches_plain_functions() -> None:
-    """A plain function in its thread sees the caller's context variables; what it sets stays its own."""
+    """A sync function in its thread sees the caller's context variables; its own changes stay local."""
     variable = contextvars.ContextVar("variable", default="unset")
 
     @tool
@@ -346,7 +346,7 @@ def test_context_reaches_plain_functions() -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_failures_and_timeouts_are_tried_again(is_async: bool, gate: threading.Event) -> None:
-    """A tool that allows retries is begun again after a failure or a timeout, each time with the same input."""
+    """A tool that allows retries is run again after a failure or a timeout, each time with the same input."""
     seen: list[Any] = []
 
     def flaky(data: Any) -> str:
@@ -379,7 +379,7 @@ def test_failures_and_timeouts_are_tried_again(is_async: bool, gate: threading.E
 
 
 def test_only_failures_are_tried_again() -> None:
-    """Input that does not fit is answered once, and so is every call of a tool that allows no retries."""
+    """Invalid input is not retried, nor is any call of a tool that allows no retries."""
     begun: list[int] = []
 
     @tool(retries=5)
@@ -396,7 +396,7 @@ def test_only_failures_are_tried_again() -> None:
 
 
 def test_a_tool_that_needs_a_person_fails_at_once_where_there_is_none() -> None:
-    """Nobody to answer: the tool is not begun, and the model is told to go on without it."""
+    """The tool is not started, and the model is told to continue without it."""
 
     @tool(needs_person=True)
     def confirm() -> str:
@@ -411,7 +411,7 @@ def test_a_tool_that_needs_a_person_fails_at_once_where_there_is_none() -> None:
 def stopped(
     made: Tool, begun: asyncio.Event | threading.Event, then: Callable[[], None] = lambda: None
 ) -> ToolAnswer:
-    """Stop a call as soon as it has begun, then call something, and return its answer."""
+    """Stop a call as soon as it has started, then call `then`, and return the result."""
 
     async def ask() -> ToolAnswer:
         live = live_tools([made])
@@ -427,7 +427,7 @@ def stopped(
 
 
 def test_a_call_that_runs_is_stopped(gate: threading.Event) -> None:
-    """An async tool is cancelled and may clean up; a thread is left behind and the answer comes at once."""
+    """An async tool is cancelled and may clean up; a thread is abandoned and the result arrives immediately."""
     trail: list[str] = []
     begun, begun_thread = asyncio.Event(), threading.Event()
 
@@ -455,7 +455,7 @@ def test_a_call_that_runs_is_stopped(gate: threading.Event) -> None:
 
 
 def test_a_call_that_blocks_an_abort_is_waited_for(gate: threading.Event) -> None:
-    """A tool that must not be interrupted ends in its own time, and its own answer stands."""
+    """A tool that must not be interrupted finishes, and its own result is used."""
     begun, begun_thread, go_on = asyncio.Event(), threading.Event(), asyncio.Event()
 
     @tool(interrupt="block")
@@ -476,7 +476,7 @@ def test_a_call_that_blocks_an_abort_is_waited_for(gate: threading.Event) -> Non
 
 @pytest.mark.parametrize("interrupt", ["cancel", "block"])
 def test_a_call_that_was_stopped_before_it_began_is_not_run(interrupt: Any) -> None:
-    """A stop that comes first is remembered for its call, for that call alone, and once."""
+    """An early stop is remembered for its call only, and once."""
 
     @tool(interrupt=interrupt)
     def look() -> str:
@@ -499,7 +499,7 @@ def test_a_call_that_was_stopped_before_it_began_is_not_run(interrupt: Any) -> N
 
 
 def test_a_call_may_be_stopped_from_any_thread() -> None:
-    """A stop from another thread wakes the event loop; one that comes too late changes nothing."""
+    """A stop from another thread wakes the event loop; a late stop has no effect."""
 
     @tool(timeout_s=None)
     async def wait() -> None:
@@ -512,7 +512,7 @@ def test_a_call_may_be_stopped_from_any_thread() -> None:
 
 
 def test_cancelling_the_caller_cancels_the_tool() -> None:
-    """A caller that is cancelled leaves as cancelled, after the tool has cleaned up."""
+    """A cancelled caller ends as cancelled, after the tool has cleaned up."""
     trail: list[str] = []
 
     async def ask() -> None:
@@ -545,7 +545,7 @@ def complaint(made: Tool, **value: Any) -> str | None:
 
 
 def test_a_check_complains_in_its_own_words(gate: threading.Event) -> None:
-    """A check takes the arguments that it names, with their defaults, plain or async; its text is the complaint."""
+    """A check receives the arguments that it names, with their defaults, sync or async; its text is the complaint."""
 
     def no_dots(path: str) -> str | None:
         return "path: must not hold two dots" if ".." in path else None
@@ -570,7 +570,7 @@ def test_a_check_complains_in_its_own_words(gate: threading.Event) -> None:
 
 
 def test_a_check_that_fails_is_a_complaint(gate: threading.Event) -> None:
-    """A check that raises, hangs, or returns what is no text refuses the call; a divergence leaves."""
+    """A check that raises, hangs, or returns a non-string refuses the call; a divergence propagates."""
 
     def look(path: str) -> None: ...
 
@@ -603,7 +603,7 @@ def test_a_check_that_fails_is_a_complaint(gate: threading.Event) -> None:
 
 
 def test_a_long_result_is_kept_under_its_calls_id() -> None:
-    """What is too long goes to `keep` with the id of the call, in the caller's context."""
+    """A result that is too long goes to `keep` with the ID of the call, in the caller's context."""
     variable = contextvars.ContextVar("variable", default="unset")
     kept: list[tuple[str, str, str]] = []
 
@@ -628,7 +628,7 @@ def test_a_long_result_is_kept_under_its_calls_id() -> None:
 
 
 def test_a_result_that_cannot_be_kept_is_cut() -> None:
-    """Where keeping fails the agent goes on with a cut result, and people are told once."""
+    """If storing fails, the agent continues with a cut result, and the user is warned once."""
 
     def keep(tool_use_id: str, text: str) -> str:
         raise OSError("no space left")
@@ -645,7 +645,7 @@ def test_a_result_that_cannot_be_kept_is_cut() -> None:
 
 
 def test_nothing_is_kept_of_a_call_that_was_given_up(gate: threading.Event) -> None:
-    """A result that comes after the call was given up is dropped: nobody would know of its file."""
+    """A result that arrives after the call was abandoned is dropped, because nothing would refer to its file."""
     kept: list[str] = []
     ended = threading.Event()
 
@@ -672,7 +672,7 @@ def test_nothing_is_kept_of_a_call_that_was_given_up(gate: threading.Event) -> N
 
 
 def test_tools_that_cannot_stand_together_are_refused() -> None:
-    """Two tools of one name are the author's mistake, found before anything runs."""
+    """Two tools with one name are the author's mistake, found before anything runs."""
     with pytest.raises(UsageError, match="is already that of the tool look"):
         LiveTools([tool(name="look")(nothing), tool(name="look")(nothing)], None, False)
 
@@ -681,7 +681,7 @@ def nothing() -> None: ...
 
 
 def test_a_tool_that_prints_100_mb() -> None:
-    """What a tool prints goes where it prints it, and its answer is what it returns."""
+    """Printed output goes to its destination, and the result is the return value."""
 
     @tool
     def talk() -> str:
@@ -704,7 +704,7 @@ class Wide:
     ids=["str", "bytes", "repr"],
 )
 def test_a_result_of_100_mb(make: Callable[[], object], most_mb: int) -> None:
-    """Of 100 MB the model sees 50,000 characters; only bytes are copied once, to be text."""
+    """Of 100 MB the model sees 50,000 characters; only bytes are copied once, to become text."""
     tracemalloc.start()
     try:
         found = answer(asked("wide"), tool(name="wide")(make))
@@ -717,7 +717,7 @@ def test_a_result_of_100_mb(make: Callable[[], object], most_mb: int) -> None:
 
 
 def test_the_interpreter_ends_though_a_tool_never_does() -> None:
-    """Neither the event loop nor the interpreter waits for a plain function that never returns."""
+    """Neither the event loop nor the interpreter waits for a sync function that never returns."""
     script = """
 import asyncio, threading
 from agentobs.agent.execution.tool_runner import live_tools

@@ -1,4 +1,4 @@
-"""Hooks in the loop: when they are fired, and what their answers do to what the agent does."""
+"""Hooks in the loop: when they run, and the effects of their answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from .scene import (
 
 DONE = message(text("Done."))
 Answers = Mapping[str, Any]
-"""What hooks answer, by name: a value, or a function of what they are asked."""
+"""The answers of hooks by name: a value, or a function of the payload."""
 
 
 @tool(read_only=True)
@@ -70,7 +70,7 @@ def hook(event: HookEvent, name: str, **more: Any) -> Hook:
 
 
 class Asked:
-    """Answers for hooks as a test says, and keeps what they were asked."""
+    """Scripted answers for hooks; keeps their payloads."""
 
     def __init__(self, answers: Answers) -> None:
         self.answers, self.seen = answers, list[Json]()
@@ -88,14 +88,14 @@ class Asked:
 def hooked(
     provider: Provider, hooks: list[Hook], answers: Answers, **more: Any
 ) -> tuple[list[Event], Asked]:
-    """Run an agent with hooks, and return its events and what the hooks were asked."""
+    """Run an agent with hooks; return its events and the hooks' payloads."""
     asked = Asked(answers)
     world = {"hooks": asked, **more.pop("world", {})}
     return events_of(provider, hooks=table(hooks), world=world, **more), asked
 
 
 def results_in(request: Json) -> list[tuple[str, Any]]:
-    """The results in the last message of a request: id and content."""
+    """The results in the last message of a request: ID and content."""
     blocks = request["messages"][-1]["content"]
     return [(b["tool_use_id"], b["content"]) for b in blocks if b["type"] == "tool_result"]
 
@@ -134,7 +134,7 @@ def test_a_veto_blocks_a_call() -> None:
 
 
 def test_one_veto_among_many_blocks() -> None:
-    """Whatever the others say, one veto is enough."""
+    """One veto is enough, whatever the others answer."""
     hooks = [hook("pre_tool_use", name) for name in ("yes", "no", "crash")]
     answers = {
         "yes": {"decision": "allow"},
@@ -152,7 +152,7 @@ def test_one_veto_among_many_blocks() -> None:
 
 
 def test_a_hook_changes_the_input() -> None:
-    """What runs is the changed input; the conversation keeps what the model asked for."""
+    """The changed input is executed; the conversation keeps the model's input."""
     changing = hook("pre_tool_use", "change")
     with Provider([streamed(WRITES), streamed(DONE)]) as provider, recorded() as records:
         answers = {"change": {"input": {"what": "y"}}}
@@ -165,7 +165,7 @@ def test_a_hook_changes_the_input() -> None:
 
 
 def test_the_changed_input_is_what_is_decided_on() -> None:
-    """A rule that denies the changed input denies the call, and an input that does not fit is invalid."""
+    """A rule that denies the changed input denies the call, and a changed input may be invalid."""
     denying = Permissions(
         mode="bypassPermissions",
         bypass_confirmed=True,
@@ -193,7 +193,7 @@ DENYING = Permissions(mode="default", rules=(Rule.parse("write", "deny", "user")
 def test_a_hook_stands_for_a_person_where_no_rule_wants_one(
     event: HookEvent, permissions: Permissions, outcome: str
 ) -> None:
-    """It may allow what nobody has decided on, and never what a rule denies or wants a person to be asked about."""
+    """It may allow undecided calls, but never a call that a rule denies or for which it requires a person."""
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
         answers = {"allow": {"decision": "allow"}}
         events, _ = hooked(
@@ -203,7 +203,7 @@ def test_a_hook_stands_for_a_person_where_no_rule_wants_one(
 
 
 def test_a_hook_wants_a_person_to_be_asked() -> None:
-    """A call that would run is asked about, and runs when the person says so."""
+    """An otherwise allowed call needs approval, and runs when the person approves."""
     people: list[Any] = []
 
     def person(consent: Any) -> Reply:
@@ -218,7 +218,7 @@ def test_a_hook_wants_a_person_to_be_asked() -> None:
 
 
 def test_where_nobody_is_asked_a_hook_cannot_ask() -> None:
-    """In the mode `dontAsk` a call that a hook wants a person to be asked about is denied, and nobody is asked."""
+    """In the mode `dontAsk` a call for which a hook requires approval is denied without a prompt."""
     rules = (Rule.parse("write", "allow", "user"),)
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
         hooks, answers = [hook("pre_tool_use", "ask")], {"ask": {"decision": "ask"}}
@@ -234,7 +234,7 @@ def test_where_nobody_is_asked_a_hook_cannot_ask() -> None:
 
 
 def test_denials_and_waits_are_told_to_hooks() -> None:
-    """A hook of notification hears that a person is asked, one of denials that the call does not run."""
+    """Notification hooks run when approval is requested, denial hooks when a call is denied."""
     hooks = [hook("notification", "ring"), hook("permission_denied", "note", when="write")]
     answers = {"ring": {}, "note": {"context": "Ask for less."}}
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
@@ -251,7 +251,7 @@ def test_denials_and_waits_are_told_to_hooks() -> None:
 
 
 def test_a_hook_changes_the_output() -> None:
-    """The model sees the changed output; what came stands beside it in the event."""
+    """The model sees the changed output; the event also has the original."""
     hooks = [hook("post_tool_use", "mask", when="write")]
     answers = {"mask": {"output": "wrote ***", "context": "It was masked."}}
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
@@ -264,7 +264,7 @@ def test_a_hook_changes_the_output() -> None:
 
 
 def test_a_hook_objects_to_a_result() -> None:
-    """The result stays, and the model is told of the objection behind all results."""
+    """The result stays, and the model is told of the objection after all results."""
     hooks = [hook("post_tool_use", "lint")]
     answers = {"lint": {"outcome": "blocking", "reason": "Two spaces."}}
     with Provider([streamed(WRITES), streamed(DONE)]) as provider:
@@ -274,7 +274,7 @@ def test_a_hook_objects_to_a_result() -> None:
 
 
 def test_failures_have_hooks_of_their_own() -> None:
-    """A failed call fires the hooks for failures, and not those for results."""
+    """A failed call runs the hooks for failures, and not those for results."""
 
     @tool(read_only=True)
     def fall() -> str:
@@ -290,7 +290,7 @@ def test_failures_have_hooks_of_their_own() -> None:
 
 
 def test_a_call_with_hooks_does_not_begin_early() -> None:
-    """A reader that hooks want to see waits for the whole answer, one beside it as well; others begin early."""
+    """A reader with hooks waits for the whole response, as do calls next to it; others start early."""
     for when, early in (("look(box)", []), ("look(attic)", ["a", "b"])):
         guard = Hook("pre_tool_use", lambda payload: None, name="guard", when=when)
         with Provider([streamed(LOOKS), streamed(DONE)]) as provider:
@@ -307,7 +307,7 @@ def searching(where: str) -> str:
 
 
 def test_once_is_once_in_a_conversation() -> None:
-    """Of two calls beside each other the first takes it, and a later run of the conversation does not."""
+    """Of two parallel calls the first gets it, and a later run of the conversation does not run it again."""
     hooks = [hook("post_tool_use", "first", once=True)]
     again = message(call("c", "look", where="box"))
     talk, seen = Conversation(), list[list[str]]()
@@ -319,7 +319,7 @@ def test_once_is_once_in_a_conversation() -> None:
 
 
 def test_a_hook_refuses_a_prompt() -> None:
-    """The model is not asked, nothing enters the conversation, and the result says what ended it."""
+    """No request is sent, nothing enters the conversation, and the result says what ended it."""
     talk = Conversation()
     with Provider([]) as provider:
         events, asked = hooked(
@@ -334,7 +334,7 @@ def test_a_hook_refuses_a_prompt() -> None:
 
 
 def test_hooks_add_to_a_prompt() -> None:
-    """What hooks of the beginning and of the prompt say follows it; the beginning comes once a conversation."""
+    """Context from start and prompt hooks follows the prompt; start hooks run once per conversation."""
     hooks = [hook("session_start", "begin"), hook("user_prompt_submit", "date")]
     answers = {"begin": {"context": "Be brief."}, "date": {"context": "It is Sunday."}}
     talk = Conversation()
@@ -346,7 +346,7 @@ def test_hooks_add_to_a_prompt() -> None:
 
 
 def test_a_hook_keeps_the_run_from_ending() -> None:
-    """The model is asked again with the reason; turns that used tools are not counted up by it."""
+    """The model is called again with the reason; this does not count as a turn that used tools."""
     refuse = iter([True, True, False])
     answers = {
         "tests": lambda asked: (
@@ -371,7 +371,7 @@ def test_a_hook_keeps_the_run_from_ending() -> None:
 
 
 def test_no_hook_holds_a_run_for_ever() -> None:
-    """One that always objects is given up after so many times, and the result says so."""
+    """A hook that always objects is ignored after a number of times, and the result says so."""
     with Provider([streamed(DONE)] * (STOP_BLOCKS_MAX + 1)) as provider:
         events, _ = hooked(provider, [hook("stop", "never")], {"never": {"outcome": "blocking"}})
     assert result_of(events).terminal_reason == "stop_hook_prevented"
@@ -385,7 +385,7 @@ class Answer(BaseModel):
 
 
 def test_a_hook_objects_to_an_output() -> None:
-    """The output that was given is not taken, and the model gives another one."""
+    """The output is not accepted, and the model provides another one."""
     gives = [message(call(f"o{n}", "structured_output", word=w)) for n, w in ((1, "a"), (2, "b"))]
     answers = iter([{"outcome": "blocking", "reason": "Another word."}, {}])
     with Provider([streamed(each) for each in gives]) as provider:
@@ -398,7 +398,7 @@ def test_a_hook_objects_to_an_output() -> None:
 
 
 def test_errors_of_the_provider_fire_other_hooks() -> None:
-    """Hooks of the end do not run where the provider failed; those of failures do, and cannot change it."""
+    """Stop hooks do not run after a provider failure; failure hooks do, and cannot change it."""
     hooks = [hook("stop", "end"), hook("stop_failure", "failed")]
     with Provider([error(400, "invalid_request_error")]) as provider:
         events, asked = hooked(provider, hooks, {"end": {}, "failed": {"outcome": "blocking"}})
@@ -408,7 +408,7 @@ def test_errors_of_the_provider_fire_other_hooks() -> None:
 
 
 def test_a_hook_ends_the_run() -> None:
-    """After the tools that run, each of which has its result, nothing more is asked."""
+    """After the running tools, each with its result, no further request is sent."""
     talk = Conversation()
     with Provider([streamed(WRITES)]) as provider:
         events, _ = hooked(
@@ -423,7 +423,7 @@ def test_a_hook_ends_the_run() -> None:
 
 
 def test_what_hooks_used_is_counted() -> None:
-    """Requests that hooks made count in the run and in the conversation, each once."""
+    """Requests made by hooks count in the run and in the conversation, each once."""
     usage = {"input_tokens": 1000, "output_tokens": 7}
     answers = {"judge": {"usage": [{"model": "claude-haiku-4-5", "usage": usage}]}}
     talk = Conversation()
@@ -442,7 +442,7 @@ def test_what_hooks_used_is_counted() -> None:
 
 
 def test_an_abort_cancels_hooks() -> None:
-    """A hook that hangs is cancelled when the run is stopped, the call does not run, and the result comes."""
+    """A hanging hook is cancelled when the run is stopped, the call does not run, and the result arrives."""
     abort = Abort()
 
     async def hang(question: WorldQuestion) -> Json:
@@ -462,7 +462,7 @@ def test_an_abort_cancels_hooks() -> None:
 
 
 def test_hook_spans_lie_in_the_span_of_their_call() -> None:
-    """Hooks before and after a call are told inside its span, which ends after them."""
+    """Hooks before and after a call are recorded inside its span, which ends after them."""
     hooks = [hook("pre_tool_use", "before"), hook("post_tool_use", "after")]
     with Provider([streamed(WRITES), streamed(DONE)]) as provider, recorded() as records:
         hooked(provider, hooks, {"before": {}, "after": {}}, tools=[write])
@@ -474,7 +474,7 @@ def test_hook_spans_lie_in_the_span_of_their_call() -> None:
 
 
 def test_the_end_of_a_conversation_is_told_once() -> None:
-    """Hooks of the end are fired when somebody says that it is over; a later run begins it again."""
+    """End hooks run when the conversation is ended explicitly; a later run starts it again."""
     hooks = table([hook("session_start", "begin"), hook("session_end", "end")])
     asked, talk = Asked({"begin": {}, "end": {}}), Conversation()
 
@@ -493,7 +493,7 @@ def test_the_end_of_a_conversation_is_told_once() -> None:
 
 
 def test_hooks_of_a_compaction() -> None:
-    """A hook that objects prevents it; what one adds is minded in the summary, or follows the conversation."""
+    """A hook may prevent it; context is added to the summary's instructions, or follows the conversation."""
     small = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500)
     long = message(text("y" * 9000), usage={"input_tokens": 2400, "output_tokens": 10})
     hooks = [hook("pre_compact", "before"), hook("post_compact", "after")]
@@ -514,7 +514,7 @@ def test_hooks_of_a_compaction() -> None:
 
 
 def test_a_person_who_is_asked_for_more_money_is_told_of() -> None:
-    """A hook of notification hears of the question about a budget, too."""
+    """A notification hook also runs for the question about a budget."""
     hooks, budget = [hook("notification", "ring")], Budget(session_turns=1, at_limit="ask")
     asks = [message(call(name, "write", what="x")) for name in ("a", "b")]
     with Provider([*map(streamed, asks), streamed(DONE)]) as provider:
@@ -544,7 +544,7 @@ def louder(asked: Json) -> Json:
 
 
 def test_a_doubled_call_runs_once_though_a_hook_rewrites_it() -> None:
-    """Two calls are one where the model asked the same, whatever ran of the first."""
+    """Two calls are identical if the model requested the same, whatever the first one executed."""
     double = message(call("t1", "store", what="a"), call("t1", "store", what="a"))
     with Provider([streamed(double), streamed(DONE)]) as provider:
         events, _ = hooked(provider, [LOUDER], {"louder": louder}, tools=[store])
@@ -555,7 +555,7 @@ def test_a_doubled_call_runs_once_though_a_hook_rewrites_it() -> None:
 
 
 def test_a_rewritten_call_runs_beside_others_only_where_it_may() -> None:
-    """Whether it may is looked at anew: what hooks make of it waits for those before it, and runs alone."""
+    """Concurrency is checked again: a call changed by hooks waits for earlier calls, and runs alone."""
     now: list[str] = []
     most: list[int] = []
 
@@ -586,7 +586,7 @@ def test_a_rewritten_call_runs_beside_others_only_where_it_may() -> None:
 
 
 def test_a_veto_says_why() -> None:
-    """Of a prompt: in the result. Of an agent: to the model of who started it."""
+    """For a prompt, in the result. For a sub-agent, to the model of its starter."""
     veto = {"outcome": "blocking", "reason": "No scouts today."}
     with Provider([]) as provider:
         events, _ = hooked(provider, [hook("user_prompt_submit", "no")], {"no": veto})
@@ -601,7 +601,7 @@ def test_a_veto_says_why() -> None:
 
 
 def test_a_hook_that_stops_says_why() -> None:
-    """The result has the words of the hook that ended the run after its tools."""
+    """The result has the reason of the hook that ended the run after its tools."""
     stop = {"stop": True, "reason": "Enough."}
     with Provider([streamed(message(call("a", "look", where="box")))]) as provider:
         events, _ = hooked(

@@ -1,4 +1,4 @@
-"""What is said to an agent while it runs."""
+"""Messages to an agent while it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(what: str) -> str:
 
 
 def saying(inbox: Inbox, words: str) -> Any:
-    """Say something when the first tool begins."""
+    """Send a message when the first tool starts."""
     said: list[str] = []
 
     def on(event: Event) -> None:
@@ -41,7 +41,7 @@ def answers(records: list[Any]) -> list[tuple[str, str, Any]]:
 
 
 def test_steering_enters_after_the_current_tool() -> None:
-    """The tool that runs ends; those not begun are skipped; the words stand after the results."""
+    """The running tool finishes; pending ones are skipped; the message follows the results."""
     inbox = Inbox()
     asking = message(call("a", "write", what="x"), call("b", "write", what="y"))
     with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
@@ -59,7 +59,7 @@ def test_steering_enters_after_the_current_tool() -> None:
 
 
 def test_steering_after_the_last_tool() -> None:
-    """Where nothing is left to skip, the words still go with the results."""
+    """If there is nothing left to skip, the message still goes with the results."""
     inbox = Inbox()
     asking = message(call("a", "write", what="x"))
     with Provider([streamed(asking), streamed(DONE)]) as provider:
@@ -69,7 +69,7 @@ def test_steering_after_the_last_tool() -> None:
 
 
 def test_follow_ups_come_when_it_would_stop() -> None:
-    """Each follow-up is one more round; what was said for steering goes first; nothing is lost."""
+    """Each follow-up is one more round; steering messages go first; nothing is lost."""
     inbox = Inbox()
     inbox.follow_up("And then?")
     inbox.steer("Louder")
@@ -95,7 +95,7 @@ def test_follow_ups_come_when_it_would_stop() -> None:
 
 
 def test_follow_ups_do_not_count_as_tool_turns() -> None:
-    """`max_turns` counts turns that used tools only."""
+    """`max_turns` only counts turns that used tools."""
     inbox = Inbox()
     inbox.follow_up("Write")
     asking = message(call("a", "write", what="x"))
@@ -105,7 +105,7 @@ def test_follow_ups_do_not_count_as_tool_turns() -> None:
 
 
 def test_nothing_said_is_not_recorded() -> None:
-    """The loop looks into the inbox all the time; only what was found there is an exchange."""
+    """The loop polls the inbox constantly; only received messages are exchanges."""
     asking = message(call("a", "write", what="x"))
     with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(provider, tools=[write], world={"inbox": Inbox()})

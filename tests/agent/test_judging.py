@@ -1,4 +1,4 @@
-"""What hooks and the classifier ask a model beside the run: how often it is tried."""
+"""Requests of hooks and the classifier outside a run: how often they are retried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(what: str) -> str:
 
 
 def asked(replies: Sequence[Reply]) -> tuple[str, int, list[Any]]:
-    """How the hook ended, and how many requests were made for it."""
+    """The outcome of the hook, and the number of its requests."""
     with Provider([WRITES, *replies, DONE]) as provider:
         events = played(provider, tools=[write], hooks=HOOKS)
     (ran,) = of_kind(events, HookRan)
@@ -40,7 +40,7 @@ def asked(replies: Sequence[Reply]) -> tuple[str, int, list[Any]]:
 
 
 def test_a_judge_is_asked_again() -> None:
-    """A failure that may pass is tried twice more, after the wait that the provider asks for."""
+    """A transient failure is retried twice, after the wait that the provider asks for."""
     outcome, requests, events = asked([SOON, SOON, FINE])
     assert (outcome, requests) == ("success", 3)
     (result,) = of_kind(events, Result)
@@ -57,6 +57,6 @@ def test_a_judge_is_asked_again() -> None:
     ],
 )
 def test_a_judge_is_given_up(replies: list[Reply], requests: int) -> None:
-    """After two more tries; at once where the provider has too much to do, the wait is too long or the key wrong."""
+    """After two retries; immediately if the provider is overloaded, the wait is too long or the key is wrong."""
     outcome, made, _ = asked(replies)
     assert (outcome, made) == ("non_blocking_error", requests)

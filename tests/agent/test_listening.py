@@ -1,4 +1,4 @@
-"""Consumers: several of them, slow ones, and ones that change what they get."""
+"""Several consumers, slow consumers, and consumers that modify events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def look(where: str) -> str:
 
 
 def broadcast(provider: Provider, *capacities: int) -> tuple[list[list[Any]], Result | None]:
-    """Run with consumers that only read when all is over, but for the first."""
+    """Run with consumers that only read at the end, except the first."""
 
     async def listen() -> tuple[list[list[Any]], Result | None]:
         async with provider.client() as client:
@@ -38,7 +38,7 @@ def broadcast(provider: Provider, *capacities: int) -> tuple[list[list[Any]], Re
 
 
 def test_several_consumers() -> None:
-    """Each hears everything, in order, as values of its own."""
+    """Each receives everything, in order, as its own copies."""
     asking = message(call("a", "look", where="box"))
     with Provider([streamed(asking), streamed(DONE)]) as provider:
         (first, second), result = broadcast(provider, 100, 100)
@@ -52,7 +52,7 @@ def test_several_consumers() -> None:
 
 
 def test_a_slow_consumer_loses_what_does_not_fit() -> None:
-    """It is told how much it missed, keeps the newest events, and always has the result."""
+    """It is told how much it missed, keeps the newest events, and always gets the result."""
     with Provider([streamed(message(text("Hello you")))]) as provider:
         (slow, fast), result = broadcast(provider, 2, 100)
     assert slow == [Missed(len(fast) - 2), *fast[-2:]]
@@ -61,7 +61,7 @@ def test_a_slow_consumer_loses_what_does_not_fit() -> None:
 
 
 def test_what_the_run_raises_ends_the_listening() -> None:
-    """A driver that is cancelled ends its consumers; nobody waits for ever."""
+    """A cancelled driver ends its consumers; none waits forever."""
 
     async def listen() -> list[Any]:
         with Provider([streamed(DONE)]) as provider:
@@ -78,7 +78,7 @@ def test_what_the_run_raises_ends_the_listening() -> None:
 
 
 def test_changing_an_event_changes_no_request() -> None:
-    """Consumers may do to events what they like: requests, results and records stay as they were."""
+    """Consumers may modify events: requests, results and records are not affected."""
 
     def spoil(event: Event) -> None:
         match event:
@@ -92,7 +92,7 @@ def test_changing_an_event_changes_no_request() -> None:
                 pass
 
     def find(value: Json) -> list[Json]:
-        where = value.pop("where")  # a tool may change what it gets, too
+        where = value.pop("where")  # a tool may also modify its input
         return [{"type": "text", "text": f"nothing in {where}"}]
 
     finder = declared({"name": "find", "input_schema": {"type": "object"}}, find, read_only=True)
@@ -106,7 +106,7 @@ def test_changing_an_event_changes_no_request() -> None:
 
 
 def test_deltas_come_as_they_come() -> None:
-    """A consumer that keeps up hears deltas before the answer is whole."""
+    """A fast consumer receives deltas before the response is complete."""
 
     async def listen() -> list[Any]:
         with Provider([streamed(message(text("Hello you")))]) as provider:
@@ -122,7 +122,7 @@ def test_deltas_come_as_they_come() -> None:
 
 
 def test_who_comes_late_hears_the_result() -> None:
-    """Nobody waits for a run that is over."""
+    """No consumer waits for a run that has ended."""
 
     async def listen() -> list[Any]:
         with Provider([streamed(DONE)]) as provider:

@@ -1,4 +1,4 @@
-"""The loop: turns, retries, endings, and what it tells the sink."""
+"""The loop: turns, retries, endings, and emitted records."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_one_answer() -> None:
 
 
 def test_turns_with_parallel_tools() -> None:
-    """Two calls that read run together over real HTTP; their results go back in order, in one message."""
+    """Two read-only calls run in parallel over real HTTP; their results go back in order, in one message."""
     both = threading.Barrier(2)
 
     @tool(read_only=True)
@@ -165,7 +165,7 @@ def test_turns_with_parallel_tools() -> None:
 
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "some_new_reason"])
 def test_calls_decide_and_not_the_stop_reason(stop_reason: str) -> None:
-    """A tool that was called is run, whatever the stop reason says; without a call the loop ends."""
+    """A called tool runs, whatever the stop reason; without a call the loop ends."""
     asking = message(call("a", "look", where="box"), stop_reason=stop_reason)
     ending = message(text("Enough."), stop_reason="tool_use")
     with Provider([streamed(asking), streamed(ending)]) as provider:
@@ -175,7 +175,7 @@ def test_calls_decide_and_not_the_stop_reason(stop_reason: str) -> None:
 
 
 def test_answers_are_echoed_as_they_came() -> None:
-    """Unknown blocks and fields, signatures and odd text go back equal to what the provider sent."""
+    """Unknown blocks and fields, signatures and unusual text go back as the provider sent them."""
     strange: dict[str, Any] = {
         "type": "hologram",
         "depth": 1.50,
@@ -197,8 +197,9 @@ def test_answers_are_echoed_as_they_came() -> None:
 
 
 def test_streamed_or_not_the_messages_are_the_same() -> None:
-    """With and without streaming the same conversation comes about; only the deltas are missing, and
-    tools begin after the answer."""
+    """With and without streaming the conversation is identical; without it there are no deltas, and
+    tools start after the response.
+    """
     asking = message(THOUGHT, text("Hm"), call("a", "look", where="box"), container={"id": "c"})
     told = []
     for stream, send in ((True, streamed), (False, whole)):
@@ -214,7 +215,7 @@ def test_streamed_or_not_the_messages_are_the_same() -> None:
 
 
 def test_an_overload_passes() -> None:
-    """A 529 is tried again after a wait that the world is asked for, twice as long each time."""
+    """A 529 is retried after a wait by the world's clock, which doubles each time."""
     waits: list[float] = []
     replies = [error(529, "overloaded_error"), error(529, "overloaded_error"), streamed(DONE)]
     with Provider(replies) as provider:
@@ -241,7 +242,7 @@ def test_a_wait_that_is_asked_for_is_kept() -> None:
 
 
 def test_an_overload_inside_a_stream_passes() -> None:
-    """An error event in a 200 stream is a failed attempt; the `retry-after` of a 200 is not obeyed."""
+    """An error event in a 200 stream is a failed attempt; the `retry-after` of a 200 is ignored."""
     waits: list[float] = []
     with Provider(
         [error_in_stream("overloaded_error", retry_after="41"), streamed(DONE)]
@@ -252,7 +253,7 @@ def test_an_overload_inside_a_stream_passes() -> None:
 
 
 def test_a_broken_stream_is_asked_again() -> None:
-    """A cut connection voids the deltas so far; the same question is asked again, and both attempts count."""
+    """A cut connection voids the deltas so far; the same request is retried, and both attempts count."""
     answer = message(text("Hello you"))
     with Provider([cut_after(answer, 4), streamed(answer)]) as provider:
         events = events_of(provider)
@@ -270,7 +271,7 @@ def test_a_broken_stream_is_asked_again() -> None:
 
 
 def test_a_stream_that_ends_early_is_asked_again() -> None:
-    """A stream without its last event is no answer, even when the connection was closed in good order."""
+    """A stream without its last event is not a response, even if the connection was closed cleanly."""
     pieces = streamed(DONE).pieces
     short = Reply(pieces[:-1], headers=streamed(DONE).headers)
     with Provider([short, streamed(DONE)]) as provider:
@@ -280,7 +281,7 @@ def test_a_stream_that_ends_early_is_asked_again() -> None:
 
 
 def test_a_whole_stream_is_an_answer_even_when_cut() -> None:
-    """A connection that breaks after the last event takes nothing away, and nothing is asked twice."""
+    """A connection that breaks after the last event loses nothing, and nothing is retried."""
     with Provider([cut_after(DONE, 100)]) as provider:
         events = events_of(provider)
     assert (len(provider.requests), result_of(events).text) == (1, "Done.")
@@ -288,7 +289,7 @@ def test_a_whole_stream_is_an_answer_even_when_cut() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_page_that_is_no_answer(stream: bool) -> None:
-    """A 200 that is no message is not tried again; the error says what came."""
+    """A 200 that is not a message is not retried; the error says what was received."""
     page = Reply((b"<html>hello</html>",), headers={"content-type": "text/html"})
     with Provider([page]) as provider:
         result = result_of(events_of(provider, stream=stream))
@@ -300,7 +301,7 @@ def test_a_page_that_is_no_answer(stream: bool) -> None:
 
 
 def test_a_refusal_ends_the_run() -> None:
-    """An error that will not pass is told once, as a result; the conversation stays as it was."""
+    """A permanent error is reported once, as a result; the conversation is unchanged."""
     talk = Conversation()
     with Provider([error(400, "invalid_request_error")]) as provider:
         events = events_of(provider, conversation=talk)
@@ -326,7 +327,7 @@ def test_a_refusal_ends_the_run() -> None:
 
 
 def test_retries_are_bounded() -> None:
-    """After `max_retries` the last error ends the run, and no further wait is asked for."""
+    """After `max_retries` the last error ends the run, without a further wait."""
     waits: list[float] = []
     with Provider([error(500, "api_error")] * 3) as provider:
         result = result_of(events_of(provider, waits=waits, max_retries=2))
@@ -334,7 +335,7 @@ def test_retries_are_bounded() -> None:
 
 
 def test_turns_are_bounded() -> None:
-    """After `max_turns` turns that used tools the run ends, its tools answered, and can be continued."""
+    """After `max_turns` turns that used tools the run ends with tool results, and can be continued."""
     asking = message(call("a", "look", where="box"), stop_reason="tool_use")
     talk = Conversation()
     with Provider([streamed(asking), streamed(asking)]) as provider:
@@ -347,7 +348,7 @@ def test_turns_are_bounded() -> None:
 
 
 def test_what_goes_wrong_in_tools_goes_to_the_model() -> None:
-    """Unknown tools, invalid and cut input, exceptions and timeouts are answered as errors; the run goes on."""
+    """Unknown tools, invalid and cut input, exceptions and timeouts become error results; the run continues."""
 
     @tool
     def fall() -> None:
@@ -383,7 +384,7 @@ def test_what_goes_wrong_in_tools_goes_to_the_model() -> None:
 
 
 def test_a_second_prompt_continues() -> None:
-    """A conversation is carried over: all messages are sent again, and turns count on."""
+    """A conversation is carried over: all messages are sent again, and the turn count continues."""
     talk = Conversation()
     asking = message(call("a", "look", where="box"))
     with Provider([streamed(asking), streamed(DONE), whole(DONE)]) as provider:
@@ -398,7 +399,7 @@ def test_a_second_prompt_continues() -> None:
 
 
 def test_further_parameters_and_betas_are_sent() -> None:
-    """System prompt, betas and parameters of any name reach the provider."""
+    """System prompt, betas and arbitrary parameters reach the provider."""
     with Provider([whole(DONE)]) as provider:
         events_of(
             provider,
@@ -421,7 +422,7 @@ def test_further_parameters_and_betas_are_sent() -> None:
 
 
 def test_complete_returns_the_result() -> None:
-    """`complete` runs to the end in the live world and returns the result alone."""
+    """`complete` runs to the end in the live world and returns only the result."""
     asking = message(call("a", "look", where="box"))
 
     async def ask(provider: Provider) -> Result:
@@ -436,7 +437,7 @@ def test_complete_returns_the_result() -> None:
 
 
 def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    """Facts without ids and instants, in the order in which they were told."""
+    """Facts without IDs and instants, in the order of emission."""
     told: list[tuple[Any, ...]] = []
     for record in records:
         match record:
@@ -450,13 +451,13 @@ def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
                 told.append(("tool", record.question.tool_use_id, record.place.turn))
             case _:
                 pass
-    # Tools that run together end in any order.
+    # Parallel tools end in any order.
     tools = iter(sorted(fact for fact in told if fact[0] == "tool"))
     return [next(tools) if fact[0] == "tool" else fact for fact in told]
 
 
 def test_facts_form_a_tree() -> None:
-    """An interaction holds requests and tools; a request spans its attempts and waits; all share one trace."""
+    """An interaction contains requests and tools; a request spans its attempts and waits; all share one trace."""
     asking = message(call("a", "look", where="box"), call("b", "look", where="bag"))
     replies = [error(529, "overloaded_error"), streamed(asking), streamed(DONE)]
     with Provider(replies) as provider, recorded() as records:
@@ -491,7 +492,7 @@ def test_facts_form_a_tree() -> None:
 
 
 def test_every_attempt_knows_its_place() -> None:
-    """The transport sees the request's span and turn with each attempt, and afterwards the place is as before."""
+    """The transport sees the request's span and turn at each attempt, and afterwards the place is restored."""
     asking = message(call("a", "look", where="box"))
     script = iter([(529, {}), (200, asking), (200, DONE)])
     places: list[Place | None] = []
@@ -523,7 +524,7 @@ def test_every_attempt_knows_its_place() -> None:
 
 
 def test_endings_are_told() -> None:
-    """Running out of turns and giving up both end the interaction as an error, before the result comes."""
+    """Running out of turns and giving up both end the interaction as an error, before the result is yielded."""
     asking = message(call("a", "look", where="box"))
     with Provider([streamed(asking), error(400, "invalid_request_error")]) as provider:
         with recorded() as most:
@@ -551,7 +552,7 @@ CANCELLED = ("ended", "cancelled", False)
 
 
 def test_cancellation_while_the_model_answers() -> None:
-    """Cancelling the task in the middle of a stream closes every span as cancelled."""
+    """Cancelling the task during a stream closes every span as cancelled."""
     hold = threading.Event()
 
     async def stop(provider: Provider) -> None:
@@ -585,7 +586,7 @@ def test_cancellation_while_tools_run() -> None:
     async def stop(provider: Provider) -> list[str]:
         running_now, stopped = asyncio.Semaphore(0), []
 
-        # Not one that only reads: such calls may begin before their answer is whole.
+        # Not a reader, because readers may start before their response is complete.
         @tool(concurrent=True)
         async def wait() -> None:
             running_now.release()
@@ -610,7 +611,8 @@ def test_cancellation_while_tools_run() -> None:
 
     with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
         assert in_loop(stop(provider)) == ["one", "one"]
-        # The answer entered the conversation before its tools ran, so the next prompt can go on.
+        # The response entered the conversation before its tools ran, so the next prompt can
+        # continue.
         assert [m["role"] for m in talk.messages] == ["user", "assistant"]
         events_of(provider, "Go on", conversation=talk)
     assert spans(records)[:7] == [
@@ -629,7 +631,7 @@ def test_cancellation_while_tools_run() -> None:
 @pytest.mark.parametrize("close", [True, False])
 @pytest.mark.parametrize("kind", [RequestStart, TextDelta, Message, ToolDispatch])
 def test_leaving_the_generator(kind: type, close: bool) -> None:
-    """Breaking out at any event closes every span, whether the generator is closed or just dropped."""
+    """Leaving at any event closes every span, whether the generator is closed or just dropped."""
     asking = message(text("Hm"), call("a", "look", where="box"))
 
     async def leave(provider: Provider) -> None:
@@ -648,11 +650,11 @@ def test_leaving_the_generator(kind: type, close: bool) -> None:
         in_loop(leave(provider))
     assert {status for *_, status in spans(records)} <= {"ok", "cancelled"}
     assert facts(records)[-1] == CANCELLED
-    assert isinstance(records[-1], InteractionEnd)  # what is inside was closed before
+    assert isinstance(records[-1], InteractionEnd)  # inner spans were closed before
 
 
 def test_leaving_at_the_result_is_no_cancellation() -> None:
-    """By the time the result is out, the interaction has ended well."""
+    """By the time the result is yielded, the interaction has ended successfully."""
 
     async def leave(provider: Provider) -> None:
         async with provider.client() as client:
@@ -668,11 +670,11 @@ def test_leaving_at_the_result_is_no_cancellation() -> None:
 
 
 class Differs(anthropic.AnthropicError, ReplaySays):
-    """Stands for a replay that differs from its recording."""
+    """Simulates a replay that differs from its recording."""
 
 
 def test_what_is_nobodys_failure_leaves_as_it_is() -> None:
-    """An error that is not the provider's is never tried again and comes out itself, all spans closed."""
+    """An error that is not the provider's is never retried and propagates unchanged, with all spans closed."""
     asked = []
 
     def differ(request: httpx2.Request) -> httpx2.Response:

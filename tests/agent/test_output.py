@@ -1,4 +1,4 @@
-"""Structured output: an answer of a type, or the reason why there is none."""
+"""Structured output: a response of a given type, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def given(tool_use_id: str, **values: Any) -> dict[str, Any]:
 
 
 def test_the_output_ends_the_run() -> None:
-    """The model is told of one more tool; what it gives there is validated and returned."""
+    """The model gets an additional tool; its input there is validated and returned."""
     replies = [
         streamed(message(call("a", "look"))),
         streamed(message(given("b", order="A-1", cents=5))),
@@ -53,7 +53,7 @@ def test_the_output_ends_the_run() -> None:
 
 
 def test_an_output_that_does_not_fit() -> None:
-    """The model is told what does not fit and may try again."""
+    """The model is told what is invalid and may try again."""
     replies = [
         streamed(message(given("a", order="A-1"))),
         streamed(message(given("b", order="A-1", cents=5))),
@@ -67,7 +67,7 @@ def test_an_output_that_does_not_fit() -> None:
 
 
 def test_an_answer_without_the_output() -> None:
-    """A model that ends in words is asked again."""
+    """A model that stops with text is prompted again."""
     replies = [streamed(message(text("Done."))), streamed(message(given("a", order="x", cents=1)))]
     with Provider(replies) as provider:
         events = events_of(provider, output=Refund)
@@ -76,7 +76,7 @@ def test_an_answer_without_the_output() -> None:
 
 
 def test_retries_are_bounded() -> None:
-    """Words and misfits count together; beyond the limit the run ends with its own subtype."""
+    """Text and invalid output count together; beyond the limit the run ends with its own subtype."""
     replies = [
         streamed(message(text("Done."))),
         streamed(message(given("a", order="x"))),
@@ -93,7 +93,7 @@ def test_retries_are_bounded() -> None:
 
 
 def test_an_output_that_was_overtaken_is_not_taken() -> None:
-    """What was said meanwhile is answered first, whether the output was skipped or given before it."""
+    """A message to the agent is handled first, whether the output was skipped or provided before it."""
     for first in (0, 1):
         inbox, said = Inbox(), list[bool]()
 
@@ -118,7 +118,7 @@ def test_an_output_that_was_overtaken_is_not_taken() -> None:
 
 
 def test_an_output_of_an_answer_that_broke_off_is_void() -> None:
-    """Only what the whole answer says counts."""
+    """Only the complete response counts."""
     broken = cut_after(message(given("a", order="void", cents=1), text("So")), 7)
     replies = [
         broken,
@@ -131,7 +131,7 @@ def test_an_output_of_an_answer_that_broke_off_is_void() -> None:
 
 
 def test_the_name_of_the_output_is_taken() -> None:
-    """A tool of the same name is refused before anything is asked."""
+    """A tool with the same name is refused before any request."""
 
     @tool(name="structured_output")
     def mine() -> str:

@@ -1,4 +1,4 @@
-"""Permissions in the loop: who decides, who is asked, what the model is told, what is recorded."""
+"""Permissions in the loop: decisions, approvals, messages to the model, and records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def decisions(records: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def test_nobody_to_ask_means_deny() -> None:
-    """A call that needs consent where nobody is there is denied, and the reason reaches the model."""
+    """A call that needs approval without a person is denied, and the reason reaches the model."""
     asking = message(call("a", "look", where="box"), call("b", "write", what="x"))
     with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(provider, tools=[look, write], permissions=Permissions())
@@ -67,7 +67,7 @@ def test_nobody_to_ask_means_deny() -> None:
 
 
 def test_a_person_is_asked_and_waited_for() -> None:
-    """The person sees the tool, the input and why; the wait is a span and is told with the decision."""
+    """The person sees the tool, the input and the reason; the wait is a span and part of the decision."""
     seen: list[Consent] = []
 
     def person(consent: Consent) -> Reply:
@@ -90,7 +90,7 @@ def test_a_person_is_asked_and_waited_for() -> None:
 
 
 def test_a_grant_holds_for_the_conversation() -> None:
-    """What is permitted for the session is not asked again, also in the next run; other inputs are."""
+    """A session grant is not requested again, even in the next run; other inputs are."""
     asked: list[Any] = []
 
     async def person(consent: Consent) -> Reply:
@@ -126,7 +126,7 @@ def test_a_grant_holds_for_the_conversation() -> None:
 
 
 def test_a_person_who_cannot_be_asked() -> None:
-    """Asking that fails means deny; the loop goes on."""
+    """A failing prompt means deny; the loop continues."""
 
     def person(consent: Consent) -> bool:
         raise RuntimeError("no terminal")
@@ -141,7 +141,7 @@ def test_a_person_who_cannot_be_asked() -> None:
 
 
 def test_rules_come_before_people() -> None:
-    """Deny goes before ask, ask before allow; each decision keeps the source of its rule."""
+    """Deny takes precedence over ask, ask over allow; each decision has the source of its rule."""
     permissions = Permissions(
         rules=(
             rule("write", "allow", "project"),
@@ -160,7 +160,7 @@ def test_rules_come_before_people() -> None:
 
 
 def test_no_mode_leaves_the_roots(tmp_path: Path) -> None:
-    """A path that leads out of the roots by a link is denied in every mode, and nobody is asked."""
+    """A path that leads out of the roots by a link is denied in every mode, without a prompt."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     outside.mkdir()
@@ -187,7 +187,7 @@ def test_no_mode_leaves_the_roots(tmp_path: Path) -> None:
 
 
 def test_a_denied_reader_does_not_begin_early() -> None:
-    """A call that is not plainly permitted never begins while the answer is still coming."""
+    """A call that is not clearly permitted never starts while the response is still arriving."""
     permissions = Permissions(rules=(rule("look", "deny"),))
     asking = message(call("a", "look", where="box"), text("So"))
     with Provider([streamed(asking), streamed(DONE)]) as provider:

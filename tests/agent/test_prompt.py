@@ -1,4 +1,4 @@
-"""The system prompt: who speaks, what stays and what changes, and where it is asked for."""
+"""The system prompt: levels, static and volatile sections, and the source of their texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def done(count: int = 1) -> list[Any]:
 
 @pytest.mark.parametrize("highest", range(len(LEVELS)))
 def test_the_highest_level_speaks(highest: int) -> None:
-    """Whatever is said below it is silent; the tail comes last, except behind an override."""
+    """All lower levels are ignored; the tail is last, except with an override."""
     said = {name: f"I am the {name}." for name in LEVELS[: highest + 1]}
     told = rendered(SystemPrompt(**said, append="And be brief."), {})
     tail = "" if LEVELS[highest] == "override" else "\n\nAnd be brief."
@@ -41,7 +41,7 @@ def test_the_highest_level_speaks(highest: int) -> None:
 
 
 def test_what_changes_comes_after_what_stays() -> None:
-    """Sections that stay are one block, in their order; those that change are the next one, and the tail ends it."""
+    """Static sections form one block, in order; volatile ones form the next, and the tail ends it."""
     prompt = SystemPrompt(
         default=(
             Section("who", "You sell tea."),
@@ -57,7 +57,7 @@ def test_what_changes_comes_after_what_stays() -> None:
 
 
 def test_a_volatile_section_gives_its_reason() -> None:
-    """Without one it is refused, and so are two sections of one name."""
+    """Without a reason it is refused, and so are two sections with one name."""
     for reason in (None, " "):
         with pytest.raises(UsageError, match="volatile and gives no reason"):
             Section("clock", "noon", volatile=True, reason=reason)
@@ -68,7 +68,7 @@ def test_a_volatile_section_gives_its_reason() -> None:
 
 
 def test_sections_are_asked_of_the_world() -> None:
-    """One that stays is asked for once a conversation, a volatile one each turn; what came is in the request."""
+    """A static section is requested once per conversation, a volatile one each turn; the request has the texts."""
     asked: list[str] = []
 
     def tree() -> str:
@@ -114,7 +114,7 @@ def test_sections_are_asked_of_the_world() -> None:
 
 @pytest.mark.filterwarnings("ignore:agentobs. the section git")
 def test_a_section_that_cannot_be_written_is_left_out() -> None:
-    """It fails for this turn, and is asked for again in the next; the others are there."""
+    """It fails for this turn, and is requested again in the next; the others are present."""
     tries: list[int] = []
 
     def git() -> str:
@@ -132,7 +132,7 @@ def test_a_section_that_cannot_be_written_is_left_out() -> None:
 
 
 def test_a_section_that_nobody_writes_is_an_error() -> None:
-    """The result names it and says what to do; no request is made."""
+    """The result names it and says what to do; no request is sent."""
     prompt = SystemPrompt(default=(Section("git", lambda: "clean"),))
     with Provider([]) as provider:
         result = result_of(events_of(provider, system=prompt))
@@ -143,7 +143,7 @@ def test_a_section_that_nobody_writes_is_an_error() -> None:
 
 
 def test_a_section_that_stays_does_not_change() -> None:
-    """Another text for it in the same conversation is told and not taken; `unlatch` lets it change."""
+    """Another text for it in the same conversation is reported and not applied; `unlatch` applies it."""
     talk, told = Conversation(), []
     with Provider(done(3)) as provider:
         for words in ("You sell tea.", "You sell coffee.", "You sell coffee."):

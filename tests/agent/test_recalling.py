@@ -1,4 +1,4 @@
-"""Recalling: what is put together from a recording is what the loop itself had kept."""
+"""A conversation rebuilt from a recording equals the one that the loop kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.agent.scene import options
 
 
 def replayed(name: str) -> tuple[Conversation, Recording, str | None]:
-    """Replayer a scenario; return the conversation that the loop has kept, what was recorded, and its last error."""
+    """Replay a scenario; return the loop's conversation, the recording, and its last error."""
     scenario, talks, errors = SCENARIOS[name], list[Conversation](), list[str | None]()
     tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
 
@@ -51,8 +51,8 @@ def replayed(name: str) -> tuple[Conversation, Recording, str | None]:
 def test_every_scenario_is_recalled(name: str) -> None:
     """Messages, turns and agents, of runs that ended and of runs that were stopped anywhere.
 
-    Where the last request was never answered, the loop forgets the prompt, for whoever runs it still has it; a
-    recording keeps it, for nobody else does. And it says which agents in the background never reported.
+    If the last request was never answered, the loop drops the prompt, because its caller still has
+    it; a recording keeps it. A recording also says which background agents never reported.
     """
     talk, recording, error = replayed(name)
     found = conversation_from(json.loads(json.dumps(conversation_of(recording))))

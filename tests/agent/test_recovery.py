@@ -1,4 +1,4 @@
-"""Recovery: which class a failure is of, whether it is tried again, after how long, and what is changed first."""
+"""Error classes: the class of each failure, whether it is retried, the backoff, and the change made first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from agentobs.agent.model.retry import (
     Tried,
     after,
     asked_wait_s,
-    beside_a_run,
+    background_retry,
     failure_of,
     is_dated,
     pieces,
@@ -104,32 +104,32 @@ def refused(
     ],
 )
 def test_each_failure_is_of_one_class(error: Exception, kind: ErrorClass) -> None:
-    """A failure's class is told by its type, status, code and, for real 400s that have no code, text."""
+    """A failure's class follows from its type, status, code and, for real 400s without a code, its text."""
     assert classify(error) == kind
 
 
 def test_a_cut_stream_is_told_apart_by_what_had_come() -> None:
-    """A stream that broke before any content is another class than one that broke after some."""
+    """A stream that broke before any content has another class than one that broke later."""
     cuts = [CutError(request=REQUEST), httpx2.ReadError("cut")]
     assert [classify(cut, has_content=True) for cut in cuts] == ["cut_after_content"] * 2
 
 
 def test_the_table_has_a_row_for_each_class() -> None:
-    """Whatever class an error is of, the table says what follows."""
+    """The table has a reaction for every class."""
     assert list(FOLLOWS) == list(get_args(ErrorClass))
 
 
 def decided(
     failure: Failure, tried: Tried | None = None, chance: float = 0.0, **policy: Any
 ) -> Any:
-    """Return the wait before the next attempt, the name of what is changed, or None for giving up."""
+    """Return the wait before the next attempt, the name of the change, or None for giving up."""
     found = after(failure, tried or Tried(), Policy(**policy), chance)
     return found if found is None else found.step or found.wait_s + found.jitter_s
 
 
 @pytest.mark.parametrize("kind", get_args(ErrorClass))
 def test_what_may_pass_is_tried_again(kind: ErrorClass) -> None:
-    """Without a word of the provider the table decides; with one the provider does."""
+    """If the provider says nothing, the table decides; otherwise the provider does."""
     follows = FOLLOWS[kind]
     expected = 0.5 if follows.is_retried else "refresh" if kind == "unauthorized" else None
     assert decided(Failure(kind)) == expected
@@ -139,7 +139,7 @@ def test_what_may_pass_is_tried_again(kind: ErrorClass) -> None:
 
 @pytest.mark.parametrize("kind", get_args(ErrorClass))
 def test_the_background_fails_fast(kind: ErrorClass) -> None:
-    """Where nobody waits, an overload or a rate limit is given up at once, and nothing is tried more than thrice."""
+    """In the background, an overload or a rate limit is given up immediately, and there are at most three attempts."""
     follows = FOLLOWS[kind]
     if follows.is_retried:
         assert decided(Failure(kind), is_background=True) == (None if follows.fails_fast else 0.5)
@@ -150,11 +150,11 @@ def test_the_background_fails_fast(kind: ErrorClass) -> None:
 
 
 def test_requests_beside_a_run() -> None:
-    """What hooks and the classifier ask is tried as the background is; nothing is changed, and no wait is too long."""
+    """Requests of hooks and the classifier are retried like background requests; without changes or long waits."""
 
     def waits(error: Exception, retries: int = 0) -> float | None:
         tried = Tried(retries=retries)
-        found = beside_a_run(error, tried, 30.0, 0.5, has_content=False, now_ns=NOON_NS)
+        found = background_retry(error, tried, 30.0, 0.5, has_content=False, now_ns=NOON_NS)
         return None if found is None else found.wait_s + found.jitter_s
 
     assert [waits(refused(500), n) for n in range(3)] == [0.5625, 1.125, None]
@@ -164,7 +164,7 @@ def test_requests_beside_a_run() -> None:
 
 
 def test_waits_double_up_to_a_bound_and_jitter_only_adds() -> None:
-    """Waits go 0.5, 1, 2 ... 32 seconds, chance adds up to a quarter, and there are ten of them at most."""
+    """Backoffs are 0.5, 1, 2 ... 32 seconds, jitter adds up to a quarter, and there are at most ten."""
     waits = [decided(Failure("server_error"), Tried(retries=n)) for n in range(11)]
     assert waits == [0.5, 1, 2, 4, 8, 16, 32, 32, 32, 32, None]
     assert decided(Failure("server_error"), Tried(retries=9), chance=0.5) == 36
@@ -189,7 +189,7 @@ def test_waits_double_up_to_a_bound_and_jitter_only_adds() -> None:
     ],
 )
 def test_the_wait_that_a_refusal_asks_for(headers: dict[str, str], wait: float | None) -> None:
-    """It is seconds, milliseconds or a date; nonsense is none, and beside a 200 it is not obeyed."""
+    """In seconds, in milliseconds or as a date; an invalid value is ignored, as is any value with a 200."""
     assert asked_wait_s(headers, NOON_NS) == wait
     assert is_dated(headers) == ("GMT" in str(headers) and wait is not None)
     named = {name.replace("-", "_"): value for name, value in headers.items()}
@@ -199,7 +199,7 @@ def test_the_wait_that_a_refusal_asks_for(headers: dict[str, str], wait: float |
 
 
 def test_a_wait_that_is_asked_for_is_kept() -> None:
-    """It is waited for exactly, up to five minutes; who is attended waits no longer."""
+    """It is waited for exactly, up to five minutes; attended runs wait no longer."""
     assert decided(Failure("rate_limit", asked_s=7.0), chance=0.9) == 7.0
     assert decided(Failure("rate_limit", asked_s=300.0)) == 300.0
     assert decided(Failure("rate_limit", asked_s=301.0)) is None
@@ -207,15 +207,14 @@ def test_a_wait_that_is_asked_for_is_kept() -> None:
 
 @pytest.mark.parametrize(("said", "told"), [("true", True), ("false", False), ("maybe", None)])
 def test_the_provider_says_whether_to_try_again(said: str, told: bool | None) -> None:
-    """`x-should-retry` is honoured, but beside a 200, where it speaks of no error."""
+    """`x-should-retry` is honored, except with a 200, where it does not refer to the error."""
     errors = [refused(400, x_should_retry=said), refused(200, x_should_retry=said)]
     found = [failure_of(e, has_content=False, now_ns=NOON_NS).told for e in errors]
     assert found == [told, None]
 
 
 def test_nobody_attends() -> None:
-    """Rate limits, and a provider that is down, are waited for, six hours in all, each wait from 32 seconds to five
-    minutes."""
+    """Rate limits and outages are waited for, six hours in total, each wait from 32 seconds to five minutes."""
     down = [(kind, None) for kind, follows in FOLLOWS.items() if follows.is_down]
     assert len(down) == 6
     for kind, asked_s in (*down, ("rate_limit", 0.001), ("rate_limit", 1e9)):
@@ -233,7 +232,7 @@ def test_nobody_attends() -> None:
 
 
 def test_a_long_wait_has_pieces() -> None:
-    """Where nobody attends a wait is cut into pieces of 30 seconds, whose number does not depend on chance."""
+    """An unattended wait is split into parts of 30 seconds, whose number does not depend on jitter."""
     wait = Next(Tried(), 70.0, 2.5)
     assert list(pieces(wait, is_unattended=True)) == [30, 30, 12.5]
     assert list(pieces(Next(Tried(), 60.0), is_unattended=True)) == [30, 30]
@@ -241,7 +240,7 @@ def test_a_long_wait_has_pieces() -> None:
 
 
 def test_three_overloads_in_a_row() -> None:
-    """Then the other model is asked, once in a request; whatever comes between, the count begins anew."""
+    """Then the fallback model is used, once per request; any other outcome resets the count."""
 
     def run(kinds: list[ErrorClass], **policy: Any) -> list[str | None]:
         tried, steps = Tried(), list[str | None]()
@@ -261,7 +260,7 @@ def test_three_overloads_in_a_row() -> None:
 
 
 def test_three_streams_that_broke_before_content() -> None:
-    """Then the answer is asked for in one piece, where it may be so long."""
+    """Then the request is sent without streaming, if the response limit allows it."""
     tried = Tried(retries=2, cuts=2)
     assert decided(Failure("cut_before_content"), tried, may_unstream=True) == "unstream"
     assert decided(Failure("cut_before_content"), tried) == 2.0
@@ -269,7 +268,7 @@ def test_three_streams_that_broke_before_content() -> None:
 
 
 def test_credentials_are_made_anew_once() -> None:
-    """A second 401 of the same request stands."""
+    """A second 401 of the same request is final."""
     assert decided(Failure("unauthorized")) == "refresh"
     assert decided(Failure("unauthorized"), Tried(steps=frozenset({"refresh"}))) is None
 
@@ -287,7 +286,7 @@ def test_credentials_are_made_anew_once() -> None:
     ],
 )
 def test_the_room_that_is_left(text: str, least: int | None, fits: int | None) -> None:
-    """The `max_tokens` that fits is computed exactly, and 1,000 less; below 3,000 the prompt is too long."""
+    """The `max_tokens` that fits is computed exactly, minus 1,000; below 3,000 the prompt is too long."""
     error = refused(400, text=text)
     assert room(error) == least
     failure = failure_of(error, has_content=False, now_ns=NOON_NS)
@@ -297,7 +296,7 @@ def test_the_room_that_is_left(text: str, least: int | None, fits: int | None) -
 
 @pytest.mark.parametrize("where", ["arguments", "extra"])
 def test_room_that_is_of_no_use(where: str) -> None:
-    """What is no less than was asked for changes nothing, and an answer has to be longer than its thinking."""
+    """A limit not below the requested one changes nothing, and a response must be longer than its thinking."""
     failure = Failure("overflow", room=9_000)
     for fields in (
         {"max_tokens": 9_000},
@@ -308,7 +307,7 @@ def test_room_that_is_of_no_use(where: str) -> None:
 
 
 def test_what_ends_a_run() -> None:
-    """A prompt that does not fit, by whatever error, is told from the other failures; so is an image."""
+    """A prompt that does not fit is distinguished from other failures, whatever the error; so is an image."""
     too_long = [kind for kind, follows in FOLLOWS.items() if follows.reason == "prompt_too_long"]
     assert too_long == ["overflow", "too_long", "too_large", "window_full"]
     assert terminal_reason(refused(413)) == "prompt_too_long"
@@ -321,7 +320,7 @@ def test_what_ends_a_run() -> None:
 
 
 def test_errors_have_names_without_content() -> None:
-    """A name is the provider's type where that is a label, else the class; the text is said apart from it."""
+    """A name is the provider's type if that is a label, else the class; the text is separate."""
     named = [refused(200, "overloaded_error"), refused(500, "has blanks"), httpx2.ReadError("cut")]
     assert [(name_of(e), status_of(e), text_of(e)) for e in named] == [
         ("overloaded_error", 200, "Sorry"),
@@ -331,7 +330,7 @@ def test_errors_have_names_without_content() -> None:
 
 
 def test_what_may_have_cost() -> None:
-    """What was refused, or never sent, costs nothing; a connection that broke later may have cost."""
+    """A refused or unsent request costs nothing; a connection that broke later may have a cost."""
     unsent = anthropic.APIConnectionError(request=REQUEST)
     unsent.__cause__ = httpx2.ConnectError("refused")
     free = [refused(529), unsent, CircuitOpenError("open", REQUEST, body=None)]
@@ -340,7 +339,7 @@ def test_what_may_have_cost() -> None:
 
 
 def test_the_circuit_breaker() -> None:
-    """Five requests in a row that found the provider down open it for a minute; one answer closes it."""
+    """Five consecutive failures of a provider that is down open it for a minute; one response closes it."""
     breaker = Breaker()
     for number in range(5):
         assert not breaker.is_open
@@ -357,11 +356,11 @@ def test_the_circuit_breaker() -> None:
 REAL: frozenset[ErrorClass] = frozenset(
     ("too_long", "image", "bad_request", "unauthorized", "not_found", "rate_limit", "overloaded")
 )
-"""The classes that recorded traffic holds, as `tests/wire/test_recovery.py` finds it. The others are made up."""
+"""The classes in recorded traffic, as found by `tests/wire/test_recovery.py`. The others are synthetic."""
 
 
 def table() -> str:
-    """Return the table of the document, from the code."""
+    """Return the document's table, generated from the code."""
     lines = [
         "| class | how it is recognised | tried again | wait | what follows | evidence |",
         "| --- " * 6 + "|",
@@ -392,7 +391,7 @@ def row(kind: ErrorClass) -> str:
 
 
 def test_the_document_says_what_the_table_says() -> None:
-    """`docs/recovery.md` shows each class as the code has it."""
+    """`docs/recovery.md` shows each class as in the code."""
     found = re.search(r"\| class .*?\n\n", DOCUMENT.read_text(encoding="utf-8"), re.S)
     assert found is not None
     assert found[0].strip() == table()

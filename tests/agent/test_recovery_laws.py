@@ -1,7 +1,8 @@
-"""Laws of recovery: whatever fails in whatever order, the conversation stays valid, calls and waits are bounded.
+"""Properties of recovery: for any sequence of failures, the conversation is valid, and calls and
+waits are limited.
 
-Hypothesis plays the provider: before each request that the loop makes it chooses what comes back, and after each
-step the promises are looked at.
+Hypothesis plays the provider: before each LLM request it chooses the response, and the invariants
+are checked after each step.
 """
 
 from __future__ import annotations
@@ -59,12 +60,11 @@ from .provider import Reply as Sent
 from .scene import options, ticking_world
 
 CHANGES = 6
-"""What may be changed about one request: credentials and the model once, room and how the answer comes once for each
-model."""
+"""Possible changes of one request: credentials and the model once, response limit and streaming once per model."""
 ATTEMPTS_MAX = 1 + 10 + CHANGES
-"""The most attempts at one request that is attended."""
+"""Maximum attempts of one attended request."""
 HOURS_MAX = ATTEMPTS_MAX + 6 * 3600 // 32 + 1
-"""The same where nobody attends: none of its long waits is shorter than 32 seconds."""
+"""The same if unattended: none of its long waits is shorter than 32 seconds."""
 SHORT_MAX = 32 * 1.25
 OVERFLOW = "exceed context limit: {} + 100 > 200000"
 SUMMARY = message(text("It said hello."))
@@ -104,7 +104,7 @@ overloads = st.sampled_from([error(529, "overloaded_error"), error_in_stream("ov
 no_answers = st.sampled_from(
     [Sent(is_reset=True), Sent((b"{",)), Sent((b"[]",)), whole({"role": "user"})]
 )
-"""A connection that is reset, and answers that are no messages."""
+"""A connection reset, and responses that are not messages."""
 breaks = st.one_of(st.just(NOTHING), st.integers(1, 12), st.sampled_from(["api_error", "odd"]))
 contents = st.lists(
     st.sampled_from(["text", "thinking", "look", "write", "missing", "cut_call"]), max_size=4
@@ -115,7 +115,7 @@ stops = st.sampled_from(
 
 
 class Recovery(RuleBasedStateMachine):
-    """An agent whose provider does what it likes."""
+    """An agent with an arbitrary provider."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Recovery(RuleBasedStateMachine):
         self.events: list[Event] = []
 
     def _script(self) -> Iterator[Sent]:
-        """Give what was chosen, streamed where that was asked for; a summary where one is asked for beside it."""
+        """Yield the chosen responses, streamed if requested; a summary if one is requested."""
         while True:
             answer, broken = self.replies.popleft() if self.replies else (SUMMARY, None)
             if isinstance(answer, Sent):
@@ -173,7 +173,7 @@ class Recovery(RuleBasedStateMachine):
     @precondition(lambda self: self.running is None)
     @rule()
     def prompted(self) -> None:
-        """Begin a run, which goes on from the conversation."""
+        """Start a run that continues the conversation."""
         world = ticking_world(
             self.client,
             [look, write],
@@ -204,13 +204,13 @@ class Recovery(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["steer", "follow_up"]))
     def said_meanwhile(self, kind: str) -> None:
-        """Somebody says something to the agent."""
+        """Send a message to the agent."""
         getattr(self.inbox, kind)("And now?")
 
     @precondition(lambda self: self.running is not None)
     @rule()
     def stopped(self) -> None:
-        """Somebody stops the run, which ends then without another request."""
+        """Stop the run, which then ends without another request."""
         before = len(self.provider.requests)
         self.abort.stop()
         self.goes_on()
@@ -259,7 +259,7 @@ class Recovery(RuleBasedStateMachine):
         self.replies.clear()
 
     def goes_on(self) -> None:
-        """Let the loop go on until it asks again, or ends."""
+        """Let the loop continue until its next request or its end."""
         running = self.running
         assert running is not None
         while True:
@@ -273,18 +273,20 @@ class Recovery(RuleBasedStateMachine):
 
     @invariant()
     def the_conversation_is_valid(self) -> None:
-        """The provider has taken all that was sent, and would take a new prompt after what is kept."""
+        """The provider has accepted all requests, and would accept a new prompt after the stored conversation."""
         assert self.provider.faults == []
         assert fault(begin(self.talk, "And now?").messages) is None
 
     @invariant()
     def calls_are_bounded(self) -> None:
-        """Attempts at a turn, answers that go on from one another, and models have an end."""
+        """Attempts of a turn, continuations and model changes are limited."""
         if not self.events:
             return
         each = HOURS_MAX if self.options.unattended else ATTEMPTS_MAX
         starts = Counter(e.turn for e in self.events if isinstance(e, RequestStart))
-        assert max(starts.values(), default=0) <= 4 * each  # with more room, or after a compaction
+        assert (
+            max(starts.values(), default=0) <= 4 * each
+        )  # with a higher limit, or after a compaction
         assert sum(isinstance(e, Fallback) for e in self.events) <= 1
         row = 0
         for event in self.events:
@@ -296,8 +298,9 @@ class Recovery(RuleBasedStateMachine):
 
     @invariant()
     def waits_are_bounded(self) -> None:
-        """No wait is longer than five minutes, or 30 seconds at once where nobody attends; none takes more than six
-        hours in all."""
+        """No single wait exceeds five minutes, or 30 seconds per part if unattended; no request
+        waits longer than six hours in total.
+        """
         if not self.events:
             return
         retries = [e for e in self.events if isinstance(e, Retry)]
@@ -312,7 +315,7 @@ class Recovery(RuleBasedStateMachine):
 
     @invariant()
     def what_failed_is_withheld(self) -> None:
-        """A run has one result, at its end; its text is that of whole answers, never of one that broke off."""
+        """A run has one result, at its end; its text is from complete responses, never from one that broke off."""
         results = [at for at, e in enumerate(self.events) if isinstance(e, Result)]
         assert results == ([len(self.events) - 1] if self.running is None and self.events else [])
         if not any(isinstance(e, Message) for e in self.events):
@@ -329,7 +332,7 @@ class Recovery(RuleBasedStateMachine):
 
 
 def test_whatever_fails_in_whatever_order() -> None:
-    """The conversation is valid after every step, calls are bounded, and no wait exceeds its cap."""
+    """The conversation is valid after every step, calls are limited, and no wait exceeds its maximum."""
     run_state_machine_as_test(
         Recovery, settings=settings(max_examples=40, stateful_step_count=15, deadline=None)
     )

@@ -1,4 +1,4 @@
-"""Requesting: what the loop does when the provider fails, cuts an answer, pauses it or wants another model asked."""
+"""LLM requests of the loop when the provider fails, cuts or pauses a response, or a fallback model takes over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.model import output_limits
 from agentobs.agent.model.error_classes import PROVIDER_ERRORS
 from agentobs.agent.model.thinking import Budgeted
-from agentobs.agent.requests.maintenance_request import Upkeep, upkeep
+from agentobs.agent.requests.maintenance_request import MaintenanceRequest, upkeep
 from agentobs.agent.state import Conversation, begin
 from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import ModelExchange, Place, QuerySource, WorldExchange, lane_under
@@ -63,7 +63,7 @@ ALONE: dict[str, Any] = {"unattended": True}
 
 
 def cut(words: str, **more: Any) -> dict[str, Any]:
-    """An answer that was cut at its limit."""
+    """A response that was cut at its limit."""
     return message(text(words), stop_reason="max_tokens", **more)
 
 
@@ -77,11 +77,11 @@ def facts(records: list[Any]) -> list[tuple[str, str | None]]:
     return [(str(r.kind), r.label) for r in records if isinstance(r, Fact) and r.kind != "context"]
 
 
-# The credentials
+# Credentials
 
 
 def test_new_credentials_are_used() -> None:
-    """After a 401 the credentials are made anew, and the same request goes out with them; none is recorded."""
+    """After a 401 the credentials are refreshed, and the same request is sent with them; none is recorded."""
     with Provider([error(401, "authentication_error", retry="false"), streamed(DONE)]) as provider:
         events, records, clients = in_loop(_refreshing(provider, True))
     assert [h["authorization"][-6:] for h in provider.headers] == ["first!", "second"]
@@ -98,7 +98,7 @@ def test_new_credentials_are_used() -> None:
 
 
 def test_the_loop_owns_retries_with_new_credentials_as_well() -> None:
-    """What fails after them is tried again by the loop alone."""
+    """Later failures are retried only by the loop."""
     replies = [error(401, "authentication_error"), error(500, "api_error"), streamed(DONE)]
     with Provider(replies) as provider:
         events, _, _ = in_loop(_refreshing(provider, True))
@@ -109,7 +109,7 @@ def test_the_loop_owns_retries_with_new_credentials_as_well() -> None:
 
 @pytest.mark.parametrize(("made", "requests"), [(False, 1), (True, 2)])
 def test_credentials_that_stay_refused(made: bool, requests: int) -> None:
-    """They are made anew once in a request; the 401 after that stands, and so does one where they were not."""
+    """They are refreshed once per request; another 401 is final, and so is one if the refresh failed."""
     refusals = [error(401, "authentication_error")] * 3
     with Provider(refusals) as provider:
         events, _, _ = in_loop(_refreshing(provider, made))
@@ -121,7 +121,7 @@ def test_credentials_that_stay_refused(made: bool, requests: int) -> None:
 
 
 async def _refreshing(provider: Provider, made: bool) -> tuple[list[Any], list[Any], int]:
-    """Run with a first key; making it anew gives the client a second one."""
+    """Run with a first key; refreshing gives the client a second one."""
     refreshed = []
     with recorded() as records:
         async with provider.client() as client:
@@ -138,7 +138,7 @@ async def _refreshing(provider: Provider, made: bool) -> tuple[list[Any], list[A
 
 
 def test_a_client_with_credentials_asks_them_for_another_token() -> None:
-    """Where the client has a provider of tokens nobody has to say how they are made anew."""
+    """If the client has a token provider, no refresh function is needed."""
     forced: list[bool] = []
 
     async def credentials(*, force_refresh: bool = False) -> AccessToken:
@@ -155,11 +155,13 @@ def test_a_client_with_credentials_asks_them_for_another_token() -> None:
     assert (result.text, forced) == ("Done.", [False, True])
 
 
-# Too much room
+# A response limit that is too high
 
 
 def test_the_room_that_is_left_is_used() -> None:
-    """Where prompt and `max_tokens` exceed the window, the same is asked with exactly what fits, and that is told."""
+    """If prompt and `max_tokens` exceed the window, the request is repeated with exactly what fits,
+    which is reported.
+    """
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     waits: list[float] = []
     with Provider([refused, streamed(DONE)]) as provider:
@@ -171,7 +173,7 @@ def test_the_room_that_is_left_is_used() -> None:
 
 @pytest.mark.parametrize("prompt", [196_001, 250_000])
 def test_too_little_room_is_a_prompt_that_is_too_long(prompt: int) -> None:
-    """Below 3,000 tokens an answer is of no use."""
+    """Below 3,000 tokens a response is useless."""
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(prompt, 20_000))
     with Provider([refused]) as provider:
         result = result_of(events_of(provider, max_tokens=20_000))
@@ -179,7 +181,7 @@ def test_too_little_room_is_a_prompt_that_is_too_long(prompt: int) -> None:
 
 
 def test_room_is_lowered_once() -> None:
-    """A request that does not fit again is too long; one field of the caller's own is lowered where it stands."""
+    """A request that does not fit again is too long; a field set by the caller is lowered in place."""
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     with Provider([refused, refused]) as provider:
         result = result_of(events_of(provider, extra={"max_tokens": 20_000}))
@@ -187,11 +189,11 @@ def test_room_is_lowered_once() -> None:
     assert result.terminal_reason == "prompt_too_long"
 
 
-# Another model
+# Fallback models
 
 
 def test_another_model_after_three_overloads() -> None:
-    """It is asked for the rest of the run; what the first one thought stays out, for it is signed by that one."""
+    """It is used for the rest of the run; the first model's thinking is left out, because it is signed."""
     asking = message(THOUGHT, text("See"), call("a", "look", where="box"))
     broken = error_in_stream("overloaded_error")
     answers = [streamed(asking), OVERLOADED, broken, OVERLOADED, streamed(DONE), streamed(DONE)]
@@ -214,7 +216,7 @@ def test_another_model_after_three_overloads() -> None:
 
 
 def test_another_model_cannot_begin_to_think_between_tools() -> None:
-    """It is given no budget for it until the tools are done with; the provider refuses that. Then it is again."""
+    """It gets no thinking budget until the tools are done, because the provider refuses that; afterwards it does."""
     asking = message(THOUGHT, text("See"), call("a", "look", where="box"))
     asking_again = message(call("b", "look", where="bag"))
     answers = [streamed(asking), *[OVERLOADED] * 3, streamed(asking_again), *[streamed(DONE)] * 2]
@@ -229,7 +231,7 @@ def test_another_model_cannot_begin_to_think_between_tools() -> None:
 
 
 def test_an_answer_of_the_first_model_is_void() -> None:
-    """What had come of it, and the call that had begun, are void; the other model's call runs."""
+    """The partial response and the started call are void; the other model's call runs."""
     asking = message(call("a", "look", where="box"), text("So"))
     begun = streamed(asking).pieces[:7]
     overload = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}\n\n'
@@ -247,7 +249,7 @@ def test_an_answer_of_the_first_model_is_void() -> None:
 
 
 def test_the_first_model_again() -> None:
-    """A later run that asks the first model again leaves out what the other one thought."""
+    """A later run with the first model leaves out the other model's thinking."""
     talk = Conversation()
     thought = message(THOUGHT, text("Yes."))
     with Provider(
@@ -262,7 +264,7 @@ def test_the_first_model_again() -> None:
 
 
 def test_another_model_is_given_its_own_limit() -> None:
-    """What was made to fit the first model is asked for anew of the other one, and made to fit that, too."""
+    """The limit that was lowered for the first model is reset, and lowered again for the other one."""
     first = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     other = error(400, "invalid_request_error", text=OVERFLOW.format(194_000, 20_000))
     with Provider([first, *[OVERLOADED] * 3, other, streamed(DONE)]) as provider:
@@ -277,7 +279,7 @@ def test_another_model_is_given_its_own_limit() -> None:
 
 
 def test_another_model_may_break_off_its_streams_as_well() -> None:
-    """It is asked for a stream, and for its answer in one piece once three of those broke."""
+    """It starts with streaming, and stops streaming once three streams broke."""
     breaks = [cut_after(DONE, 2)] * 3
     with Provider([*breaks, *[OVERLOADED] * 3, *breaks, whole(DONE)]) as provider:
         events = events_of(provider, fallback_model=OTHER)
@@ -290,7 +292,7 @@ def test_another_model_may_break_off_its_streams_as_well() -> None:
 
 
 def test_streams_that_break_are_no_longer_asked_for() -> None:
-    """After three in a row that broke before any content the answer comes in one piece, and that is told."""
+    """After three consecutive streams that broke before any content the request is not streamed, which is reported."""
     with Provider([cut_after(DONE, 2)] * 3 + [whole(DONE)]) as provider:
         events = events_of(provider)
     assert ["stream" in r for r in provider.requests] == [True, True, True, False]
@@ -299,13 +301,13 @@ def test_streams_that_break_are_no_longer_asked_for() -> None:
 
 
 def test_a_connection_that_is_reset_before_any_answer() -> None:
-    """It is tried again; and so is one that is refused, which costs nothing."""
+    """It is retried; so is a refused connection, which costs nothing."""
     with Provider([Sent(is_reset=True), streamed(DONE)]) as provider:
         events = events_of(provider)
         base_url = provider.base_url
     assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "APIConnectionError", None)]
     assert (len(provider.requests), result_of(events).text) == (2, "Done.")
-    provider.base_url = base_url  # where nobody listens any more
+    provider.base_url = base_url  # where nothing listens any more
     refused = events_of(provider, max_retries=2)
     assert [e.error for e in of_kind(refused, Retry)] == ["APIConnectionError"] * 2
     result = result_of(refused)
@@ -313,11 +315,11 @@ def test_a_connection_that_is_reset_before_any_answer() -> None:
     assert result.meter.total().calls == 0
 
 
-# The limit of an answer
+# Response limits
 
 
 def test_a_cut_answer_is_asked_for_again_with_more_room() -> None:
-    """Once in a turn it is void, and the same is asked with the raised limit; what it cost counts."""
+    """Once per turn it is void, and the request is repeated with the raised limit; its cost counts."""
     with Provider([streamed(cut("Once upon")), streamed(DONE)]) as provider:
         events = events_of(provider)
     assert [r["max_tokens"] for r in provider.requests] == [100, 64_000]
@@ -334,7 +336,7 @@ def test_a_cut_answer_is_asked_for_again_with_more_room() -> None:
 
 
 def test_the_model_goes_on_from_a_cut_answer_three_times() -> None:
-    """Then the run ends with an error, and the text as far as it came; the conversation is whole."""
+    """Then the run ends with an error and the partial text; the conversation is complete."""
     talk = Conversation()
     words = ["void", "One, ", "two, ", "three, ", "four"]
     with Provider([streamed(cut(each)) for each in words]) as provider:
@@ -358,7 +360,7 @@ def test_the_model_goes_on_from_a_cut_answer_three_times() -> None:
 
 
 def test_an_answer_that_is_finished_in_parts() -> None:
-    """Its text is that of all parts; the next cut answer of the run may have more room again."""
+    """Its text is that of all parts; the next cut response of the run may get a raised limit again."""
     parts = [cut("void"), cut("Half "), message(text("whole"), call("a", "look", where="box"))]
     later = [cut("void"), message(text("The end."))]
     with Provider([streamed(each) for each in (*parts, *later)]) as provider:
@@ -371,7 +373,7 @@ def test_an_answer_that_is_finished_in_parts() -> None:
 
 @pytest.mark.parametrize("raised", [None, 100, 50])
 def test_more_room_can_be_turned_off(raised: int | None) -> None:
-    """Then the model goes on from the first cut answer."""
+    """Then the model continues the first cut response."""
     with Provider([streamed(cut("Half ")), streamed(DONE)]) as provider:
         events = events_of(provider, max_tokens_raised=raised)
     assert [r["max_tokens"] for r in provider.requests] == [100, 100]
@@ -379,7 +381,7 @@ def test_more_room_can_be_turned_off(raised: int | None) -> None:
 
 
 def test_more_room_in_one_piece() -> None:
-    """Where answers are not streamed it is as much as the SDK lets them be."""
+    """Without streaming, the limit is the SDK's maximum."""
     with Provider([whole(cut("void")), whole(DONE)]) as provider:
         events = events_of(provider, stream=False)
     assert [r["max_tokens"] for r in provider.requests] == [100, 21_333]
@@ -387,7 +389,7 @@ def test_more_room_in_one_piece() -> None:
 
 
 def test_more_room_than_the_model_has() -> None:
-    """A model that says less at most is asked for that."""
+    """The request is repeated with the model's lower maximum."""
     refused = error(
         400, "invalid_request_error", text="max_tokens: 64000 > 8192, which is the maximum allowed"
     )
@@ -403,7 +405,7 @@ BEYOND = error(
 
 
 def test_what_the_model_may_say_is_kept() -> None:
-    """It is not asked for more again in the conversation, and what is told of its limit is what is asked for."""
+    """It is not exceeded again in the conversation, and the reported limit is used."""
     talk = Conversation()
     replies: list[Any] = [cut("void"), BEYOND, cut("One "), DONE, cut("void"), DONE]
     with Provider([r if isinstance(r, Sent) else streamed(r) for r in replies]) as provider:
@@ -420,7 +422,7 @@ def test_what_the_model_may_say_is_kept() -> None:
 
 
 def test_a_cut_answer_is_not_asked_for_again_with_the_same_room() -> None:
-    """Where the model may say no more than it was let, it goes on from there; nothing that was paid for is void."""
+    """At the model's maximum the response is continued instead, so nothing that was billed is void."""
     talk = Conversation()
     answers: list[Any] = [cut("One "), BEYOND, cut("two "), DONE, cut("Half "), DONE]
     with Provider([r if isinstance(r, Sent) else streamed(r) for r in answers]) as provider:
@@ -441,7 +443,7 @@ def test_a_cut_answer_is_not_asked_for_again_with_the_same_room() -> None:
 
 
 def test_the_window_has_no_more_room() -> None:
-    """What fits beside the prompt is no more than the cut answer had: the model goes on from that."""
+    """The remaining window is not larger than the cut response: the model continues it."""
     full = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 64_000))
     with Provider([streamed(cut("One ")), full, streamed(DONE)]) as provider:
         events = events_of(provider, max_tokens=9_000)
@@ -461,7 +463,7 @@ def test_the_window_has_no_more_room() -> None:
     ],
 )
 def test_a_cut_answer_outlives_the_one_that_was_to_replace_it(failure: Sent, reason: str) -> None:
-    """Where that fails for good, the result and the conversation have what had come, and its tokens count once."""
+    """If the repeated request finally fails, the result and the conversation have the cut response, counted once."""
     talk = Conversation()
     with Provider([streamed(cut("Half")), failure, streamed(DONE)]) as provider:
         events = events_of(provider, conversation=talk)
@@ -484,7 +486,7 @@ def test_a_cut_answer_outlives_the_one_that_was_to_replace_it(failure: Sent, rea
     ],
 )
 def test_what_is_whole_of_a_cut_answer_stays(content: list[Any]) -> None:
-    """A call that was cut is left out, and thinking at the end; the provider takes the conversation."""
+    """A cut call and trailing thinking are removed; the provider accepts the conversation."""
     answer = message(*content, stop_reason="max_tokens")
     with Provider([streamed(answer), streamed(answer), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look])
@@ -495,7 +497,9 @@ def test_what_is_whole_of_a_cut_answer_stays(content: list[Any]) -> None:
 
 
 def test_the_window_is_full() -> None:
-    """An answer that filled the window is void, and the run ends, for the conversation has to be shorter (made)."""
+    """A response that filled the window is void, and the run ends, because the conversation must
+    shrink (synthetic).
+    """
     full = message(text("And then"), stop_reason="model_context_window_exceeded")
     with Provider([streamed(full)]) as provider:
         events = events_of(provider)
@@ -507,7 +511,7 @@ def test_the_window_is_full() -> None:
 
 @pytest.mark.parametrize("content", [[text(" \n")], [text("\t"), text("")], []])
 def test_a_blank_answer_is_left_out(content: list[Any]) -> None:
-    """The provider refuses a message of nothing but blank text; beside a call it takes it."""
+    """The provider refuses a message of only blank text, but accepts it together with a call."""
     talk = Conversation()
     with Provider([whole(message(*content)), whole(DONE)]) as provider:
         events_of(provider, conversation=talk, stream=False)
@@ -516,7 +520,7 @@ def test_a_blank_answer_is_left_out(content: list[Any]) -> None:
 
 
 def test_blank_text_beside_a_call_stays() -> None:
-    """It goes back as it came."""
+    """It is sent back unchanged."""
     asking = message(text(" "), call("a", "look", where="box"))
     with Provider([streamed(asking), streamed(DONE)]) as provider:
         events_of(provider, tools=[look])
@@ -524,7 +528,7 @@ def test_blank_text_beside_a_call_stays() -> None:
 
 
 def test_a_paused_answer_goes_back_as_it_is() -> None:
-    """The model goes on from it; its text is that of both parts."""
+    """The model continues it; its text is that of both parts."""
     searching = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
     paused = message(text("Looking."), searching, stop_reason="pause_turn")
     with Provider([whole(paused), whole(DONE)]) as provider:
@@ -551,11 +555,11 @@ def test_pauses_are_bounded() -> None:
     )
 
 
-# Nobody attends
+# Unattended runs
 
 
 def test_an_unattended_run_waits_in_pieces() -> None:
-    """A long wait is cut into pieces of 30 seconds; each that is over is told."""
+    """A long wait is split into parts of 30 seconds; each completed part is reported."""
     limited = error(429, "rate_limit_error", retry_after="100")
     waits: list[float] = []
     with Provider([limited, streamed(DONE)]) as provider:
@@ -566,7 +570,7 @@ def test_an_unattended_run_waits_in_pieces() -> None:
 
 
 def test_an_unattended_run_waits_for_hours() -> None:
-    """An overload is waited for beyond ten retries, six hours in all, in waits of up to five minutes."""
+    """An overload is waited for beyond ten retries, six hours in total, in waits of up to five minutes."""
     waits: list[float] = []
     with Provider([error(529, "overloaded_error", retry_after="3600")] * 100) as provider:
         events = events_of(provider, waits=waits, **ALONE)
@@ -580,7 +584,7 @@ def test_an_unattended_run_waits_for_hours() -> None:
     [error(500, "api_error"), error_in_stream("api_error"), cut_after(DONE, 2), cut_after(DONE, 5)],
 )
 def test_an_unattended_run_survives_an_outage(down: Sent) -> None:
-    """Whatever says that the provider is down is waited for beyond ten retries."""
+    """Any sign of an outage is waited for beyond ten retries."""
     with Provider([down] * 14 + [streamed(DONE)] * 2) as provider:
         events = events_of(provider, stream=True, **ALONE, max_tokens=30_000)
     assert len(provider.requests) == 15
@@ -589,7 +593,7 @@ def test_an_unattended_run_survives_an_outage(down: Sent) -> None:
 
 
 def test_an_unattended_run_waits_until_the_circuit_has_cooled_down() -> None:
-    """In pieces that are told; how long depends on the clock, so that the world is asked."""
+    """In reported parts; the length depends on the clock, so it comes from the world."""
     talk, waits = Conversation(), list[float]()
     down = error(503, "api_error", retry="false")
     with Provider([down] * 5 + [streamed(DONE)]) as provider, recorded() as records:
@@ -607,7 +611,7 @@ def test_an_unattended_run_waits_until_the_circuit_has_cooled_down() -> None:
 
 
 def test_a_wait_until_a_date() -> None:
-    """How long that is depends on the clock, so that the world is asked; a date that is past is now."""
+    """Its length depends on the clock, so it comes from the world; a past date means now."""
     past = error(429, "rate_limit_error", retry_after="Wed, 31 Dec 1969 23:59:00 GMT")
     soon = error(429, "rate_limit_error", retry_after="Thu, 01 Jan 1970 00:00:09 GMT")
     waits: list[float] = []
@@ -624,7 +628,7 @@ def test_a_wait_until_a_date() -> None:
 
 
 def test_a_provider_that_is_down_is_not_asked() -> None:
-    """After five requests in a row that failed for good the next one fails at once; after a minute one is made."""
+    """After five consecutive final failures the next request fails immediately; after a minute one is sent."""
     talk = Conversation()
     down = error(503, "api_error", retry="false")
     with Provider([down] * 5 + [streamed(DONE)]) as provider:
@@ -640,7 +644,7 @@ def test_a_provider_that_is_down_is_not_asked() -> None:
     assert (result_of(closed).text, talk.breaker.failures) == ("Done.", 0)
 
 
-# Upkeep
+# Maintenance requests
 
 
 def upkept(
@@ -651,7 +655,7 @@ def upkept(
     source: QuerySource = "compaction",
     **changes: Any,
 ) -> tuple[Any, Run, list[Any]]:
-    """Make one request for upkeep; return its answer or error, the run and what was told."""
+    """Send one maintenance request; return its response or error, the run and the events."""
 
     async def make() -> tuple[Any, Run, list[Any]]:
         async with provider.client() as client:
@@ -665,7 +669,10 @@ def upkept(
             }
             lane = lane_under("main", "compaction:1")
             watch(run)
-            wanted, events = Upkeep(arguments, source, lane, "1:compaction"), list[Any]()
+            wanted, events = (
+                MaintenanceRequest(arguments, source, lane, "1:compaction"),
+                list[Any](),
+            )
             try:
                 events += [event async for event in upkeep(run, wanted, here)]
                 said: Any = wanted.answer
@@ -678,7 +685,7 @@ def upkept(
 
 
 def test_upkeep_is_a_request_of_its_own() -> None:
-    """It has a lane, a source and a span of its own, and counts in the meters of run and conversation."""
+    """It has its own lane, source and span, and counts in the meters of run and conversation."""
     with Provider([streamed(DONE)]) as provider:
         said, run, _ = upkept(provider)
     assert said["content"] == DONE["content"]
@@ -689,7 +696,7 @@ def test_upkeep_is_a_request_of_its_own() -> None:
 
 
 def test_a_turn_waits_for_its_summary() -> None:
-    """What a compaction asks is tried as a turn is, for that hangs on it, and its retries are told."""
+    """A compaction's request is retried like a turn, because the turn needs it, and its retries are reported."""
     limited = error(429, "rate_limit_error", retry_after="7")
     waits: list[float] = []
     with Provider([OVERLOADED, limited, error(500, "api_error"), streamed(DONE)]) as provider:
@@ -700,7 +707,7 @@ def test_a_turn_waits_for_its_summary() -> None:
 
 
 def test_an_unattended_run_waits_for_its_summary() -> None:
-    """The wait is cut into pieces as that of a turn, and each is told."""
+    """The wait is split into parts like that of a turn, and each is reported."""
     limited = error(429, "rate_limit_error", retry_after="100")
     waits: list[float] = []
     with Provider([limited, streamed(DONE)]) as provider:
@@ -712,7 +719,7 @@ def test_an_unattended_run_waits_for_its_summary() -> None:
 
 @pytest.mark.parametrize("refusal", [OVERLOADED, error(429, "rate_limit_error", retry_after="1")])
 def test_the_background_fails_fast(refusal: Sent) -> None:
-    """Where the provider has too much to do, it is not asked again; its other failures are tried twice more."""
+    """If the provider is overloaded, there is no retry; other failures are retried twice."""
     with Provider([refusal] * 4) as provider:
         said, _, _ = upkept(provider, source="memory", **ALONE)
     assert (len(provider.requests), isinstance(said, anthropic.APIStatusError)) == (1, True)
@@ -722,7 +729,7 @@ def test_the_background_fails_fast(refusal: Sent) -> None:
 
 
 def test_upkeep_is_stopped_with_its_run() -> None:
-    """What came of it is no part of the conversation."""
+    """Its partial response is not part of the conversation."""
     abort = Abort()
     abort.stop()
     with Provider([streamed(DONE)]) as provider:
@@ -733,7 +740,7 @@ def test_upkeep_is_stopped_with_its_run() -> None:
 
 
 def test_the_background_respects_the_circuit_breaker() -> None:
-    """It opens no circuit, and is not made where one is open."""
+    """It does not open the circuit, and is not sent while the circuit is open."""
 
     def open_it(run: Run) -> None:
         for _ in range(5):

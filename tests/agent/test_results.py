@@ -1,4 +1,4 @@
-"""Results: what the model sees of whatever a tool returned, and how long that may be."""
+"""Results: what the model sees of a tool's return value, and its maximum length."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from agentobs.agent.tools.results import (
     NOT_READ,
     PREVIEW_CHARS_MAX,
     Content,
+    error_text,
     fit,
     is_quick,
     render,
-    told,
 )
 
 
@@ -129,7 +129,7 @@ RESULTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("result", "seen"), RESULTS, ids=[str(n) for n in range(len(RESULTS))])
 def test_results_are_rendered_for_the_model(result: Any, seen: Any) -> None:
-    """Text and content blocks pass as they are; everything else is shown as JSON, or at worst by `str`."""
+    """Text and content blocks are passed unchanged; other values are shown as JSON, or as a last resort with `str`."""
     assert shown(result) == seen
 
 
@@ -149,7 +149,7 @@ values = st.recursive(
 
 @given(values, st.integers(1, 300))
 def test_every_value_has_a_result_that_can_be_sent(value: Any, chars_max: int) -> None:
-    """Rendering never raises, and what comes of it is JSON in UTF-8 of bounded size."""
+    """Rendering never raises, and its output is JSON in UTF-8 of limited size."""
     seen = fit(render(value), chars_max, lambda _: None)
     assert len(json.dumps(seen, ensure_ascii=False, allow_nan=False).encode()) < 100_000
     if isinstance(seen, str):
@@ -158,7 +158,7 @@ def test_every_value_has_a_result_that_can_be_sent(value: Any, chars_max: int) -
 
 @given(st.text(alphabet="ab\n", max_size=600), st.integers(1, 400))
 def test_what_is_left_out_is_counted(text: str, chars_max: int) -> None:
-    """Head, tail and the number of characters between them make up the whole."""
+    """Head, tail and the number of characters between them add up to the whole."""
     seen = str(fit(text, chars_max, lambda _: None))
     if len(text) <= chars_max:
         assert seen == text
@@ -191,12 +191,12 @@ def test_what_is_left_out_is_counted(text: str, chars_max: int) -> None:
     ids=[str(n) for n in range(10)],
 )
 def test_only_small_plain_values_are_quick(value: Any, quick: bool) -> None:
-    """What is large, or runs code of its own when it is shown, is not shown in the event loop."""
+    """A value that is large, or runs its own code when rendered, is not rendered in the event loop."""
     assert is_quick(value) is quick
 
 
 def test_blocks_are_copies() -> None:
-    """A tool that changes its blocks after it has returned them changes nothing that the model saw."""
+    """A tool that modifies its blocks after returning them does not change what the model saw."""
     blocks = [words("a")]
     seen = shown(blocks)
     blocks[0]["text"] = "b"
@@ -204,7 +204,7 @@ def test_blocks_are_copies() -> None:
 
 
 def test_iterators_that_never_end_are_read_so_far() -> None:
-    """Of an endless iterator the first items are read, by number and by length, with a note after them."""
+    """The first items of an endless iterator are read, limited by number and length, with a note after them."""
     many = json.loads(str(render(itertools.count())))
     assert (many[:2], many[-1], len(many)) == ([0, 1], NOT_READ, ITEMS_MAX + 1)
     long = json.loads(str(render(itertools.repeat("x" * (ITEMS_CHARS_MAX // 2)))))
@@ -212,7 +212,7 @@ def test_iterators_that_never_end_are_read_so_far() -> None:
 
 
 def test_what_iterating_raises_is_raised() -> None:
-    """A generator that fails half-way is a failure of the tool, not a shorter result."""
+    """A generator that fails midway is a failure of the tool, not a shorter result."""
 
     def items() -> Iterator[int]:
         yield 1
@@ -223,22 +223,22 @@ def test_what_iterating_raises_is_raised() -> None:
 
 
 def test_exceptions_are_told_whatever_their_text_does() -> None:
-    """An exception is told by class and text, or by its class alone where the text fails or is empty."""
+    """An exception is shown with class and text, or only its class if the text fails or is empty."""
 
     class Mumbles(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
-    assert told(FileNotFoundError("a.txt")) == "FileNotFoundError: a.txt"
-    assert told(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert told(Mumbles()) == "Mumbles (its text failed with RuntimeError)"
+    assert error_text(FileNotFoundError("a.txt")) == "FileNotFoundError: a.txt"
+    assert error_text(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert error_text(Mumbles()) == "Mumbles (its text failed with RuntimeError)"
 
 
 LINES = "".join(f"line {n}\n" for n in range(100_000))
 
 
 def test_a_long_result_is_kept_and_its_ends_are_shown() -> None:
-    """The model sees whole lines of both ends, how much is left out, and the path of what was kept."""
+    """The model sees whole lines of both ends, the size of the omitted part, and the path of the stored text."""
     kept: list[str] = []
 
     def keep(text: str) -> str:
@@ -263,7 +263,7 @@ def test_a_long_result_is_kept_and_its_ends_are_shown() -> None:
 @pytest.mark.parametrize("text", [LINES, "x" * 888_890, "é" * 60_000, "\udce9" * 60_000])
 @pytest.mark.parametrize("chars_max", [1, 100, 50_000])
 def test_a_long_result_that_cannot_be_kept_is_cut(text: str, chars_max: int) -> None:
-    """Without a place to keep it the model gets what it may see, and is told that the rest is gone."""
+    """Without storage the model gets the maximum length, and is told that the rest is lost."""
     seen = fit(text, chars_max, lambda _: None)
     assert isinstance(seen, str)
     assert "are left out here and were not kept" in seen
@@ -272,7 +272,7 @@ def test_a_long_result_that_cannot_be_kept_is_cut(text: str, chars_max: int) -> 
 
 
 def test_a_result_of_just_the_length_is_whole() -> None:
-    """Nothing is left out of a result that is as long as it may be."""
+    """Nothing is omitted from a result of exactly the maximum length."""
     assert fit("x" * 100, 100, lambda _: "nowhere") == "x" * 100
     assert fit([words("x" * 50), words("y" * 50)], 100, lambda _: "nowhere") == [
         words("x" * 50),
@@ -281,7 +281,7 @@ def test_a_result_of_just_the_length_is_whole() -> None:
 
 
 def test_long_blocks_are_cut_by_their_text_and_images_stay() -> None:
-    """One block holds the ends of all texts, where the first of them stood; images are left as they are."""
+    """One block has the ends of all texts, in place of the first; images are unchanged."""
     kept: list[str] = []
 
     def keep(text: str) -> str:
@@ -318,6 +318,6 @@ def test_binary_blocks_stay_within_the_providers_limits() -> None:
 
 
 def test_images_within_json_are_text() -> None:
-    """Only a list of blocks is sent as blocks: anything else is counted as the text that it is."""
+    """Only a list of blocks is sent as blocks; any other value counts as text."""
     value = {"image": base64.b64encode(b"x" * 90_000).decode()}
     assert "left out here" in str(shown(value))

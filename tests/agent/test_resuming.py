@@ -1,4 +1,4 @@
-"""Resume and fork: a session that ended, however it ended, goes on in another one."""
+"""Resume and fork: a session that ended, in whatever way, continues in another one."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ ROOT = Path(__file__).parents[2]
 USED = {"input_tokens": 1000, "output_tokens": 1000, "cache_read_input_tokens": 0}
 PRICED: dict[str, Any] = {"model": "claude-sonnet-4-6", "usage": USED}
 EACH = Decimal("0.018")
-"""What such an answer costs: 1,000 tokens at $3 and 1,000 at $15 a million."""
+"""The cost of such a response: 1,000 tokens at $3 and 1,000 at $15 a million."""
 USER: Json = {"role": "user", "content": "Hello"}
 SESSION = "5" * 32
 
 
-# A process that is killed.
+# A killed process.
 
 
 def process(provider: Provider, home: Path, when: str, *session: str) -> tuple[int, Any]:
-    """Run an agent in a process of its own; return how it ended and what it said."""
+    """Run an agent in its own process; return its exit status and its output."""
     environment = {**os.environ, "AGENTOBS_HOME": str(home), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.agent.killed", provider.base_url, when, *session]
     ended = subprocess.run(
@@ -77,10 +77,10 @@ def newest(home: Path) -> str:
 
 
 def test_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
-    """Twice: before any tool ran, and while an agent was at work after another tool had ended.
+    """Twice: before any tool ran, and while an agent was running after another tool had ended.
 
-    What has finished is real, the rest says so. The provider takes each next request, and the money of three
-    sessions counts each call once.
+    Finished calls have real results, the others say that they were interrupted. The provider
+    accepts each next request, and the spending of three sessions counts each call once.
     """
     home = tmp_path / "home"
     replies = [
@@ -119,7 +119,7 @@ def test_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
 
 
 def test_a_session_that_ended_a_moment_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the same process and event loop: nothing of it is missed, and the sessions are one conversation."""
+    """In the same process and event loop: nothing is missing, and the sessions are one conversation."""
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     agentobs.stop_recorder()
     replies = [streamed(message(text(word), **PRICED)) for word in ("One.", "Two.")]
@@ -163,7 +163,7 @@ def asked(
     interaction: str = "1" * 32,
     **fields: Any,
 ) -> ModelExchange:
-    """A request at an instant, with its answer; None is a refusal."""
+    """A request at an instant, with its response; None is a refusal."""
     body = json.dumps({"model": MODEL, "messages": messages, **fields}).encode()
     refused = {"type": "error", "error": {"type": "overloaded_error", "message": "Sorry"}}
     came = json.dumps(answer or refused).encode()
@@ -201,7 +201,7 @@ def spent(at: int, **changes: Any) -> UsageRow:
 
 
 def talk_of(*exchanges: Exchange, **how: Any) -> Conversation:
-    """The conversation of a recording, through JSON, as the world gives it; the provider would take it."""
+    """The conversation of a recording, through JSON, as the world returns it; the provider would accept it."""
     answer = json.loads(json.dumps(conversation_of(recording(*exchanges), **how)))
     talk = conversation_from(answer)
     for each in (talk, *talk.children.values()):
@@ -219,7 +219,7 @@ LOOKED: list[Json] = [
 
 
 def test_turns_count_on() -> None:
-    """The whole conversation, and how many turns it took."""
+    """The whole conversation, and its number of turns."""
     talk = talk_of(
         asked(1, [USER], LOOK, at=1),
         ran("a", "nothing", at=2),
@@ -230,7 +230,7 @@ def test_turns_count_on() -> None:
 
 
 def test_what_was_never_sent_is_not_lost() -> None:
-    """A result that was there, and what somebody said meanwhile, are in the next request."""
+    """An existing result and new messages are in the next request."""
     talk = talk_of(
         asked(1, [USER], LOOK, at=1), ran("a", "nothing", at=2), said("steering", ["Faster"], at=3)
     )
@@ -242,7 +242,7 @@ def test_what_was_never_sent_is_not_lost() -> None:
 
 
 def test_an_answer_that_was_stopped_is_kept_as_far_as_it_came() -> None:
-    """As in the loop: what the provider would take stays, and nothing of an answer that failed."""
+    """As in the loop: what the provider would accept stays, and nothing of a failed response."""
     part = streamed(message(text("Hello you"), call("a", "look")))
     body = b"".join(part.pieces[:4])
     first = asked(1, [USER], {}, at=1)
@@ -255,13 +255,13 @@ def test_an_answer_that_was_stopped_is_kept_as_far_as_it_came() -> None:
 
 
 def test_a_prompt_that_was_never_answered_is_kept() -> None:
-    """The provider was down: the question still stands, and its turn is asked again."""
+    """The provider was down: the prompt stays, and its turn is repeated."""
     talk = talk_of(asked(1, [USER], at=1), asked(1, [USER], at=2))
     assert (talk.messages, talk.turns) == ((USER,), 0)
 
 
 def test_marks_of_the_cache_stay_behind() -> None:
-    """The next request sets its own; with the old ones there would be more than the provider takes."""
+    """The next request sets its own; together with the old ones there would be too many."""
     marked = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}
     inner = {**RESULT, "content": [{**text("nothing"), "cache_control": {"type": "ephemeral"}}]}
     history = [
@@ -275,7 +275,7 @@ def test_marks_of_the_cache_stay_behind() -> None:
 
 
 def test_requests_for_upkeep_are_not_the_conversation() -> None:
-    """What a summary was asked for is not said again; what it cost is counted."""
+    """A request for a summary is not repeated; its cost is counted."""
     talk = talk_of(
         asked(1, [USER], message(text("So.")), at=1),
         asked(
@@ -292,7 +292,7 @@ def test_requests_for_upkeep_are_not_the_conversation() -> None:
 
 
 def test_of_two_conversations_the_last() -> None:
-    """Two runs without a conversation in common: the last one is meant."""
+    """Of two runs with separate conversations, the last one counts."""
     other = {"role": "user", "content": "Another"}
     talk = talk_of(
         asked(1, [USER], LOOK, at=1),
@@ -303,7 +303,7 @@ def test_of_two_conversations_the_last() -> None:
 
 
 def test_a_fork_has_the_turns_until_there() -> None:
-    """Messages up to the results of that turn, nothing that was said later, and the money of those turns alone."""
+    """Messages up to the results of that turn, no later messages, and only the cost of those turns."""
     exchanges = (
         asked(1, [USER], LOOK, at=10),
         said("steering", ["Faster"], at=15),
@@ -328,7 +328,7 @@ def agents() -> tuple[Exchange, ...]:
 
 
 def test_agents_that_it_had_started_come_along() -> None:
-    """Each with its conversation; a call whose agent was at work is told so, with the agent's id."""
+    """Each with its conversation; the result of a call whose agent was running says so, with the agent's ID."""
     rows = [spent(1), spent(2), spent(3), spent(4)]
     talk = talk_of(*agents(), usage=rows)
     results = {b["tool_use_id"]: b["content"] for b in talk.messages[-1]["content"]}
@@ -341,7 +341,7 @@ def test_agents_that_it_had_started_come_along() -> None:
 
 
 def test_an_agent_that_was_gone_on_with_is_one() -> None:
-    """It has an id for each call that did; its money counts once."""
+    """It has one ID per call; its cost counts once."""
     again = message({**call("y", "agent"), "input": {"resume": "x"}})
     mine = [USER, {"role": "assistant", "content": [text("One.")]}, USER]
     talk = talk_of(
@@ -361,9 +361,9 @@ def test_an_agent_that_was_gone_on_with_is_one() -> None:
 @pytest.mark.parametrize("asks", [{"run_in_background": True}, {}])
 @pytest.mark.parametrize("told", [False, True])
 def test_an_agent_in_the_background_that_never_reported(told: bool, asks: Json) -> None:
-    """The model waits for its report, so it is told that none will come; unless it has come.
+    """The model waits for its report, so it is told that none will arrive, unless it already has.
 
-    Whether it works in the background, a hook may have said.
+    A hook may have decided that it runs in the background.
     """
     begun = message({**call("x", "agent"), "input": asks})
     talk = talk_of(
@@ -378,7 +378,7 @@ def test_an_agent_in_the_background_that_never_reported(told: bool, asks: Json) 
 
 
 def test_an_agent_that_a_hook_wants_to_be_gone_on_with() -> None:
-    """The call ran with another input than the model gave: the agent is the earlier one, under both ids."""
+    """The call ran with another input than the model's: the agent is the earlier one, under both IDs."""
     again = [USER, {"role": "assistant", "content": [text("One.")]}, USER]
     hook = WorldQuestion(
         "hook",
@@ -397,7 +397,7 @@ def test_an_agent_that_a_hook_wants_to_be_gone_on_with() -> None:
 
 
 def test_an_agent_whose_request_has_no_body() -> None:
-    """It asked on after the bodies were chosen: the conversation comes back, the agent as far as is known."""
+    """It sent a request after the bodies were chosen: the conversation is restored, the agent as far as known."""
     known: list[Exchange] = [
         asked(1, [USER], LOOK, at=1),
         ran("a", "nothing", at=2),
@@ -410,7 +410,7 @@ def test_an_agent_whose_request_has_no_body() -> None:
 
 
 def test_a_session_that_was_resumed_itself() -> None:
-    """What it went on from is part of it: turns, money and agents, each counted once."""
+    """The conversation that it continued is part of it: turns, cost and agents, each counted once."""
     first = conversation_of(recording(*agents()), [spent(1), spent(2), spent(3), spent(4)])
     history = [*first["messages"], {"role": "user", "content": "Go on"}]
     talk = talk_of(
@@ -425,7 +425,7 @@ def test_a_session_that_was_resumed_itself() -> None:
 
 
 def test_money_is_dated_at_its_own_instants() -> None:
-    """It is priced as on the day it was spent, not as on the day of the resume."""
+    """It is priced as of the day it was spent, not the day of the resume."""
     rows = [
         spent(1, model="claude-sonnet-4-6", cache_read_tokens=7, certainty="lower_bound"),
         spent(2),
@@ -456,7 +456,7 @@ def test_money_is_dated_at_its_own_instants() -> None:
     ],
 )
 def test_what_cannot_be_gone_on_with(exchanges: tuple[Exchange, ...], words: str) -> None:
-    """One clear error, and nothing is ever sent."""
+    """One clear error, and no request is sent."""
     with pytest.raises(RecordingError, match=words):
         conversation_of(recording(*exchanges))
 
@@ -477,7 +477,7 @@ def resumed_in(load: Any, *, fork: int | None = None, relation: str = "resume") 
 
 
 def test_budgets_count_what_was_spent_before() -> None:
-    """The money of a conversation holds across its sessions; a person's grants do not."""
+    """The spending of a conversation counts across its sessions; a person's grants do not carry over."""
     first = conversation_of(
         recording(asked(1, [USER], message(text("So.")), at=1)),
         [spent(1, model="claude-sonnet-4-6", input_tokens=0, output_tokens=10_000)],
@@ -492,7 +492,7 @@ def test_budgets_count_what_was_spent_before() -> None:
 
 
 def test_what_the_world_is_asked() -> None:
-    """Which session, how, and until which turn; a turn that is none is refused before."""
+    """The session, the relation, and the last turn; an invalid turn is refused before."""
     seen: list[Json] = []
     first = conversation_of(recording(asked(1, [USER], message(text("So.")), at=1)))
 
@@ -528,7 +528,7 @@ def breaks(asked: Json) -> Json:
     ],
 )
 def test_errors_come_through(load: Any, error: AgentobsError) -> None:
-    """What the loader says is raised where the agent asked, as it was said."""
+    """The loader's error is raised in the agent, unchanged."""
     with pytest.raises(type(error)) as raised:
         resumed_in(load)
     assert raised.value.found.startswith(error.found)
@@ -536,7 +536,7 @@ def test_errors_come_through(load: Any, error: AgentobsError) -> None:
 
 
 def test_a_resumed_conversation_goes_on() -> None:
-    """The next turn has the next number, and its request holds all that was said."""
+    """The next turn has the next number, and its request contains everything before."""
     first = conversation_of(recording(asked(1, [USER], LOOK, at=1)))
     with Provider([streamed(message(text("Done.")))]) as provider:
         events = events_of(provider, "Go on", conversation=resumed_in(lambda asked: first))
@@ -551,7 +551,7 @@ def test_a_resumed_conversation_goes_on() -> None:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_thinking_stays_with_its_model(same: bool) -> None:
-    """What a model thought goes back to it as it came; another one goes on without, as after a fallback."""
+    """A model's thinking goes back to it unchanged; another model continues without it, as after a fallback."""
     thought = {"type": "thinking", "thinking": "Hm", "signature": "s"}
     first = conversation_of(
         recording(
@@ -565,7 +565,7 @@ def test_thinking_stays_with_its_model(same: bool) -> None:
 
 
 def test_a_fork_of_a_session_whose_content_was_pruned(tmp_path: Path) -> None:
-    """Its facts are still there, what was said is not: one error that says so, and nothing is asked."""
+    """Its facts still exist, its content does not: one error says so, and no request is sent."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1)])
     for each in segment_ids(home):

@@ -1,4 +1,4 @@
-"""Resume after hooks, and after agents that outlived their session: what comes back is what the loop had kept."""
+"""Resume after hooks, and after agents that outlived their session: the result equals the loop's conversation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMALL = "claude-small-1"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where this process records, for one test."""
+    """The recording home of this process, for one test."""
     path = tmp_path / "home"
     monkeypatch.setenv("AGENTOBS_HOME", str(path))
     agentobs.stop_recorder()
@@ -113,7 +113,7 @@ def kept_and_resumed(
     abort: Abort | None = None,
     **changes: Any,
 ) -> tuple[Conversation, Conversation]:
-    """Play a session; return the conversation as it was kept, and as it is resumed."""
+    """Play a session; return the conversation as kept, and as resumed."""
 
     async def main(provider: Provider) -> tuple[Conversation, Conversation]:
         async with provider.client() as client:
@@ -138,7 +138,7 @@ def kept_and_resumed(
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_what_hooks_made_of_results_stays(name: str, home: Path) -> None:
-    """After a session whose turns were used up: what the model was to see, no word more, in the same order."""
+    """After a session whose turns were used up: exactly what the model was to see, in the same order."""
     talk, again = kept_and_resumed([CALLS], table(HOOKS[name]), max_turns=1)
     assert list(again.messages) == list(talk.messages)
     assert (again.turns, again.tool_turns) == (talk.turns, talk.tool_turns)
@@ -147,7 +147,7 @@ def test_what_hooks_made_of_results_stays(name: str, home: Path) -> None:
 
 
 def test_after_an_abort_among_hooks(home: Path) -> None:
-    """The run is stopped by the hook after a call: what was changed before stays changed."""
+    """The run is stopped by the hook after a call: earlier changes persist."""
     abort = Abort()
 
     def stops(told: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_after_an_abort_among_hooks(home: Path) -> None:
 
 
 def test_what_hooks_add_to_a_prompt_that_was_never_answered(home: Path) -> None:
-    """The prompt that the provider refused comes back with what hooks had added."""
+    """The refused prompt is restored with the hooks' context."""
     replies = [CALLS, DONE, error(400, "invalid_request_error")]
     hooks = table(HOOKS["prompted"])
     talk, again = kept_and_resumed(replies, hooks, prompts=("Go", "On"))
@@ -173,7 +173,7 @@ def test_what_hooks_add_to_a_prompt_that_was_never_answered(home: Path) -> None:
 
 
 def test_why_an_agent_may_not_end_yet(home: Path) -> None:
-    """A hook has objected to the end, and the run was stopped before the model heard of it."""
+    """A hook objected to the end, and the run was stopped before the model was told."""
     abort = Abort()
 
     def objects(told: Any) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def test_why_an_agent_may_not_end_yet(home: Path) -> None:
 
 
 def test_killed_before_a_hook_had_seen_a_result(tmp_path: Path) -> None:
-    """A mask that was not yet asked, or had not answered: the result is not shown, for it would have been changed."""
+    """If a masking hook had not run or answered, the result is hidden, because it would have been changed."""
     path, environment = tmp_path / "home", {**os.environ, "PYTHONPATH": str(ROOT)}
     environment["AGENTOBS_HOME"] = str(path)
     with Provider([CALLS]) as provider:
@@ -206,7 +206,7 @@ def test_killed_before_a_hook_had_seen_a_result(tmp_path: Path) -> None:
 
 
 async def killed(url: str) -> None:
-    """Run an agent whose hook takes the process along when it is asked about the second call."""
+    """Run an agent whose hook kills the process at the second call."""
 
     answered = asyncio.Event()
 
@@ -227,7 +227,7 @@ async def killed(url: str) -> None:
 
         async def ask(question: WorldQuestion) -> Any:
             answer = await live.ask(question)
-            answered.set()  # it is told before anybody else can go on
+            answered.set()  # it is recorded before any other task can continue
             return answer
 
         world = dataclasses.replace(live, ask=ask)
@@ -236,7 +236,7 @@ async def killed(url: str) -> None:
 
 
 def test_once_is_once_in_a_conversation(home: Path) -> None:
-    """A hook that ran in the earlier session does not run again, and the classifier's denials count on."""
+    """A hook that ran in the earlier session does not run again, and the classifier's denials carry over."""
     ran: list[str] = []
     hooks = table(
         [
@@ -271,7 +271,7 @@ def test_once_is_once_in_a_conversation(home: Path) -> None:
     assert (talk.denials.in_a_row, talk.denials.in_all) == (2, 2)
 
 
-# Agents in the background that outlive their session.
+# Background agents that outlive their session.
 
 
 class Scouts(Inventor):
@@ -298,7 +298,7 @@ def digging(let_go: asyncio.Event) -> Any:
 async def outlived(
     url: str | None, between: Callable[[Any, str], Any] | None = None
 ) -> tuple[Conversation, str, Any]:
-    """Run an agent whose scout goes on after the session; `between` looks before that may."""
+    """Run an agent whose scout continues after the session; `between` runs before that."""
     let_go = asyncio.Event()
     scouts = sub_agents([Agent("scout", "Looks.")])
     async with AsyncAnthropic(api_key="made-up", base_url=url, max_retries=0) as client:
@@ -318,7 +318,7 @@ async def outlived(
 
 
 def test_an_agent_that_outlives_its_session(home: Path) -> None:
-    """It can be resumed while the agent works and when that has ended; then with all that it did."""
+    """It can be resumed while the agent runs and after it has ended; then with everything it did."""
     with inventing(Scouts(1, 1)) as url:
         talk, _, (early, late) = in_loop(outlived(url, resumed))
     assert list(early.messages[:4]) == list(late.messages[:4]) == list(talk.messages[:4])
@@ -328,7 +328,7 @@ def test_an_agent_that_outlives_its_session(home: Path) -> None:
 
 
 def test_a_session_that_its_agent_outlived_replays(home: Path, tmp_path: Path) -> None:
-    """What the agent asked after the end is in the fixture, too, and the replay takes the same path."""
+    """The agent's requests after the end are in the fixture, and the replay takes the same path."""
     with inventing(Scouts(1, 1)) as url:
         talk, session_id, _ = in_loop(outlived(url))
     assert flush()

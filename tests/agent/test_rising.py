@@ -1,4 +1,4 @@
-"""Events of agents come out while their starter waits; and what is left behind, and by whom."""
+"""Events of sub-agents are yielded while their starter waits; and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ LEAVES = message(
 
 
 def wordy() -> Reply:
-    """An answer in more pieces than events may wait."""
+    """A response with more chunks than the event queue holds."""
     sent = streamed(message(text("x" * 40)))
     pieces = (*sent.pieces[:3], *(sent.pieces[3:4] * (2 * WAITING_MAX)), *sent.pieces[4:])
     return Reply(pieces, headers=sent.headers)
@@ -74,7 +74,7 @@ def wordy() -> Reply:
 
 @pytest.mark.parametrize("who", ["person", "pre_tool_use", "permission_denied"])
 def test_events_rise_while_somebody_is_asked(who: str) -> None:
-    """A person, or a hook, who answers only when the agent beside has ended: it is heard meanwhile, to its end."""
+    """A person or a hook answers only after the parallel agent has ended: its events are yielded meanwhile."""
     ended = asyncio.Event()
 
     async def person(consent: Consent) -> bool:
@@ -109,7 +109,7 @@ def test_events_rise_while_somebody_is_asked(who: str) -> None:
 
 @pytest.mark.parametrize("how", ["abort", "leave", "cancel"])
 def test_nothing_is_left_while_a_person_is_asked(how: str) -> None:
-    """Stopped, left or cancelled there: the person is not asked any more, and no task goes on."""
+    """Stopped, left or cancelled there: the approval request is withdrawn, and no task continues."""
     asked, withdrawn = asyncio.Event(), asyncio.Event()
 
     async def person(consent: Consent) -> bool:
@@ -148,14 +148,14 @@ def test_nothing_is_left_while_a_person_is_asked(how: str) -> None:
 
 
 class NoAbort(Abort):
-    """One that nobody can use."""
+    """An abort that has no effect."""
 
     def stop(self) -> None:
-        """Change nothing."""
+        """Do nothing."""
 
 
 def test_waits_for_an_abort_leave_no_tasks() -> None:
-    """A loop that ends right after a run in which agents waited destroys no task, however deep they lie."""
+    """A loop that ends right after a run with waiting agents destroys no task, at any depth."""
     told: list[str] = []
 
     async def go(provider: Provider) -> None:
@@ -176,7 +176,7 @@ def test_waits_for_an_abort_leave_no_tasks() -> None:
 
 
 def test_an_abort_wakes_those_that_wait_under_it() -> None:
-    """At any depth; one that is stopped alone wakes nobody above it, and nobody waits in vain."""
+    """At any depth; stopping a child wakes no parent, and nothing waits forever."""
 
     async def go() -> tuple[bool, bool]:
         above = Abort()
@@ -195,7 +195,7 @@ def test_an_abort_wakes_those_that_wait_under_it() -> None:
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "at rest"])
 def test_background_work_of_another_event_loop(is_closed: bool) -> None:
-    """What one loop left is a partial failure in the next one: it is told, with what there is, and is gone."""
+    """Work left by one loop is a partial failure in the next: it is reported with the partial result, and removed."""
     talk = Conversation()
     replies = [LEAVES, DONE, DONE]
 

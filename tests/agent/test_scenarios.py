@@ -1,4 +1,4 @@
-"""Every scenario of the loop replays: the same path, the same events, wherever and whenever it runs."""
+"""Every scenario of the loop replays with the same path and events, wherever and whenever it runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_scenario_has_its_fixture() -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_takes_the_same_path(name: str, snapshot: SnapshotAssertion) -> None:
-    """With nobody outside, the agent does what it did, and the same events come out."""
+    """Without external input, the agent takes the same steps, and the same events result."""
     events, trajectory = replay(name)
     assert events == recorded_events(name)
     assert trajectory == snapshot
@@ -63,9 +63,9 @@ def test_elsewhere_and_later(seed: str, zone: str, tmp_path: Path) -> None:
 
 
 def test_a_stop_before_the_request_had_gone_out(tmp_path: Path) -> None:
-    """The loop cannot tell a request that was being made from one that went out; the replay can.
+    """The loop cannot distinguish an unsent request from a sent one; the replay can.
 
-    Where no request was recorded, it stops before it asks one.
+    If no request was recorded, it stops before sending one.
     """
     lines = (FIXTURES / "stopped-before-request" / "recording.jsonl").read_bytes().splitlines(True)
     body = b"".join(lines[:-1]).replace(b'"1:unsent:1"', b'"1:streaming:1"')

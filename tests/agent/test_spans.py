@@ -1,4 +1,4 @@
-"""Spans of the loop: one owner for each interval, each where it belongs, and nothing that ends twice or never."""
+"""Spans of the loop: each interval has one owner and the right parent, and ends exactly once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def intervals(records: Sequence[Record], name: str) -> list[tuple[int, int, str 
 
 
 def test_a_call_is_queued_asked_about_and_executed() -> None:
-    """The three lie under the call one after the other: queued ends where it is looked at, and nothing overlaps."""
+    """The three follow each other under the call without overlap; queued ends when the call is examined."""
 
     def person(consent: Consent) -> Reply:
         return Reply(True)
@@ -88,7 +88,7 @@ def test_a_call_is_queued_asked_about_and_executed() -> None:
 
 
 def test_calls_beyond_ten_wait_for_room() -> None:
-    """Where ten calls run, the others are queued until one of them has ended; each call once at most."""
+    """If ten calls run, the others are queued until one has ended; each call at most once."""
     asking = message(*[call(f"c{n}", "look", where=str(n)) for n in range(13)])
     with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
         events_of(provider, tools=[look])
@@ -101,7 +101,7 @@ def test_calls_beyond_ten_wait_for_room() -> None:
 
 
 def test_calls_that_never_run() -> None:
-    """A call that was aborted while it waited has a span, and a wait that was cancelled; none is executed."""
+    """A call that was aborted while queued has a span and a cancelled wait; none is executed."""
     abort = Abort()
 
     @tool
@@ -121,7 +121,7 @@ def test_calls_that_never_run() -> None:
 
 
 def test_what_a_tool_does_lies_under_its_execution() -> None:
-    """Spans that a tool opens, in its thread, and the trace that it gives on, are inside of its execution."""
+    """Spans opened by a tool in its thread, and its trace context, are inside its execution."""
     told: list[dict[str, str]] = []
 
     @tool
@@ -139,7 +139,7 @@ def test_what_a_tool_does_lies_under_its_execution() -> None:
 
 
 def test_waits_between_attempts() -> None:
-    """Each wait before another attempt is a span of the request; one that is stopped is cancelled."""
+    """Each wait before another attempt is a span of the request; if stopped, it is cancelled."""
     abort = Abort()
 
     def on(event: Event) -> None:
@@ -158,7 +158,7 @@ def test_waits_between_attempts() -> None:
 
 
 def test_a_person_who_takes_a_night_leaves_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While somebody is asked, the question, the call and the interaction are waited for; a day later they are not."""
+    """During an approval wait, the question, the call and the interaction may be silent, but not for a day."""
     real, passed = world.monotonic, [0]
     monkeypatch.setattr(world, "monotonic", lambda: real() + passed[0])
     swept: list[int] = []
@@ -179,7 +179,7 @@ def test_a_person_who_takes_a_night_leaves_no_orphan(monkeypatch: pytest.MonkeyP
 
 
 def test_a_hook_that_nobody_waits_for_is_linked() -> None:
-    """Its work is a trace of its own, linked to the span of the hook that fired it, which ends at once."""
+    """Its work is a separate trace, linked to the span of the hook, which ends immediately."""
     began, go_on = threading.Event(), threading.Event()
 
     def slow(payload: Json) -> None:
@@ -212,7 +212,7 @@ def test_a_hook_that_nobody_waits_for_is_linked() -> None:
 
 
 def test_programs_of_hooks_know_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook's program finds the span that it runs in, not that of whoever started us."""
+    """A hook's program sees the span that it runs in, not that of our parent process."""
     monkeypatch.setenv("TRACEPARENT", "00-" + "a" * 32 + "-" + "b" * 16 + "-01")
     hooks = table([Hook("stop", Command('printf %s "$TRACEPARENT" > told'), name="tells")])
     live = LiveHooks(hooks, NOBODY, roots=[tmp_path])

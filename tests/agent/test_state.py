@@ -1,4 +1,4 @@
-"""State: the pure steps from a prompt to a request, and from an answer to the next one."""
+"""State: pure transitions from a prompt to a request, and from a response to the next one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def asking(*messages: Json, turn: int = 1) -> State:
 
 
 def test_a_request_says_what_the_options_say() -> None:
-    """Only what was asked for is sent; further fields go through untouched."""
+    """Only configured fields are sent; additional fields are passed unchanged."""
     state = begin(Conversation(), "Hello")
     plain = request(state, Options("m", 50, stream=False, cache=None), [])
     assert plain == {"model": "m", "max_tokens": 50, "messages": [HELLO]}
@@ -56,7 +56,7 @@ def test_a_request_says_what_the_options_say() -> None:
 
 
 def test_results_follow_their_calls_in_one_message() -> None:
-    """The next state holds the answer and all results in the order of the calls, errors marked."""
+    """The next state has the response and all results in the order of the calls, errors marked."""
     answer = message(text("Let me look."), call("a", "look"), call("b", "look", at=1))
     first, second = calls(answer)
     assert (first, second) == (ToolQuestion("a", "look", {}), ToolQuestion("b", "look", {"at": 1}))
@@ -99,7 +99,7 @@ def test_results_follow_their_calls_in_one_message() -> None:
 
 
 def test_going_on_without_tools() -> None:
-    """What is said after an answer without calls is the user's next message, or goes on with the last."""
+    """A message after a response without calls is the next user message, or is appended to the last."""
     ended = answered(asking(), message(text("Done.")))
     following = go_on(ended, ["More"], "follow_up")
     assert following.messages[-1] == {"role": "user", "content": [text("More")]}
@@ -111,7 +111,7 @@ def test_going_on_without_tools() -> None:
 
 
 def test_an_answer_that_was_stopped() -> None:
-    """Whole blocks stay, and text as far as it came; what the provider would refuse is left out."""
+    """Complete blocks and partial text stay; anything that the provider would refuse is removed."""
     thought = {"type": "thinking", "thinking": "Hm", "signature": "c2ln"}
     search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
@@ -131,7 +131,7 @@ def test_an_answer_that_was_stopped() -> None:
 
 
 def test_ids_are_told_apart() -> None:
-    """A call whose id was used before gets one of its own; answers without such calls stay as they are."""
+    """A call with a used ID gets a unique one; responses without such calls are unchanged."""
     clean = message(call("a", "look"), call("b", "look"))
     assert told_apart(clean, frozenset("x"))[0] is clean
     doubled = message(call("a", "look"), text("a"), call("a", "look"), call("b", "look"))
@@ -142,7 +142,7 @@ def test_ids_are_told_apart() -> None:
 
 
 def test_what_folding_noted_is_not_sent_back() -> None:
-    """Notes about cut input and unknown deltas stay here; the cut text is what validation gets to see."""
+    """Notes about cut input and unknown deltas are not sent; validation sees the cut text."""
     cut = {**call("a", "look"), "partial_json": '{"at": '}
     odd = {**text("x"), "unknown_deltas": [{"type": "new"}]}
     assert answered(asking(), message(odd, cut)).messages[1:] == (
@@ -152,12 +152,12 @@ def test_what_folding_noted_is_not_sent_back() -> None:
 
 
 def test_an_empty_answer_is_not_sent_back() -> None:
-    """An answer without content does not enter the conversation, for the provider would refuse it."""
+    """A response without content does not enter the conversation, because the provider would refuse it."""
     assert answered(asking(), message()).messages == (HELLO,)
 
 
 def test_calls_that_were_interrupted_are_answered_with_the_next_prompt() -> None:
-    """A conversation that was stopped before its tools answered can go on; results that are given stand."""
+    """A conversation that was stopped before its tool results can continue; given results are used."""
     stopped = {"role": "assistant", "content": [call("a", "look"), call("b", "look")]}
     state = begin(Conversation((HELLO, stopped), turns=1), "Never mind")
     said = "The run was interrupted before this tool had finished."
@@ -182,7 +182,7 @@ def test_calls_that_were_interrupted_are_answered_with_the_next_prompt() -> None
 
 
 def test_usage_adds_up_by_model() -> None:
-    """Tokens are summed in disjoint buckets; where iterations are listed, they are what is billed."""
+    """Tokens are summed in disjoint buckets; if iterations are listed, they are billed."""
     cached = {
         "input_tokens": 1,
         "output_tokens": 2,

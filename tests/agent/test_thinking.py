@@ -1,4 +1,4 @@
-"""What an agent thought goes back as it came, where it may, and nowhere else."""
+"""An agent's thinking goes back unchanged where it may, and nowhere else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def look(where: str) -> str:
 
 
 def test_without_thinking_a_conversation_stays_valid() -> None:
-    """Both sorts of thinking are taken out, answers of nothing else with them; the rest is untouched."""
+    """Both types of thinking are removed, including responses of only thinking; the rest is unchanged."""
     first, results = said("user", {"type": "text", "text": "Add."}), said("user", RESULT)
     messages = [
         first,
@@ -79,7 +79,7 @@ def test_without_thinking_a_conversation_stays_valid() -> None:
     ],
 )
 def test_how_thinking_is_asked_for(thinking: Thinking | None, fields: dict[str, Any]) -> None:
-    """Adaptive or with a budget, with an effort or without: whole bodies."""
+    """Adaptive or with a budget, with or without an effort: whole bodies."""
     with Provider([DONE]) as provider:
         result_of(events_of(provider, thinking=thinking, max_tokens=4000, stream=False))
     assert provider.requests == [
@@ -118,7 +118,7 @@ def test_an_effort_stands_beside_what_the_output_has_to_be_like() -> None:
     ],
 )
 def test_what_the_provider_refuses_is_not_sent(wrong: dict[str, Any], why: str) -> None:
-    """One clear error before anything begins."""
+    """One clear error before anything starts."""
     with Provider([]) as provider, pytest.raises(UsageError, match=why):
         events_of(provider, **{"max_tokens": 4000, **wrong})
     assert provider.requests == []
@@ -134,13 +134,13 @@ def test_what_the_provider_refuses_is_not_sent(wrong: dict[str, Any], why: str) 
     ],
 )
 def test_what_the_provider_takes_is_sent(right: dict[str, Any]) -> None:
-    """Between tools the budget is that of the whole turn; choices that leave the model free fit to thinking."""
+    """Between tools the budget covers the whole turn; tool choices that leave the model free are compatible."""
     with Provider([DONE]) as provider:
         assert result_of(events_of(provider, max_tokens=4000, **right)).subtype == "success"
 
 
 def test_what_is_held_and_does_not_fit_is_an_error() -> None:
-    """A budget that is latched and a shorter answer: the run ends with a clear error, and nothing is sent."""
+    """A latched budget and a lower response limit: the run ends with a clear error, and nothing is sent."""
     talk = Conversation()
     with Provider([DONE]) as provider:
         events_of(provider, conversation=talk, thinking=Budgeted(2000), max_tokens=4000)
@@ -151,7 +151,7 @@ def test_what_is_held_and_does_not_fit_is_an_error() -> None:
 
 
 def test_thinking_is_never_last() -> None:
-    """An answer that ends with thinking goes back without it, one of nothing else not at all."""
+    """A response that ends with thinking goes back without it; one of only thinking is left out."""
     messages = (
         said("user", text("Hello")),
         said("assistant", THOUGHT, text("Hi."), THOUGHT, HIDDEN),
@@ -170,7 +170,7 @@ def test_thinking_is_never_last() -> None:
 
 
 def thought_in(exchange: Exchange) -> list[dict[str, Any]]:
-    """The thinking of an answer, read from its file alone, as far as something follows it."""
+    """The thinking of a response, read directly from its file, if something follows it."""
     if not exchange.is_stream:
         content = json.loads(exchange.text)["content"]
     else:
@@ -190,14 +190,14 @@ def thought_in(exchange: Exchange) -> list[dict[str, Any]]:
 
 
 def test_real_thinking_goes_back_byte_by_byte() -> None:
-    """Signatures, readable, omitted and redacted thinking of recorded answers: what comes is what is sent."""
+    """Signatures, readable, omitted and redacted thinking of recorded responses are sent back unchanged."""
     names = sorted({*files("thinking"), *files("redacted_thinking")})
     listed = [e for name in names for e in read(name).exchanges]
     answers = [e for e in listed if e.asks_model and e.status == 200]
     answers = [e for e in answers if e.message is not None and thought_in(e)]
-    # One that was cut at its limit is asked for again.
+    # A response that was cut at its limit causes a repeated request.
     answers = [e for e in answers if e.message and e.message["stop_reason"] != "max_tokens"]
-    # All that is redacted, and every fourth of the others: each costs a client of its own.
+    # All redacted ones, and every fourth of the others, because each needs its own client.
     hidden = [e for e in answers if "redacted_thinking" in {b["type"] for b in thought_in(e)}]
     answers = [*hidden, *answers[::4]]
     kinds = {block["type"] for e in answers for block in thought_in(e)}
@@ -208,7 +208,9 @@ def test_real_thinking_goes_back_byte_by_byte() -> None:
         kind = "text/event-stream" if exchange.is_stream else "application/json"
         replies.append(Reply((exchange.text.encode(),), headers={"content-type": kind}))
         assert exchange.message
-        is_paused = exchange.message["stop_reason"] == "pause_turn"  # the loop goes on by itself
+        is_paused = (
+            exchange.message["stop_reason"] == "pause_turn"
+        )  # the loop continues automatically
         replies += [DONE] * (1 + is_paused)
     with Provider(replies) as provider:
         for exchange in answers:
@@ -223,7 +225,7 @@ def test_real_thinking_goes_back_byte_by_byte() -> None:
 def asked_at(
     provider: Provider, talk: Conversation, hours: float, prompt: str = "Hello"
 ) -> list[Any]:
-    """Run an agent by a clock that stands, so many hours after its beginning."""
+    """Run an agent with a constant clock, this many hours after its start."""
 
     async def collect() -> list[Any]:
         async with provider.client() as client:
@@ -237,7 +239,7 @@ def asked_at(
 
 
 def test_after_an_hour_thinking_is_gone_for_good() -> None:
-    """An hour after the last answer the thinking of earlier turns goes, once; it never comes back."""
+    """An hour after the last response the thinking of earlier turns is removed, once and permanently."""
     talk = Conversation()
     looked = [streamed(message(THOUGHT, HIDDEN, call(each, "look", where="x"))) for each in "ab"]
     answer = streamed(message(THOUGHT, text("Done.")))
@@ -265,7 +267,7 @@ def test_after_an_hour_thinking_is_gone_for_good() -> None:
 
 
 def test_thinking_stays_while_tools_answer() -> None:
-    """However long a tool takes, what was thought since somebody last spoke stays: the provider wants it."""
+    """However long a tool takes, thinking since the last user message stays, because the provider requires it."""
     talk = Conversation(thought_ns=0)
     talk.messages = (
         said("user", text("Hello")),

@@ -1,4 +1,4 @@
-"""The tools of a turn: looked at between turns, and only there."""
+"""The tools of a turn, which are only evaluated between turns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def offered(provider: Provider) -> list[list[str]]:
 
 
 def test_a_tool_that_comes_and_goes() -> None:
-    """What may be missing is offered in the turns in which it is there; calling it else is a mistake."""
+    """An optional tool is offered in turns in which it is available; calling it in others is an error."""
     there = [True]
 
     @tool(available=lambda: there[0], optional=True)
@@ -45,7 +45,7 @@ def test_a_tool_that_comes_and_goes() -> None:
 
 
 def test_a_tool_that_has_to_be_there() -> None:
-    """Where it is missing the run ends before anything is asked, and says which tool it was."""
+    """If it is missing, the run ends before any request, and the error names the tool."""
 
     @tool(available=lambda: False)
     def search() -> str:
@@ -61,7 +61,7 @@ def test_a_tool_that_has_to_be_there() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("no server"), SystemExit(3)])
 def test_a_tool_that_cannot_tell_whether_it_is_there(error: BaseException) -> None:
-    """It counts as missing, people are told why, and the run goes on without it."""
+    """It counts as missing, the user is warned, and the run continues without it."""
 
     def available() -> bool:
         raise error
@@ -84,7 +84,7 @@ def test_a_tool_that_cannot_tell_whether_it_is_there(error: BaseException) -> No
 
 
 def test_a_set_that_is_asked_for_each_turn() -> None:
-    """A function gives the tools of each turn; what it changes in between counts from the next turn on."""
+    """A function returns the tools of each turn; changes apply from the next turn on."""
 
     @tool
     def first() -> str:

@@ -138,7 +138,7 @@ def test_a_bare_decorator_keeps_a_callable() -> None:
 
 
 def test_a_declaration_is_sent_as_it_is() -> None:
-    """A declared tool keeps its declaration to the letter, and its function takes the whole input."""
+    """A declared tool keeps its declaration exactly, and its function receives the whole input."""
     declaration = {"name": "memory", "type": "memory_20250818"}
     memory = declared(declaration, lambda value: sorted(value), read_only=True)
     assert memory.read_only
@@ -147,7 +147,7 @@ def test_a_declaration_is_sent_as_it_is() -> None:
 
 
 def test_input_is_validated_and_defaults_stay_with_the_function() -> None:
-    """Nested input arrives as the types of the signature; what is left out takes the function's default."""
+    """Nested input is converted to the types of the signature; missing values use the function's default."""
     bound = bind(distance, {"start": {"x": 1}, "stops": [{"x": 2}], "copy": 2})
     assert bound.call() == "Point ['Point'] Unit.METRE None 2"
     assert bound.arguments == {
@@ -182,14 +182,14 @@ def test_input_is_validated_and_defaults_stay_with_the_function() -> None:
     ],
 )
 def test_what_does_not_fit_is_said_by_argument(value: Any, complaint: str) -> None:
-    """Input that does not fit is refused with a line per argument, in the names that the model used."""
+    """Invalid input is refused with one line per argument, in the names that the model used."""
     with pytest.raises(ValueError) as raised:
         bind(distance, value)
     assert str(raised.value) == complaint
 
 
 def test_signatures_that_the_model_cannot_use_are_refused() -> None:
-    """Arguments without a name of their own and types that contain themselves are the author's mistake."""
+    """Arguments without a name and recursive types are the author's mistake."""
 
     def rest(*words: str) -> None: ...
 
@@ -267,7 +267,7 @@ def rest(path: str, depth: int = 1) -> None:
 
 @pytest.mark.parametrize("function", [google, numpy, rest])
 def test_docstrings_are_read_in_three_styles(function: Callable[..., Any]) -> None:
-    """Google, NumPy and reST docstrings describe the tool and its arguments alike."""
+    """Google, NumPy and reST docstrings describe the tool and its arguments equally."""
     made = tool(function).declaration
     assert made["description"] == "List a directory.\n\nLinks are not followed. Note: slow."
     assert {
@@ -276,7 +276,7 @@ def test_docstrings_are_read_in_three_styles(function: Callable[..., Any]) -> No
 
 
 def test_a_docstring_in_no_style_is_kept_whole() -> None:
-    """Text that only looks like a section is lost in no style; neither is a section that breaks its style."""
+    """No style loses text that only looks like a section, or a malformed section."""
 
     def free(path: str) -> None:
         """Send to a@b.c.
@@ -310,7 +310,7 @@ class Dog(BaseModel):
 
 
 def test_unions_and_models_within_models_are_written_out() -> None:
-    """A schema holds no reference anywhere: in unions, lists, mappings, tuples and models within models."""
+    """A schema has no references: in unions, lists, mappings, tuples and nested models."""
 
     @tool
     def adopt(
@@ -336,7 +336,9 @@ def test_unions_and_models_within_models_are_written_out() -> None:
 
 
 def test_what_nobody_says_about_a_tool_is_closed() -> None:
-    """A tool is not concurrent, not read-only, needs permission, destroys, is not retried and not optional."""
+    """By default a tool is not concurrent, not read-only, needs permission, is destructive, not
+    retried, not optional.
+    """
 
     @tool
     def act() -> None: ...
@@ -349,7 +351,7 @@ def test_what_nobody_says_about_a_tool_is_closed() -> None:
 
 
 def test_classes_of_tools_bring_their_defaults() -> None:
-    """A reader runs beside others and destroys nothing, a failing shell stops its siblings; words win."""
+    """A reader runs in parallel and is not destructive, a failing shell stops its siblings; explicit settings win."""
 
     @tool(read_only=True)
     def look() -> None: ...
@@ -409,7 +411,7 @@ def test_settings_that_contradict_are_refused(settings: Mapping[str, Any], compl
 
 
 def test_tools_without_a_name_and_unknown_settings_are_refused() -> None:
-    """A lambda has no name that the model could use; a setting that does not exist is a TypeError."""
+    """A lambda has no name that the model could use; an unknown setting is a TypeError."""
     with pytest.raises(UsageError, match="has no name"):
         tool(lambda: None)
     assert tool(name="constant")(lambda: None).name == "constant"
@@ -419,7 +421,7 @@ def test_tools_without_a_name_and_unknown_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["two words", "a.b", "é", "a\n", "x" * 129, "a(b)", "*"])
 def test_names_that_the_provider_would_not_take_are_refused(name: str) -> None:
-    """Names and aliases are of 1 to 128 letters, digits, `_` and `-`, as the provider wants them."""
+    """Names and aliases have 1 to 128 letters, digits, `_` and `-`, as the provider requires."""
     for make in (tool(name=name), lambda function: declared({"name": name}, function)):
         with pytest.raises(UsageError, match=r"(?s)`name` of .* is not of 1 to 128 letters"):
             make(edit)
@@ -432,7 +434,7 @@ def test_names_that_the_provider_would_not_take_are_refused(name: str) -> None:
 
 
 def test_what_a_function_returns_need_not_be_known() -> None:
-    """Only the types of arguments are told to the model; one that cannot be resolved is named."""
+    """The model only sees the types of arguments; an unresolvable one is named."""
 
     def look(path: str) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821
 
@@ -446,7 +448,7 @@ def test_what_a_function_returns_need_not_be_known() -> None:
 
 
 def test_types_that_json_cannot_hold_are_refused_by_name() -> None:
-    """The argument whose type has no schema is named, as is a Field that stands as a default."""
+    """The error names the argument whose type has no schema, or whose default is a Field."""
 
     def call(count: int, back: Callable[[], int]) -> None: ...
 
@@ -468,7 +470,7 @@ class Strange: ...
 
 
 def test_two_tools_never_share_a_name() -> None:
-    """Names and aliases of a set of tools are told apart, and each tool is checked again."""
+    """Names and aliases in a set of tools are unique, and each tool is validated again."""
     one = tool(name="one", aliases=["uno"])(edit)
     check_tools([one, tool(name="two")(edit)])
     for name, aliases in (("one", []), ("uno", []), ("two", ["one"]), ("two", ["uno"])):
@@ -480,7 +482,7 @@ def test_two_tools_never_share_a_name() -> None:
 
 
 def test_tools_are_found_by_former_names() -> None:
-    """A tool answers to its name and its aliases; a present name goes before a former one."""
+    """A tool is found by its name and its aliases; a current name takes precedence over a former one."""
     one, two = tool(name="one", aliases=["old"])(edit), tool(name="old")(edit)
     assert find([one], "old") is one
     assert find([one, two], "old") is two
@@ -516,12 +518,12 @@ def take(
     ],
 )
 def test_what_was_coerced_is_told(value: Any, coerced: tuple[str, ...]) -> None:
-    """Values of another JSON type that were made to fit are named, nested ones too; defaults are not."""
+    """Values converted from another JSON type are named, including nested ones; defaults are not."""
     assert bind(take, value).coerced == coerced
 
 
 def test_the_question_stays_as_it_was() -> None:
-    """A tool may change the arguments that it gets; the input that was recorded does not change."""
+    """A tool may modify its arguments; the recorded input does not change."""
 
     @tool
     def spoil(free: Any) -> None:
@@ -553,7 +555,7 @@ class Picky(BaseModel):
     ],
 )
 def test_validators_of_the_tools_own_cannot_break_binding(text: str, begins: str) -> None:
-    """Whatever a validator raises, the input does not fit, and the text for the model is bounded."""
+    """If a validator raises anything, the input is invalid, and the text for the model is limited."""
 
     @tool
     def use(picky: Picky) -> None: ...
@@ -565,7 +567,7 @@ def test_validators_of_the_tools_own_cannot_break_binding(text: str, begins: str
 
 
 def test_input_that_is_too_deep_does_not_fit() -> None:
-    """Input nested deeper than the interpreter goes is refused, not a RecursionError."""
+    """Input nested deeper than the interpreter supports is refused, not a RecursionError."""
     deep: Any = []
     for _ in range(3_000):
         deep = [deep]
@@ -574,14 +576,14 @@ def test_input_that_is_too_deep_does_not_fit() -> None:
 
 
 def test_many_faults_are_told_in_few_lines() -> None:
-    """Of a thousand faults the model sees the first ones and how many more there are."""
+    """Of a thousand errors the model sees the first ones and the number of the rest."""
     with pytest.raises(ValueError, match="and 980 more") as raised:
         bind(take, {"stops": [{}] * 1_000})
     assert len(str(raised.value).splitlines()) == COMPLAINTS_MAX + 1
 
 
 def test_faults_of_any_model_can_be_told() -> None:
-    """Complaints need no tool; without the names of what there is they tell none."""
+    """Error descriptions do not require a tool; without known names they list none."""
     with pytest.raises(ValidationError) as raised:
         Point.model_validate({"z": 1})
     assert complaints(raised.value) == (
@@ -590,7 +592,7 @@ def test_faults_of_any_model_can_be_told() -> None:
 
 
 def test_answers_about_calls_that_cannot_run_are_clear_and_bounded() -> None:
-    """An unknown tool is answered with the names that there are, an invalid input with what to mend."""
+    """The result for an unknown tool lists the available names, for invalid input what to fix."""
     assert unknown([take], "tke").content == "There is no tool named 'tke'. The tools are: take."
     assert unknown([], "\ud800").content == "There is no tool named '\\ud800'. The tools are: none."
     assert len(unknown([take], "x" * 10**6).content) < 300

@@ -1,4 +1,4 @@
-"""Trust: what is granted to and denied in agents that an agent starts, and where the others hear of it."""
+"""Grants and denials of sub-agents, and when other agents see them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def said(behaviour: str) -> dict[str, Any]:
 
 
 def test_denials_are_counted_over_all_agents() -> None:
-    """The limit of a classifier is not got around by starting agents: after three denials nobody asks it."""
+    """Starting agents does not bypass the classifier's limit: after three denials it is not called."""
     replies = []
     for name in "abcd":
         denied = [message(call(f"{name}{n}", "put", what="x")) for n in range(2)]
         asked = [denied[0], said("deny"), denied[1], said("deny"), DONE]
         replies += [message(start(name)), *asked]
     talk = Conversation()
-    # From the third denial on nobody asks the classifier any more.
+    # From the third denial on the classifier is not called.
     kept = [r for n, r in enumerate(replies) if r["model"] != SMALL or n in (2, 4, 8)]
     with Provider([streamed(each) for each in [*kept, DONE]]) as provider:
         events = played(
@@ -74,7 +74,7 @@ def test_denials_are_counted_over_all_agents() -> None:
 def test_what_an_agent_was_denied_counts_as_if_it_came_last(
     began: Denials, agent: Denials, meanwhile: Denials, then: Denials
 ) -> None:
-    """Denials add up; once the agent was allowed something, only those after that are in a row."""
+    """Denials add up; after an approval in the agent, only later denials are consecutive."""
     child, parent = Conversation(), Conversation(denials=began)
     hand_down(trust_in(parent), child)
     assert child.denials == began
@@ -84,7 +84,7 @@ def test_what_an_agent_was_denied_counts_as_if_it_came_last(
 
 
 def test_an_agent_begins_with_what_held_when_its_call_began() -> None:
-    """What is granted to a call after its own is not granted to it, however fast the person was."""
+    """A grant for a call after its own does not apply to it, however fast the person was."""
     asked: list[Any] = []
 
     async def go(provider: Provider) -> None:

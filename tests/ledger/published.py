@@ -1,4 +1,4 @@
-"""What calls cost by the published prices, worked out here: fractions of dollars, and no code of the ledger."""
+"""The cost of calls by the published prices, computed here in fractions of dollars without code of the ledger."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def table() -> dict[str, list[dict[str, Any]]]:
 def parts(
     model: str, usage: dict[str, Any], whole: dict[str, Any], day: dt.date, *, first: bool = True
 ) -> dict[str, Fraction]:
-    """Return what one sampling cost, by part.
+    """Return the cost of one sampling, by part.
 
     Args:
         model: the model that sampled.
-        usage: its own counts, of an iteration or of a response without any.
+        usage: its own counts, of an iteration or of a response without iterations.
         whole: the usage object of the response.
-        day: when it was asked.
-        first: whether the requests of server tools are counted with it.
+        day: the day of the request.
+        first: whether to include the requests of server tools.
     """
     split = usage.get("cache_creation")
     written = usage.get("cache_creation_input_tokens") or 0
     five, hour = written, 0
     if split:
         five, hour = split["ephemeral_5m_input_tokens"], split["ephemeral_1h_input_tokens"]
-        rest = written - five - hour  # the last counts of a stream tell the total alone
+        rest = written - five - hour  # the last counts of a stream only have the total
         five, hour = (five, hour + rest) if hour and not five else (five + rest, hour)
     read = usage.get("cache_read_input_tokens") or 0
     counts = (usage["input_tokens"], usage["output_tokens"], read, five, hour)
@@ -60,7 +60,7 @@ def parts(
 
 
 def _prices(model: str, prompt: int, speed: str, day: dt.date) -> list[Fraction]:
-    """Return the prices of the last entry that holds."""
+    """Return the prices of the last entry that applies."""
     holding = [
         entry
         for entry in table()[model]
@@ -72,7 +72,7 @@ def _prices(model: str, prompt: int, speed: str, day: dt.date) -> list[Fraction]
 
 
 def rows(message: dict[str, Any], day: dt.date) -> list[dict[str, Fraction]]:
-    """Return what a response cost: one entry for each iteration, or one for the whole."""
+    """Return the cost of a response: one entry per iteration, or one for the whole."""
     usage, model = message["usage"], message["model"]
     iterations = usage.get("iterations") or [usage]
     return [

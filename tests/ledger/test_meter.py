@@ -1,4 +1,4 @@
-"""Costs and sums: exact to the last digit, whatever order calls come in and wherever they are added up."""
+"""Costs and sums: exact to the last digit, in any order of calls and wherever they are added."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ calls = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(calls)
 def test_parts_are_the_sum(found: list[tuple[Usage, int]]) -> None:
-    """The six parts of a cost add up to it, each is units times their price, and no digit is lost."""
+    """The six parts of a cost add up to it, each is units times price, and no digit is lost."""
     for usage, at_ns in found:
         cost = cost_of(usage, at_ns)
         if cost.status == "unknown_model":
@@ -71,14 +71,14 @@ def test_parts_are_the_sum(found: list[tuple[Usage, int]]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(calls, st.randoms(use_true_random=False))
 def test_order_changes_no_total(found: list[tuple[Usage, int]], chance: random.Random) -> None:
-    """Whatever order calls come in, the totals are the same, by model and together."""
+    """In any order of calls, the totals are the same, by model and overall."""
     there, shuffled = Meter(), Meter()
     there.add_rows(found)
     again = list(found)
     chance.shuffle(again)
     for each in again:
         shuffled.add_rows([each])
-        shuffled.total()  # reading in between changes nothing either
+        shuffled.total()  # reading in between changes nothing
     assert shuffled.total() == there.total()
 
 
@@ -103,7 +103,7 @@ def test_a_session_in_two_costs_the_same(found: list[tuple[Usage, int]], at: int
 @settings(max_examples=6, deadline=None)
 @given(st.lists(calls, max_size=6).map(lambda lists: [call for each in lists for call in each]))
 def test_the_meter_is_the_store(tmp_path_factory: Any, found: list[tuple[Usage, int]]) -> None:
-    """A meter, the view in SQL, and a sum of single costs agree to the last digit, and on how sure they are."""
+    """A meter, the SQL view, and a sum of single costs agree to the last digit, and in their certainty."""
     home = Home(tmp_path_factory.mktemp("home"))
     home.segments.mkdir()
     rows = [
@@ -167,13 +167,15 @@ MADE: list[tuple[str, dict[str, Any], dt.date]] = [
         {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 3, "output_tokens": 4}]},
      dt.date(2026, 11, 2)),
 ]  # fmt: skip
-"""Made here, because no recorded call is of these classes: every model of the table, tiers of size, fast mode,
-geography, the day of a price change, and iterations of three models that differ in what they cost."""
+"""Synthetic, because no recorded call has these classes: every model of the table, tiers of size,
+fast mode, geography, the day of a price change, and iterations of three models with different
+prices.
+"""
 
 
 @pytest.mark.parametrize(("model", "usage", "day"), MADE)
 def test_what_no_recording_has(model: str, usage: dict[str, Any], day: dt.date) -> None:
-    """Each part is tokens times the published price of that day, tier, speed and place."""
+    """Each part is tokens times the published price for that day, tier, speed and place."""
     at = dt.datetime.combine(day, dt.time(), dt.UTC)
     at_ns = int(at.timestamp()) * SECOND
     expected = published.rows({"model": model, "usage": usage}, day)
@@ -208,7 +210,7 @@ def test_threads_lose_nothing() -> None:
 
 
 def test_a_sum_says_how_sure_it_is() -> None:
-    """Nothing spent is exactly nothing; a model without a price costs None, and makes a sum a lower bound."""
+    """Nothing spent is exactly zero; a model without a price costs None, and makes a sum a lower bound."""
     usage = {"input_tokens": 1_000_000, "output_tokens": 0}
     meter = Meter()
     assert (meter.total().usd, meter.total().status) == (Decimal(0), "exact")
@@ -222,7 +224,7 @@ def test_a_sum_says_how_sure_it_is() -> None:
 
 
 def test_a_model_without_a_price_is_named_once() -> None:
-    """However many calls it has, people are told once, and what to do."""
+    """However many calls it has, the user is warned once, with a suggested fix."""
     meter = Meter()
     usage = {"input_tokens": 1, "output_tokens": 1}
     with pytest.warns(
@@ -235,7 +237,7 @@ def test_a_model_without_a_price_is_named_once() -> None:
 
 
 def test_a_name_of_ten_kilobytes() -> None:
-    """It is no name: it is not repeated, not remembered, and costs nothing that we could say."""
+    """It is not a valid name: it is not repeated, not cached, and has no known cost."""
     meter = Meter()
     meter.add("claude-opus-5-5" * 700, {"input_tokens": 1, "output_tokens": 1}, T0)
     spent = meter.total()
@@ -256,7 +258,7 @@ def test_any_instant_has_a_price(at_ns: int) -> None:
 
 
 def test_no_result_of_a_batch_counts_twice(tmp_path: Path) -> None:
-    """A meter counts the result of one custom_id once, its iterations each."""
+    """A meter counts the result of one custom_id once, including each iteration."""
     meter = Meter()
     usage = {"input_tokens": 1, "output_tokens": 0, "service_tier": "batch"}
     for _ in range(3):

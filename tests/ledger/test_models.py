@@ -1,4 +1,4 @@
-"""Names of models, runaways, and that no float holds money."""
+"""Model names, runaways, and the absence of floats for money."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from agentobs.records import usage
     ],
 )  # fmt: skip
 def test_one_name_a_model(canonical: str, names: str) -> None:
-    """Aliases, dated ids and the ids of cloud platforms have one canonical name, which is its own."""
+    """Aliases, dated IDs and the IDs of cloud platforms have one canonical name, which maps to itself."""
     assert {canonical_model(name) for name in names.split() or [""]} == {canonical}
     assert canonical_model(canonical) == canonical
 
 
 def test_a_long_name_is_left_alone() -> None:
-    """Ten kilobytes are no name of a model."""
+    """Ten kilobytes are not a model name."""
     name = "claude-" + "9" * 10_000
     assert canonical_model(name) == name
 
@@ -66,13 +66,13 @@ def test_a_long_name_is_left_alone() -> None:
     ],
 )
 def test_a_runaway(costs: str, outputs: str, expected: Runaway | None) -> None:
-    """Five turns in a row dearer than the one before; or three with ever less output, none of them cheaper."""
+    """Five consecutive turns with rising cost; or three with shrinking output and no falling cost."""
     money = [None if cost == "-" else Decimal(cost) for cost in costs.split()]
     assert runaway(money, [int(count) for count in outputs.split()]) == expected
 
 
 def test_money_is_never_a_float() -> None:
-    """No module of the ledger names the type, writes such a number, or divides."""
+    """No module of the ledger uses the float type, a float literal, or division."""
     folder = Path(agentobs.ledger.__file__).parent
     paths = [*sorted(folder.glob("*.py")), Path(usage.__file__)]
     assert len(paths) > 7

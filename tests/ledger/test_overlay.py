@@ -1,4 +1,4 @@
-"""The overlay and the user's own prices: what they change, how they are told apart, and what a typo says."""
+"""The overlay and the user's own prices: their effects, their precedence, and error messages for typos."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT = 1_795_000_000_000_000_000
 
 
 def told(own: str, context: Context, prompt: int = 1) -> tuple[str, str, str, str | None]:
-    """Return (input, output, certainty, note) by a file of prices."""
+    """Return (input, output, certainty, note) for a price file."""
     unit = PriceBook(own.encode()).at(context, AT, prompt)
     if unit.rates is None:
         return "", "", unit.certainty, unit.note
@@ -33,7 +33,7 @@ def told(own: str, context: Context, prompt: int = 1) -> tuple[str, str, str, st
 
 
 def test_ours_is_dated_and_has_sources() -> None:
-    """Every entry of our own overlay names where it was read and when."""
+    """Every entry of our own overlay has its source and date."""
     [ours] = PriceBook().overlays()
     entries = [*ours.price, *ours.factor, ours.web_search]
     assert len(entries) > 5
@@ -44,7 +44,7 @@ def test_ours_is_dated_and_has_sources() -> None:
 
 
 def test_a_model_that_nobody_lists() -> None:
-    """The user's file gives it a price; factors such as that for batches hold for it, too."""
+    """The user's file gives it a price; factors such as the batch factor also apply to it."""
     cache = "cache_read = 1\ncache_write_5m = 1\ncache_write_1h = 1\n"
     own = f'[[price]]\nmodels = ["my-model"]\ninput = 1.5\noutput = 2\n{cache}{SOURCE}'
     assert told(own, Context("my-model")) == ("1.5", "2", "exact", "from our contract")
@@ -79,17 +79,17 @@ def test_a_price_takes_the_place_of_what_is_listed() -> None:
 
 
 def test_a_class_without_a_price_is_an_estimate() -> None:
-    """It is taken as input, or the longer lifetime as the shorter, and said; what a listed model has stays."""
+    """It uses the input price, or the shorter lifetime's, with a note; classes with a listed price keep it."""
     own = f'[[price]]\nmodels = ["my-model"]\ninput = 1\noutput = 2\ncache_read = 0.1\n{SOURCE}'
     assert told(own, Context("my-model")) == (
         "1", "2", "estimated",
         "from our contract; no price for cache_write_5m: taken as input; no price for cache_write_1h: taken as input",
     )  # fmt: skip
-    assert told("", Context("claude-2.1"))[2:] == ("exact", None)  # from before there was a cache
+    assert told("", Context("claude-2.1"))[2:] == ("exact", None)  # predates the cache
 
 
 def test_the_users_file_goes_before_ours() -> None:
-    """Also where ours asks for more of the context: a price without one takes the place of all that is listed."""
+    """Even if ours requires more of the context: a price without a context replaces everything listed."""
     fast = Context("claude-opus-4-6", None, None, "fast")
     plain = f'[[price]]\nmodels = ["claude-opus-4-6"]\ninput = 3\noutput = 4\n{SOURCE}'
     assert told("", fast)[:2] == ("30", "150")
@@ -99,7 +99,7 @@ def test_the_users_file_goes_before_ours() -> None:
 
 
 def test_factors_of_one_name_by_day() -> None:
-    """A discount that changes is two entries of one name: each holds in its days."""
+    """A discount that changes is two entries with one name: each applies on its days."""
     one = f'[[factor]]\nname = "discount"\ntimes = 0.5\nuntil = 2027-01-01\n{SOURCE}'
     own = f'{one}[[factor]]\nname = "discount"\ntimes = 0.9\nsince = 2027-01-01\n{SOURCE}'
     book, model = PriceBook(own.encode()), Context("claude-opus-5-5")
@@ -108,7 +108,7 @@ def test_factors_of_one_name_by_day() -> None:
 
 
 def test_names_however_they_are_written() -> None:
-    """A name holds for the model in all its spellings, a dated id for itself alone."""
+    """A name matches the model in all its spellings, a dated ID only itself."""
     for name, usd in (("claude-opus-5.5", "1"), ("claude-opus-5-5-20260922", "4")):
         own = f'[[price]]\nmodels = ["{name}"]\ninput = 1\n{SOURCE}'
         assert told(own, Context("claude-opus-5-5"))[0] == usd
@@ -118,14 +118,14 @@ def test_names_however_they_are_written() -> None:
 
 
 def test_a_file_with_a_byte_order_mark() -> None:
-    """Editors write one: it is no part of the text."""
+    """Editors write one: it is not part of the text."""
     parse(
         b"\xef\xbb\xbf" + f'[[price]]\nmodels = ["a"]\ninput = 1\n{SOURCE}'.encode(), "prices.toml"
     )
 
 
 def test_a_price_has_days_and_sizes() -> None:
-    """`since`, `until` and `prompt_tokens_above` say when it holds; around it stays what is listed."""
+    """`since`, `until` and `prompt_tokens_above` limit it; the listed price applies otherwise."""
     own = (
         '[[price]]\nmodels = ["claude-opus-5-5"]\nsince = 2026-11-01\nuntil = 2026-12-01\n'
         f"prompt_tokens_above = 1000\ninput = 7\n{SOURCE}"
@@ -139,7 +139,7 @@ def test_a_price_has_days_and_sizes() -> None:
 
 
 def test_a_factor_multiplies_all_token_prices() -> None:
-    """A discount of the user's; one that has the name of an earlier factor takes its place."""
+    """A discount of the user's; a factor with the name of an earlier one replaces it."""
     discount = f'[[factor]]\nname = "discount"\ntimes = 0.9\n{SOURCE}'
     assert told(discount, Context("claude-opus-5-5"))[:3] == ("3.6", "18.0", "exact")
     at_home = f'[[factor]]\nname = "us"\ninference_geo = "us"\ntimes = 1\n{SOURCE}'
@@ -184,7 +184,7 @@ def test_a_factor_multiplies_all_token_prices() -> None:
     ],
 )  # fmt: skip
 def test_a_typo(text: str, line: int, words: str) -> None:
-    """It is one error: which file and line, what was found, and what was expected."""
+    """It is one error with file, line, what was found and what was expected."""
     with pytest.raises(UsageError) as caught:
         parse(text.encode(), "prices.toml")
     assert caught.value.where == f"prices.toml, line {line}"
@@ -194,7 +194,7 @@ def test_a_typo(text: str, line: int, words: str) -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00", b"[" * 100_000])
 def test_what_is_no_text(data: bytes) -> None:
-    """Bytes that are no TOML at all are one error, too."""
+    """Bytes that are not TOML are also one error."""
     with pytest.raises(UsageError):
         parse(data, "prices.toml")
 
@@ -202,7 +202,9 @@ def test_what_is_no_text(data: bytes) -> None:
 def test_versions_tell_which_prices_were_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The version names genai-prices, our overlay, and the user's file; the environment goes before the home."""
+    """The version has genai-prices, our overlay, and the user's file; the environment takes
+    precedence over the home.
+    """
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     plain = book_of(tmp_path)
     assert plain is book_of(None)
@@ -223,7 +225,7 @@ def test_versions_tell_which_prices_were_used(
 def test_an_agent_does_not_fall_over_a_typo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a running agent's own prices are no good that is said once, and the listed ones hold."""
+    """If a running agent's own prices are invalid, this is reported once, and the listed prices apply."""
     path = tmp_path / FILE
     path.write_text("[[price]]\nmodel = 3\n")
     monkeypatch.setenv(ENVIRONMENT, str(path))
@@ -242,7 +244,7 @@ def test_an_agent_does_not_fall_over_a_typo(
 
 
 def test_prices_never_come_from_the_network() -> None:
-    """No socket is opened to price a call, and switching the updater of genai-prices on changes no price of ours."""
+    """No socket is opened to price a call, and the updater of genai-prices does not change our prices."""
     code = """
 import socket
 def refuse(*args, **kwargs):
@@ -265,13 +267,13 @@ print([n for n in sys.modules if n == "genai_prices.update_prices" and threading
 
 
 def test_a_cloud_platforms_name_is_an_estimate() -> None:
-    """The model is known, but the platform bills by a list of its own: taken as the provider's, and told so."""
+    """The model is known, but the platform has its own price list: the provider's price is used, with a note."""
     found = told("", Context("us.anthropic.claude-sonnet-4-5-20250929-v1:0"))
     assert found == ("3", "15", "estimated", "the listed price of claude-sonnet-4-5")
 
 
 def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
-    """The file of prices in docs/prices.md is one, and its code prints what it says."""
+    """The price file in docs/prices.md is valid, and its code prints the documented output."""
     text = (Path(__file__).parents[2] / "docs" / "prices.md").read_text()
     blocks = dict(re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL))
     assert told(blocks["toml"], Context("claude-opus-5-5"))[:3] == ("2.880", "14.4", "exact")

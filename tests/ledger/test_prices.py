@@ -1,4 +1,4 @@
-"""Unit prices: exact, without gaps, for every context; and the money that SQL makes of them."""
+"""Unit prices: exact, without gaps, for every context; and the money computed from them in SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 
 
 def at_instant(prices: list[UnitPrices], at_ns: int, prompt: int) -> UnitPrices:
-    """Return the one price that fits, or fail."""
+    """Return the only price that applies, or fail."""
     [found] = [
         p
         for p in prices
@@ -60,7 +60,7 @@ def test_the_sum_is_that_of_the_price_list(
     tier: str | None,
     speed: str | None,
 ) -> None:
-    """Unit prices times tokens equal genai-prices' own sum exactly, wherever it lists a price."""
+    """Unit prices times tokens exactly equal genai-prices' own sum wherever it lists a price."""
     prompt = sum(counts[name] for name in CLASSES) - counts["output"]
     unit = at_instant(resolve(Context(model, tier, None, speed)), at_ns, prompt)
     if unit.note is not None:
@@ -96,7 +96,7 @@ def test_the_sum_is_that_of_the_price_list(
 def test_prices_leave_no_gap_and_are_not_rounded(
     model: str, geo: str | None, tier: str | None
 ) -> None:
-    """Periods and sizes of one context cover everything once, in numbers that their column holds exactly."""
+    """Periods and sizes of one context cover everything once, in numbers that their column stores exactly."""
     prices = resolve(Context(model, tier, geo))
     periods = sorted({(p.valid_from_ns, p.valid_to_ns) for p in prices})
     assert periods[0][0] == 0
@@ -117,7 +117,7 @@ def test_prices_leave_no_gap_and_are_not_rounded(
 
 
 def test_a_tier_is_a_cliff() -> None:
-    """One token more than the size of a tier costs the whole prompt its price."""
+    """One token beyond a tier's size makes the whole prompt cost the tier's price."""
     prices = resolve(Context("claude-haiku-5-5"))
     small, large = at_instant(prices, T0, 100_000), at_instant(prices, T0, 100_001)
     assert small.rates is not None
@@ -172,7 +172,7 @@ def test_a_tier_is_a_cliff() -> None:
 def test_what_a_context_changes(
     context: Context, input_price: str, certainty: str, note: str | None
 ) -> None:
-    """Geography, batch and speed change the rate; what had to be assumed is an estimate, and says so."""
+    """Geography, batch and speed change the rate; assumptions make it an estimate, with a note."""
     unit = at_instant(resolve(context), T0, 1)
     assert unit.rates is not None
     assert (unit.rates.input, unit.certainty, unit.note) == (Decimal(input_price), certainty, note)
@@ -180,7 +180,7 @@ def test_what_a_context_changes(
 
 
 def test_a_listed_batch_price_takes_the_place_of_the_factor() -> None:
-    """From the day on that the list has a batch price, it is that; before, it is half the standard one."""
+    """From the day the list has a batch price, it is used; before, it is half the standard one."""
     prices = resolve(Context("claude-opus-5-5", "batch"))
     assert [(str(p.rates and p.rates.input), p.note) for p in prices] == [
         ("2.0", "times 0.5 (batch)"),
@@ -189,7 +189,7 @@ def test_a_listed_batch_price_takes_the_place_of_the_factor() -> None:
 
 
 def test_an_unknown_model_has_no_price() -> None:
-    """A model that the list does not know costs nothing that we could say."""
+    """A model that is not listed has no known cost."""
     assert resolve(Context("nobody")) == [
         UnitPrices(
             Context("nobody"),
@@ -206,7 +206,7 @@ def test_an_unknown_model_has_no_price() -> None:
 
 
 def test_the_money_of_every_call(tmp_path: Path) -> None:
-    """What SQL says a call costs equals what the unit prices in the file say, in each part and exactly."""
+    """The cost of a call in SQL equals the unit prices in the file, in each part and exactly."""
     home = a_home(tmp_path)
     rows = [
         usage_row(
@@ -215,7 +215,7 @@ def test_the_money_of_every_call(tmp_path: Path) -> None:
             at_ns=T0 + number * 12 * 3600 * SECOND,
             input_tokens=number * 977 % 150_000,
             output_tokens=number * 31 % 9_000,
-            cache_read_tokens=number * 7_919 % 120_000,  # more than the input that is not cached
+            cache_read_tokens=number * 7_919 % 120_000,  # more than the uncached input
             cache_write_5m_tokens=number * 13 % 700,
             cache_write_1h_tokens=number * 17 % 300,
             web_search_requests=number % 3,
@@ -266,7 +266,7 @@ def by_hand(row: Any, prices: list[dict[str, Any]]) -> dict[str, Decimal]:
 
 
 def test_money_is_never_a_float(tmp_path: Path) -> None:
-    """Every column of money is DECIMAL(38,12) in the views, and sums keep all twelve digits."""
+    """Every money column is DECIMAL(38,12) in the views, and sums keep all twelve digits."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(n, input_tokens=1, output_tokens=0, cache_read_tokens=0,
                                  cache_write_5m_tokens=0, cache_write_1h_tokens=0,

@@ -1,4 +1,4 @@
-"""Resume: a session's own totals come back from the store, and nobody else's."""
+"""Resume: a session's own totals are restored from the store, and no other session's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.store.making import (
 
 
 def test_a_session_gets_its_own_totals_back(tmp_path: Path) -> None:
-    """What is ingested and what is not, counted once; the calls of another session are not among them."""
+    """Ingested and pending calls, counted once; the calls of another session are not included."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2)])
     record(home, [start(2), attempt(2, 1, input_tokens=1_000_000), end(2)])
@@ -53,14 +53,14 @@ def test_a_result_of_a_batch_stays_with_its_first_session(tmp_path: Path) -> Non
 
 
 def test_what_was_dropped_comes_back_too(tmp_path: Path) -> None:
-    """A session that lost records has spent at least what is told."""
+    """The total of a session that lost records is a lower bound."""
     home = a_home(tmp_path)
     record(home, [start(1), dataclasses.replace(attempt(1, 1), lost_bytes=9), end(1)])
     assert wiring.meter_of(session_id(1), home.path).total().status == "lower_bound"
 
 
 def test_a_session_that_nobody_knows(tmp_path: Path) -> None:
-    """It is one error, not a meter at nothing."""
+    """It is one error, not an empty meter."""
     home = a_home(tmp_path)
     record(home, [start(1)])
     with pytest.raises(UsageError, match="no session has that id"):

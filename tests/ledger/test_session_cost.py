@@ -1,4 +1,4 @@
-"""`session.cost()`: what a session has spent, live and in process, and nobody else's."""
+"""`session.cost()`: the spending of one session, live and in process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def spent(session: agentobs.Session) -> Spent:
 
 
 def test_what_a_session_spent(home: Path) -> None:
-    """It grows call by call, by model and part, and stays when the session has ended; sessions do not mix."""
+    """It grows call by call, by model and part, and stays after the session has ended; sessions are separate."""
     answers = script(*[streamed(text("ok"))] * 4)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -80,7 +80,7 @@ def test_what_a_session_spent(home: Path) -> None:
 
 
 def test_a_try_that_failed_after_it_used_tokens_counts(home: Path) -> None:
-    """It is a lower bound, beside the try that succeeded."""
+    """It is a lower bound, in addition to the successful attempt."""
     answers = script(cut(streamed(text("ok")), 1), streamed(text("ok")))
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -100,7 +100,7 @@ async def _in_a_loop(url: str) -> list[Decimal | None]:
         for _ in range(2):
             async with client.messages.stream(**ASK) as stream:
                 await stream.get_final_message()
-        for _ in range(200):  # a reading waits a moment only; what is slower is in the next one
+        for _ in range(200):  # a read waits only briefly; slower calls are in the next one
             read.append(spent(session).usd)
             if read[-1] == 2 * ONE:
                 break
@@ -108,7 +108,7 @@ async def _in_a_loop(url: str) -> list[Decimal | None]:
 
 
 def test_it_can_be_read_in_an_event_loop(home: Path) -> None:
-    """Each reading is as much as the last or more, and it comes to what was spent."""
+    """Each read is at least the previous one, and the last equals the spending."""
     answers = script(*[streamed(text("ok"))] * 2)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         read = asyncio.run(_in_a_loop(provider.url))
@@ -117,7 +117,7 @@ def test_it_can_be_read_in_an_event_loop(home: Path) -> None:
 
 
 def test_a_forked_process_counts_its_own(home: Path) -> None:
-    """In a child the session goes on from what the parent had spent; the parent's sum stays its own."""
+    """In a child the session continues from the parent's spending; the parent's sum is separate."""
     answers = script(*[streamed(text("ok"))] * 3)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -137,7 +137,7 @@ def test_a_forked_process_counts_its_own(home: Path) -> None:
 
 
 def test_what_is_not_recorded_has_no_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the home cannot be used the answer is None, not 0."""
+    """If the home cannot be used, the result is None, not 0."""
     agentobs.stop_recorder()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "file"))
@@ -150,7 +150,7 @@ def test_what_is_not_recorded_has_no_cost(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_was_dropped_makes_a_lower_bound(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that the recorder could not take is in no sum, so no sum of its session is exact."""
+    """A call that the recorder could not record is in no sum, so no sum of its session is exact."""
     answers = script(*[streamed(text("ok"))] * 2)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -165,7 +165,7 @@ def test_what_was_dropped_makes_a_lower_bound(home: Path, monkeypatch: pytest.Mo
 
 
 def test_a_reading_that_came_too_early_is_a_lower_bound(home: Path) -> None:
-    """What the recorder has not counted yet is missing from the sum, which says so."""
+    """Calls that the recorder has not counted yet are missing from the sum, which says so."""
     with agentobs.session("early") as session:
         recorder = start_recorder()
         assert recorder is not None
@@ -181,7 +181,7 @@ def test_a_reading_that_came_too_early_is_a_lower_bound(home: Path) -> None:
 
 
 def test_two_sessions_that_fetch_one_result(home: Path) -> None:
-    """The result of a batch counts in the session that fetched it first, live as in the store."""
+    """A batch result counts in the session that fetched it first, live and in the store."""
     recorder = start_recorder()
     assert recorder is not None
     usage = usage_row(1, batch_result_id="msgbatch_1/a")

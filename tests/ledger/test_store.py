@@ -1,4 +1,4 @@
-"""Prices in the store: those in force, for all that is stored, whenever it was ingested."""
+"""Prices in the store: the current ones, for all stored calls, whenever they were ingested."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def money(connection: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
 
 
 def costs(home: Home) -> list[tuple[Any, ...]]:
-    """What calls cost in the published file."""
+    """The cost of calls in the published file."""
     with plain(home) as connection:
         return money(connection)
 
 
 def live(home: Home) -> list[tuple[Any, ...]]:
-    """What calls cost with those that were not ingested yet."""
+    """The cost of calls, including those not ingested yet."""
     with connect(home, ingest=False) as connection:
         return money(connection)
 
@@ -74,13 +74,13 @@ def test_other_prices_hold_for_what_is_stored(tmp_path: Path) -> None:
 
 
 def test_money_does_not_depend_on_when_it_was_ingested(tmp_path: Path) -> None:
-    """A price of a period holds for the calls of that period, and a store built anew tells the same money."""
+    """A price of a period applies to the calls of that period, and a rebuilt store has the same amounts."""
     home = a_home(tmp_path)
     use(home, 1)
     ingest(home)
     (home.path / FILE).write_text(OWN.format(9).replace("input", "until = 2026-10-01\ninput"))
     use(home, 3, at_ns=T0 + 30 * 86_400 * SECOND)
-    use(home, 0)  # sent earlier, told later
+    use(home, 0)  # sent earlier, recorded later
     ingest(home)
     found = costs(home)
     assert found == [(Decimal(usd), "exact") for usd in (9, 9, 4)]
@@ -92,7 +92,7 @@ def test_money_does_not_depend_on_when_it_was_ingested(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_price_is_asked_for_again(tmp_path: Path) -> None:
-    """It costs NULL, never 0, until prices of another version know it; then all its calls have a price."""
+    """It costs NULL, never 0, until prices of another version include it; then all its calls have a price."""
     home = a_home(tmp_path)
     use(home, 1, model="my-own-model")
     with pytest.warns(RuntimeWarning, match="no price is known for model my-own-model"):
@@ -109,7 +109,7 @@ def test_a_model_without_a_price_is_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_one_name_groups_all_ways_to_write_it(tmp_path: Path) -> None:
-    """Aliases and dated ids of one model have one canonical name in the store."""
+    """Aliases and dated IDs of one model have one canonical name in the store."""
     home = a_home(tmp_path)
     for number, model in enumerate(
         ("claude-opus-5-5", "claude-opus-5-5-20260922", "claude-opus-5.5")
@@ -145,7 +145,7 @@ def test_prices_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_call_whose_tools_have_no_price(tmp_path: Path) -> None:
-    """What the provider ran beside the model and bills by time, or that we do not know, makes a lower bound."""
+    """Server tools that are billed by time, or unknown, make the cost a lower bound."""
     home = a_home(tmp_path)
     use(home, 1, code_execution_requests=1)
     use(home, 2, server_requests={"image_requests": 2})

@@ -1,4 +1,4 @@
-"""Claude Code's logs: what a session used, against a plain recount."""
+"""Claude Code's logs: the usage of a session, compared with a plain recount."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def logs() -> list[Path]:
 
 
 def messages(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield whatever looks like a response of the provider, however deep it stands."""
+    """Yield everything that looks like a response of the provider, at any depth."""
     if isinstance(value, dict):
         if isinstance(value.get("usage"), dict) and "id" in value and "model" in value:
             yield value
@@ -40,7 +40,7 @@ def messages(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def recounted() -> dict[str, Counter[str]]:
-    """Count by session with nothing but the lines: of each id, the last one."""
+    """Count by session using only the lines: the last one of each ID."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
     for path in logs():
         for line in path.read_text().splitlines():
@@ -63,7 +63,7 @@ def recounted() -> dict[str, Counter[str]]:
 
 
 def test_a_response_counts_once() -> None:
-    """The tokens of every session are those of the last line of each message id, sub-agents' included."""
+    """The tokens of every session are those of the last line of each message ID, including sub-agents."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for response in usage_of(logs()):
         [row] = [row for row in response.usage if row.iteration == 0]
@@ -80,7 +80,7 @@ def test_a_response_counts_once() -> None:
 
 
 def test_a_log_can_be_priced() -> None:
-    """A meter takes what the logs tell; every model in them has a price, and a missing stop reason shows."""
+    """A meter accepts the logs' usage; every model in them has a price, and a missing stop reason is visible."""
     meter = Meter()
     meter.add_rows((row, response.at_ns) for response in usage_of(logs()) for row in response.usage)
     spent = meter.total()

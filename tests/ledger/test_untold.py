@@ -1,4 +1,4 @@
-"""What nobody counted is not nothing: answers that broke off before their counts, and the streams of platforms."""
+"""Missing counts are not zero: responses that broke off before their counts, and the streams of platforms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JSON, SSE, FRAMES = "application/json", "text/event-stream", "application/vnd.am
 
 
 def answered(body: bytes, kind: str = JSON, **changes: Any) -> ModelExchange:
-    """A call that was answered so."""
+    """A call with this response."""
     values: dict[str, Any] = {"status": 200, "ending": "complete", "failure": None, **changes}
     chunks = (Chunk(body, 1),) if body else ()
     answer = Answer(
@@ -68,7 +68,7 @@ def costs(tmp_path: Path, exchange: ModelExchange) -> list[tuple[Any, ...]]:
     ids=["body", "headers", "start", "waiting", "timeout", "null", "proxy"],
 )  # fmt: skip
 def test_an_answer_without_counts_is_a_lower_bound(tmp_path: Path, exchange: ModelExchange) -> None:
-    """The provider may have worked for it: a row of zeros at the model that was asked, which makes a sum uncertain."""
+    """The provider may have worked for it: a row of zeros for the requested model, which makes a sum uncertain."""
     [(model, usd, status, note)] = costs(tmp_path, exchange)
     assert model in (MODEL, SONNET)
     assert (usd, status, note) == (Decimal(0), "lower_bound", "usage:not_told")
@@ -89,7 +89,7 @@ def test_an_answer_without_counts_is_a_lower_bound(tmp_path: Path, exchange: Mod
 def test_what_was_refused_or_never_sent_costs_nothing(
     tmp_path: Path, exchange: ModelExchange
 ) -> None:
-    """An error before any output, a request that never left, and questions that no model answers have no row."""
+    """An error before any output, an unsent request, and requests without a model have no row."""
     assert costs(tmp_path, exchange) == []
 
 
@@ -136,14 +136,14 @@ def on_bedrock(exchange: ModelExchange) -> ModelExchange:
 
 
 def test_the_frames_of_a_platform_are_read(tmp_path: Path) -> None:
-    """A stream in frames is counted as any other, an estimate, as the platform may bill by a list of its own."""
+    """A stream in frames is counted like any other, as an estimate, because the platform may have its own prices."""
     stream = b"".join(map(event, EVENTS))
     found = costs(tmp_path, on_bedrock(answered(stream, FRAMES)))
     assert found == [(SONNET, Decimal("6.0225"), "estimated", "platform:bedrock")]
 
 
 def test_frames_that_break_off(tmp_path: Path) -> None:
-    """What came before is a lower bound; where no counts came the row is one of zeros at the model of the path."""
+    """Earlier counts are a lower bound; without counts the row has zeros for the model in the path."""
     stream = b"".join(map(event, EVENTS))
     cut_short = answered(stream[: len(event(BEGUN)) + 9], FRAMES, ending="cut")
     [(_, usd, status, note)] = costs(tmp_path / "a", on_bedrock(cut_short))
@@ -154,7 +154,7 @@ def test_frames_that_break_off(tmp_path: Path) -> None:
     )
     assert model == "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
     assert (usd, note) == (Decimal(0), "usage:not_told/platform:bedrock")
-    assert status == "estimated"  # the price of a platform's name
+    assert status == "estimated"  # because of the platform's model name
     refused = frame(
         b'{"message":"slow down"}', exception_type="throttlingException", message_type="exception"
     )
@@ -162,7 +162,7 @@ def test_frames_that_break_off(tmp_path: Path) -> None:
 
 
 def test_any_bytes_are_no_reason_to_fail() -> None:
-    """Frames that do not add up end the reading, wherever a byte was changed."""
+    """Invalid frames end the reading, whichever byte was changed."""
     whole = event(BEGUN) + event(EVENTS[1])
     for at in range(0, len(whole), 7):
         damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
@@ -182,7 +182,7 @@ def test_any_bytes_are_no_reason_to_fail() -> None:
 def test_a_platform_is_told_by_path_or_name(
     tmp_path: Path, path: str, model: str | None, platform: str
 ) -> None:
-    """Its list may add to the provider's, so a cost is an estimate although the answer has the plain name."""
+    """Its prices may exceed the provider's, so a cost is an estimate although the response has the plain name."""
     body = json.dumps({"model": model, "messages": []} if model else {"messages": []}).encode()
     made = dataclasses.replace(
         answered(json.dumps(WHOLE).encode()), question=Question("POST", path, {}, body)

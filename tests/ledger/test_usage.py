@@ -1,4 +1,4 @@
-"""Counts as a provider may send them: what is none is zero, and the row says so."""
+"""Counts as a provider may send them: an invalid one is zero, and the row says so."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def test_a_count_that_is_none(name: str, count: Any, note: str) -> None:
 
 
 def test_a_count_that_must_be_there() -> None:
-    """Input and output are always told; where they are not, or null, the row is an estimate."""
+    """Input and output are always reported; if they are missing or null, the row is an estimate."""
     [row] = usage_rows("m", {"output_tokens": None}, "lower_bound")
     assert (row.input_tokens, row.output_tokens) == (0, 0)
     assert (row.certainty, row.note) == ("estimated", "input_tokens:missing/output_tokens:null")
 
 
 def test_null_is_how_a_provider_says_nothing() -> None:
-    """Counts and objects that may be missing may be null, too."""
+    """Optional counts and objects may also be null."""
     row = one(cache_read_input_tokens=None, cache_creation=None, server_tool_use=None, iterations=None,
               inference_geo="", output_tokens_details=None)  # fmt: skip
     assert (row.certainty, row.note, row.inference_geo) == ("exact", None, None)
 
 
 def test_more_read_from_the_cache_than_input() -> None:
-    """That is what caching is for, and no error."""
+    """That is the purpose of caching, and not an error."""
     row = one(cache_read_input_tokens=100_000)
     assert (row.certainty, row.cache_read_tokens, row.prompt_tokens) == ("exact", 100_000, 100_010)
 
@@ -86,14 +86,14 @@ def test_more_read_from_the_cache_than_input() -> None:
 def test_how_long_a_cache_write_lives(
     split: Any, total: int, written: tuple[int, int], note: str | None
 ) -> None:
-    """Without a split it is 5 minutes; a split that does not fit its total makes an estimate."""
+    """Without a split it is 5 minutes; a split that does not match its total makes an estimate."""
     row = one(cache_creation=split, cache_creation_input_tokens=total)
     assert (row.cache_write_5m_tokens, row.cache_write_1h_tokens) == written
     assert (row.note, row.certainty) == (note, "estimated" if note else "exact")
 
 
 def test_what_is_not_known_is_kept() -> None:
-    """Counts and kinds of server requests of a later version stand under their names; text never does."""
+    """Counts and kinds of server requests of a later version are kept by name; text never is."""
     row = one(
         server_tool_use={"web_search_requests": 2, "web_fetch_requests": 3, "image_requests": 4},
         cache_creation={"ephemeral_24h_input_tokens": 0},
@@ -125,13 +125,13 @@ def test_what_is_not_known_is_kept() -> None:
     ],
 )
 def test_what_has_no_price_is_not_exact(changes: Any, certainty: str, note: str | None) -> None:
-    """Tokens and requests of a kind that we do not know cost something, and a context that is no text may, too."""
+    """Unknown tokens and requests have a cost, and so may a context that is not text."""
     row = one(**changes)
     assert (row.certainty, row.note) == (certainty, note)
 
 
 def test_a_file_of_results_that_broke_off(tmp_path: Path) -> None:
-    """What it told is a lower bound: nobody knows what else it had."""
+    """Its counts are a lower bound, because the rest is unknown."""
     home = a_home(tmp_path)
     message = {"role": "assistant", "model": "claude-opus-5", "usage": GOOD}
     line = json.dumps({"custom_id": "a", "result": {"type": "succeeded", "message": message}})
@@ -148,13 +148,13 @@ def test_a_file_of_results_that_broke_off(tmp_path: Path) -> None:
 
 
 def test_a_redeemed_credit_changes_the_bill() -> None:
-    """What is billed is then not what is counted: an estimate."""
+    """The billed tokens then differ from the counted ones: an estimate."""
     assert one(fallback_credit={"status": {"type": "redeemed"}}).note == "fallback_credit:redeemed"
     assert one(fallback_credit={"status": {"type": "not_applied"}}).certainty == "exact"
 
 
 def test_a_note_is_always_a_label() -> None:
-    """However many counts are none, the note names as many as a label has room for."""
+    """However many counts are invalid, the note names as many as fit in a label."""
     names = {f"kind_{number}_requests": -1 for number in range(50)}
     row = one(server_tool_use={**names, "a sentence": -1})
     assert row.note is not None
@@ -163,7 +163,7 @@ def test_a_note_is_always_a_label() -> None:
 
 
 def streamed(*events: dict[str, Any]) -> ModelExchange:
-    """A stream of these events, whole or not."""
+    """A stream of these events, complete or not."""
     body = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events).encode()
     made = attempt(1, 1)
     whole = events[-1]["type"] == "message_stop"
@@ -197,7 +197,7 @@ STOP = {"type": "message_stop"}
 def test_the_last_counts_of_a_stream_stand(
     tmp_path: Path, events: Any, counts: tuple[int, ...], certainty: str
 ) -> None:
-    """They replace the first ones. Where they did not come, or the stream ended early, it is a lower bound."""
+    """They replace the first ones. If they are missing, or the stream ended early, it is a lower bound."""
     home = a_home(tmp_path)
     record(home, [start(1), streamed(*events), end(1)])
     with connect(home) as connection:

@@ -1,4 +1,4 @@
-"""The catalogue of events: all that is told is in it, and it is one stream live and at rest."""
+"""The catalog of events: all emitted events are in it, and it is one stream live and at rest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = (
 
 
 def told_kinds() -> Iterator[tuple[str, int, ast.expr]]:
-    """Yield where an event is told in our source, and what stands in the place of its kind."""
+    """Yield where an event is emitted in our source, and the expression for its kind."""
     for path in sorted((ROOT / "agentobs").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
@@ -44,7 +44,7 @@ def told_kinds() -> Iterator[tuple[str, int, ast.expr]]:
 
 
 def test_every_kind_that_is_told_is_in_the_catalogue() -> None:
-    """No event is told of a kind that the catalogue does not have, and none is listed that nothing tells."""
+    """No event is emitted with a kind outside the catalog, and every listed kind is emitted."""
     found = set()
     others = set()
     for path, _, kind in told_kinds():
@@ -56,11 +56,11 @@ def test_every_kind_that_is_told_is_in_the_catalogue() -> None:
         found |= set(words)
         if not words:
             others.add(path)
-    # Resuming chooses one of two kinds; the others hand a kind on.
+    # Resumption emits one of two kinds; the other modules pass a kind on.
     assert others == {
-        "agentobs/importers/claude_code/session_records.py",
         "agentobs/agent/sessions/resumption.py",
         "agentobs/agent/telemetry.py",
+        "agentobs/importers/claude_code/session_records.py",
     }
     told = found | {"resumed", "forked"}
     assert told == {name for name, kind in ROWS.items() if not kind.is_reserved}
@@ -68,7 +68,7 @@ def test_every_kind_that_is_told_is_in_the_catalogue() -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
-    """Sessions of the real loop: where they were recorded, and what a backend heard of them."""
+    """Sessions of the real loop: where they were recorded, and the facts that a backend received."""
     folder, told = tmp_path_factory.mktemp("rich"), list[Told]()
     options = agentobs.Options(backends=(told.append,))
     patch = pytest.MonkeyPatch()
@@ -88,7 +88,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]
 
 
 def test_what_is_told_has_the_names_of_the_catalogue(recorded: tuple[Path, list[Told]]) -> None:
-    """No event of the loop has a number or a label that its kind does not say."""
+    """No event of the loop has a number or a label that its kind does not define."""
     seen = set()
     for told in recorded[1]:
         if isinstance(event := told.fact, Event):
@@ -101,7 +101,7 @@ def test_what_is_told_has_the_names_of_the_catalogue(recorded: tuple[Path, list[
 
 
 def test_the_stream_is_the_same_live_and_at_rest(recorded: tuple[Path, list[Told]]) -> None:
-    """Each row of `event_log` is what `event_of` makes of the fact, whichever table it stands in."""
+    """Each row of `event_log` equals `event_of` for the fact, whichever table it is in."""
     home, heard = recorded
     live = {}
     for told in heard:
@@ -119,7 +119,7 @@ def test_the_stream_is_the_same_live_and_at_rest(recorded: tuple[Path, list[Told
 
 
 def test_each_fact_is_at_most_one_event(recorded: tuple[Path, list[Told]]) -> None:
-    """Every table stands for one kind at most, and spans and parts of an attempt for none."""
+    """Every table has one kind at most, and spans and parts of an attempt none."""
     none = {TABLES[type(each.fact)] for each in recorded[1] if event_of(each.fact) is None}
     assert none == {"usage", "prefixes", "zones", "span_starts", "span_ends"} & none
     assert len({kind.fact for kind in TABLED.values()}) == len(TABLED)
@@ -129,7 +129,7 @@ def test_each_fact_is_at_most_one_event(recorded: tuple[Path, list[Told]]) -> No
 
 
 def test_every_event_of_a_turn_says_where_it_belongs(recorded: tuple[Path, list[Told]]) -> None:
-    """What happens in a turn of our loop names interaction, turn, lane, who asks, the chain and the depth."""
+    """Every event in a turn of our loop has interaction, turn, lane, source, chain and depth."""
     inside = ("attempt", "tool_use", "tool", "permission", "hook", "retry", "rewritten")
     missing = Counter[str]()
     for told in recorded[1]:
@@ -144,7 +144,7 @@ def test_every_event_of_a_turn_says_where_it_belongs(recorded: tuple[Path, list[
 
 
 def test_what_became_of_calls(recorded: tuple[Path, list[Told]]) -> None:
-    """Each call has one outcome, sizes of what was asked, ran, came and was seen, and both names of its tool."""
+    """Each call has one outcome, the sizes of its inputs and outputs, and both names of its tool."""
     rows = agentobs.query(
         """
         SELECT called, tool, outcome, came_to, asked_bytes, ran_bytes, coerced > 0, input_rewritten,
@@ -183,7 +183,7 @@ def sampled(share: float, sessions: int = 40, events: int = 250) -> list[bool]:
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.25, 0.5, 0.9])
 def test_sampling_is_unbiased(share: float) -> None:
-    """The estimate of a known population is within four standard errors of what it is, at any share."""
+    """The estimate of a known population is within four standard errors of the true value, at any rate."""
     kept = sum(sampled(share))
     size = 10_000
     error = (size * (1 - share) / share) ** 0.5
@@ -195,13 +195,13 @@ def test_sampling_is_unbiased(share: float) -> None:
 
 
 def test_all_or_nothing_is_kept_at_the_ends() -> None:
-    """A share of 1 keeps every event, and one of 0 none."""
+    """A rate of 1 keeps every event, and 0 none."""
     assert all(sampled(1.0))
     assert not any(sampled(0.0))
 
 
 def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
-    """A share is kept of the kind that is named alone; each one says the share; SQL counts what there was."""
+    """Only the named kind is sampled; each event has the rate; SQL computes the original count."""
     home = tmp_path / "home"
     assert agentobs.start(str(home), agentobs.Options(sampling={"app.seen": 0.2, "context": 0}))
     with agentobs.session("sampled"):
@@ -261,7 +261,7 @@ def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_sampling_is_refused(sampling: dict[str, Any], said: str, tmp_path: Path) -> None:
-    """A kind that there is not, one that cannot be sampled, or a share that is none: one clear error, no recorder."""
+    """An unknown kind, one that cannot be sampled, or an invalid rate: one clear error, no recorder."""
     with pytest.raises(UsageError, match=said):
         agentobs.start(str(tmp_path / "home"), agentobs.Options(sampling=sampling))
     assert not (tmp_path / "home").exists()

@@ -1,4 +1,4 @@
-"""Events of one's own: no text comes in but as a label, by type and at run time."""
+"""Custom events: text is only accepted as a label, by type and at run time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HERE = Place("5" * 32, "1" * 32, "main/a", 3, "2" * 16, "sub_agent", "c" * 32, 2
 
 @pytest.fixture
 def records() -> Iterator[list[Record]]:
-    """What goes to the sink from a place in a session."""
+    """The records emitted to the sink from a place in a session."""
     found: list[Record] = []
     with sink.redirect(found.append), tracing.at(HERE):
         yield found
@@ -40,8 +40,8 @@ def expected() -> dict[int, str]:
 
 @pytest.mark.timeout(300)
 def test_wrong_calls_fail_the_type_checker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the file of wrong calls mypy refuses each one, as is written beside it, and none of the right ones."""
-    monkeypatch.chdir(ROOT)  # where its cache is
+    """In the file of wrong calls, mypy reports each expected error, and none for the right calls."""
+    monkeypatch.chdir(ROOT)  # the folder of its cache
     told, wrong, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(WRONG)])
     found = re.findall(r"wrong_calls\.py:(\d+): error: .*\[([a-z-]+)\]", told)
     assert {int(line): code for line, code in found} == expected(), told + wrong
@@ -49,7 +49,7 @@ def test_wrong_calls_fail_the_type_checker(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def calls() -> list[tuple[str, bool]]:
-    """Every call in that file, and whether it is a wrong one."""
+    """Every call in that file, and whether it is wrong."""
     tree = ast.parse(WRONG.read_text())
     nodes = [
         each
@@ -61,7 +61,7 @@ def calls() -> list[tuple[str, bool]]:
 
 @pytest.mark.parametrize(("call", "is_wrong"), calls())
 def test_wrong_calls_fail_at_run_time(call: str, is_wrong: bool, records: list[Record]) -> None:
-    """The same calls raise where they are made, name the verified path, show no value, and hand nothing on."""
+    """The same calls raise immediately, name the correct alternative, show no value, and emit nothing."""
     before = WRONG.read_text().partition("\nagentobs.event")[0]
     names: dict[str, Any] = {"__name__": "wrong_calls"}
     exec(before, names)
@@ -81,7 +81,7 @@ def test_wrong_calls_fail_at_run_time(call: str, is_wrong: bool, records: list[R
     ids=["nan", "inf", "-inf", "large"],
 )
 def test_numbers_that_are_none_are_refused(value: float, records: list[Record]) -> None:
-    """NaN, infinities, and integers that no column can hold raise in the same way."""
+    """NaN, infinities, and integers that no column can store raise in the same way."""
     with pytest.raises(ValueError, match=r"share is no finite number.*Label\.reviewed"):
         agentobs.event("app.number", share=value)
     assert records == []
@@ -89,7 +89,7 @@ def test_numbers_that_are_none_are_refused(value: float, records: list[Record]) 
 
 @pytest.mark.parametrize("kind", ["", "two words", "1st", "a" * 65, "retry\n", "ä"])
 def test_a_kind_is_a_constant_word(kind: str, records: list[Record]) -> None:
-    """What differs from time to time cannot be in the kind, nor in a name."""
+    """A variable part cannot be in the kind, nor in a name."""
     with pytest.raises(ValueError, match="constant word"):
         agentobs.event(kind)
     with pytest.raises(ValueError, match="no label"):
@@ -101,14 +101,14 @@ def test_a_kind_is_a_constant_word(kind: str, records: list[Record]) -> None:
 
 @pytest.mark.parametrize("kind", [*ROWS, *TABLED, *VIEWED])
 def test_our_own_kinds_are_taken(kind: str, records: list[Record]) -> None:
-    """An event of one's own cannot pass for one of ours, nor for one that is reserved."""
+    """A custom event cannot use a built-in or reserved kind."""
     with pytest.raises(ValueError, match=f"call it app.{kind}"):
         agentobs.event(kind)
     assert records == []
 
 
 def test_an_event_says_where_it_belongs(records: list[Record]) -> None:
-    """It carries its place whole, its numbers and labels by name; what is None is left out."""
+    """It carries its full place, and its numbers and labels by name; None values are omitted."""
 
     class Size(IntEnum):
         LARGE = 3
@@ -132,7 +132,7 @@ def test_an_event_says_where_it_belongs(records: list[Record]) -> None:
 
 
 def test_outside_of_sessions_nothing_is_noted() -> None:
-    """Where there is no session there is nothing that the event could belong to."""
+    """Without a session, the event could not belong to anything."""
     found: list[Record] = []
     with sink.redirect(found.append):
         agentobs.event("cart_priced", items=2)
@@ -140,7 +140,7 @@ def test_outside_of_sessions_nothing_is_noted() -> None:
 
 
 def test_an_own_event_is_recorded(tmp_path: Path) -> None:
-    """It is a row of its session, with its numbers and labels, and stands in the stream of all events."""
+    """It is a row of its session, with its numbers and labels, and in the stream of all events."""
     home = tmp_path / "home"
     with agentobs.session("shop", home=str(home)):
         agentobs.event("cart.priced", items=2, is_new=False, shop=Label("berlin-2"))
@@ -165,6 +165,6 @@ def test_an_own_event_is_recorded(tmp_path: Path) -> None:
     ],
 )
 def test_a_reviewed_label_is_short_and_shows_itself(text: str, reason: str, said: str) -> None:
-    """It is bounded, has no control characters, and a reason."""
+    """It is limited, has no control characters, and has a reason."""
     with pytest.raises(ValueError, match=said):
         Label.reviewed(text, reason=reason)

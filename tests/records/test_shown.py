@@ -1,4 +1,4 @@
-"""Values as people read them: nothing that comes from a recording is anything but what it looks like."""
+"""Values formatted for display: no recorded value looks like something else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TURNED = "a\u202eb\x1b[31m"
     "value", [TURNED, {TURNED: 1}, {"key": TURNED}, [TURNED], [{"key": TURNED}]]
 )
 def test_no_character_hides_or_turns_around(value: Any) -> None:
-    """Control and direction characters are escapes, however deep they lie."""
+    """Control and direction characters are escaped, at any depth."""
     told = text(value)
     assert told.isprintable()
     assert "\u202e" not in told
@@ -36,7 +36,7 @@ def test_no_character_hides_or_turns_around(value: Any) -> None:
     ],
 )
 def test_the_name_of_a_column_tells_what_it_is(column: str, value: Any, told: str) -> None:
-    """Instants, durations, money and shares are read by people, with their units."""
+    """Instants, durations, money and shares are formatted with their units."""
     assert text(pretty(column, value)) == told
 
 

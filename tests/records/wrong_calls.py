@@ -1,6 +1,6 @@
-"""Calls of `agentobs.event` that no type checker lets through: each would let a text among the facts.
+"""Calls of `agentobs.event` that a type checker refuses: each would put a text among the facts.
 
-Never imported. Each call carries the error that mypy is to find; `test_own_events.py` runs both.
+Never imported. Each call carries the error that mypy reports; `test_own_events.py` runs both.
 """
 
 from enum import Enum, IntEnum, StrEnum
@@ -15,7 +15,7 @@ class Mood(StrEnum):
 
 
 class Colour(str, Enum):  # noqa: UP042
-    """The same, as it was written before."""
+    """The same, in the older form."""
 
     RED = "red"
 

@@ -1,1 +1,1 @@
-"""Compaction: shortening a conversation with the model's help, and recovery when a request is too long."""
+"""Compaction of a conversation with the model's help, and recovery if a request is too long."""

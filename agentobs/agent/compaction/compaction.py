@@ -1,7 +1,8 @@
-"""Compacting: making the conversation of a run shorter, in the order of what it costs.
+"""Compact the conversation of a run, cheapest method first.
 
-Old tool results are trimmed; the oldest groups are dropped, if few of them are enough; what the session remembers
-takes the place of all but the latest; at last a model is asked for a summary. The first that is enough ends it.
+Old tool results are trimmed. Then the oldest groups are dropped, if a few of them are enough. Then
+the session's memory replaces everything except the latest part. Finally the model is asked for a
+summary. The first method that is enough ends the compaction.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from agentobs.agent.events import Compaction, Degraded, Event
 from agentobs.agent.lifecycle_hooks import after_compaction, before_compaction
 from agentobs.agent.model import error_classes
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered
-from agentobs.agent.requests.maintenance_request import Upkeep, upkeep
+from agentobs.agent.requests.maintenance_request import MaintenanceRequest, upkeep
 from agentobs.agent.state import Options, with_context
 from agentobs.agent.tools.tool import Tool
 from agentobs.provider.messages import blocks, text_of
@@ -33,26 +34,32 @@ from agentobs.records.exchanges import Place, QuerySource, lane_under
 Trigger = Literal["auto", "reactive", "manual"]
 
 TARGET_SHARE = 0.8
-"""Trimming and dropping are enough when they bring a conversation below this share of the threshold, so that it is
-not made shorter, and the provider's cache lost, with each turn. Our choice."""
+"""Trimming and dropping are enough if they bring a conversation below this share of the threshold.
+Otherwise each turn would compact it again and lose the provider's cache. Our choice.
+"""
 
 REACTIVE_SHARE = 0.5
-"""A prompt that was refused must come below this share of itself, for its count was wrong. Our choice."""
+"""A refused prompt must shrink below this share of its length, because its count was wrong. Our
+choice.
+"""
 
 FILES_SHARE = 0.25
-"""Files that are attached again take at most this share of what goes, and of the threshold. Our choice: else a
-small conversation would be as long as before."""
+"""Files that are attached again take at most this share of the removed part and of the threshold.
+Our choice: otherwise a small conversation would be as long as before.
+"""
 
 HEAVY_TOKENS = 20_000
-"""A prompt without any answer is summarised only where it is longer than this, which is as long as a summary."""
+"""A prompt without any response is summarized only if it is longer than this, the length of a
+summary.
+"""
 
 FAILURES_MAX = 3
-"""After so many failures in a row a conversation is not made shorter by itself any more."""
+"""After this many consecutive failures, a conversation is no longer compacted automatically."""
 
 
 @dataclass(slots=True)
 class Need:
-    """Why a conversation is made shorter, and what comes of it."""
+    """A compaction that is needed: its reason and its result."""
 
     trigger: Trigger
     tools: Sequence[Tool]
@@ -60,34 +67,34 @@ class Need:
     """Tokens of the conversation before."""
     threshold: int
     target: int
-    """As many tokens may be left where no summary is made."""
+    """Tokens that may remain without a summary."""
     instructions: str | None = None
-    """What a summary has to mind."""
+    """Additional instructions for a summary."""
     done: Compaction | None = None
-    """What was done; None where it failed."""
+    """The completed compaction; None if it failed."""
     made: Group | None = None
-    """The shorter conversation, as far as it is made; None where no way is enough."""
+    """The shorter conversation built so far; None if no method is enough."""
     error: Exception | None = None
-    """Why there is no summary: what the request for it ended with."""
+    """Why there is no summary: the error of its LLM request."""
     was_cut: bool = False
-    """Whether there is none because it did not end within its limit."""
+    """Whether the summary is missing because it was cut at its token limit."""
     summary: str | None = None
-    """What the model was asked for; None where there is none to be had."""
+    """The model's summary; None if there is none."""
     methods: list[str] = field(default_factory=list)
     files: int = 0
 
 
 def window(this: Run) -> int:
-    """Return the window of the model that is asked, in tokens."""
-    options, told = this.options, this.talk.context.window_told
+    """Return the context window of the current model, in tokens."""
+    options, reported = this.options, this.talk.context.window_told
     own = options.context.window_tokens or window_of(options.model, options.betas)
-    return min(own, told) if told else own
+    return min(own, reported) if reported else own
 
 
 def threshold(this: Run) -> int:
-    """Return from how many tokens on the conversation is made shorter.
+    """Return the token count at which the conversation is compacted.
 
-    Where the provider tells of a window that is no larger than what is kept free, that is half of it.
+    If the provider reports a window no larger than the reserve, this is half the window.
     """
     room = window(this)
     limit = this.options.context.threshold(room)
@@ -95,22 +102,24 @@ def threshold(this: Run) -> int:
 
 
 def length(this: Run, tools: Sequence[Tool]) -> int:
-    """Return how many tokens the next request of a run has."""
+    """Return the token count of a run's next request."""
     messages, known = this.state.messages, this.talk.context.counted
-    # What stands around the messages is in the count; it is looked at only where there is none.
+    # A count includes the system prompt and the tools; estimate them only if there is no count.
     is_known = token_counts.is_counted(messages, known)
     return token_counts.tokens_of(messages, known, 0 if is_known else _around(this, tools))
 
 
 def counted(this: Run, messages: Sequence[Json], usage: object) -> None:
-    """Note how long a conversation is by the usage of the answer that it ends with."""
+    """Store the length of a conversation from the usage of its last response."""
     tokens = token_counts.held(usage)
     if tokens is not None:
         this.talk.context.counted = Counted(tokens, len(messages), messages[-1])
 
 
 def automatic(this: Run, tools: Sequence[Tool], here: Place | None) -> Need | None:
-    """Tell how long the conversation is; return the need to make it shorter where it has reached the threshold."""
+    """Emit the length of the conversation; return the need for compaction if the threshold is
+    reached.
+    """
     progress, context = this.talk.context, this.options.context
     tokens, limit = length(this, tools), threshold(this)
     numbers = {
@@ -126,23 +135,25 @@ def automatic(this: Run, tools: Sequence[Tool], here: Place | None) -> Need | No
 
 
 def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
-    """Return the need that a prompt has which the provider refused as too long; once in a conversation."""
+    """Return the need for compaction after the provider refused a prompt as too long; once per
+    conversation.
+    """
     progress = this.talk.context
     if progress.has_reacted or not error_classes.is_too_long(error):
         return None
     tokens = length(this, tools)
-    if told := summarising.told_sizes(error_classes.text_of(error)):
-        tokens, progress.window_told = max(tokens, told[0]), told[1]
+    if sizes := summarising.reported_sizes(error_classes.text_of(error)):
+        tokens, progress.window_told = max(tokens, sizes[0]), sizes[1]
     limit = threshold(this)
     target = int(min(TARGET_SHARE * limit, REACTIVE_SHARE * tokens))
     return Need("reactive", tools, tokens, limit, target)
 
 
 async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    """Make the conversation of a run shorter; `need.done` says what was done, None that it failed, or a hook did
-    not want it.
+    """Compact the conversation of a run. `need.done` is the result, or None if it failed or a hook
+    prevented it.
 
-    This is where every compaction begins and ends, whatever its trigger.
+    Every compaction passes through here, whatever its trigger.
 
     Raises:
         Stopped: the run was aborted.
@@ -150,8 +161,8 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
     progress, before = this.talk.context, this.state.messages
     progress.begun += 1
     with telemetry.span("compaction", here, need.trigger) as inside:
-        verdict, told = await before_compaction(this, need.trigger, need.tokens, inside)
-        for ran in told:
+        verdict, hook_events = await before_compaction(this, need.trigger, need.tokens, inside)
+        for ran in hook_events:
             yield ran
         if verdict.blocked:
             return
@@ -166,18 +177,18 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
             yield event
         return
     need.done = _boundary(this, need, before, messages)
-    asked = unanswered(before, this.talk.messages)
+    unanswered_count = unanswered(before, this.talk.messages)
     this.state = replace(this.state, messages=messages)
-    this.talk.messages = without_last(messages, asked)
+    this.talk.messages = without_last(messages, unanswered_count)
     progress.counted = Counted(need.done.tokens_after, len(messages), messages[-1])
     progress.failures, progress.last_turn = 0, this.state.turn
-    _tell(this, here, need.done)
+    _emit_boundary(this, here, need.done)
     yield need.done
-    verdict, told = await after_compaction(this, need.done, here)
-    for ran in told:
+    verdict, hook_events = await after_compaction(this, need.done, here)
+    for ran in hook_events:
         yield ran
     this.state = with_context(this.state, verdict.context)
-    if not asked:
+    if not unanswered_count:
         this.talk.messages = this.state.messages
 
 
@@ -195,7 +206,7 @@ async def _failed(this: Run, need: Need, here: Place | None) -> AsyncGenerator[E
 
 
 def may_pass(error: Exception | None) -> bool:
-    """Return whether an error is the provider's state, which says nothing of the conversation."""
+    """Return whether an error is a state of the provider, unrelated to the conversation."""
     if error is None:
         return False
     kind = error_classes.classify(error)
@@ -203,7 +214,7 @@ def may_pass(error: Exception | None) -> bool:
 
 
 async def _shortened(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    """Make the shorter conversation: `need.made`, None where no way is enough."""
+    """Build the shorter conversation in `need.made`; None if no method is enough."""
     messages = this.state.messages
     if need.trigger != "manual":
         trimmed = reduction.trim(messages, this.options.context.kept_results)
@@ -229,14 +240,15 @@ async def _shortened(this: Run, need: Need, here: Place | None) -> AsyncGenerato
 
 
 def _without_new(this: Run, need: Need, messages: Group) -> Group | None:
-    """Return a conversation without results that the model has not seen yet, the last of them if that is enough.
+    """Return a conversation without results that the model has not seen yet, except the last ones
+    if possible.
 
-    They are taken from it only here, where nothing else is left. None where it stays too long.
+    This is the last resort. None if the conversation stays too long.
     """
     most = min(need.threshold, need.tokens)
     few = need.target if need.trigger == "reactive" else most
-    for kept, enough in ((this.options.context.kept_results, few), (0, most)):
-        made = reduction.trim(messages, kept, spares_new=False)
+    for kept_results, enough in ((this.options.context.kept_results, few), (0, most)):
+        made = reduction.trim(messages, kept_results, spares_new=False)
         if _left(this, need, made) < enough:
             if need.methods[-1:] != ["trim"]:
                 need.methods.append("trim")
@@ -247,18 +259,20 @@ def _without_new(this: Run, need: Need, messages: Group) -> Group | None:
 async def _summarised(
     this: Run, need: Need, messages: Group, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Make a conversation that goes on from what is remembered, or from a summary; none where there is neither."""
+    """Build a conversation that continues from the memory or from a summary; none if neither
+    exists.
+    """
     size = min(token_counts.estimate(messages), _estimated(this, need, need.threshold))
-    gone, kept = summarising.split(messages, int(summarising.KEPT_SHARE * size))
+    gone, rest = summarising.split(messages, int(summarising.KEPT_SHARE * size))
     if not any(message.get("role") == "assistant" for message in gone) and not _is_heavy(gone):
         return
-    files = _files(this, need, kept)
+    files = _files(this, need, rest)
     number = this.talk.context.begun
-    asked = {"trigger": need.trigger}
+    question = {"trigger": need.trigger}
     key = f"{this.state.turn}:{number}"
-    memory = await telemetry.ask(this.world, here, "memory", key, asked)
+    memory = await telemetry.ask(this.world, here, "memory", key, question)
     if isinstance(memory, str) and memory.strip():
-        made = summarising.goes_on(memory.strip(), files, kept)
+        made = summarising.continued_from(memory.strip(), files, rest)
         if _is_enough(this, need, made):
             need.methods.append("memory")
             need.files = len(files)
@@ -269,7 +283,7 @@ async def _summarised(
             yield event
     if need.summary is None:
         return
-    made = summarising.goes_on(need.summary, files, kept)
+    made = summarising.continued_from(need.summary, files, rest)
     if _left(this, need, made) < need.tokens:
         need.methods.append("summary")
         need.files = len(files)
@@ -279,9 +293,10 @@ async def _summarised(
 async def _summary(
     this: Run, need: Need, gone: Group, number: int, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Ask for a summary, of less where that is too long itself: `need.summary`, None where there is none to be had.
+    """Request a summary, of fewer messages if the request is too long. Sets `need.summary`; None if
+    there is none.
 
-    One that was cut is asked for once more, shorter.
+    A summary that was cut is requested once more with a shorter length.
     """
     lane = lane_under(here.lane if here else "main", f"compaction:{number}")
     source: QuerySource = "summary" if need.trigger == "manual" else "compaction"
@@ -290,18 +305,18 @@ async def _summary(
     for count in range(summarising.DROPS_MAX + 2):
         arguments = summarising.request(gone, this.state, options, need.tools, this.owed, wanted)
         point = f"{this.state.turn}:compaction:{number}.{count}"
-        asked = Upkeep(arguments, source, lane, point)
+        upkeep_request = MaintenanceRequest(arguments, source, lane, point)
         try:
-            async with aclosing(upkeep(this, asked, here)) as events:
+            async with aclosing(upkeep(this, upkeep_request, here)) as events:
                 async for event in events:
                     yield event
         except error_classes.PROVIDER_ERRORS as error:
             if not error_classes.is_too_long(error):
                 need.error = error
                 return
-            told = summarising.told_sizes(error_classes.text_of(error))
+            sizes = summarising.reported_sizes(error_classes.text_of(error))
         else:
-            answer = asked.answer
+            answer = upkeep_request.answer
             if answer is None or answer.get("stop_reason") == "refusal":
                 return
             if answer.get("stop_reason") == "max_tokens" and need.was_cut:
@@ -315,8 +330,8 @@ async def _summary(
                 need.was_cut = False
                 need.summary = text_of(answer.get("content")).strip() or None
                 return
-            told = None
-        excess = told[0] - told[1] + context.summary_tokens if told else None
+            sizes = None
+        excess = sizes[0] - sizes[1] + context.summary_tokens if sizes else None
         fewer = summarising.shorter(gone, excess)
         drops += 1
         if fewer is None or drops > summarising.DROPS_MAX:
@@ -325,18 +340,22 @@ async def _summary(
 
 
 def _known(this: Run) -> Options:
-    """Return the options, the system prompt as far as it is known without asking for it."""
+    """Return the options with the system prompt as far as it is known without a question to the
+    world.
+    """
     prompt = this.options.system
     if not isinstance(prompt, SystemPrompt):
         return this.options
     return replace(this.options, system=rendered(prompt, this.talk.sections))
 
 
-def _files(this: Run, need: Need, kept: Sequence[Json]) -> list[Json]:
-    """Return the blocks of files to be attached again; read off what the conversation was before it was trimmed."""
+def _files(this: Run, need: Need, rest: Sequence[Json]) -> list[Json]:
+    """Return the blocks of files to attach again, taken from the conversation before it was
+    trimmed.
+    """
     before = this.state.messages
-    gone = before[: len(before) - len(kept)]
-    files = recent_files(gone, kept, need.tools)
+    gone = before[: len(before) - len(rest)]
+    files = recent_files(gone, rest, need.tools)
     room = FILES_SHARE * min(token_counts.estimate(gone), _estimated(this, need, need.threshold))
     return attached(files, min(FILES_TOKENS_MAX, int(room)))
 
@@ -353,20 +372,20 @@ def _is_enough(this: Run, need: Need, messages: Sequence[Json]) -> bool:
 
 
 def _left(this: Run, need: Need, messages: Sequence[Json]) -> int:
-    """Return how many tokens the conversation has with these messages."""
+    """Return the token count of the conversation with these messages."""
     around = _around(this, need.tools)
     before = around + token_counts.estimate(this.state.messages)
     return token_counts.after(need.tokens, before, around + token_counts.estimate(messages))
 
 
 def _estimated(this: Run, need: Need, tokens: int) -> int:
-    """Return how many tokens our estimate gives for what has so many."""
+    """Return our estimate that corresponds to a counted number of tokens."""
     before = _around(this, need.tools) + token_counts.estimate(this.state.messages)
     return round(tokens * before / max(need.tokens, 1))
 
 
 def _around(this: Run, tools: Sequence[Tool]) -> int:
-    """Return about how many tokens stand around the messages of a request."""
+    """Return the approximate tokens of a request outside its messages."""
     system = _known(this).system
     owed = [] if this.owed is None else [this.owed]
     return token_counts.declared(
@@ -393,9 +412,10 @@ def _boundary(this: Run, need: Need, before: Group, messages: Group) -> Compacti
 
 
 def _kept_from(before: Group, messages: Group) -> str | None:
-    """Return the id of the first call since which nothing was changed, or how many messages that are.
+    """Return the ID of the first call in the unchanged part, or else the number of unchanged
+    messages.
 
-    A message that stands in one with the summary is unchanged, too.
+    A message that was merged with the summary also counts as unchanged.
     """
     same = 0
     while same < min(len(before), len(messages)) and before[-1 - same] is messages[-1 - same]:
@@ -410,11 +430,13 @@ def _kept_from(before: Group, messages: Group) -> str | None:
 
 
 def _ends_with(message: Json, part: Json) -> bool:
-    own, said = blocks(message), blocks(part)
-    return bool(said) and message.get("role") == part.get("role") and own[-len(said) :] == said
+    own, suffix = blocks(message), blocks(part)
+    return (
+        bool(suffix) and message.get("role") == part.get("role") and own[-len(suffix) :] == suffix
+    )
 
 
-def _tell(this: Run, here: Place | None, done: Compaction) -> None:
+def _emit_boundary(this: Run, here: Place | None, done: Compaction) -> None:
     numbers: dict[str, float] = {
         "tokens_before": done.tokens_before,
         "tokens_after": done.tokens_after,

@@ -1,4 +1,4 @@
-"""Fitting: asking for the answer of a turn with a conversation that fits, and compacting when somebody wants it."""
+"""Send a turn's request with a conversation that fits the window, and compact on demand."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from agentobs.world import World
 async def ask_fitting(
     this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Ask for the answer of a turn, as `ask` does, of a conversation that is made shorter where it has to be.
+    """Send the LLM request of a turn like `ask`, and compact the conversation first if necessary.
 
     Raises:
-        recovery.PROVIDER_ERRORS: the last failure; also where the prompt stays too long.
+    error_classes.PROVIDER_ERRORS: the last failure, also if the prompt stays too long.
         Stopped: the run was aborted.
     """
     need = automatic(this, tools, here)
@@ -73,7 +73,7 @@ async def ask_fitting(
 
 
 async def _compacted(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    """Make the conversation shorter; where a summary has used up the budget, the run ends."""
+    """Compact the conversation; if the summary has used up the budget, the run ends."""
     answers = len(this.upkept)
     async with aclosing(compaction(this, need, here)) as events:
         async for event in events:
@@ -92,16 +92,17 @@ async def compact(
     tools: Sequence[Tool] = (),
     instructions: str | None = None,
 ) -> Compaction | None:
-    """Make a conversation shorter now, by what the session remembers or a summary; return what was done.
+    """Compact a conversation now, with the session's memory or a summary; return what was done.
 
-    None where there is nothing to make shorter, or no summary was to be had: the conversation is as it was then.
+    Returns None if there is nothing to compact or no summary is available; the conversation is then
+    unchanged.
 
     Args:
-        conversation: it must not be in a run.
-        world: the world in force.
-        options: how the model is asked.
+        conversation: must not be in a run.
+        world: the current world.
+        options: the options for LLM requests.
         tools: the tools of the conversation.
-        instructions: what the summary has to mind.
+        instructions: additional instructions for the summary.
 
     Raises:
         Stopped: the world's abort stopped it.
@@ -118,7 +119,9 @@ async def compact(
         async for _ in events:
             pass
     if need.done is not None:
-        # No request may follow in this session, and whoever resumes it goes on from what is recorded.
-        asked = {"before": before, "messages": list(conversation.messages)}
-        await telemetry.ask(world, here, "compacted", f"{turn}:{conversation.context.begun}", asked)
+        # No request may follow in this session, so record the result here for a later resume.
+        question = {"before": before, "messages": list(conversation.messages)}
+        await telemetry.ask(
+            world, here, "compacted", f"{turn}:{conversation.context.begun}", question
+        )
     return need.done

@@ -1,4 +1,4 @@
-"""Summarising: how the model is asked for a summary, and the conversation that goes on from it."""
+"""Build the LLM request for a summary, and the conversation that continues from it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from agentobs.provider.messages import tool_uses
 from agentobs.records.canonical_json import Json
 
 KEPT_SHARE = 0.2
-"""About this share of a conversation stays as it was said, the latest of it; at least one group. Our choice."""
+"""Approximate share of a conversation that stays unchanged, its latest part; at least one group.
+Our choice.
+"""
 
 DROPS_MAX = 3
-"""So often the request for a summary drops its oldest groups when it is too long itself."""
+"""How many times the oldest groups are dropped if the request for a summary is itself too long."""
 
 ASKED = """\
 Stop here. This conversation has got too long and will go on from a summary: what it does not say is lost.
@@ -36,7 +38,9 @@ Write that summary now, for yourself. Call no tool. Say, under headings of these
 Be exact and complete, and no longer than that needs."""
 
 SHORTER = "Your last summary did not end within its limit and was lost. Write one of at most {words:,} words."
-"""What is added where a summary was cut; a word has about 1.3 tokens, so that it takes two thirds of the room."""
+"""Added after a summary was cut. A word has about 1.3 tokens, so this takes two thirds of the
+limit.
+"""
 
 BOUNDARY = """\
 This conversation goes on from an earlier part that got too long. This is its summary, written by you:
@@ -56,25 +60,26 @@ _KEPT_FIELDS = (
     "system",
     "tools",
 )
-"""Fields of `Options.extra` that a summary is asked with. The others shape an answer or its thinking: a summary
-has to be plain text."""
+"""Fields of `Options.extra` that a summary request keeps. The others shape a response or its
+thinking, but a summary must be plain text.
+"""
 
 
 def split(messages: Sequence[Json], tokens: int) -> tuple[Group, Group]:
-    """Return the part to be summarised and the part that stays: about so many tokens, at least one group.
+    """Return the part to summarize and the part to keep: about `tokens` tokens, at least one group.
 
-    The first is empty where there is nothing but a prompt.
+    The first part is empty if there is only a prompt.
     """
     whole = parts(messages)
     if not whole.groups:
         return (), tuple(messages)
-    kept, room = 1, tokens - estimate(whole.groups[-1])
+    kept_groups, room = 1, tokens - estimate(whole.groups[-1])
     for group in reversed(whole.groups[:-1]):
         room -= estimate(group)
         if room < 0:
             break
-        kept += 1
-    at = len(whole.groups) - kept
+        kept_groups += 1
+    at = len(whole.groups) - kept_groups
     return (*whole.head, *flat(whole.groups[:at])), flat(whole.groups[at:])
 
 
@@ -86,14 +91,15 @@ def request(
     owed: Json | None,
     instructions: str | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of the SDK's `messages.create` that ask for a summary of these messages.
+    """Return the arguments of the SDK's `messages.create` that request a summary of these messages.
 
-    System prompt and tools are those of the agent, but it may call none: a call in place of a summary would have
-    cost the whole request. That, and what is taken out of the messages, costs the provider's cache of them.
+    System prompt and tools are the agent's, but no tool call is allowed, because a call instead of
+    a summary would waste the whole request. This and the changes to the messages invalidate the
+    provider's cache of the messages.
     """
-    asked = "\n\n".join(filter(None, (ASKED, options.context.instructions, instructions)))
-    said = plain(gone)
-    question = {"role": "user", "content": [_text(asked)]}
+    prompt = "\n\n".join(filter(None, (ASKED, options.context.instructions, instructions)))
+    plain_messages = plain(gone)
+    question = {"role": "user", "content": [_text(prompt)]}
     shaped = replace(
         options,
         max_tokens=options.context.summary_tokens,
@@ -101,9 +107,11 @@ def request(
         thinking=None,
         extra={name: options.extra[name] for name in _KEPT_FIELDS if name in options.extra},
     )
-    arguments = own_request(replace(state, messages=joined((*said, question))), shaped, tools, owed)
+    arguments = own_request(
+        replace(state, messages=joined((*plain_messages, question))), shaped, tools, owed
+    )
     extra = arguments.get("extra_body", {})
-    if "tools" not in arguments and "tools" not in extra and (called := _declared(said)):
+    if "tools" not in arguments and "tools" not in extra and (called := _declared(plain_messages)):
         arguments["tools"] = called
     if "tools" in arguments or "tools" in extra:
         arguments["tool_choice"] = {"type": "none"}
@@ -111,9 +119,10 @@ def request(
 
 
 def shorter(messages: Sequence[Json], excess: int | None) -> Group | None:
-    """Return messages without their oldest groups: as many tokens as are too many, or else a third of them.
+    """Return messages without their oldest groups: at least `excess` tokens, or a third of the
+    groups.
 
-    At least one group goes; None where there is none.
+    Removes at least one group; None if there is none.
     """
     groups = parts(messages).groups
     if not groups:
@@ -130,10 +139,11 @@ def shorter(messages: Sequence[Json], excess: int | None) -> Group | None:
 _TOLD = re.compile(r"(\d[\d,]*) tokens > (\d[\d,]*) maximum")
 
 
-def told_sizes(text: str) -> tuple[int, int] | None:
-    """Return how many tokens a prompt had and may have, where the provider's refusal tells.
+def reported_sizes(text: str) -> tuple[int, int] | None:
+    """Return the actual and the maximum tokens of a prompt, if the provider's refusal contains
+    them.
 
-    As in `prompt is too long: 210000 tokens > 200000 maximum` (a recorded 400).
+    Example: `prompt is too long: 210000 tokens > 200000 maximum` (a recorded 400).
     """
     found = _TOLD.search(text)
     if found is None:
@@ -142,21 +152,23 @@ def told_sizes(text: str) -> tuple[int, int] | None:
     return tokens, most
 
 
-def goes_on(summary: str, files: Sequence[Json], kept: Sequence[Json]) -> Group:
-    """Return the conversation that goes on from a summary."""
-    told = {"type": "text", "text": BOUNDARY.format(summary=summary)}
-    return joined(({"role": "user", "content": [told, *files]}, *kept))
+def continued_from(summary: str, files: Sequence[Json], rest: Sequence[Json]) -> Group:
+    """Return the conversation that continues from a summary."""
+    boundary = {"type": "text", "text": BOUNDARY.format(summary=summary)}
+    return joined(({"role": "user", "content": [boundary, *files]}, *rest))
 
 
 def plain(messages: Sequence[Json]) -> Group:
-    """Return messages for a summary: without thinking, and with words for images, documents and the like."""
-    told = []
+    """Return messages for a summary: without thinking, and with text in place of images and
+    documents.
+    """
+    result = []
     for message in without_thinking(messages):
         content = message.get("content")
         if isinstance(content, list):
             content = [_plain(block) if isinstance(block, dict) else block for block in content]
-        told.append({**message, "content": content})
-    return tuple(told)
+        result.append({**message, "content": content})
+    return tuple(result)
 
 
 def _plain(block: Json) -> Json:
@@ -166,8 +178,10 @@ def _plain(block: Json) -> Json:
         case {"type": "tool_result", "content": list() as inner}:
             return {**block, "content": [_plain(b) if isinstance(b, dict) else b for b in inner]}
         case {"type": "compaction"}:
-            said = block.get("content")
-            return _text(said if isinstance(said, str) and said else "[a summary, not readable]")
+            content = block.get("content")
+            return _text(
+                content if isinstance(content, str) and content else "[a summary, not readable]"
+            )
         case {"type": "text", "citations": _}:
             return {name: value for name, value in block.items() if name != "citations"}
         case {
@@ -184,7 +198,7 @@ def _plain(block: Json) -> Json:
 
 
 def _of(block: Json) -> str:
-    """Return what is known of an image or a document: its title and type."""
+    """Return the title and type of an image or a document, if known."""
     source = block.get("source")
     kind = source.get("media_type") if isinstance(source, dict) else None
     known = [each for each in (block.get("title"), kind) if isinstance(each, str)]
@@ -192,7 +206,7 @@ def _of(block: Json) -> str:
 
 
 def _declared(messages: Sequence[Json]) -> list[Json]:
-    """Return declarations of tools that are called and not there any more: the provider wants some."""
+    """Return declarations of called tools that no longer exist, because the provider requires some."""
     names = dict.fromkeys(b["name"] for message in messages for b in tool_uses(message))
     schema = {"type": "object"}
     return [{"name": name, "input_schema": schema} for name in names]

@@ -1,6 +1,6 @@
-"""The context: how long a conversation is, and how it is made shorter before it no longer fits.
+"""The length of a conversation, and its reduction before it exceeds the context window.
 
-Counting, trimming, dropping and summarising are pure; `compacting` alone asks the world.
+Counting, trimming, dropping and summarizing are pure; only `compaction` uses the world.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Groups: the parts of a conversation that stay or go as a whole.
+"""Groups of messages that are kept or removed together.
 
-A group is an answer with the message that holds the results of its calls, or a message of the user's that
-answers no call. So no call loses its result, and no thinking its call.
+A group is a response with the message that holds its tool results, or a user message without tool
+results. This way no call loses its result, and no thinking block its call.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Group = tuple[Json, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A conversation, taken apart."""
+    """A conversation, split into head and groups."""
 
     head: Group
-    """The first prompt; with everything up to a compaction that the provider made itself, which stands for it."""
+    """The first prompt; after a compaction by the provider, everything up to that compaction."""
     groups: tuple[Group, ...]
-    """What follows, oldest first."""
+    """The remaining messages, oldest first."""
 
 
 def parts(messages: Sequence[Json]) -> Parts:
@@ -43,7 +43,7 @@ def flat(groups: Iterable[Group]) -> Group:
 
 
 def joined(messages: Iterable[Json]) -> Group:
-    """Return messages in which neighbours of the user's are one, as the provider reads them."""
+    """Return messages with adjacent user messages merged, as the provider reads them."""
     made: list[Json] = []
     for message in messages:
         if made and made[-1].get("role") == message.get("role") == "user":
@@ -55,39 +55,39 @@ def joined(messages: Iterable[Json]) -> Group:
 
 
 def first_call(messages: Iterable[Json]) -> str | None:
-    """Return the id of the first tool call in some messages."""
+    """Return the ID of the first tool call in some messages."""
     return next((block["id"] for message in messages for block in tool_uses(message)), None)
 
 
 def outline(messages: Iterable[Json]) -> str:
-    """Return a digest of what tells a conversation from others: who said what, and the ids of calls."""
+    """Return a digest that identifies a conversation: roles, texts and the IDs of calls."""
     names = ("text", "id", "tool_use_id", "type")
-    said = [
+    outlined = [
         [message.get("role"), [next(filter(None, map(block.get, names)), None) for block in own]]
         for message in messages
         if (own := [block for block in blocks(message) if not is_thinking(block)])
     ]
-    return digest(canonical(said).encode("utf-8", "surrogatepass"))
+    return digest(canonical(outlined).encode("utf-8", "surrogatepass"))
 
 
-def unanswered(messages: Sequence[Json], kept: Sequence[Json]) -> int:
-    """Return how many blocks at the end of a run's conversation are not in the one that is kept.
+def unanswered(messages: Sequence[Json], stored: Sequence[Json]) -> int:
+    """Return how many blocks at the end of a run's conversation are missing in the stored one.
 
-    That is what was said to the model, which has not answered yet. What is added to a message that is kept belongs
-    to that.
+    These blocks were sent to the model, which has not responded yet. A block added to a stored
+    message belongs to that message and is not counted.
     """
-    known, count = {id(message) for message in kept}, 0
+    known, count = {id(message) for message in stored}, 0
     for message in reversed(messages):
         if message.get("role") != "user" or id(message) in known:
             break
-        if kept and _begins_with(message, kept[-1]):
+        if stored and _begins_with(message, stored[-1]):
             break
         count += len(blocks(message))
     return count
 
 
 def without_last(messages: Group, count: int) -> Group:
-    """Return messages without so many blocks at their end."""
+    """Return messages without their last `count` blocks."""
     left = list(messages)
     while left and count > 0:
         content = blocks(left.pop())
@@ -98,8 +98,8 @@ def without_last(messages: Group, count: int) -> Group:
 
 
 def _begins_with(message: Json, part: Json) -> bool:
-    said = blocks(part)
-    return message.get("role") == part.get("role") and blocks(message)[: len(said)] == said
+    prefix = blocks(part)
+    return message.get("role") == part.get("role") and blocks(message)[: len(prefix)] == prefix
 
 
 def _grouped(messages: Sequence[Json]) -> list[Group]:

@@ -1,7 +1,7 @@
-"""Files: what the agent read last, to be attached again after a summary.
+"""The files that the agent read last, to be attached again after a summary.
 
-The contents are those of the conversation's own tool results: nothing is read anew, so that a replay attaches
-the same.
+Their contents come from the conversation's tool results. Nothing is read again, so a replay
+attaches the same text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from agentobs.provider.messages import text_of, tool_results, tool_uses
 from agentobs.records.canonical_json import Json
 
 FILES_MAX = 5
-"""How many files are attached again."""
+"""Maximum number of files that are attached again."""
 FILE_TOKENS_MAX = 5_000
-"""The most tokens of one; of a longer one its beginning."""
+"""Maximum tokens of one file; a longer file is truncated at the end."""
 FILES_TOKENS_MAX = 50_000
-"""The most tokens of all, with their paths. Five files have no more than 25,000: it bounds what a path can be."""
+"""Maximum tokens of all files including their paths. Five files have up to 25,000, so this limits
+long paths.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,12 @@ class _Call:
     result: Json | None
 
 
-def recent_files(gone: Sequence[Json], kept: Sequence[Json], tools: Sequence[Tool]) -> list[File]:
-    """Return the files that were last read or edited in the messages that go, the latest first.
+def recent_files(gone: Sequence[Json], rest: Sequence[Json], tools: Sequence[Tool]) -> list[File]:
+    """Return the files that were last read or edited in the removed messages, latest first.
 
-    Left out are those that the messages that stay read, and those that were never read.
+    Files that the kept messages read, and files that were never read, are left out.
     """
-    there = {call.path for call in _calls(kept, tools) if call.reads and _content(call)}
+    there = {call.path for call in _calls(rest, tools) if call.reads and _content(call)}
     found: dict[str, File] = {}
     order: dict[str, None] = {}
     for call in _calls(gone, tools):
@@ -56,7 +58,7 @@ def recent_files(gone: Sequence[Json], kept: Sequence[Json], tools: Sequence[Too
             found[call.path] = File(call.path, text, False)
         elif not call.reads and call.path in found:
             found[call.path] = File(call.path, found[call.path].text, True)
-    edited = {call.path for call in _calls(kept, tools) if not call.reads}
+    edited = {call.path for call in _calls(rest, tools) if not call.reads}
     latest = [found[path] for path in reversed(order) if path in found and path not in there]
     return [
         File(file.path, file.text, file.is_stale or file.path in edited)
@@ -65,7 +67,7 @@ def recent_files(gone: Sequence[Json], kept: Sequence[Json], tools: Sequence[Too
 
 
 def attached(files: Sequence[File], tokens: int) -> list[Json]:
-    """Return the blocks that attach files, each of bounded length, and all together of at most so many tokens."""
+    """Return the blocks that attach files, each limited in length, and `tokens` tokens in total."""
     made: list[Json] = []
     room = min(tokens, FILES_TOKENS_MAX)
     for file in files:
@@ -90,7 +92,7 @@ def _shown(file: File) -> str:
 
 
 def _content(call: _Call) -> str:
-    """Return what a call read; empty where it failed, or where its result was trimmed."""
+    """Return the text that a call read; empty if it failed or its result was trimmed."""
     result = call.result
     if result is None or result.get("is_error") or is_trimmed(result.get("content")):
         return ""
@@ -98,7 +100,7 @@ def _content(call: _Call) -> str:
 
 
 def _calls(messages: Sequence[Json], tools: Sequence[Tool]) -> Iterator[_Call]:
-    """Yield the calls that read or edit one file, in their order."""
+    """Yield the calls that read or edit one file, in order."""
     results = {
         block.get("tool_use_id"): block for message in messages for block in tool_results(message)
     }
@@ -113,5 +115,5 @@ def _calls(messages: Sequence[Json], tools: Sequence[Tool]) -> Iterator[_Call]:
 
 
 def _paths(tool: Tool, value: object) -> list[str]:
-    given = [value.get(name) for name in tool.paths] if isinstance(value, dict) else []
-    return [path for path in given if isinstance(path, str) and path]
+    values = [value.get(name) for name in tool.paths] if isinstance(value, dict) else []
+    return [path for path in values if isinstance(path, str) and path]

@@ -1,6 +1,6 @@
-"""Trimming and dropping: making a conversation shorter without a model.
+"""Trim and drop messages to shorten a conversation without a model.
 
-Messages that stay as they were are the same objects.
+Unchanged messages stay the same objects.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from agentobs.provider.messages import blocks, tool_results
 from agentobs.records.canonical_json import Json
 
 TRIMMED = "[An old result stood here"
-"""How the note begins that stands for a trimmed result."""
+"""Start of the note that replaces a trimmed result."""
 
 DROPPED = "[Older messages that stood here were taken out to save room.]"
-"""Stands for dropped groups, in the message before them."""
+"""Replaces dropped groups, in the message before them."""
 
 _NOTE_TOKENS = text_tokens(DROPPED) + 20
-"""What the note costs, with the message around it."""
+"""Tokens of the note, including the message around it."""
 
 TRIM_TOKENS_MIN = 100
-"""Results of fewer tokens are not trimmed: the note would take half of what it frees. Our choice."""
+"""Smaller results are not trimmed, because the note would use half of the saving. Our choice."""
 
 DROP_SHARE = 1 / 3
-"""At most this share of the groups' tokens is dropped; where more has to go it is summarised. Our choice."""
+"""Maximum share of the groups' tokens that is dropped; if more must go, it is summarized. Our
+choice.
+"""
 
 
 def trim(messages: Sequence[Json], kept_results: int, *, spares_new: bool = True) -> Group:
-    """Return a conversation whose old tool results are notes.
+    """Return a conversation whose old tool results are replaced by notes.
 
     Args:
         messages: the conversation.
-        kept_results: so many of the last results stay.
-        spares_new: whether results stay, too, that the model has not seen yet.
+        kept_results: how many of the last results stay.
+        spares_new: whether to keep results that the model has not seen yet.
     """
     first = covered(messages)
     places = [
@@ -57,9 +59,10 @@ def trim(messages: Sequence[Json], kept_results: int, *, spares_new: bool = True
 
 
 def drop(messages: Sequence[Json], tokens: int) -> Group | None:
-    """Return a conversation without its oldest groups, so that about so many tokens are gone.
+    """Return a conversation without its oldest groups, about `tokens` tokens shorter.
 
-    None where that takes more than `DROP_SHARE` of the groups, or the last one. The first prompt stays.
+    None if that requires more than `DROP_SHARE` of the groups, or the last group. The first prompt
+    stays.
     """
     if tokens <= 0:
         return tuple(messages)
@@ -75,7 +78,7 @@ def drop(messages: Sequence[Json], tokens: int) -> Group | None:
 
 
 def without_oldest(messages: Sequence[Json], count: int) -> Group:
-    """Return a conversation without its oldest groups, and a note in their place."""
+    """Return a conversation without its oldest groups, with a note in their place."""
     whole = parts(messages)
     note = {"role": "user", "content": [{"type": "text", "text": DROPPED}]}
     noted = any(block.get("text") == DROPPED for message in whole.head for block in blocks(message))
@@ -83,7 +86,7 @@ def without_oldest(messages: Sequence[Json], count: int) -> Group:
 
 
 def is_trimmed(content: Any) -> bool:
-    """Return whether the content of a tool result is the note that stands for one."""
+    """Return whether the content of a tool result is the note of a trimmed result."""
     return isinstance(content, str) and content.startswith(TRIMMED)
 
 
@@ -93,7 +96,7 @@ def _listed(message: Json) -> list[Any]:
 
 
 def _is_trimmable(block: Any) -> bool:
-    """Return whether a block is a result that may go; one that loads tools may not."""
+    """Return whether a block is a result that may be trimmed; a result that loads tools may not."""
     if not isinstance(block, dict) or block.get("type") != "tool_result":
         return False
     content = block.get("content")

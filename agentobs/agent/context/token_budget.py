@@ -1,4 +1,6 @@
-"""Spending: whether a model that would stop is asked to go on, because there are tokens left to be spent."""
+"""Decide whether a model that is about to stop is prompted to continue, because its token budget is
+not spent.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,21 @@ from typing import Literal
 from agentobs.errors import UsageError
 
 SPENT_SHARE = 0.9
-"""From this share on a budget of tokens is spent."""
+"""A token budget counts as spent from this share on."""
 GAIN_TOKENS_MIN = 500
-"""A nudge that brought fewer tokens than this was of little use."""
+"""A nudge that produced fewer tokens than this was of little use."""
 POOR_NUDGES_MAX = 3
-"""After so many of them in a row there is no use in another one."""
+"""After this many such nudges in a row, there are no more."""
 
 Ending = Literal["spent", "diminishing"]
-"""Why there is no further nudge: the budget is spent, or the last nudges brought next to nothing."""
+"""Why there is no further nudge: the budget is spent, or the last nudges had little effect."""
 
 
 def check(budget: int | None) -> None:
-    """Check a budget of tokens.
+    """Validate a token budget.
 
     Raises:
-        UsageError: it is none that could be spent.
+        UsageError: it is less than 1.
     """
     if budget is not None and budget < 1:
         raise UsageError(
@@ -34,12 +36,12 @@ def check(budget: int | None) -> None:
 
 
 def ending(budget: int, output_tokens: int, nudged_at: Sequence[int]) -> Ending | None:
-    """Return why the model may stop, or None where it is to be nudged.
+    """Return why the model may stop, or None if it should be nudged.
 
     Args:
-        budget: how many tokens it is to spend.
-        output_tokens: how many it has spent.
-        nudged_at: how many it had spent at each nudge so far.
+        budget: the tokens to spend.
+        output_tokens: the tokens spent so far.
+        nudged_at: the tokens spent at the time of each nudge.
     """
     if output_tokens >= SPENT_SHARE * budget:
         return "spent"
@@ -52,7 +54,7 @@ def ending(budget: int, output_tokens: int, nudged_at: Sequence[int]) -> Ending 
 
 
 def nudge(budget: int, output_tokens: int) -> str:
-    """Return what the model is told when it would stop too early."""
+    """Return the text for a model that stops too early."""
     return (
         f"You have used {output_tokens:,} of the {budget:,} tokens that are meant for this. "
         "Go on with the work: check it, and do what is left. Do not sum up."

@@ -1,7 +1,7 @@
-"""Counting: how many tokens a conversation has.
+"""Count the tokens of a conversation.
 
-The usage of the last answer is exact for all that was sent and said; only what came after it is estimated, so
-that no estimate is older than one turn.
+The usage of the last response is exact for everything up to it. Only later messages are estimated,
+so no estimate is older than one turn.
 """
 
 from __future__ import annotations
@@ -13,73 +13,82 @@ from agentobs.agent.context.window_policy import Counted
 from agentobs.records.canonical_json import Json
 
 BYTES_PER_TOKEN = 3.5
-"""UTF-8 bytes per token. The provider's glossary says 3.5 characters of English; recorded English prose has
-4.1 to 5.8, code and JSON less, newer models up to a third less again. Bytes and not characters, because other
-scripts need about a token for each character."""
+"""UTF-8 bytes per token. The provider's glossary says 3.5 characters of English; recorded English
+prose has 4.1 to 5.8, code and JSON less, newer models up to a third less. Bytes instead of
+characters, because other scripts need about one token per character.
+"""
 
 IMAGE_TOKENS = 1_600
-"""An image: as many as the largest has that is not scaled down
-(https://docs.claude.com/en/docs/build-with-claude/vision)."""
+"""Tokens of an image: the maximum for an image that is not scaled down
+(https://docs.claude.com/en/docs/build-with-claude/vision).
+"""
 
 PAGE_TOKENS = 3_000
-"""A page of a PDF: text and image, 1,500 to 3,000 of text alone
-(https://docs.claude.com/en/docs/build-with-claude/pdf-support)."""
+"""Tokens of a PDF page: text and image; the text alone has 1,500 to 3,000
+(https://docs.claude.com/en/docs/build-with-claude/pdf-support).
+"""
 PAGE_CHARS = 50_000
 """Base64 characters that count as one page. Our choice; a recorded page has 25,000."""
 
 TOOLS_TOKENS = 700
-"""What declaring any tool costs beside the declarations: 346 with most models
-(https://docs.claude.com/en/docs/agents-and-tools/tool-use/overview, pricing), some 700 in recordings of 4.7."""
+"""Tokens for declaring any tools, in addition to the declarations: 346 with most models
+(https://docs.claude.com/en/docs/agents-and-tools/tool-use/overview, pricing), about 700 in
+recordings of 4.7.
+"""
 
 _OPAQUE = ("signature", "encrypted_content", "encrypted_index")
-"""Fields that the provider reads, and the model does not."""
+"""Fields that only the provider reads, not the model."""
 
 
 def estimate(messages: Sequence[Json]) -> int:
-    """Return about how many tokens messages have. Before a compaction of the provider's the model sees nothing."""
+    """Return the approximate tokens of messages. The model does not see anything before a
+    provider's compaction.
+    """
     seen = messages[covered(messages) :]
     return round(sum(_tokens(message.get("content")) for message in seen)) + len(seen)
 
 
 def declared(system: Any, tools: Sequence[Json]) -> int:
-    """Return about how many tokens the system prompt and the declarations of tools have."""
+    """Return the approximate tokens of the system prompt and the tool declarations."""
     return round(_tokens(system) + _tokens(list(tools))) + (TOOLS_TOKENS if tools else 0)
 
 
 def text_tokens(text: str) -> int:
-    """Return about how many tokens a text has."""
+    """Return the approximate tokens of a text."""
     return round(_tokens(text))
 
 
 def held(usage: Any) -> int | None:
-    """Return how many tokens a conversation has with an answer of this usage; None where it does not tell.
+    """Return the tokens of a conversation including a response with this usage; None if the usage
+    does not say.
 
-    Where the provider went round several times for one answer, the last time read all of what stays.
+    If the provider made several iterations for one response, the last one read everything that
+    stays.
     """
     if not isinstance(usage, dict):
         return None
     rounds = usage.get("iterations")
-    said = [each for each in rounds if _is_answer(each)] if isinstance(rounds, list) else []
-    if rounds and not said:
-        return None  # it paused after a compaction: what stays was not read yet
-    last = said[-1] if said else usage
+    answers = [each for each in rounds if _is_answer(each)] if isinstance(rounds, list) else []
+    if rounds and not answers:
+        return None  # it paused after a compaction: the remaining messages were not read yet
+    last = answers[-1] if answers else usage
     parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     sent = sum(_count(last.get(name)) for name in parts)
     return sent + _count(last.get("output_tokens")) if sent else None
 
 
 def output_tokens(usage: Any) -> int:
-    """Return how many tokens an answer of this usage has."""
+    """Return the tokens of a response with this usage."""
     return _count(usage.get("output_tokens")) if isinstance(usage, dict) else 0
 
 
 def tokens_of(messages: Sequence[Json], counted: Counted | None, around: int) -> int:
-    """Return how many tokens a conversation has.
+    """Return the tokens of a conversation.
 
     Args:
         messages: the conversation.
-        counted: how long it was when it was last counted.
-        around: what stands around it, see `declared`; a count holds that already.
+        counted: its last known count.
+        around: tokens outside the messages, see `declared`; a count already includes them.
     """
     if counted is None or not is_counted(messages, counted):
         return around + estimate(messages)
@@ -87,22 +96,25 @@ def tokens_of(messages: Sequence[Json], counted: Counted | None, around: int) ->
 
 
 def is_counted(messages: Sequence[Json], counted: Counted | None) -> bool:
-    """Return whether a count holds for a conversation: not where the provider itself has made it shorter since."""
+    """Return whether a count is valid for a conversation: not if the provider has compacted it
+    since.
+    """
     if counted is None or not counted.holds(messages):
         return False
     return not any(map(_is_boundary, messages[counted.messages :]))
 
 
 def after(tokens: int, before: int, now: int) -> int:
-    """Return how many tokens stay of a conversation that had `tokens`, from estimates before and now.
+    """Return the remaining tokens of a conversation that had `tokens`, from estimates before and
+    now.
 
-    The estimates give the share that stays: where they are wrong, they are wrong of both in much the same way.
+    Only the ratio of the estimates is used, because both have about the same error.
     """
     return round(tokens * now / before) if before > 0 else max(tokens, now)
 
 
 def covered(messages: Sequence[Json]) -> int:
-    """Return how many messages lie before the last compaction that the provider made itself."""
+    """Return the number of messages before the last compaction by the provider."""
     places = reversed(range(len(messages)))
     return next((at for at in places if _is_boundary(messages[at])), 0)
 
@@ -115,7 +127,9 @@ def _is_boundary(message: Json) -> bool:
 
 
 def is_compaction(block: Json) -> bool:
-    """Return whether a block stands for all that was said before it; one without content stands for nothing."""
+    """Return whether a block replaces everything before it; a block without content replaces
+    nothing.
+    """
     return block.get("type") == "compaction" and bool(
         block.get("content") or block.get("encrypted_content")
     )
@@ -130,11 +144,13 @@ def _count(value: Any) -> int:
 
 
 def _tokens(value: Any) -> float:
-    """Return about how many tokens a JSON value has, however deep it is nested."""
+    """Return the approximate tokens of a JSON value, without recursion."""
     total, waiting = 0.0, [value]
     while waiting:
         each = waiting.pop()
-        kind = type(each)  # asked for directly: a long conversation has tens of thousands of values
+        kind = type(
+            each
+        )  # not isinstance, for speed: a long conversation has tens of thousands of values
         if kind is str:
             total += _bytes(each) / BYTES_PER_TOKEN
         elif kind is dict:
@@ -147,7 +163,7 @@ def _tokens(value: Any) -> float:
 
 
 def _of_object(value: Json, waiting: list[Any]) -> float:
-    """Return about how many tokens an object has beside what is left `waiting`."""
+    """Return the approximate tokens of an object, except the values added to `waiting`."""
     match value.get("type"), value.get("source"):
         case "image", _:
             return IMAGE_TOKENS

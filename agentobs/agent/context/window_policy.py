@@ -1,4 +1,4 @@
-"""How a conversation is kept within its window, and what is known of that so far."""
+"""Settings that keep a conversation within its context window, and the progress so far."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from agentobs.records.canonical_json import Json
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """How a conversation is kept within the model's window."""
+    """Settings that keep a conversation within the model's context window."""
 
     window_tokens: int | None = None
-    """The window, in tokens; None is that of the model, see `agentobs.agent.context.context_windows`."""
+    """The window in tokens; None for the model's own, see `agentobs.agent.context.context_windows`."""
     is_automatic: bool = True
-    """Whether it is made shorter when it has reached the threshold; else only when the provider refuses it."""
+    """Whether it is compacted at the threshold; otherwise only if the provider refuses it."""
     summary_tokens: int = 20_000
-    """Room for a summary, and the most tokens that one may have. A model whose answers must be shorter needs less."""
+    """Reserve for a summary, and its maximum tokens. Use less for a model with a lower response
+    limit.
+    """
     reserve_tokens: int = 13_000
-    """Room beside that: for what a turn adds, and for the error of the estimate."""
+    """Additional reserve for the growth in one turn and for estimation errors."""
     kept_results: int = 3
-    """So many of the last tool results are not trimmed. As many as the provider's own trimming keeps
-    (https://docs.claude.com/en/docs/build-with-claude/context-editing, `keep`)."""
+    """How many of the last tool results are not trimmed. The same number as the provider's own
+    trimming (https://docs.claude.com/en/docs/build-with-claude/context-editing, `keep`).
+    """
     instructions: str | None = None
-    """What a summary has to mind besides what it minds anyway."""
+    """Additional instructions for a summary."""
 
     def __post_init__(self) -> None:
-        """Refuse what leaves no room for a conversation."""
+        """Refuse values that leave no room for a conversation."""
         for name in ("summary_tokens", "reserve_tokens", "kept_results"):
             if getattr(self, name) < (1 if name == "summary_tokens" else 0):
                 raise UsageError(
@@ -44,7 +47,7 @@ class Context:
             )
 
     def threshold(self, window_tokens: int) -> int:
-        """Return from how many tokens on a conversation in such a window is made shorter."""
+        """Return the token count at which a conversation in such a window is compacted."""
         return window_tokens - self._reserved
 
     @property
@@ -54,35 +57,35 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How long a conversation was when it was last counted."""
+    """The last known token count of a conversation."""
 
     tokens: int
     messages: int
-    """How many messages those are; what follows them is estimated."""
+    """The number of messages counted; later messages are estimated."""
     last: Json = field(compare=False, repr=False)
-    """The last of them."""
+    """The last counted message."""
 
     def holds(self, messages: Sequence[Json]) -> bool:
-        """Return whether a conversation still has at that place what was counted last.
+        """Return whether the last counted message is still at its position.
 
-        Where messages were taken out before it the count would cover newer ones, and hide them.
+        If earlier messages were removed, the count would wrongly include newer messages.
         """
         return 0 < self.messages <= len(messages) and messages[self.messages - 1] is self.last
 
 
 @dataclass(slots=True)
 class Progress:
-    """What is known of a conversation's context so far; it outlives a run."""
+    """The state of a conversation's context; it outlives a run."""
 
     counted: Counted | None = None
-    """None until the first answer."""
+    """None until the first response."""
     window_told: int | None = None
-    """The window as the provider told it when it refused a prompt."""
+    """The window as reported by the provider when it refused a prompt."""
     begun: int = 0
-    """Compactions that were begun, those that failed included."""
+    """Number of compactions started, including failures."""
     failures: int = 0
-    """Those that failed since the last one that did not."""
+    """Consecutive failed compactions."""
     last_turn: int | None = None
-    """The turn before which it was last made shorter."""
+    """The turn before the last compaction."""
     has_reacted: bool = False
-    """Whether it was made shorter because the provider refused it; that happens once."""
+    """Whether it was compacted because the provider refused it, which happens once."""

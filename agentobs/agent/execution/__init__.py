@@ -1,1 +1,1 @@
-"""Execution: what a replay does not run, such as tool functions, hook programs, approvals and the classifier."""
+"""Live execution that a replay skips: tool functions, hook programs, approvals and the classifier."""

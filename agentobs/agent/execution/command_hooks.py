@@ -1,7 +1,8 @@
-"""Commands: hooks that are programs. Whatever one does, it ends in time and leaves no one of its group behind.
+"""Run hooks that are programs, with a timeout and without leaving processes behind.
 
-It runs in a session of its own, so that it and all that it starts can be ended together. A child that begins
-another session for itself gets away: nothing ties it to its parent any more.
+A program runs in its own session, so that it can be stopped together with all processes that it
+starts. A child that starts another session escapes, because nothing links it to its parent any
+more.
 """
 
 from __future__ import annotations
@@ -18,39 +19,40 @@ from typing import Any
 from agentobs import tracing, world
 from agentobs.agent.execution.hook_output import (
     ANSWER_BYTES_MAX,
+    answer_only,
     failed,
     of_bytes,
     plain,
     quoted,
-    said,
 )
 from agentobs.agent.hooks.declarations import Command
 from agentobs.records.canonical_json import Json
 
 BLOCKS = 2
-"""The exit status that blocks; standard error says why."""
+"""The exit status that blocks; standard error contains the reason."""
 
 GRACE_S = 1.0
-"""How long a program may take to end after it was asked to (SIGTERM), in seconds. Our choice."""
+"""How long a program may take to exit after SIGTERM, in seconds. Our choice."""
 
 LAST_WORDS_S = 0.5
-"""How long its output is waited for once it has ended and its group was killed, in seconds. Our choice: only a
-child that got away can still hold it open."""
+"""How long to wait for its output once it has exited and its group was killed, in seconds. Our
+choice: only an escaped child can still keep it open.
+"""
 
 _CREDENTIAL = re.compile(
     r"(API_?KEY|AUTH_TOKEN|OAUTH_TOKEN|BEARER_TOKEN\w*|CUSTOM_HEADERS)\Z", re.IGNORECASE
 )
-"""Names of variables that hold the credentials of model providers."""
+"""Names of variables that hold credentials of model providers."""
 
 
 async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, str]) -> Json:
-    """Run a program and return its answer; cancelling this ends it and its group.
+    """Run a program and return its answer; cancellation stops it and its group.
 
     Args:
         command: the program.
-        payload: what it reads from standard input.
-        cwd: the folder it starts in.
-        facts: further environment variables.
+        payload: its standard input.
+        cwd: its working directory.
+        facts: additional environment variables.
     """
     try:
         transport, talk = await _started(command, cwd, facts)
@@ -59,7 +61,7 @@ async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, s
     try:
         _write(transport, payload)
         await talk.ended.wait()
-        _kill(transport, talk)  # those whom it has left behind
+        _kill(transport, talk)  # remaining processes of its group
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 await talk.silent.wait()
@@ -69,9 +71,10 @@ async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, s
 
 
 def environment(command: Command, facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program: ours without the credentials of providers, the facts, and where it stands.
+    """Return the environment of a program: ours without provider credentials, plus the facts and
+    the trace context.
 
-    What that says of traces is of ours, never of the one that started us.
+    The trace context is always our own, never that of our parent process.
     """
     found = {
         name: value
@@ -84,7 +87,7 @@ def environment(command: Command, facts: Mapping[str, str]) -> dict[str, str]:
 async def _started(
     command: Command, cwd: Path, facts: Mapping[str, str]
 ) -> tuple[asyncio.SubprocessTransport, _Talk]:
-    """Start a program. A start cannot be stopped half-way: whom it has started already, nobody would know."""
+    """Start a program. Starting cannot be interrupted, because a process started midway would be unknown."""
     words = ("/bin/sh", "-c", command.run) if isinstance(command.run, str) else command.run
     starting = asyncio.ensure_future(
         asyncio.get_running_loop().subprocess_exec(
@@ -100,21 +103,21 @@ async def _started(
 
 
 class _Talk(asyncio.SubprocessProtocol):
-    """What a program prints: the beginning of each of its two outputs is kept, the rest is read and dropped."""
+    """Collects a program's output: the start of each stream is kept, the rest is read and discarded."""
 
     def __init__(self) -> None:
         self.kept: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
         self.is_cut = False
-        """Whether standard output was longer than an answer may be."""
+        """Whether standard output exceeded the maximum size of an answer."""
         self.is_over = False
-        """Whether its group was killed, once and for all."""
+        """Whether its group was killed, which happens once."""
         self.ended, self.silent = asyncio.Event(), asyncio.Event()
         self._open = {1, 2}
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        kept = self.kept[fd]
-        room = ANSWER_BYTES_MAX - len(kept)
-        kept += data[:room]
+        buffer = self.kept[fd]
+        room = ANSWER_BYTES_MAX - len(buffer)
+        buffer += data[:room]
         self.is_cut = self.is_cut or (fd == 1 and len(data) > room)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -127,11 +130,11 @@ class _Talk(asyncio.SubprocessProtocol):
 
 
 def _write(transport: asyncio.SubprocessTransport, payload: bytes) -> None:
-    """Give a program its input; one that does not read it is not waited for."""
+    """Write a program's input without waiting for the program to read it."""
     pipe: Any = transport.get_pipe_transport(0)
     with contextlib.suppress(OSError):
         pipe.write(payload)
-        pipe.close()  # once all is written
+        pipe.close()  # once everything is written
 
 
 def _answer(status: int | None, talk: _Talk) -> Json:
@@ -141,7 +144,7 @@ def _answer(status: int | None, talk: _Talk) -> Json:
             return failed(f"it printed more than {ANSWER_BYTES_MAX:,} bytes")
         return of_bytes(printed)
     if status == BLOCKS:
-        return said(
+        return answer_only(
             "blocking", complaint.strip() or "It was blocked, and the hook did not say why."
         )
     if status is None:
@@ -151,15 +154,16 @@ def _answer(status: int | None, talk: _Talk) -> Json:
 
 
 async def _end(transport: asyncio.SubprocessTransport, talk: _Talk) -> None:
-    """End a program and its group: it is asked to first. Nothing is sent to a group that was killed already.
+    """Stop a program and its group, first with SIGTERM. A group that was already killed gets no
+    signal.
 
-    The id of a group whose leader has been waited for may be given to another one.
+    Once a group's leader was waited for, the group's ID may be reused.
     """
     try:
         if not talk.ended.is_set():
             _signal(transport, signal.SIGTERM)
             await _ended(talk)
-        _kill(transport, talk)  # and whoever it has left behind
+        _kill(transport, talk)  # and the remaining processes of its group
         await _ended(talk)
     finally:
         _kill(transport, talk)
@@ -179,7 +183,7 @@ def _kill(transport: asyncio.SubprocessTransport, talk: _Talk) -> None:
 
 
 def _signal(transport: asyncio.SubprocessTransport, number: signal.Signals) -> None:
-    """Send a signal to the group of a program, which has the program's own id."""
+    """Send a signal to the process group of a program, which has the program's process ID."""
     process_id = transport.get_pid()
     if process_id is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

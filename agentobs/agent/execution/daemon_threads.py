@@ -1,8 +1,8 @@
-"""Threads: plain functions, each alone in a daemon thread.
+"""Run each sync function alone in a daemon thread.
 
-Not the pool of asyncio: there a function that never returns holds one of few places for ever, and the
-interpreter waits for it at its end. Here whoever waits may give up; the thread is then left to itself,
-and only so many may be left. A thread whose function has returned serves the next one.
+This is not asyncio's pool, in which a function that never returns occupies one of a few threads
+forever and blocks the interpreter's exit. Here the caller may give up; the thread is abandoned, and
+the number of abandoned threads is limited. A thread whose function has returned is reused.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LEFT_MAX = 64
-"""How many threads that were given up may be at work in this process. Our choice."""
+"""Maximum number of abandoned threads that are still running in this process. Our choice."""
 
 IDLE_MAX = 16
-"""How many threads wait for the next function. Our choice."""
+"""Maximum number of idle threads. Our choice."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run a function in a thread, with the caller's context, and return or raise what it does.
+    """Run a function in a thread, with the caller's context, and return its result or raise its
+    exception.
 
-    Cancelling the caller gives the thread up: it cannot be stopped.
+    Cancelling the caller abandons the thread, because it cannot be stopped.
 
     Raises:
-        RuntimeError: so many threads that were given up never ended that no other may begin.
+        RuntimeError: too many abandoned threads are still running.
     """
     if _Work.left >= LEFT_MAX:
         raise RuntimeError(f"{_Work.left} calls that were given up are still at work")
@@ -44,10 +45,10 @@ async def in_thread(work: Callable[[], T]) -> T:
         outcome: tuple[T | None, BaseException | None]
         try:
             outcome = context.run(work), None
-        except BaseException as error:  # whatever it raised is raised where it is awaited
+        except BaseException as error:  # any exception is raised where it is awaited
             outcome = None, error
         here.end()
-        return lambda: loop.call_soon_threadsafe(_tell, ended, outcome)
+        return lambda: loop.call_soon_threadsafe(_set_outcome, ended, outcome)
 
     _hand(run)
     try:
@@ -61,10 +62,10 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 class _Work:
-    """One function at work in a thread."""
+    """One function running in a thread."""
 
     left = 0
-    """How many were given up and are still at work."""
+    """Number of abandoned functions that are still running."""
     _lock = threading.Lock()
 
     def __init__(self) -> None:
@@ -82,14 +83,14 @@ class _Work:
 
 
 Run = Callable[[], Callable[[], object]]
-"""Does the work, and returns what tells of its end."""
+"""Runs the function, and returns a callable that reports its end."""
 
 _idle: list[SimpleQueue[Run]] = []
-"""Where threads wait for work; appending to and popping from a list is atomic."""
+"""Queues of idle threads; appending to and popping from a list is atomic."""
 
 
 def _forget() -> None:
-    """Begin anew in a forked process: the threads stayed behind in the parent."""
+    """Reset the state in a forked process, because the threads stayed in the parent."""
     _idle.clear()
     _Work.left, _Work._lock = 0, threading.Lock()
 
@@ -98,7 +99,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _hand(run: Run) -> None:
-    """Give work to a thread that waits for some, or else to a new one."""
+    """Pass work to an idle thread, or else to a new one."""
     try:
         _idle.pop().put(run)
     except IndexError:
@@ -113,13 +114,13 @@ def _serve(inbox: SimpleQueue[Run]) -> None:
         tell = inbox.get()()
         is_waiting = len(_idle) < IDLE_MAX
         if is_waiting:
-            _idle.append(inbox)  # before the end is told: the next call finds this thread
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            _idle.append(inbox)  # before reporting the end, so that the next call finds this thread
+        with contextlib.suppress(RuntimeError):  # the loop was closed, nothing waits
             tell()
-        del tell  # it holds the result, which may be large
+        del tell  # it references the result, which may be large
 
 
-def _tell(
+def _set_outcome(
     ended: asyncio.Future[tuple[T | None, BaseException | None]],
     outcome: tuple[T | None, BaseException | None],
 ) -> None:

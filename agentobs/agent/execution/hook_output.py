@@ -1,4 +1,4 @@
-"""Reading: from whatever a hook printed, sent or returned to an answer that can be recorded. Nothing here raises."""
+"""Convert a hook's output, response or return value to an answer that can be recorded. Nothing here raises."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Any
 
 from agentobs.agent.hooks.declarations import as_json
 from agentobs.agent.hooks.hook_verdict import HookAnswer, Outcome
-from agentobs.agent.tools.results import told
+from agentobs.agent.tools.results import error_text
 from agentobs.records.canonical_json import Json
 
 ANSWER_BYTES_MAX = 1_000_000
-"""The longest answer of a hook. Our choice: the model has to read what comes of it."""
+"""Maximum size of a hook's answer. Our choice: the model has to read it."""
 
 DEPTH_MAX = 100
-"""How deep an answer may be nested. Our choice: far below what the interpreter's stack bears."""
+"""Maximum nesting depth of an answer. Our choice: far below the interpreter's stack limit."""
 
 QUOTED_CHARS_MAX = 500
-"""How much of what cannot be used is told, in characters. Our choice."""
+"""How much of an unusable output is quoted, in characters. Our choice."""
 
 
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """C0, DEL and C1 (https://www.unicode.org/charts/PDF/U0080.pdf)."""
 
 
-def said(outcome: Outcome, reason: str) -> Json:
-    """Return an answer that is no more than its outcome and why."""
+def answer_only(outcome: Outcome, reason: str) -> Json:
+    """Return an answer with only an outcome and a reason."""
     return {"outcome": outcome, "reason": plain(reason)}
 
 
 def failed(why: str) -> Json:
     """Return the answer of a hook that failed."""
-    return said("non_blocking_error", why)
+    return answer_only("non_blocking_error", why)
 
 
 def crashed(error: BaseException) -> Json:
-    """Return the answer of a hook that raised something."""
-    return failed(f"it failed with {quoted(told(error))}")
+    """Return the answer of a hook that raised an exception."""
+    return failed(f"it failed with {quoted(error_text(error))}")
 
 
 def of_bytes(data: bytes) -> Json:
-    """Return the answer that a text is: a JSON object. An empty one has nothing against what happens."""
+    """Parse a text as an answer, a JSON object. An empty text means no objection."""
     if not data.strip():
         return {"outcome": "success"}
     if len(data) > ANSWER_BYTES_MAX:
@@ -53,12 +53,12 @@ def of_bytes(data: bytes) -> Json:
         shown = quoted(data.decode("utf-8", "replace"))
         return failed(f"its answer is no JSON ({error}): {shown}")
     if isinstance(value, dict):
-        value.pop("usage", None)  # who has asked no model for us has nothing to tell of it
+        value.pop("usage", None)  # only requests that we made for the hook have usage
     return of_value(value)
 
 
 def of_value(value: Any) -> Json:
-    """Return the answer that a JSON value is, or a function's result; None has nothing against what happens."""
+    """Return the answer for a JSON value or a function's result; None means no objection."""
     if value is None:
         return {"outcome": "success"}
     if isinstance(value, HookAnswer):
@@ -77,31 +77,31 @@ def of_value(value: Any) -> Json:
 
 
 def sendable(text: str) -> str:
-    """Return text that can be written as UTF-8: half a surrogate pair becomes a question mark."""
+    """Return text that can be encoded as UTF-8: a lone surrogate becomes a question mark."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def plain(text: str) -> str:
-    """Return text that can be sent and shown, without control characters but the end of a line and the tab."""
+    """Return text that can be sent and shown, without control characters except line feed and tab."""
     return sendable(text).translate(_CONTROLS)
 
 
 def cleaned(answer: Json) -> Json:
-    """Return an answer without control characters in what the model is told; an input or output stays as it is."""
-    said = {
+    """Return an answer without control characters in texts for the model; input and output stay unchanged."""
+    texts = {
         name: answer[name] for name in ("reason", "context") if isinstance(answer.get(name), str)
     }
-    return {**answer, **{name: plain(text) for name, text in said.items()}}
+    return {**answer, **{name: plain(text) for name, text in texts.items()}}
 
 
 def quoted(text: str) -> str:
-    """Return as much of a text as is worth telling."""
+    """Return a text shortened for quoting."""
     text = text.strip()
     return plain(text if len(text) <= QUOTED_CHARS_MAX else text[:QUOTED_CHARS_MAX] + "...")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that stands twice: whoever reads it could take either."""
+    """Refuse duplicate names, because parsers differ in which one they use."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name stands twice in one object")
@@ -113,7 +113,7 @@ def _no_number(text: str) -> Any:
 
 
 def _is_deep(value: Any) -> bool:
-    """Return whether a value is nested too deep, or holds itself."""
+    """Return whether a value is nested too deeply, or contains itself."""
     level = [value]
     for _ in range(DEPTH_MAX):
         level = [

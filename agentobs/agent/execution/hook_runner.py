@@ -1,4 +1,4 @@
-"""Live: running the hooks that the loop asks about, each within its time, whatever it does."""
+"""Run the hooks that the loop requests, each with a timeout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentobs import tracing, world
 from agentobs.agent import telemetry
 from agentobs.agent.execution import command_hooks, model_hooks
 from agentobs.agent.execution.daemon_threads import in_thread
-from agentobs.agent.execution.hook_output import crashed, failed, of_value, said, sendable
+from agentobs.agent.execution.hook_output import answer_only, crashed, failed, of_value, sendable
 from agentobs.agent.execution.http_hooks import posted
 from agentobs.agent.execution.network_addresses import Resolve, resolved
 from agentobs.agent.hooks.declarations import (
@@ -40,17 +40,18 @@ from agentobs.records.exchanges import Place, WorldQuestion
 from agentobs.records.labels import is_label
 
 SECONDS = 60.0
-"""How long a hook may take where nobody says otherwise. Our choice."""
+"""Default timeout of a hook. Our choice."""
 
 AGENT_SECONDS = 600.0
-"""How long an agent hook may take where nobody says otherwise. Our choice: fifty turns take their time."""
+"""Default timeout of an agent hook. Our choice: up to fifty turns need time."""
 
 CLEAN_UP_S = 3.0
-"""How long a hook that was given up may take to clean up before nobody waits for it. Our choice; more than a
-program gets to end in (`commands.GRACE_S`)."""
+"""How long a cancelled hook may take to clean up before it is abandoned. Our choice; longer than a
+program gets to exit (`command_hooks.GRACE_S`).
+"""
 
 BACKGROUND_MAX = 64
-"""How many hooks may run in the background at once. Our choice."""
+"""Maximum number of concurrent background hooks. Our choice."""
 
 
 class LiveHooks:
@@ -67,19 +68,20 @@ class LiveHooks:
         run: model_hooks.RunAgent | None = None,
         resolve: Resolve = resolved,
     ) -> None:
-        """Run these hooks.
+        """Create a runner for these hooks.
 
         Args:
-            hooks: the table; the same that the run has in its options.
+            hooks: the table; the same as in the run's options.
             client: the provider's client.
-            model: whom hooks ask that name no model.
+            model: default model for prompt and agent hooks.
             tools: the agent's tools; agent hooks get those that only read.
-            roots: where their paths have to lie, the first one where commands start; default the working directory.
+            roots: the folders that must contain their paths; commands start in the first. Defaults
+                to the working directory.
             run: the loop, `agentobs.agent.run`, for agent hooks.
             resolve: finds the addresses of a host.
 
         Raises:
-            UsageError: a hook needs what is not there.
+            UsageError: something that a hook needs is missing.
         """
         self._hooks = {hook.name: hook for hook in table(hooks)}
         self._client, self._model, self._run, self._resolve = client, model, run, resolve
@@ -98,21 +100,23 @@ class LiveHooks:
         """Answer the loop's question about one hook with a JSON object; see `World.ask`.
 
         Raises:
-            ReplaySays: a replay differs from its recording, met by a function that asks the model.
+            ReplaySays: a replay differs from its recording, in a function that calls the model.
         """
-        asked = question.asked
-        hook = self._hooks.get(asked["hook"])
+        payload_facts = question.asked
+        hook = self._hooks.get(payload_facts["hook"])
         if hook is None:
-            return said("cancelled", f"nobody here runs a hook named {asked['hook']}")
+            return answer_only(
+                "cancelled", f"nobody here runs a hook named {payload_facts['hook']}"
+            )
         here = tracing.place()
         try:
-            payload = _payload(asked, here, self._roots[0])
+            payload = _payload(payload_facts, here, self._roots[0])
         except (ValueError, RecursionError):
-            # Who cannot be told what happens cannot say that it may.
-            return said("blocking", "what happens is nested too deep to be told to a hook")
+            # A hook that cannot receive the payload must not approve it.
+            return answer_only("blocking", "what happens is nested too deep to be told to a hook")
         inside = model_hooks.inside(here, "hook", question.key, "hook")
         if not hook.background:
-            return self._fitted(asked, await self._ran(hook, payload, inside))
+            return self._fitted(payload_facts, await self._ran(hook, payload, inside))
         if len(self._background) >= BACKGROUND_MAX:
             return failed(f"{BACKGROUND_MAX} hooks run in the background already")
         task = asyncio.create_task(self._apart(hook, payload, inside))
@@ -120,25 +124,25 @@ class LiveHooks:
         task.add_done_callback(self._background.discard)
         return {"outcome": "success"}
 
-    def _fitted(self, asked: Json, answer: Json) -> Json:
-        """Return an answer with its output as the model can see it, so that it is recorded as it was seen."""
-        output, chars_max = answer.get("output"), self._chars_max.get(str(asked.get("tool_name")))
+    def _fitted(self, facts: Json, answer: Json) -> Json:
+        """Return an answer with its output as the model will see it, so that exactly this is recorded."""
+        output, chars_max = answer.get("output"), self._chars_max.get(str(facts.get("tool_name")))
         if output is None or chars_max is None or not is_output(output):
             return answer
         return {**answer, "output": fit(render(output), chars_max, lambda _: None)}
 
     async def settled(self) -> None:
-        """Return when no hook runs in the background any more; each ends within its time."""
+        """Return when no background hook is running; each ends within its timeout."""
         while self._background:
             await asyncio.wait(list(self._background))
 
     async def _apart(self, hook: Hook, payload: str, here: Place | None) -> Json:
-        """Run a hook that nobody waits for: its work may outlive what fired it, and is a trace of its own."""
+        """Run a background hook: it may outlive its event, so it has its own trace."""
         with telemetry.span("hook", here, hook.name, trace_id=world.new_id()) as inside:
             return await self._ran(hook, payload, inside)
 
     async def _ran(self, hook: Hook, payload: str, here: Place | None) -> Json:
-        """Run a hook within its time; whatever it does, this returns an answer."""
+        """Run a hook with its timeout; always returns an answer."""
         seconds, used = hook.timeout_s or usual_seconds(hook.run), list[Json]()
         with telemetry.at(here):
             task = asyncio.create_task(self._answered(hook, payload, seconds, used))
@@ -149,7 +153,9 @@ class LiveHooks:
         finally:
             if not task.done():
                 await _give_up(task)
-        return _with(said("cancelled", f"it has not answered within {seconds:g} seconds"), used)
+        return _with(
+            answer_only("cancelled", f"it has not answered within {seconds:g} seconds"), used
+        )
 
     async def _answered(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
         try:
@@ -159,8 +165,8 @@ class LiveHooks:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return said("cancelled", "it was cancelled from within")
-        except BaseException as error:  # a SystemExit of a hook's own code, too
+            return answer_only("cancelled", "it was cancelled from within")
+        except BaseException as error:  # including a SystemExit of the hook's own code
             return crashed(error)
 
     async def _of_kind(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
@@ -197,7 +203,7 @@ class LiveHooks:
         return model_hooks.Judge(self._client, model, seconds, used)
 
     def _check(self, hook: Hook) -> None:
-        """Refuse a hook that needs what is not there."""
+        """Refuse a hook if something that it needs is missing."""
         if not isinstance(hook.run, PromptHook | AgentHook):
             return
         where = f"hook {hook.name}"
@@ -219,40 +225,43 @@ class LiveHooks:
 
 
 def _with(answer: Json, used: list[Json]) -> Json:
-    """Return an answer with what requests for it used, beside what a function tells that it used."""
-    told = answer.get("usage")
+    """Return an answer with the usage of its requests, added to the usage that a function reports."""
+    reported = answer.get("usage")
     return (
-        {**answer, "usage": [*(told if isinstance(told, list) else []), *used]} if used else answer
+        {**answer, "usage": [*(reported if isinstance(reported, list) else []), *used]}
+        if used
+        else answer
     )
 
 
 def usual_seconds(run: Run) -> float:
-    """Return how long a hook may take where nobody says otherwise."""
+    """Return the default timeout of a hook."""
     return AGENT_SECONDS if isinstance(run, AgentHook) else SECONDS
 
 
-def _payload(asked: Json, here: Place | None, cwd: Path) -> str:
-    """Return what a hook is told, as JSON text: what was asked, and what differs in each run.
+def _payload(facts: Json, here: Place | None, cwd: Path) -> str:
+    """Return a hook's payload as JSON text: the question, and the values that differ in each run.
 
     Raises:
-        ValueError: it cannot be written.
-        RecursionError: it is nested too deep.
+        ValueError: it cannot be serialized.
+        RecursionError: it is nested too deeply.
     """
     more = {
         "session_id": here.session_id if here else None,
         "lane": here.lane if here else None,
         "cwd": str(cwd),
     }
-    told = {name: value for name, value in asked.items() if name != "background"}
-    text = json.dumps({**told, **more}, ensure_ascii=False)
-    # Not a number is no JSON: it is told as a text, for a program that cannot read its input says nothing.
+    visible = {name: value for name, value in facts.items() if name != "background"}
+    text = json.dumps({**visible, **more}, ensure_ascii=False)
+    # NaN is not valid JSON; it is passed as a text, because a program might otherwise fail to parse
+    # its input.
     exact = json.loads(text, parse_constant=str)
     return sendable(json.dumps(exact, ensure_ascii=False, allow_nan=False))
 
 
 def _facts(payload: str) -> dict[str, str]:
-    """Return what a program finds in its environment: ids and labels of what happens."""
-    told = json.loads(payload)
+    """Return the environment variables for a program: IDs and labels of the event."""
+    values = json.loads(payload)
     names = {
         "EVENT": "event",
         "NAME": "hook",
@@ -262,18 +271,20 @@ def _facts(payload: str) -> dict[str, str]:
         "SESSION_ID": "session_id",
         "LANE": "lane",
     }
-    found = {name: str(told.get(key)) for name, key in names.items() if told.get(key) is not None}
+    found = {
+        name: str(values.get(key)) for name, key in names.items() if values.get(key) is not None
+    }
     return {f"AGENTOBS_HOOK_{name}": value for name, value in found.items() if is_label(value)}
 
 
 async def _called(function: Callable[[Json], Any], payload: str) -> Json:
-    """Call a function; a plain one in a thread. Where it changes the working directory, that is put back."""
+    """Call a function, a sync one in a thread, and restore the working directory if it changes."""
     with _same_folder():
-        told = json.loads(payload)
+        argument = json.loads(payload)
         if inspect.iscoroutinefunction(function):
-            value = await function(told)
+            value = await function(argument)
         else:
-            value = await in_thread(functools.partial(function, told))
+            value = await in_thread(functools.partial(function, argument))
             if inspect.isawaitable(value):
                 value = await _awaited(value)
         return await in_thread(functools.partial(of_value, value))
@@ -312,8 +323,8 @@ async def _give_up(task: asyncio.Task[Json]) -> None:
 def _forget(task: asyncio.Task[Json]) -> None:
     _left.discard(task)
     if not task.cancelled():
-        task.exception()  # seen: nobody waits for it any more
+        task.exception()  # mark as retrieved, because nothing waits for it any more
 
 
 _left: set[asyncio.Task[Json]] = set()
-"""Hooks that were given up and clean up; an event loop forgets tasks that nobody holds."""
+"""Cancelled hooks that are cleaning up; an event loop holds only weak references to tasks."""

@@ -1,7 +1,7 @@
-"""Http: hooks that are servers. A request goes where the address was checked, and nowhere else.
+"""Run hooks that are HTTP servers. A request only goes to an address that was checked.
 
-A name is resolved once, all of its addresses are checked, and one of them is connected to, so that no second
-answer of the name server can lead elsewhere. Redirects are followed here, each checked as the first request was.
+A name is resolved once, all of its addresses are checked, and one of them is used, so that a second
+DNS answer cannot lead elsewhere. Redirects are followed here, each checked like the first request.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ import httpx2
 from agentobs.agent.execution.hook_output import ANSWER_BYTES_MAX, failed, of_bytes, quoted
 from agentobs.agent.execution.network_addresses import Resolve, is_loopback, refused, resolved
 from agentobs.agent.hooks.declarations import Http
-from agentobs.agent.tools.results import told
+from agentobs.agent.tools.results import error_text
 from agentobs.errors import ReplaySays
 from agentobs.records.canonical_json import Json
 
 REDIRECTS_MAX = 3
-"""How many redirects are followed. Our choice."""
+"""Maximum number of redirects. Our choice."""
 
 _KEEPS_METHOD = (307, 308)
 _REDIRECTS = (301, 302, 303, *_KEEPS_METHOD)
 
 
 class _Refused(Exception):
-    """A request must not be made."""
+    """A request must not be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Hop:
-    """One request on its way to the answer."""
+    """One request on the way to the response."""
 
     url: httpx2.URL
     method: str
     body: bytes
     headers: Mapping[str, str]
     loopback: bool
-    """Whether it may lead to this machine itself."""
+    """Whether it may connect to this machine."""
 
 
 async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Json:
-    """Ask a server and return its answer; cancelling this closes the connection."""
+    """Send the payload to a server and return its answer; cancellation closes the connection."""
     headers = {
         "accept": "application/json",
         "accept-encoding": "identity",
@@ -54,7 +54,7 @@ async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Jso
     hop = _Hop(httpx2.URL(http.url), "POST", payload, headers, loopback=True)
     try:
         for _ in range(REDIRECTS_MAX + 1):
-            found = await _asked(hop, http.proxy, resolve)
+            found = await _send_hop(hop, http.proxy, resolve)
             if not isinstance(found, _Hop):
                 return found
             if http.proxy is not None:
@@ -66,11 +66,11 @@ async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Jso
     except _Refused as refusal:
         return failed(str(refusal))
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as error:
-        return failed(f"it cannot be asked: {quoted(told(error))}")
+        return failed(f"it cannot be asked: {quoted(error_text(error))}")
 
 
-async def _asked(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Json:
-    """Make one request; return the answer, or the request that follows."""
+async def _send_hop(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Json:
+    """Send one request; return the answer, or the next request."""
     if proxy is not None:
         return await _sent(hop, None, loopback=True, proxy=proxy)
     host, port = hop.url.raw_host.decode("ascii").strip("[]"), _port(hop.url)
@@ -94,13 +94,13 @@ async def _asked(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Json:
 async def _sent(
     hop: _Hop, address: str | None, *, loopback: bool, proxy: str | None = None
 ) -> _Hop | Json:
-    """Send a request to an address, under the name that it has."""
+    """Send a request to an address, with the original host name."""
     url, extensions = hop.url, {}
     headers = {**hop.headers, "host": url.netloc.decode("ascii")}
     if address is not None:
         extensions = {"sni_hostname": url.raw_host.decode("ascii").strip("[]")}
         url = url.copy_with(host=address)
-    # A client for each request: a connection that stays open would be used again under another name.
+    # One client per request, because a kept-alive connection could be reused under another name.
     client = httpx2.AsyncClient(
         verify=_trusted(hop, proxy),
         trust_env=False,
@@ -136,10 +136,10 @@ async def _read(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop
 
 
 def _next(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop:
-    """Return the request that a redirect asks for.
+    """Return the request for a redirect.
 
     Raises:
-        _Refused: it leads to no server, or from a safe connection to an open one.
+        _Refused: the target is not a server, or the redirect leads from https to http.
     """
     url = hop.url.join(response.headers["location"])
     if url.scheme not in ("http", "https") or not url.host:
@@ -170,7 +170,7 @@ def _port(url: httpx2.URL) -> int:
 
 
 def _trusted(hop: _Hop, proxy: str | None) -> ssl.SSLContext:
-    """Return whom to trust, as the environment says; where nothing is encrypted nobody is looked up."""
+    """Return the TLS context from the environment; without TLS, an empty one."""
     if hop.url.scheme == "https" or (proxy or "").startswith("https:"):
         return httpx2.create_ssl_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,6 +1,7 @@
-"""Whom the loop asks beside the model and its tools: a person, an inbox, the file system, the ledger.
+"""Live answers to the loop's questions except model and tool calls: approvals, messages, file
+system, spending.
 
-Here the live answers come from; each is JSON, so that it can be recorded, and given again in a replay.
+Each answer is JSON, so that it can be recorded and returned in a replay.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from agentobs.agent.execution.daemon_threads import in_thread
 from agentobs.agent.execution.path_resolution import resolver
 from agentobs.agent.execution.tool_runner import LiveTools
 from agentobs.agent.model.prompt import Written
-from agentobs.agent.tools.results import told
+from agentobs.agent.tools.results import error_text
 from agentobs.agent.tools.tool import Tool
 from agentobs.errors import AgentobsError, RecordingError, ReplaySays, UsageError, say_once
 from agentobs.records.canonical_json import Json
@@ -30,66 +31,68 @@ from agentobs.world import nobody
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What a person is asked: may this be done?"""
+    """An approval request to a person."""
 
     about: Json
-    """The call: `tool`, `input` and, where it has any, `paths` with links resolved. Or the `limit` that was
-    reached."""
+    """The call: `tool`, `input` and, if it has any, `paths` with links resolved. Or the `limit` that was reached."""
     reason: str
-    """Why it is asked."""
+    """Why approval is requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a person answers."""
+    """A person's answer."""
 
     allow: bool
     scope: Literal["once", "session"] = "once"
-    """For this time, or for every like call of the conversation."""
+    """For this call only, or for every identical call of the conversation."""
     reason: str = ""
-    """Why not; the model is told."""
+    """The reason for a denial, which the model sees."""
 
 
 WITHDRAW_S = 1.0
-"""How long whoever was too late to consent may take to withdraw, in seconds. Our choice."""
+"""How long the slower of person and classifier may take to withdraw, in seconds. Our choice."""
 
 Person = Callable[[Consent], Reply | bool | Awaitable[Reply | bool]]
-"""Asks a person. A plain function runs in a thread, which nobody can stop: where a classifier was faster its answer
-is ignored, and it is asked again only when it has returned. An async one is cancelled then, and has to take its
-question back."""
+"""Requests approval from a person. A sync function runs in a thread, which cannot be stopped: if a
+classifier was faster, its answer is ignored, and it is not called again until it has returned. An
+async function is cancelled and must withdraw its prompt.
+"""
 
 LOOK_S = 0.05
-"""How often it is looked whether a person has answered an earlier question, in seconds. Our choice."""
+"""Polling interval for a pending answer to an earlier approval request, in seconds. Our choice."""
 
 
 class Inbox:
-    """What is said to an agent while it runs; thread-safe."""
+    """Messages to an agent while it runs; thread-safe."""
 
     def __init__(self) -> None:
-        """Make an empty one."""
+        """Create an empty inbox."""
         self._waiting: dict[str, list[str]] = {"steering": [], "follow_up": []}
         self._lock = threading.Lock()
 
     def steer(self, text: str) -> None:
-        """Say something now: it goes to the model after the tool that runs; those not yet begun are skipped."""
+        """Send a message now: the model sees it after the running tools; calls that have not started are skipped."""
         self._say("steering", text)
 
     def follow_up(self, text: str) -> None:
-        """Say something for when the agent would stop: it goes on with it."""
+        """Queue a message for when the agent is about to stop; the agent then continues with it."""
         self._say("follow_up", text)
 
     def take(self, kind: Literal["steering", "follow_up"]) -> list[str]:
-        """Return what was said, and forget it."""
+        """Return and clear the messages of a kind."""
         with self._lock:
-            said, self._waiting[kind] = self._waiting[kind], []
-        return said
+            texts, self._waiting[kind] = self._waiting[kind], []
+        return texts
 
     def _say(self, kind: str, text: str) -> None:
-        said = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate cannot be sent
-        if not said.strip():
+        sendable = text.encode("utf-8", "replace").decode(
+            "utf-8"
+        )  # a lone surrogate cannot be sent
+        if not sendable.strip():
             return
         with self._lock:
-            self._waiting[kind].append(said)
+            self._waiting[kind].append(sendable)
 
 
 class LiveAnswers:
@@ -111,11 +114,11 @@ class LiveAnswers:
         sections: Mapping[str, Written] | None = None,
         memory: Callable[[], str | None] | None = None,
     ) -> None:
-        """Answer for these tools; without a person nothing is consented to.
+        """Create the answers for these tools; without a person, every approval is denied.
 
-        `classify` answers for consent beside the person. `hooks` runs a hook, `refresh` makes the credentials
-        anew, `load` reads an earlier conversation, `sections` write those of the system prompt. What they do where
-        they fail is written at their cases in `ask`.
+        `classify` answers approval requests in addition to the person. `hooks` runs a hook,
+        `refresh` renews the credentials, `load` reads an earlier conversation, `sections` write
+        sections of the system prompt. Their failures are handled in `ask`.
         """
         self._tools = {tool.name: tool for tool in tools}
         self._running, self._person, self._inbox = running, person, inbox
@@ -125,7 +128,7 @@ class LiveAnswers:
         self._sections = dict(sections or {})
         self._memory = memory
         self._is_asked = False
-        """Whether a plain `person` has a question, also one that was withdrawn."""
+        """Whether a sync `person` is busy with a question, possibly a withdrawn one."""
 
     async def ask(self, question: WorldQuestion) -> Any:
         """Answer a question; see `World.ask`."""
@@ -133,8 +136,8 @@ class LiveAnswers:
             case "consent":
                 return await self._consent(question)
             case "check":
-                asked = question.asked
-                call = ToolQuestion(question.key, asked["tool"], asked["input"])
+                details = question.asked
+                call = ToolQuestion(question.key, details["tool"], details["input"])
                 return await self._running.check(call)
             case "path":
                 return self._resolve(question.asked)
@@ -156,28 +159,28 @@ class LiveAnswers:
             case "memory":
                 return await self._remembered()
             case "keep":
-                kept, key, text = self._running.kept, question.key, question.asked
-                return await in_thread(lambda: kept(key, text))
+                keep, key, text = self._running.kept, question.key, question.asked
+                return await in_thread(lambda: keep(key, text))
             case "limit" | "background" | "elapsed" | "compacted" | "abort":
                 return await nobody(question)
         assert_never(question.kind)
 
     async def _remembered(self) -> str | None:
-        """Return what is remembered of the session; nothing where that fails, so that a summary is made."""
+        """Return the session's memory; None if that fails, so that a summary is made."""
         memory = self._memory
         if memory is None:
             return None
         try:
-            said = str(await in_thread(memory) or "")
-            return said.encode("utf-8", "replace").decode("utf-8") or None
+            remembered = str(await in_thread(memory) or "")
+            return remembered.encode("utf-8", "replace").decode("utf-8") or None
         except ReplaySays:
             raise
         except Exception as error:
-            say_once(f"the session's memory cannot be read: {told(error)}", about="memory")
+            say_once(f"the session's memory cannot be read: {error_text(error)}", about="memory")
             return None
 
     async def _refreshed(self) -> bool:
-        """Make the credentials anew; whatever goes wrong, they were not."""
+        """Renew the credentials; return False if anything goes wrong."""
         refresh = self._refresh
         if refresh is None:
             return False
@@ -187,14 +190,14 @@ class LiveAnswers:
         except ReplaySays:
             raise
         except Exception as error:
-            say_once(f"the credentials were not made anew: {told(error)}", about="refresh")
+            say_once(f"the credentials were not made anew: {error_text(error)}", about="refresh")
             return False
 
     async def _section(self, name: str) -> str | None:
-        """Have a section of the system prompt written; one that cannot be is left out.
+        """Write a section of the system prompt; a section that fails is left out.
 
         Raises:
-            UsageError: nobody here writes it.
+            UsageError: the section has no function.
         """
         written = self._sections.get(name)
         if written is None:
@@ -203,20 +206,24 @@ class LiveAnswers:
                 todo="Pass it to live_world: sections=prompt.asked",
             )
         try:
-            said = await in_thread(written)
-            said = await said if inspect.isawaitable(said) else said
-            return None if said is None else str(said).encode("utf-8", "replace").decode("utf-8")
+            section_text = await in_thread(written)
+            section_text = await section_text if inspect.isawaitable(section_text) else section_text
+            return (
+                None
+                if section_text is None
+                else str(section_text).encode("utf-8", "replace").decode("utf-8")
+            )
         except ReplaySays:
             raise
         except Exception as error:
             say_once(
-                f"the section {name} of the system prompt was left out: {told(error)}",
+                f"the section {name} of the system prompt was left out: {error_text(error)}",
                 about=f"section {name}",
             )
             return None
 
-    async def _loaded(self, asked: Json) -> Json:
-        """Read an earlier conversation; an error is an answer, too, so that a replay raises it as well."""
+    async def _loaded(self, request: Json) -> Json:
+        """Read an earlier conversation; errors are answers as well, so that a replay raises them too."""
         load = self._load
         if load is None:
             return refusal(
@@ -226,24 +233,28 @@ class LiveAnswers:
                 )
             )
         try:
-            return await in_thread(lambda: load(asked))
+            return await in_thread(lambda: load(request))
         except ReplaySays:
             raise
         except AgentobsError as error:
             return refusal(error)
         except Exception as error:
-            found = f"the earlier session was not read: {told(error)}"
+            found = f"the earlier session was not read: {error_text(error)}"
             return refusal(RecordingError(found, todo="agentobs verify tells what is damaged"))
 
     async def _consent(self, question: WorldQuestion) -> Json:
-        """Ask the person and the classifier together: the first who answers has decided, the other is withdrawn."""
+        """Request approval from the person and the classifier in parallel; the first answer counts,
+        the other is withdrawn.
+        """
         classify = self._classify
         if classify is None or "tool" not in question.asked["about"]:
             return await self._by_person(question)
         if question.asked.get("person_only"):
             return await self._by_person(question)
-        asked = [self._by_person] if self._person is not None else []
-        return await _first([asyncio.ensure_future(ask(question)) for ask in (*asked, classify)])
+        approvers = [self._by_person] if self._person is not None else []
+        return await _first(
+            [asyncio.ensure_future(ask(question)) for ask in (*approvers, classify)]
+        )
 
     async def _by_person(self, question: WorldQuestion) -> Json:
         if self._person is None:
@@ -259,7 +270,7 @@ class LiveAnswers:
                 raise
             return _not_asked("it was cancelled")
         except BaseException as error:
-            return _not_asked(told(error))
+            return _not_asked(error_text(error))
         if isinstance(reply, bool):
             reply = Reply(reply)
         if not isinstance(reply, Reply):
@@ -286,7 +297,7 @@ class LiveAnswers:
 
         try:
             replied: Any = await in_thread(ask)
-        except RuntimeError:  # also where no thread could begin
+        except RuntimeError:  # also if no thread could be started
             self._is_asked = False
             raise
         return await replied if inspect.isawaitable(replied) else replied
@@ -298,38 +309,39 @@ class LiveAnswers:
         tool = self._tools.get(name)
         try:
             return tool is not None and (tool.available is None or bool(tool.available()))
-        except BaseException as error:  # a SystemExit of the tool's own code, too
+        except BaseException as error:  # including a SystemExit of the tool's own code
             say_once(
-                f"whether the tool {name} is available cannot be told: {told(error)}. It counts as missing.",
+                f"whether the tool {name} is available cannot be told: {error_text(error)}. It counts as missing.",
                 about=f"availability of {name}",
             )
             return False
 
 
 def refusal(error: AgentobsError) -> Json:
-    """Return the answer that there is no such conversation, and why."""
+    """Return the answer that a conversation cannot be loaded, with the reason."""
     facts = {"found": error.found, "where": error.where, "todo": error.todo}
     return {"error": {"kind": type(error).__name__, **facts}}
 
 
-async def _first(asking: Sequence[asyncio.Future[Json]]) -> Json:
-    """Return the first answer that somebody gives, and what all requests for it used; the others are cancelled.
+async def _first(pending: Sequence[asyncio.Future[Json]]) -> Json:
+    """Return the first real answer, with the usage of all requests; the others are cancelled.
 
-    Of two that come together the first one counts. Where nobody answers, all reasons are told.
+    If two arrive at the same time, the first in order counts. If there is no answer, all reasons
+    are combined.
     """
-    left, answers = set(asking), list[Json]()
+    left, answers = set(pending), list[Json]()
     try:
         while left and all(answer["by"] == "nobody" for answer in answers):
             ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            answers += [dict(task.result()) for task in asking if task in ended]
+            answers += [dict(task.result()) for task in pending if task in ended]
     finally:
         for task in left:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=WITHDRAW_S)
     slow = [task for task in left if task.done() and not task.cancelled() and not task.exception()]
-    given = [*answers, *(task.result() for task in slow)]
-    usage = [each for answer in given for each in answer.get("usage", [])]
+    every_answer = [*answers, *(task.result() for task in slow)]
+    usage = [each for answer in every_answer for each in answer.get("usage", [])]
     reason = " ".join(filter(None, (answer.get("reason") for answer in answers)))
     nobody_did: Json = {"behaviour": "deny", "by": "nobody", "reason": reason}
     first = next((answer for answer in answers if answer["by"] != "nobody"), nobody_did)
@@ -337,9 +349,11 @@ async def _first(asking: Sequence[asyncio.Future[Json]]) -> Json:
 
 
 def token_refresh(client: AsyncAnthropic) -> Callable[[], bool] | None:
-    """Return what makes a client ask its `credentials` for another token; None where it has a key that stays.
+    """Return a function that makes a client request a new token from its `credentials`; None for a
+    fixed key.
 
-    The SDK (2.12, `AsyncAnthropic._should_retry`) does the same after a 401, but only where it retries itself.
+    The SDK (2.12, `AsyncAnthropic._should_retry`) does the same after a 401, but only if it handles
+    retries itself.
     """
     cache: Any = getattr(client, "_token_cache", None)
 

@@ -1,7 +1,8 @@
-"""Addresses: where an http hook may connect to. The public internet, and this machine itself.
+"""The addresses that an HTTP hook may connect to: the public internet, and this machine.
 
-An address stands for the one that is wrapped in it. What is not known to be public is refused: private networks,
-link-local ones with the metadata services of clouds, the shared ones of providers, and what is reserved.
+An address is checked together with any IPv4 address embedded in it. Anything not known to be public
+is refused: private networks, link-local networks with the metadata services of clouds, shared
+provider networks, and reserved ranges.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _NOT_PUBLIC_4 = tuple(
     for network in (
         "0.0.0.0/8",  # this host; connecting to it reaches the machine itself
         "10.0.0.0/8",  # private
-        "100.64.0.0/10",  # shared by a provider's customers (CGNAT); Alibaba's metadata lie here
-        "127.0.0.0/8",  # loopback: allowed by name, below
-        "169.254.0.0/16",  # link-local; the metadata of most clouds lie here
+        "100.64.0.0/10",  # shared by a provider's customers (CGNAT); contains Alibaba's metadata service
+        "127.0.0.0/8",  # loopback: allowed explicitly, below
+        "169.254.0.0/16",  # link-local; contains the metadata services of most clouds
         "172.16.0.0/12",  # private
-        "192.0.0.0/24",  # protocol assignments; Oracle's metadata lie here
+        "192.0.0.0/24",  # protocol assignments; contains Oracle's metadata service
         "192.0.2.0/24",  # documentation
-        "192.88.99.0/24",  # relays of 6to4
+        "192.88.99.0/24",  # 6to4 relays
         "192.168.0.0/16",  # private
         "198.18.0.0/15",  # benchmarks
         "198.51.100.0/24",  # documentation
@@ -38,10 +39,12 @@ _NOT_PUBLIC_4 = tuple(
         "168.63.129.16/32",  # Azure's services for its machines, in the middle of the public space
     )
 )
-"""https://www.iana.org/assignments/iana-ipv4-special-registry (2025-10), and what clouds keep for their machines."""
+"""https://www.iana.org/assignments/iana-ipv4-special-registry (2025-10), and ranges that clouds
+reserve for machines.
+"""
 
 _PUBLIC_6 = ipaddress.IPv6Network("2000::/3")
-"""All that is given out as global unicast (https://www.iana.org/assignments/ipv6-address-space)."""
+"""All global unicast space (https://www.iana.org/assignments/ipv6-address-space)."""
 
 _NOT_PUBLIC_6 = tuple(
     ipaddress.IPv6Network(network)
@@ -51,17 +54,18 @@ _NOT_PUBLIC_6 = tuple(
         "3fff::/20",  # documentation
     )
 )
-"""What of it is not public (https://www.iana.org/assignments/iana-ipv6-special-registry, 2025-10)."""
+"""The parts of it that are not public (https://www.iana.org/assignments/iana-ipv6-special-registry, 2025-10)."""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""Wraps an IPv4 address in its last 32 bits (RFC 6052). The local-use one, 64:ff9b:1::/48, is refused whole."""
+"""Embeds an IPv4 address in its last 32 bits (RFC 6052). The local-use prefix 64:ff9b:1::/48 is refused entirely."""
 
 _ISATAP = (bytes.fromhex("00005efe"), bytes.fromhex("02005efe"))
-"""Stands before the IPv4 address in an address of ISATAP (RFC 5214, section 6.1)."""
+"""Precedes the IPv4 address in an ISATAP address (RFC 5214, section 6.1)."""
 
 
 async def resolved(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a host as the system finds them; an address, however it is spelled, is its own.
+    """Return the addresses of a host from the system's resolver; an address in any notation
+    resolves to itself.
 
     Raises:
         OSError: there are none.
@@ -71,13 +75,13 @@ async def resolved(host: str, port: int) -> Sequence[str]:
 
 
 def refused(addresses: Sequence[str], *, loopback: bool = True) -> str | None:
-    """Return why a host with these addresses may not be connected to; None where it may.
+    """Return why a host with these addresses must not be connected to; None if it may be.
 
-    One address that is refused is enough: which of them is used is chance.
+    A single refused address is enough, because any of them could be used.
 
     Args:
-        addresses: all that its name resolves to.
-        loopback: whether this machine itself may be.
+        addresses: all addresses of its name.
+        loopback: whether this machine is allowed.
     """
     if not addresses:
         return "it has no address"
@@ -95,14 +99,14 @@ def refused(addresses: Sequence[str], *, loopback: bool = True) -> str | None:
 
 
 def is_loopback(address: Address) -> bool:
-    """Return whether an address is this machine itself, plainly or as an IPv4 address in the form of an IPv6 one."""
+    """Return whether an address is this machine, directly or as an IPv4-mapped IPv6 address."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
     return address.is_loopback
 
 
 def is_public(address: Address) -> bool:
-    """Return whether an address, and the one that is wrapped in it, lie in the public internet."""
+    """Return whether an address, and any address embedded in it, is on the public internet."""
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     if address.scope_id is not None:
@@ -116,7 +120,7 @@ def is_public(address: Address) -> bool:
 
 
 def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that is wrapped in an IPv6 one."""
+    """Return the IPv4 address embedded in an IPv6 address."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:

@@ -1,8 +1,8 @@
-"""Paths: where a path that a tool was given really leads, and whether that lies in the folders it may touch.
+"""Resolve the paths that tools receive, and check whether they are inside the allowed folders.
 
-This is the live answer to the question; it looks at the file system. A replay answers from its recording.
-What is true now may change before the tool opens the file: whoever can swap links meanwhile, can get around it.
-Hard links cannot be told from the file.
+This is the live answer and reads the file system. A replay uses the recorded answer. The result may
+change before the tool opens the file, so a process that can swap links in between can bypass the
+check. Hard links cannot be distinguished from the file.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from agentobs.errors import UsageError
 BYTES_MAX = 4096
 """Longer paths are refused (PATH_MAX of Linux, limits.h)."""
 SHOWN_MAX = 200
-"""So many characters of a refused path are told."""
+"""Maximum characters of a refused path in a message."""
 
 
 def resolver(roots: Sequence[Path]) -> Callable[[Sequence[str]], list[dict[str, Any]]]:
-    """Return what resolves paths, as JSON: `[{"path": ..., "inside": ...}]`, one for each, in their order.
+    """Return a function that resolves paths to JSON: `[{"path": ..., "inside": ...}]`, one per
+    path, in order.
 
-    A path is relative to the first root. What lies in it is told relative to it, with `/` (the root itself
-    is `.`); what lies in another root, absolute; what lies outside, as it leads, or as it was written where
-    that cannot be said. The roots are resolved once, now.
+    Paths are relative to the first root. A path in the first root is returned relative to it, with
+    `/` (the root itself is `.`). A path in another root is absolute. A path outside is returned
+    resolved, or as written if it cannot be resolved. The roots are resolved once, now.
 
     Raises:
-        UsageError: there is no root, or one is no folder.
+        UsageError: there is no root, or a root is not a folder.
     """
     if not roots:
         raise UsageError("there is no root", todo="Name at least one folder")
@@ -61,13 +62,13 @@ def _resolved(path: str, roots: Sequence[str]) -> dict[str, Any]:
 
 
 def _real(path: str, root: str) -> str | None:
-    """Return where a path leads, whether something is there or not yet; None where that cannot be said."""
+    """Return the resolved path, existing or not; None if it cannot be resolved."""
     if not isinstance(path, str) or not path or path.startswith("~") or "\0" in path:
         return None
     try:
         if len(path.encode("utf-8")) > BYTES_MAX:
             return None
-        # Each `..` is taken after the links before it are followed, as the system does it.
+        # Apply each `..` after resolving the links before it, as the operating system does.
         real = _followed(os.path.join(root, path))  # noqa: PTH118
         real.encode("utf-8")
     except (OSError, ValueError):
@@ -83,7 +84,7 @@ def _followed(path: str) -> str:
 
 
 def _is_resolved(real: str) -> bool:
-    """Return whether no link is left in a path: one that leads in a circle stays where it is."""
+    """Return whether a path contains no link; a circular link is left unresolved."""
     for folder in (*reversed(Path(real).parents), Path(real)):
         try:
             mode = folder.lstat().st_mode

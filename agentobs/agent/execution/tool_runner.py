@@ -1,4 +1,4 @@
-"""Execution: answering tool calls by running real functions. Whatever they do, each call gets one answer."""
+"""Execute tool calls with real functions. Each call always gets exactly one result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from agentobs import tracing
 from agentobs.agent.execution.daemon_threads import in_thread
-from agentobs.agent.tools.results import Items, fit, is_quick, render, told
+from agentobs.agent.tools.results import Items, error_text, fit, is_quick, render
 from agentobs.agent.tools.tool import (
     Bound,
     Function,
@@ -31,17 +31,19 @@ from agentobs.sink import sink
 from agentobs.tracing.ambient import keyed
 
 Keep = Callable[[str, str], str]
-"""Keeps a text under the id of the call that made it, and returns the path where it lies."""
+"""Stores a text under the ID of its call, and returns the path."""
 
 CLEAN_UP_S = 1.0
-"""How long an async tool that was stopped may take to clean up before nobody waits for it. Our choice."""
+"""How long a cancelled async tool may take to clean up before it is abandoned. Our choice."""
 
 STOPPED_MAX = 1_000
-"""How many ids of calls that were stopped before they began are remembered. Our choice."""
+"""How many IDs of calls that were stopped before they started are remembered. Our choice."""
 
 RECORDED_S = 0.25
-"""How long a call waits at most until what was recorded before it, the answer that asks for it first, survives this
-process: what a tool does cannot be undone. Our choice: it takes a millisecond."""
+"""How long a call waits for earlier records to become durable, in seconds. The response that
+requests the call must survive this process, because the effects of a tool cannot be undone. Our
+choice: it usually takes a millisecond.
+"""
 
 R = TypeVar("R")
 
@@ -49,24 +51,26 @@ R = TypeVar("R")
 def live_tools(
     tools: Sequence[Tool], *, keep: Keep | None = None, person: bool = False
 ) -> LiveTools:
-    """Return what answers tool calls by running these tools.
+    """Return an object that executes tool calls with these tools.
 
     Args:
         tools: the tools.
-        keep: keeps results that are too long; without it what the model does not see is lost.
-        person: whether there is a person for the tools that need one.
+        keep: stores results that are too long; without it, the part that the model does not see is
+            lost.
+        person: whether a person is available for tools that need one.
 
     Raises:
-        UsageError: the tools do not fit beside each other, or the settings of one contradict each other.
+        UsageError: the tools cannot be used together, or the settings of a tool contradict each
+            other.
     """
     return LiveTools(tools, keep, person)
 
 
 class LiveTools:
-    """Runs tools; its methods are what a `World` needs."""
+    """Executes tools; its methods are what a `World` needs."""
 
     def __init__(self, tools: Sequence[Tool], keep: Keep | None, person: bool) -> None:
-        """Make one; see `live_tools`."""
+        """Create the runner; see `live_tools`."""
         check_tools(tools)
         self._tools = tuple(tools)
         self._named = {name: each for each in tools for name in (*each.aliases, each.name)}
@@ -76,7 +80,7 @@ class LiveTools:
         self._lock = threading.Lock()
 
     def function(self, name: str) -> Function | None:
-        """Return the function that a tool runs; None where there is no such tool."""
+        """Return the function of a tool; None if there is no such tool."""
         known = self._named.get(name)
         return None if known is None else known.function
 
@@ -86,13 +90,13 @@ class LiveTools:
         return known is not None and known.destructive
 
     async def run_tool(self, question: ToolQuestion) -> ToolAnswer:
-        """Run one call and return its answer, whatever the tool does; see `World.run_tool`.
+        """Execute one call and return its result; see `World.run_tool`.
 
-        A plain function runs in a thread, with the caller's context; after its time is up nobody waits
-        for it, but it cannot be stopped.
+        A sync function runs in a thread, with the caller's context. After its timeout it is
+        abandoned, because it cannot be stopped.
 
         Raises:
-            ReplaySays: a replay differs from its recording, met by a tool that asks the model.
+            ReplaySays: a replay differs from its recording, in a tool that calls the model.
         """
         tool = self._named.get(question.name)
         if tool is None:
@@ -120,7 +124,7 @@ class LiveTools:
         raise AssertionError("tries never run out")
 
     def stop_tool(self, tool_use_id: str) -> None:
-        """Stop a call, begun or not, from any thread; see `World.stop_tool`."""
+        """Stop a call, started or not, from any thread; see `World.stop_tool`."""
         call = _call(tool_use_id)
         with self._lock:
             waiting = list(self._running.get(call, ()))
@@ -133,7 +137,7 @@ class LiveTools:
                 stop.get_loop().call_soon_threadsafe(_set, stop)
 
     def kept(self, tool_use_id: str, text: str) -> str | None:
-        """Keep the whole of a result that is too long, and return where it lies; None where it cannot be kept."""
+        """Store the full version of a result that is too long, and return its path; None if that fails."""
         if self._keep is None:
             return None
         try:
@@ -143,12 +147,12 @@ class LiveTools:
             return None
 
     async def check(self, question: ToolQuestion) -> str | None:
-        """Return what the tool's own check complains of, for the model; None where the call may run.
+        """Return the complaint of the tool's own check for the model; None if the call may run.
 
-        A check that fails, or takes longer than the tool itself may, is a complaint.
+        A check that fails, or takes longer than the tool's timeout, counts as a complaint.
 
         Raises:
-            ReplaySays: a replay differs from its recording, met by a check that asks the model.
+            ReplaySays: a replay differs from its recording, in a check that calls the model.
         """
         tool = self._named.get(question.name)
         if tool is None or tool.check is None:
@@ -170,7 +174,7 @@ class LiveTools:
 
     @contextlib.contextmanager
     def _under_way(self, call: _Call) -> Iterator[asyncio.Future[None]]:
-        """Yield what is done as soon as the call is to stop."""
+        """Yield a future that is resolved when the call is to stop."""
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._running.setdefault(call, []).append(stop)
@@ -187,7 +191,7 @@ class LiveTools:
 
 
 _Call = tuple[str | None, str]
-"""A call by its lane and its id: agents beside each other may have calls of one id."""
+"""A call by its lane and its ID, because parallel agents may have calls with the same ID."""
 
 
 def _call(tool_use_id: str) -> _Call:
@@ -197,13 +201,13 @@ def _call(tool_use_id: str) -> _Call:
 
 @dataclass(slots=True)
 class _Try:
-    """One try of a call, and how its end becomes an answer."""
+    """One attempt of a call, and the conversion of its outcome to a result."""
 
     tool: Tool
     tool_use_id: str
     keep: Callable[[str, str], str | None]
     is_given_up: bool = False
-    """Whether nobody waits for it any more; read by the thread that it left behind."""
+    """Whether it was abandoned; read by its thread."""
 
     async def answer(self, bound: Bound, stop: asyncio.Future[None]) -> ToolAnswer:
         tool = self.tool
@@ -224,7 +228,7 @@ class _Try:
         return ToolAnswer(fit(render(value), self.tool.result_chars_max, self._kept))
 
     def failed(self, error: BaseException) -> ToolAnswer:
-        text = f"{self.tool.name} failed with {told(error)}"
+        text = f"{self.tool.name} failed with {error_text(error)}"
         content = fit(text, self.tool.result_chars_max, self._kept)
         return ToolAnswer(content, is_error=True, outcome="failed")
 
@@ -238,14 +242,14 @@ class _Try:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """What a plain function returned, and only the event loop can bring to its end."""
+    """A value from a sync function that must be awaited in the event loop."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Divergence:
-    """A replay that differs from its recording, met inside a tool: nobody's failure."""
+    """A replay that differs from its recording, found inside a tool. It is not a failure of the tool."""
 
     error: ReplaySays
 
@@ -256,10 +260,10 @@ async def _ended(
     done: Callable[[Any], R],
     failed: Callable[[BaseException], R],
 ) -> R | _Divergence:
-    """Run a call to its end, and return what `done` or `failed` make of that. Raises nothing.
+    """Run a call to its end, and return the result of `done` or `failed`. Never raises.
 
-    They run in a thread, too, but where there is nearly nothing to do: a result may be large, and showing
-    it runs code of the tool's own.
+    They run in the thread as well unless there is almost nothing to do, because a result may be
+    large and rendering it runs the tool's own code.
     """
 
     def caught(error: BaseException) -> R | _Divergence:
@@ -283,7 +287,7 @@ async def _ended(
     except Exception as error:
         try:
             return await in_thread(partial(caught, error))
-        except BaseException:  # stopped meanwhile, or no thread is to be had
+        except BaseException:  # stopped in the meantime, or no thread available
             return caught(error)
     except BaseException as error:  # such as SystemExit, which would end the event loop
         return caught(error)
@@ -292,7 +296,7 @@ async def _ended(
 async def _first(
     task: asyncio.Task[Any], stop: asyncio.Future[None] | None, timeout_s: float | None
 ) -> bool:
-    """Wait for the first of a task, a stop and a time limit; return whether the task ended. If not, it is cancelled."""
+    """Wait for the first of a task, a stop and a timeout; return whether the task ended. If not, it is cancelled."""
     try:
         waited: set[asyncio.Future[Any]] = {task} if stop is None else {task, stop}
         await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -306,7 +310,7 @@ async def _first(
 
 
 _left: set[asyncio.Task[Any]] = set()
-"""Tasks that were cancelled and clean up; an event loop forgets tasks that nobody holds."""
+"""Cancelled tasks that are cleaning up; an event loop holds only weak references to tasks."""
 
 
 def _result(task: asyncio.Task[R | _Divergence]) -> R:
@@ -344,7 +348,7 @@ def _complaint(value: Any) -> str | None:
 
 
 def _check_failed(error: BaseException) -> str:
-    return f"its check failed with {told(error)}"
+    return f"its check failed with {error_text(error)}"
 
 
 def _set(stop: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""Hooks: what may run when something happens to an agent; `docs/hooks.md` is their reference."""
+"""Hooks that run on events of an agent; `docs/hooks.md` is the reference."""
 
 from __future__ import annotations
 

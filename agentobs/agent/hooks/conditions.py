@@ -1,4 +1,4 @@
-"""Matching: which hooks an occasion fires. Decided before anything is started."""
+"""Select the hooks that match an event, before any of them starts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Collection, Iterable
 
 from agentobs.agent.hooks.declarations import Hook, Occasion, condition
 from agentobs.agent.permissions import Call
-from agentobs.agent.permissions.rule_matcher import Sight, forbids
+from agentobs.agent.permissions.rule_matcher import CallView, forbids
 
 
 def matching(
     hooks: Iterable[Hook], occasion: Occasion, done: Collection[str] = ()
 ) -> tuple[Hook, ...]:
-    """Return the hooks that an occasion fires, in the order of the table.
+    """Return the hooks that match an event, in table order.
 
     Args:
         hooks: the table.
-        occasion: what happens.
-        done: the names of the `once` hooks that were asked before.
+        occasion: the event.
+        done: the names of the `once` hooks that have already run.
     """
     about = [
         hook
@@ -30,17 +30,19 @@ def matching(
     return tuple(hook for hook in about if _is_met(hook, sight))
 
 
-def _is_met(hook: Hook, sight: Sight | None) -> bool:
-    """Return whether a hook's condition is met; in doubt it is, for whoever guards a call wants to know."""
+def _is_met(hook: Hook, sight: CallView | None) -> bool:
+    """Return whether a hook's condition is met. In doubt it is, because a hook that guards calls
+    must see them.
+    """
     if hook.when is None or sight is None:
         return True
     return forbids(condition(hook.when), sight) != "no"
 
 
-def _sight(occasion: Occasion) -> Sight | None:
+def _sight(occasion: Occasion) -> CallView | None:
     if occasion.tool is None:
         return None
-    return Sight.of(
+    return CallView.of(
         Call(
             tool_use_id="",
             tool=occasion.tool,

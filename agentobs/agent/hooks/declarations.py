@@ -1,7 +1,7 @@
-"""Hooks: what may run when something happens to an agent, and the one table that holds them.
+"""Declarations of hooks, and the table that holds them.
 
-Code, settings and the session each add hooks; `table` puts them together. `docs/hooks.md` tells what each event
-hands to a hook, and what its answer may do.
+Code, settings and the session each add hooks; `table` merges them. `docs/hooks.md` describes each
+event's payload and what its answer may do.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ HookEvent = Literal[
     "sub_agent_stop",
     "notification",
 ]
-"""What a hook may be asked about."""
+"""The events that hooks can run on."""
 
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
 
 Effect = Literal["block", "decision", "input", "output", "context", "stop"]
-"""What an answer may do: keep it from happening; decide on the call in a person's place; change a tool's input;
-change its output; tell the model something; end the run."""
+"""The possible effects of an answer: block the event; decide on the call in place of a person;
+change a tool's input; change its output; add context for the model; stop the run.
+"""
 
 MAY: Mapping[HookEvent, frozenset[Effect]] = {
     "session_start": frozenset({"context", "stop"}),
@@ -61,7 +62,9 @@ MAY: Mapping[HookEvent, frozenset[Effect]] = {
     "sub_agent_stop": frozenset({"block", "stop"}),
     "notification": frozenset(),
 }
-"""What the answer to each event may do; anything else in it is a fault of the hook, and does nothing."""
+"""The effects allowed per event. Any other effect in an answer is an error of the hook and is
+ignored.
+"""
 
 CONDITIONAL: frozenset[HookEvent] = frozenset(
     {
@@ -74,89 +77,101 @@ CONDITIONAL: frozenset[HookEvent] = frozenset(
         "sub_agent_stop",
     }
 )
-"""Events about a tool call, or about a sub-agent, whose name then stands for the tool: they take conditions."""
+"""Events that accept conditions: those of a tool call, or of a sub-agent, whose name then acts as
+the tool's.
+"""
 
 AGENT_TURNS_MAX = 50
-"""The most turns of an agent hook."""
+"""Maximum turns of an agent hook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that gets the payload on standard input and may print its answer, a JSON object."""
+    """A program that receives the payload on standard input and may print its answer, a JSON
+    object.
+    """
 
     run: str | tuple[str, ...]
-    """The program and its arguments; one text is a line for `/bin/sh`."""
+    """The program and its arguments; a string is a command line for `/bin/sh`."""
     keep: tuple[str, ...] = ()
-    """Environment variables that it gets although they look like credentials."""
+    """Environment variables that are passed on although they look like credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """A server that gets the payload in a POST and may answer with a JSON object."""
+    """A server that receives the payload in a POST and may respond with a JSON object."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with the first request, and with none that a redirect leads to at another origin."""
+    """Sent with the first request, but not after a redirect to another origin."""
     proxy: str | None = field(default=None, repr=False)
-    """Asks through this proxy, which hides the target: nothing is checked then. Never read from the environment."""
+    """Proxy for the request. It hides the target, so hosts are not checked. Never read from the
+    environment.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PromptHook:
-    """One call of a small model, which judges what happens."""
+    """A single call of a small model that evaluates the event."""
 
     prompt: str
-    """What it shall judge; the payload follows it as JSON."""
+    """The instruction to evaluate; the payload follows it as JSON."""
     model: str | None = None
-    """Whom to ask; default the hook model of the live world."""
+    """The model; defaults to the hook model of the live world."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentHook:
-    """An agent that may look around with tools which only read, before it judges what happens."""
+    """An agent that may inspect the environment with read-only tools before it evaluates the event."""
 
     prompt: str
-    """What it shall judge; the payload follows it as JSON."""
+    """The instruction to evaluate; the payload follows it as JSON."""
     model: str | None = None
-    """Whom to ask; default the hook model of the live world."""
+    """The model; defaults to the hook model of the live world."""
     tools: tuple[str, ...] | None = None
-    """Names of the tools that it gets; default all of the live world that only read. No others are given."""
+    """Names of its tools; defaults to all read-only tools of the live world. No other tools are
+    available.
+    """
     max_turns: int = AGENT_TURNS_MAX
-    """After so many turns without an answer it is cancelled; at most 50."""
+    """Cancelled after this many turns without an answer; at most 50."""
     permissions: Permissions = field(default_factory=lambda: Permissions(mode="dontAsk"))
-    """What it may do with its tools: those of the agent do not hold for it. It can ask nobody."""
+    """Permissions for its tools, independent of the agent's permissions. It cannot request
+    approval.
+    """
 
 
 Function = Callable[[Json], Any]
-"""Gets the payload; returns an answer's object, a `HookAnswer` or None. Plain (run in a thread) or async."""
+"""Receives the payload; returns an answer object, a `HookAnswer` or None. Sync (run in a thread) or
+async.
+"""
 
 Run = Function | Command | Http | PromptHook | AgentHook
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Something that runs when something happens."""
+    """A declared hook: an event, and what runs on it."""
 
     event: HookEvent
     run: Run
     when: str | None = None
-    """Only for these: `tool` or `tool(pattern)`, as in a rule of permission that forbids."""
+    """Only for matching calls: `tool` or `tool(pattern)`, as in a deny rule."""
     name: str = ""
-    """Its name in the table, a label; where it has none `table` gives one, from the source and a number."""
+    """Its name in the table, a label; if empty, `table` derives one from the source and a number."""
     once: bool = False
-    """Whether it is asked at most once in a conversation."""
+    """Whether it runs at most once per conversation."""
     background: bool = False
-    """Whether nobody waits for it: what it answers then does nothing."""
+    """Whether the agent does not wait for it; its answer then has no effect."""
     timeout_s: float | None = None
-    """How long it may take, in seconds; None for what is usual for its kind."""
+    """Timeout in seconds; None for the default of its kind."""
     source: str = "code"
     """Who added it, a label: `code`, `settings`, `session` or another name."""
 
     def __post_init__(self) -> None:
-        """Refuse what could never run.
+        """Validate the fields.
 
         Raises:
-            UsageError: a part is unknown, or does not fit the others.
+            UsageError: a field is invalid, or does not fit the others.
         """
         where = f"hook {self.name or self.event}"
         if self.event not in EVENTS:
@@ -194,34 +209,34 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """Something that happens, as hooks are told of it."""
+    """An event as hooks receive it."""
 
     event: HookEvent
     turn: int
     """The turn within the conversation; 0 before the first."""
     key: str
-    """What tells it from all others of its lane, the same in each replay: `3:pre_tool_use:toolu_1`."""
+    """Its unique key within its lane, identical in each replay: `3:pre_tool_use:toolu_1`."""
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What hooks are told, JSON; the same in each replay, so without ids of the session and without times."""
+    """The payload, JSON. Identical in each replay, so it contains no session IDs and no times."""
     tool: str | None = None
-    """What conditions are about: the tool's name, or the sub-agent's."""
+    """The name that conditions match: the tool's, or the sub-agent's."""
     subject: str | None = field(default=None, repr=False)
-    """What their patterns are compared with."""
+    """The text that their patterns are compared with."""
     aliases: tuple[str, ...] = ()
     """Older names of the tool."""
     tool_class: ToolClass = "write"
-    """What the tool does; a shell's subject is read as a command."""
+    """The effect of the tool; the subject of a shell tool is parsed as a command."""
     paths: tuple[ResolvedPath, ...] = field(default=(), repr=False)
-    """Where the call's paths lead, as in `Call`."""
+    """The resolved paths of the call, as in `Call`."""
     hosts: tuple[str, ...] = field(default=(), repr=False)
-    """The hosts that the call speaks to, as in `Call`."""
+    """The hosts that the call contacts, as in `Call`."""
 
 
 def table(*groups: Iterable[Hook]) -> tuple[Hook, ...]:
-    """Return the hooks of several sources as one table, in their order, each with a name of its own.
+    """Return the hooks of several sources as one table, in order, each with a unique name.
 
     Raises:
-        UsageError: something is no hook, or two have one name.
+        UsageError: an entry is not a hook, or two hooks have the same name.
     """
     hooks: list[Hook] = []
     numbers: dict[str, int] = {}
@@ -241,10 +256,10 @@ def table(*groups: Iterable[Hook]) -> tuple[Hook, ...]:
 
 @lru_cache(maxsize=1024)
 def condition(text: str) -> Rule:
-    """Return a condition as the rule that it is: one that forbids, so that what is in doubt is met.
+    """Parse a condition as a rule that forbids, so that a doubtful call meets it.
 
     Raises:
-        UsageError: it has another form.
+        UsageError: the condition is malformed.
     """
     return Rule.parse(text, "deny", "session")
 
@@ -298,7 +313,7 @@ def _check_url(url: Any, where: str) -> None:
 
 
 def _check_headers(headers: Any, where: str) -> None:
-    """Refuse headers that cannot be sent; the error names no value, for it may be a credential."""
+    """Refuse headers that cannot be sent; the error omits values, because they may be credentials."""
     todo = "Give texts in ASCII without line ends, by name"
     if not isinstance(headers, Mapping):
         raise UsageError("its headers are no mapping", where=where, todo=todo)
@@ -314,10 +329,10 @@ def _is_number(value: Any) -> bool:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text, as strictly as others will read it.
+    """Return a value as strict JSON text.
 
     Raises:
-        ValueError: it is no JSON, or holds itself.
+        ValueError: the value is not JSON, or contains itself.
     """
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""Settings: the hooks of one source, read from a mapping or a JSON file.
+"""Read the hooks of one source from a mapping or a JSON file.
 
-The form is `{"pre_tool_use": [{"when": "shell(git push *)", "command": ["./check"]}]}`: by event, what runs there.
-Nothing is passed over in silence: a hook with a slip in it would guard nothing. Hooks run programs, so read those
-of a project only where a person trusts it.
+The format is `{"pre_tool_use": [{"when": "shell(git push *)", "command": ["./check"]}]}`: a list of
+hooks per event. Nothing is ignored silently, because a hook with a typo would guard nothing. Hooks
+run programs, so read a project's hooks only if the user trusts the project.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_ALL: Mapping[str, type | tuple[type, ...]] = {
     "background": bool,
     "timeout_s": (int, float),
 }
-"""What every hook may have."""
+"""Fields of every hook."""
 
 _OF_KIND: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "command": {"command": (str, list), "keep": list},
@@ -32,7 +32,7 @@ _OF_KIND: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "prompt": {"prompt": str, "model": str},
     "agent": {"agent": str, "model": str, "tools": list, "max_turns": int},
 }
-"""What a hook of each kind may have; the kind's own name says what runs."""
+"""Fields per kind of hook; the field with the kind's name holds what runs."""
 
 _FORM = 'Write {"pre_tool_use": [{"when": "shell(git push *)", "command": ["./check"]}]}'
 
@@ -44,11 +44,12 @@ def hooks_from_settings(
 
     Args:
         settings: the mapping, or the JSON file that holds it.
-        source: what the hooks are told to come from, a label.
-        where: how an error names the settings; default the file's path, or the source.
+        source: the source recorded for the hooks, a label.
+        where: how errors name the settings; defaults to the file's path, or the source.
 
     Raises:
-        UsageError: a hook, a list or the file is not of the form; the text says which and what is expected.
+        UsageError: a hook, a list or the file is malformed; the message says which and what is
+            expected.
     """
     if isinstance(settings, Path):
         where = where or str(settings)

@@ -1,7 +1,7 @@
-"""Verdict: what hooks answered, read with care, and what follows from all of their answers together.
+"""Parse the answers of hooks and combine them into one decision.
 
-An answer comes from outside as a JSON value, so nothing in it is taken on trust. What does not fit makes the whole
-answer an error that says so, and nothing of it is done; only a plain veto in it still counts.
+An answer is a JSON value from outside, so it is validated in full. An invalid answer is an error
+with a description and has no effect, except that a plain veto in it still counts.
 """
 
 from __future__ import annotations
@@ -15,40 +15,42 @@ from agentobs.agent.permissions import Behaviour
 from agentobs.records.canonical_json import Json
 
 Outcome = Literal["success", "blocking", "non_blocking_error", "cancelled"]
-"""How a hook ended: it has nothing against it; it has; it failed, which hurts nobody; it did not get to its end."""
+"""How a hook ended: no objection; a veto; a failure, which is ignored; or it was cancelled."""
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 FIELDS = ("outcome", "reason", "decision", "input", "output", "context", "stop", "usage")
-"""What an answer may hold; all may be left out."""
+"""The fields of an answer; all are optional."""
 
 REASON_CHARS_MAX = 10_000
-"""Longer reasons are cut. Our choice: the model reads them."""
+"""Longer reasons are cut, because the model reads them. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookAnswer:
-    """What one hook says."""
+    """The answer of one hook."""
 
     outcome: Outcome = "success"
     reason: str = field(default="", repr=False)
-    """Why; the model is told of a veto's."""
+    """The reason; the model sees the reason of a veto."""
     decision: Behaviour | None = None
-    """Whether the call may run, in the place of a person's word; `deny` is a veto."""
+    """Whether the call may run, in place of a person's answer; `deny` is a veto."""
     input: Any = field(default=None, repr=False)
-    """The tool's input to use instead, an object; None leaves it as it is."""
+    """The tool's replacement input, an object; None keeps the input."""
     output: Any = field(default=None, repr=False)
-    """What the model shall see of the tool's output, a text or content blocks; None leaves it as it is."""
+    """The replacement for the tool's output, a text or content blocks; None keeps the output."""
     context: str = field(default="", repr=False)
-    """What the model shall be told."""
+    """Text to add for the model."""
     stop: bool = False
-    """Whether the run ends here."""
+    """Whether the run stops here."""
     usage: tuple[Json, ...] = ()
-    """What requests used that were made for this answer: `model`, and `usage` as the provider gave it."""
+    """Usage of the model requests made for this answer: `model`, and `usage` as the provider
+    reported it.
+    """
 
     def as_json(self) -> Json:
-        """Return the object that `parse` reads."""
-        given = {
+        """Return the object that `parse` accepts."""
+        fields = {
             "reason": self.reason,
             "decision": self.decision,
             "input": self.input,
@@ -57,40 +59,45 @@ class HookAnswer:
             "stop": self.stop,
             "usage": list(self.usage),
         }
-        said = {name: value for name, value in given.items() if value not in (None, "", False, [])}
-        return {"outcome": self.outcome, **said}
+        present = {
+            name: value for name, value in fields.items() if value not in (None, "", False, [])
+        }
+        return {"outcome": self.outcome, **present}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows from all answers to one occasion."""
+    """The combined decision of all hooks that ran for one event."""
 
     blocked: bool = False
-    """Whether any hook has a veto."""
+    """Whether any hook vetoed."""
     reason: str = field(default="", repr=False)
-    """Why it is blocked or decided so, or ends: what those hooks say, a line each."""
+    """Why the event is blocked or decided, or the run stops: the reasons of the hooks, one per
+    line.
+    """
     decision: Behaviour | None = None
-    """The strictest decision of all: deny before ask before allow."""
+    """The strictest decision: deny before ask before allow."""
     input: Any = field(default=None, repr=False)
-    """The tool's input to use instead, or None."""
+    """The tool's replacement input, or None."""
     output: Any = field(default=None, repr=False)
-    """What the model shall see of the tool's output instead, or None."""
+    """The replacement for the tool's output, or None."""
     context: tuple[str, ...] = field(default=(), repr=False)
-    """What the model shall be told, in the order of the table."""
+    """Texts to add for the model, in table order."""
     stop: bool = False
-    """Whether the run ends here."""
+    """Whether the run stops here."""
     usage: tuple[Json, ...] = ()
-    """What requests used that were made inside of the hooks."""
+    """Usage of the model requests made inside the hooks."""
     overtaken: tuple[int, ...] = ()
-    """Places of the answers whose change of input or output another one took the place of."""
+    """Indexes of the answers whose change of input or output was overridden by another answer."""
 
 
 def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
-    """Return an answer as it may be used; whatever comes, this raises nothing.
+    """Parse and validate an answer. Never raises.
 
     Args:
         answer: the JSON value.
-        event: what was asked about: what an answer to it may not do is a fault. None looks at the form alone.
+        event: the event; an effect that it does not allow is an error. None validates the format
+            only.
     """
     if not isinstance(answer, dict):
         return _faulty({}, f"the answer is {_named(answer)}, no object", event)
@@ -119,10 +126,10 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
 
 
 def verdict(answers: Sequence[HookAnswer]) -> Verdict:
-    """Return what follows from the answers to one occasion, given in the order of the table.
+    """Combine the answers to one event, given in table order.
 
-    One veto blocks. Of several changes the last one in the order of the table is used; no hook sees what another
-    one made of it, for they run together. Where something is blocked nothing is changed.
+    One veto blocks. Of several changes, the last in table order is used. Hooks run in parallel, so
+    no hook sees the change of another. A blocked event is never changed.
     """
     vetoes = [each for each in answers if each.outcome == "blocking"]
     decision = _strictest(answers)
@@ -148,16 +155,16 @@ def verdict(answers: Sequence[HookAnswer]) -> Verdict:
 
 
 def usage_in(answer: Any) -> list[Json]:
-    """Return the `model` and the `usage` of each request that was made inside of an answer of the world.
+    """Return the `model` and the `usage` of each model request made inside an answer of the world.
 
-    The answers to hooks and to questions for consent carry them, so that they count the same in a replay.
+    Answers of hooks and to approval requests carry them, so that a replay counts the same usage.
     """
     listed = _listed(answer.get("usage")) if isinstance(answer, dict) else ()
     return [each for each in listed if _is_usage(each)]
 
 
 def is_output(value: Any) -> bool:
-    """Return whether a value can stand for a tool's output: a text, or content blocks."""
+    """Return whether a value is valid as a tool's output: a text, or content blocks."""
     if isinstance(value, str):
         return True
     return isinstance(value, list) and all(
@@ -166,26 +173,28 @@ def is_output(value: Any) -> bool:
 
 
 def _strictest(answers: Sequence[HookAnswer]) -> Behaviour | None:
-    said = {each.decision for each in answers}
+    decisions = {each.decision for each in answers}
     strict: tuple[Behaviour, ...] = ("deny", "ask", "allow")
-    return next((each for each in strict if each in said), None)
+    return next((each for each in strict if each in decisions), None)
 
 
 def _last(values: Sequence[Any]) -> tuple[Any, list[int]]:
-    given = [at for at, value in enumerate(values) if value is not None]
-    return (values[given[-1]], given[:-1]) if given else (None, [])
+    places = [at for at, value in enumerate(values) if value is not None]
+    return (values[places[-1]], places[:-1]) if places else (None, [])
 
 
 def _faulty(answer: Json, wrong: str, event: HookEvent | None) -> HookAnswer:
-    """Do nothing of an answer with a fault, but for a plain veto: what else is wrong must not let a call run."""
+    """Ignore an invalid answer except for a plain veto, because another error in it must not let a
+    call run.
+    """
     usage = tuple(each for each in _listed(answer.get("usage")) if _is_usage(each))
     if _is_veto(answer) and _may(event, "block"):
-        said = answer.get("reason")
-        reason = said if isinstance(said, str) and said else "It was blocked."
+        veto_reason = answer.get("reason")
+        reason = veto_reason if isinstance(veto_reason, str) and veto_reason else "It was blocked."
         decision: Behaviour | None = "deny" if answer.get("decision") == "deny" else None
         return HookAnswer("blocking", reason[:REASON_CHARS_MAX], decision, usage=usage)
-    said = answer.get("reason")
-    words = f" It says: {said}" if isinstance(said, str) and said else ""
+    veto_reason = answer.get("reason")
+    words = f" It says: {veto_reason}" if isinstance(veto_reason, str) and veto_reason else ""
     return HookAnswer("non_blocking_error", f"{wrong}.{words}"[:REASON_CHARS_MAX], usage=usage)
 
 
@@ -198,7 +207,7 @@ def _may(event: HookEvent | None, effect: Effect) -> bool:
 
 
 def _fault(answer: Json, event: HookEvent | None) -> str | None:
-    """Return what is wrong with an answer."""
+    """Describe why an answer is not valid; None if it is valid."""
     unknown = [name for name in answer if name not in FIELDS]
     if unknown:
         return f"the answer has a field {str(unknown[0])[:100]!r}, and there are only {', '.join(FIELDS)}"
@@ -219,7 +228,7 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
 
 
 def _beyond(answer: Json, event: HookEvent | None) -> str | None:
-    """Return what an answer would do that no answer to this event can."""
+    """Describe an effect of an answer that the event does not allow; None if there is none."""
     does: dict[Effect, bool] = {
         "block": _is_veto(answer),
         "decision": answer.get("decision") in ("allow", "ask"),

@@ -1,6 +1,6 @@
-"""Firing: asking the world for each hook that something fires, all of them together, and what follows.
+"""Run all hooks that match an event in parallel, and combine their answers.
 
-Whether a hook runs here, or its recorded answer comes, is the world's business.
+The world decides whether a hook is executed or its recorded answer is returned.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ async def fire(
     here: Place | None,
     done: Collection[str] = (),
 ) -> tuple[Verdict, tuple[HookRan, ...], frozenset[str]]:
-    """Ask the hooks that an occasion fires; return the verdict, what each did, and the `once` hooks done so far.
+    """Run the matching hooks; return the verdict, one record per hook, and the `once` hooks done so
+    far.
 
-    Whatever a hook does, the others get their say, and nothing is raised because of it. An abort of the run cancels
-    those that run.
+    A failing hook neither affects the others nor raises. If the run is aborted, running hooks are
+    cancelled.
 
     Args:
-        world: whom to ask.
+        world: runs the hooks.
         hooks: the table.
-        occasion: what happens.
-        here: where it happens.
-        done: the names of the `once` hooks that were asked before.
+        occasion: the event.
+        here: the position of the event in the trace.
+        done: the names of the `once` hooks that have already run.
 
     Raises:
         ReplaySays: a replay differs from its recording.
@@ -45,7 +46,7 @@ async def fire(
     fired = matching(hooks, occasion, done)
     if not fired:
         return Verdict(), (), frozenset(done)
-    tasks = [asyncio.create_task(_asked(world, hook, occasion, here)) for hook in fired]
+    tasks = [asyncio.create_task(_run_hook(world, hook, occasion, here)) for hook in fired]
     try:
         await asyncio.wait(tasks)
     finally:
@@ -57,22 +58,22 @@ async def fire(
     ran = [task.result() for task in tasks]
     found = verdict([each.answer for each in ran])
     for at, each in enumerate(ran):
-        _tell(world, here, occasion, each, is_overtaken=at in found.overtaken)
-    told = tuple(
+        _emit(world, here, occasion, each, is_overtaken=at in found.overtaken)
+    events = tuple(
         _event(occasion, each, is_overtaken=at in found.overtaken) for at, each in enumerate(ran)
     )
-    return found, told, frozenset((*done, *(hook.name for hook in fired if hook.once)))
+    return found, events, frozenset((*done, *(hook.name for hook in fired if hook.once)))
 
 
 def question(hook: Hook, occasion: Occasion) -> Json:
-    """Return what the world is asked: the payload, but for what differs in a replay."""
-    asked = {
+    """Return the question for the world: the payload without the values that differ in a replay."""
+    payload = {
         "event": occasion.event,
         "hook": hook.name,
         "turn": occasion.turn,
         **occasion.facts,
     }
-    return {**asked, "background": True} if hook.background else asked
+    return {**payload, "background": True} if hook.background else payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,12 @@ class _Ran:
     inside: Place | None
 
 
-async def _asked(world: World, hook: Hook, occasion: Occasion, here: Place | None) -> _Ran:
+async def _run_hook(world: World, hook: Hook, occasion: Occasion, here: Place | None) -> _Ran:
     started_ns, key = world.now(), f"{occasion.key}:{hook.name}"
     with telemetry.span("hook", here, hook.name) as inside:
         try:
-            asked = question(hook, occasion)
-            answer = parse(await telemetry.ask(world, inside, "hook", key, asked), occasion.event)
+            payload = question(hook, occasion)
+            answer = parse(await telemetry.ask(world, inside, "hook", key, payload), occasion.event)
         except ReplaySays:
             raise
         except Exception as error:
@@ -99,7 +100,7 @@ async def _asked(world: World, hook: Hook, occasion: Occasion, here: Place | Non
     return _Ran(hook, answer, max(world.now() - started_ns, 0), inside)
 
 
-def _tell(
+def _emit(
     world: World, here: Place | None, occasion: Occasion, ran: _Ran, *, is_overtaken: bool
 ) -> None:
     numbers = {

@@ -1,1 +1,1 @@
-"""Pure rules for requests to the model: prompt, prompt cache, thinking, output limits, error classes, retries."""
+"""Pure rules for LLM requests: prompt, prompt cache, thinking, output limits, error classes, retries."""

@@ -1,6 +1,7 @@
-"""Recovery: which class an error is of, and what follows from that. One table; `retrying` says how long to wait.
+"""Error classes of LLM requests and the reaction to each, in one table; `retry` decides how long to
+wait.
 
-Nothing here waits or asks. What the table says in words is what `docs/recovery.md` shows.
+Nothing here waits or does I/O. `docs/recovery.md` shows the texts of the table.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from agentobs.records.canonical_json import Json
 from agentobs.records.labels import is_label
 
 PROVIDER_ERRORS = (APIError, RetryableError, httpx2.RequestError)
-"""What an attempt may end with through no fault of the agent.
+"""The errors that an attempt may end with through no fault of the agent.
 
-A connection that breaks in the middle of a stream shows as the bare exception of httpx2. Any other
-`AnthropicError`, such as a replay that differs from its recording, is never tried again and leaves the
-loop as it is.
+A connection that breaks in the middle of a stream raises the bare exception of httpx2. Any other
+`AnthropicError`, such as a replay that differs from its recording, is never retried and leaves the
+loop unchanged.
 """
 
 
 class CutError(APIConnectionError):
-    """The stream of an answer ended before its last event, in good order."""
+    """The stream of a response ended cleanly, but before its last event."""
 
 
 class WindowFullError(APIError):
-    """The answer filled the model's window, so that nothing more can be said in this conversation."""
+    """The response filled the model's context window, so the conversation cannot continue."""
 
 
 class PausedError(APIError):
-    """The model paused its answer too often in a row."""
+    """The model paused its response too often in a row."""
 
 
 class CircuitOpenError(APIError):
-    """The provider was not asked, for it has failed too often in a row."""
+    """No request was sent, because the provider has failed too often in a row."""
 
 
 ErrorClass = Literal[
@@ -74,28 +75,29 @@ ErrorClass = Literal[
 ]
 
 Step = Literal["refresh", "lower", "fall_back", "unstream", "shorten"]
-"""What is changed so that the next attempt may succeed: the credentials, `max_tokens`, the model, how the answer
-comes, the conversation. The last one the loop does, not the request."""
+"""What is changed so that the next attempt may succeed: the credentials, `max_tokens`, the model,
+streaming, or the conversation. The loop itself changes the conversation.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """What follows from an error of a class."""
+    """The reaction to an error class."""
 
     when: str
-    """How it is recognised."""
+    """How the class is recognized."""
     is_retried: bool = False
     """Whether the same request may succeed a moment later, unless the provider says otherwise."""
     step: Step | None = None
-    """What may help, once in a request."""
+    """A change that may help, made once per request."""
     fails_fast: bool = False
-    """Whether a request in the background gives up at once."""
+    """Whether a background request gives up immediately."""
     is_waited_for: bool = False
-    """Whether a run that nobody attends waits for hours."""
+    """Whether an unattended run waits for hours."""
     is_down: bool = False
-    """Whether it says that the provider is down, which the circuit breaker counts."""
+    """Whether the error indicates that the provider is down, which the circuit breaker counts."""
     reason: TerminalReason = "model_error"
-    """What it means for a run that it ended it."""
+    """The terminal reason of a run that ends with it."""
 
 
 FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
@@ -175,8 +177,9 @@ FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
         "circuit_open": Follows("nothing was asked: the circuit breaker is open"),
     }
 )
-"""Statuses that may pass are those of the SDK (2.12, `_should_retry`): 408, 409, 429 and all from 500. The types
-of errors inside a 200 stream are those of https://docs.anthropic.com/en/api/errors."""
+"""The transient statuses are those of the SDK (2.12, `_should_retry`): 408, 409, 429 and all from
+500. The types of errors inside a 200 stream are from https://docs.anthropic.com/en/api/errors.
+"""
 
 _STATUSES: dict[int, ErrorClass] = {
     401: "unauthorized",
@@ -199,24 +202,24 @@ _CODES: dict[str, ErrorClass] = {
     "image_dimensions_too_large": "image",
     "request_body_too_large_after_decoding": "too_large",
 }
-"""Stable codes in an error's details, of those that the SDK (2.12) lists."""
+"""Stable codes in an error's details, a subset of those in the SDK (2.12)."""
 
 _OVERFLOW = re.compile(r"exceed context limit: ([\d,]+) \+ ([\d,]+) > ([\d,]+)")
 """Prompt, `max_tokens`, window; in tokens."""
 _BEYOND_MODEL = re.compile(r"max_tokens: ([\d,]+) > ([\d,]+)")
-"""`max_tokens`, and the most that the model may say."""
+"""`max_tokens`, and the model's maximum."""
 _TOO_LONG = re.compile(
     r"prompt is too long|exceed.{0,20} context limit|too many total text bytes|request_too_large",
     re.I,
 )
-"""What the provider says of a prompt that does not fit (real 400s, but the second and the last one)."""
+"""The provider's messages for a prompt that is too long (from real 400s, except the second and the last)."""
 _IMAGE = re.compile(r"\bimages?\b", re.I)
 
 
 def classify(error: Exception, *, has_content: bool = False) -> ErrorClass:
     """Return the class of one of the `PROVIDER_ERRORS`.
 
-    `has_content` says whether some of the answer had come.
+    `has_content` tells whether part of the response had arrived.
     """
     match error:
         case CircuitOpenError():
@@ -238,8 +241,12 @@ def classify(error: Exception, *, has_content: bool = False) -> ErrorClass:
 def _of_status(error: APIStatusError) -> ErrorClass:
     kind = error.type if isinstance(error.type, str) else ""
     if error.response.is_success:
-        told = _TYPES.get(kind, "error_in_stream")
-        return told if told != "error_in_stream" or not _says_too_long(error) else "too_long"
+        error_class = _TYPES.get(kind, "error_in_stream")
+        return (
+            error_class
+            if error_class != "error_in_stream" or not _says_too_long(error)
+            else "too_long"
+        )
     if error.error_code in _CODES:
         return _CODES[error.error_code]
     if kind in ("overloaded_error", "request_too_large"):
@@ -267,14 +274,16 @@ def _says_too_long(error: APIStatusError) -> bool:
 
 
 OVERFLOW_SPARE = 1_000
-"""Tokens that are left free where an answer is made to fit, for what we do not count exactly. Our choice."""
+"""Safety margin in tokens when a response limit is lowered to fit, for anything that we do not
+count exactly. Our choice.
+"""
 
 ANSWER_LEAST = 3_000
-"""An answer that is given less room than this is of no use: the prompt is too long. Specified."""
+"""A lower limit for the response than this is useless: the prompt is too long. Specified."""
 
 
 def room(error: Exception) -> int | None:
-    """Return the `max_tokens` that fits, where an error says what does not; None where nothing of use would."""
+    """Return the `max_tokens` that fits according to an error; None if it says nothing or the rest is too small."""
     text = text_of(error)
     if found := _OVERFLOW.search(text):
         prompt, _, window = (int(digits.replace(",", "")) for digits in found.groups())
@@ -286,9 +295,9 @@ def room(error: Exception) -> int | None:
 
 
 def may_have_cost(error: Exception) -> bool:
-    """Return whether the model may have worked for an attempt that failed and told no usage.
+    """Return whether a failed attempt without reported usage may have cost money.
 
-    What the provider refused costs nothing, and so does what never reached it.
+    A request that the provider refused, or that never reached it, costs nothing.
     """
     if isinstance(error, APIStatusError | CircuitOpenError):
         return False
@@ -305,33 +314,33 @@ _NOT_SENT = (
 
 
 def name_of(error: Exception) -> str:
-    """Return the provider's type of an error, such as `overloaded_error`, or else its class."""
+    """Return the provider's error type, such as `overloaded_error`, or else the exception's class."""
     kind = error.type if isinstance(error, APIStatusError) else None
     return kind if isinstance(kind, str) and is_label(kind) else type(error).__name__
 
 
 def terminal_reason(error: Exception) -> TerminalReason:
-    """Return what it means for a run that an error of the provider ended it."""
+    """Return the terminal reason of a run that ends with a provider error."""
     return FOLLOWS[classify(error)].reason
 
 
 def is_beyond(error: Exception) -> bool:
-    """Return whether an error says that an answer was to have more tokens than it may."""
+    """Return whether an error says that `max_tokens` was too high."""
     return FOLLOWS[classify(error)].step == "lower"
 
 
 def is_too_long(what: Exception | Json) -> bool:
-    """Return whether an error, or an answer, says that the conversation has to become shorter."""
+    """Return whether an error or a response says that the conversation must become shorter."""
     if isinstance(what, Exception):
         return terminal_reason(what) == "prompt_too_long"
     return bool(what.get("stop_reason") == "model_context_window_exceeded")
 
 
 def text_of(error: Exception) -> str:
-    """Return what the provider says of an error, or else what the exception says; content."""
+    """Return the provider's error message, or else the exception's text; content."""
     return (error.api_message if isinstance(error, APIStatusError) else None) or str(error)
 
 
 def status_of(error: Exception) -> int | None:
-    """Return the HTTP status behind an error, or None where no response came."""
+    """Return the HTTP status of an error, or None if no response arrived."""
     return error.status_code if isinstance(error, APIStatusError) else None

@@ -1,7 +1,7 @@
-"""Limits of an answer: how much it may say, how that is changed, and what follows where it was not enough.
+"""Token limits of a response: how they are raised or lowered, and how a cut response is continued.
 
-An answer that was cut is void once in a turn, and asked for again with more room. Then it stands as far as it came,
-and the model is asked to go on from it.
+Once per turn, a cut response is void and the request is repeated with a higher limit. After that a
+cut response is kept, and the model is told to continue it.
 """
 
 from __future__ import annotations
@@ -15,65 +15,70 @@ from agentobs.provider.messages import text_of, tool_uses
 from agentobs.records.canonical_json import Json
 
 CONTINUATIONS_MAX = 3
-"""How often the model may go on from an answer that was cut. Specified."""
+"""How often the model may continue a cut response. Specified."""
 
 PAUSES = ("pause_turn", "compaction")
-"""The stop reasons of an answer that is not all there yet: in the middle of the provider's own tools, and after it
-has made the conversation shorter itself (`pause_after_compaction`)."""
+"""Stop reasons of a response that is not complete: in the middle of the provider's own tools, and
+after the provider has compacted the conversation (`pause_after_compaction`).
+"""
 
 PAUSES_MAX = 20
-"""How often the model may go on from answers that it paused itself, in a row. Our choice: the provider pauses after
-ten calls of its own tools."""
+"""How often in a row the model may continue responses that it paused itself. Our choice: the
+provider pauses after ten calls of its own tools.
+"""
 
 GO_ON = (
     "Your answer was cut off at its limit of tokens. Go on exactly where it stopped, without an apology and without "
     "repeating anything. A tool call that was cut did not arrive: make it again, in smaller pieces."
 )
-"""What the model is told after an answer that was cut."""
+"""The message for the model after a cut response."""
 
 
 def is_cut(message: Json) -> bool:
-    """Return whether an answer was cut at its limit, with no whole tool call in it that says how to go on."""
+    """Return whether a response was cut at its limit and contains no complete tool call."""
     return message.get("stop_reason") == "max_tokens" and has_no_calls(message)
 
 
 def has_no_calls(message: Json) -> bool:
-    """Return whether an answer has no whole tool call in it that says how to go on."""
+    """Return whether a response contains no complete tool call."""
     return all("partial_json" in block for block in tool_uses(message))
 
 
 def is_paused(message: Json) -> bool:
-    """Return whether the provider paused a long answer, and wants it back to go on from there."""
+    """Return whether the provider paused a long response and expects it back to continue."""
     return message.get("stop_reason") in PAUSES and has_no_calls(message)
 
 
 def is_unfinished(message: Json) -> bool:
-    """Return whether the model is to go on from an answer."""
+    """Return whether the model should continue a response."""
     return is_cut(message) or is_paused(message)
 
 
-def raised(arguments: Mapping[str, Any], limit: int | None, told: int | None = None) -> int | None:
-    """Return the limit with which an answer that was cut is asked for again; None where there is no higher one.
+def raised(
+    arguments: Mapping[str, Any], limit: int | None, reported: int | None = None
+) -> int | None:
+    """Return the limit for repeating the request of a cut response; None if there is no higher one.
 
-    `told` is the most that the model may say, where that is known.
+    `reported` is the model's known maximum.
     """
     if limit is None:
         return None
-    # The SDK refuses more where an answer comes in one piece.
+    # Without streaming, the SDK refuses a higher limit.
     most = limit if arguments.get("stream") else min(limit, UNSTREAMED_MAX)
-    most = within(most, told)
+    most = within(most, reported)
     return most if most > max_tokens_of(arguments) else None
 
 
-def within(tokens: int, told: int | None) -> int:
-    """Return a limit that is no higher than what the provider has told."""
-    return tokens if told is None else min(tokens, told)
+def within(tokens: int, reported: int | None) -> int:
+    """Return a limit capped at the maximum that the provider reported."""
+    return tokens if reported is None else min(tokens, reported)
 
 
 def of_use(failure: Failure, arguments: Mapping[str, Any], had: int = 0) -> int | None:
-    """Return the `max_tokens` that fits where that is lower than what was asked for, and leaves room to answer.
+    """Return the `max_tokens` that fits, if it is lower than requested and still leaves room for a
+    response.
 
-    An answer that was cut has `had` so many, and is of use only with more.
+    A response that was cut at a limit of `had` only benefits from a higher one.
     """
     room, least = failure.room, max(thinking_of(arguments), had)
     if failure.kind == "overflow":
@@ -82,55 +87,56 @@ def of_use(failure: Failure, arguments: Mapping[str, Any], had: int = 0) -> int 
 
 
 def thinking_of(arguments: Mapping[str, Any]) -> int:
-    """Return how many tokens of an answer may be thinking; the provider wants the limit to be higher."""
+    """Return how many tokens of a response may be thinking; the provider requires a higher limit."""
     thinking = field_of(arguments, "thinking")
     tokens = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
     return tokens if isinstance(tokens, int) else 0
 
 
 def max_tokens_of(arguments: Mapping[str, Any]) -> int:
-    """Return how much the answer to a request may say, in tokens."""
-    asked = field_of(arguments, "max_tokens")
-    return asked if isinstance(asked, int) else 0
+    """Return the response limit of a request, in tokens."""
+    limit = field_of(arguments, "max_tokens")
+    return limit if isinstance(limit, int) else 0
 
 
 def with_max_tokens(
     arguments: Mapping[str, Any], tokens: int, timeout: Any = None
 ) -> dict[str, Any]:
-    """Return a request whose answer may say so much.
+    """Return a request with another response limit.
 
-    `timeout` is the client's. Where it is given, the SDK does not judge how long the answer might take.
+    `timeout` is the client's. If it is set, the SDK does not estimate whether the response takes
+    too long.
     """
     changed = with_field(arguments, "max_tokens", tokens)
     return changed if timeout is None or changed.get("stream") else {**changed, "timeout": timeout}
 
 
 def may_unstream(arguments: Mapping[str, Any]) -> bool:
-    """Return whether a request is streamed, and its answer may come in one piece as well."""
+    """Return whether a request is streamed and could also be sent without streaming."""
     return bool(arguments.get("stream")) and max_tokens_of(arguments) <= UNSTREAMED_MAX
 
 
 def unstreamed(arguments: Mapping[str, Any], timeout: Any) -> dict[str, Any]:
-    """Return the same request for an answer in one piece."""
+    """Return the same request without streaming."""
     changed = {name: value for name, value in arguments.items() if name != "stream"}
     return {**changed, "timeout": timeout}
 
 
 def field_of(arguments: Mapping[str, Any], name: str) -> Any:
-    """Return a field of the request's body; what the caller of the loop added wins."""
+    """Return a field of the request's body; fields added by the caller of the loop take precedence."""
     extra = arguments.get("extra_body") or {}
     return extra.get(name, arguments.get(name))
 
 
 def with_field(arguments: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """Return a request in whose body a field has another value, wherever that stood."""
+    """Return a request with another value for a body field, wherever it was set."""
     changed = {**arguments, name: value}
     if name in (arguments.get("extra_body") or {}):
         changed["extra_body"] = {**changed["extra_body"], name: value}
     return changed
 
 
-def said_so_far(before: str, message: Json, *, is_paused: bool) -> str:
-    """Return the text of an answer's parts up to this one; the next part goes on right after it."""
+def joined_text(before: str, message: Json, *, is_paused: bool) -> str:
+    """Return the text of a response's parts up to this one; the next part follows it directly."""
     text = before + text_of(message.get("content"))
     return f"{text}\n" if is_paused and text else text

@@ -1,7 +1,7 @@
-"""The system prompt: which of five levels speaks, in sections that stay and sections that change.
+"""The system prompt: one of five levels, with static and volatile sections.
 
-A prompt is cached from its start. So what stays for the whole conversation comes first, in the static zone, and
-what is asked anew each turn comes after it, in the dynamic zone.
+A prompt is cached from its start. The sections that stay for the whole conversation therefore come
+first, in the static zone. Sections that are written again each turn follow in the dynamic zone.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
 
 Written = Callable[[], str | Awaitable[str | None] | None]
-"""Writes a section: it may look at the outside. It says an empty text where there is nothing to say, and None where
-it cannot tell now and wants to be asked again. A plain function runs in a thread."""
+"""Writes a section and may use outside data. Returns an empty text if there is nothing to say, and
+None if it cannot tell now and should be called again. A sync function runs in a thread.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a system prompt, with a name."""
+    """A named part of a system prompt."""
 
     name: str
-    """What it is about; one of its kind in a prompt."""
+    """Its topic; unique within a prompt."""
     text: str | Written = field(repr=False)
-    """What it says, or a function that the live world calls (`live_world(sections=...)`)."""
+    """Its text, or a function that the live world calls (`live_world(sections=...)`)."""
     volatile: bool = False
-    """Whether it is asked anew each turn; otherwise once a conversation, and kept."""
+    """Whether it is written again each turn; otherwise once per conversation."""
     reason: str | None = None
-    """Why it has to be volatile: each change of it makes the provider read all messages anew."""
+    """Why it must be volatile: each change invalidates the prompt cache of all messages."""
 
     def __post_init__(self) -> None:
-        """Refuse a volatile section without a reason, and a reason where there is nothing to give one for.
+        """Refuse a volatile section without a reason, and a reason for a static section.
 
         Raises:
-            UsageError: it is one of these.
+            UsageError: one of these was found.
         """
         if not self.name:
             raise UsageError("a section of the system prompt has no name")
@@ -48,35 +49,35 @@ class Section:
 
 
 Words = str | tuple[Section, ...]
-"""What one level says: a text, or sections."""
+"""The content of one level: a text, or sections."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A system prompt of five levels: the highest that is given speaks, those below it are silent.
+    """A system prompt of five levels: only the highest level that is set is used.
 
-    The order is that of Claude Code (its documented options --system-prompt and --append-system-prompt, and what
-    agents and coordinators bring along).
+    The order is that of Claude Code (its documented options --system-prompt and
+    --append-system-prompt, and the prompts of agents and coordinators).
     """
 
     default: Words | None = None
-    """What is said where nobody says otherwise."""
+    """The default text."""
     custom: Words | None = None
-    """What the user of the agent wants instead."""
+    """The text that the user of the agent sets instead."""
     agent: Words | None = None
-    """What a named agent brings along."""
+    """The text of a named agent."""
     coordinator: Words | None = None
-    """What one that leads other agents is told."""
+    """The text for an agent that coordinates other agents."""
     override: Words | None = None
-    """What replaces all of it, the tail included."""
+    """Replaces everything, including the tail."""
     append: str | None = None
-    """The tail: said after all sections of whichever level speaks, except behind an override."""
+    """The tail: follows all sections of the level in use, except an override."""
 
     def __post_init__(self) -> None:
-        """Refuse two sections of one name.
+        """Refuse duplicate section names.
 
         Raises:
-            UsageError: there are two.
+            UsageError: two sections have the same name.
         """
         for level in (self.default, self.custom, self.agent, self.coordinator, self.override):
             names = [] if level is None or isinstance(level, str) else [s.name for s in level]
@@ -88,7 +89,7 @@ class SystemPrompt:
 
     @property
     def speaking(self) -> tuple[Section, ...]:
-        """The sections of the level that speaks; a text is one section."""
+        """The sections of the level in use; a text counts as one section."""
         for name in ("override", "coordinator", "agent", "custom", "default"):
             words: Words | None = getattr(self, name)
             if words is not None:
@@ -97,46 +98,46 @@ class SystemPrompt:
 
     @property
     def tail(self) -> str | None:
-        """What is said last."""
+        """The text at the end."""
         return None if self.override is not None else self.append
 
     @property
     def asked(self) -> dict[str, Written]:
-        """The sections that have to be asked for, by name: what `live_world(sections=...)` takes."""
+        """The sections that are written by functions, by name, for `live_world(sections=...)`."""
         return {s.name: s.text for s in self.speaking if not isinstance(s.text, str)}
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A system prompt as it goes to the provider."""
+    """A system prompt as sent to the provider."""
 
     static: tuple[Json, ...] = ()
     """The blocks that stay for the conversation."""
     dynamic: tuple[Json, ...] = ()
-    """The blocks that may change with each turn, and what comes after them."""
+    """The blocks that may change each turn, and the blocks after them."""
 
     @property
     def blocks(self) -> list[Json]:
-        """All of it."""
+        """All blocks."""
         return [*self.static, *self.dynamic]
 
 
 def rendered(prompt: SystemPrompt, texts: Mapping[str, str | None]) -> Rendered:
-    """Return a system prompt as blocks, one for each zone; `texts` has sections that say what they do not hold."""
+    """Return a system prompt as blocks, one per zone; `texts` has the sections that were written by functions."""
     static: list[str] = []
     dynamic: list[str] = []
     for section in prompt.speaking:
         own = section.text if isinstance(section.text, str) else None
-        said = texts.get(section.name, own)
-        if said and said.strip():
-            (dynamic if section.volatile else static).append(said)
+        section_text = texts.get(section.name, own)
+        if section_text and section_text.strip():
+            (dynamic if section.volatile else static).append(section_text)
     if prompt.tail and prompt.tail.strip():
         (dynamic or static).append(prompt.tail)
     return Rendered(_block(static), _block(dynamic))
 
 
 def as_given(prompt: str | list[Json]) -> Rendered:
-    """Return a system prompt that is a text or blocks: all of it stays."""
+    """Return a system prompt given as text or blocks, all of it static."""
     if isinstance(prompt, str):
         return Rendered(_block([prompt] if prompt else []))
     return Rendered(tuple(prompt))

@@ -1,8 +1,10 @@
-"""The provider's prompt cache: where its marks go, and what is latched so that the prefix stays.
+"""The provider's prompt cache: placement of breakpoints, and latched settings that keep the prefix
+stable.
 
-A prompt is cached from its start: tools, system, messages. A mark (`cache_control`) says up to where it is worth
-keeping. Source of the rules: provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/
-prompt-caching): at most four marks, none on thinking or on empty text, a look back of 20 blocks from each.
+A prompt is cached from its start: tools, system, messages. A breakpoint (`cache_control`) says up
+to where it is worth caching. Source of the rules: provider documentation, 2026-11
+(platform.claude.com/docs/en/build-with-claude/ prompt-caching): at most four breakpoints, none on
+thinking or on empty text, a lookback of 20 blocks from each.
 """
 
 from __future__ import annotations
@@ -14,40 +16,43 @@ from agentobs.agent.model.thinking import is_thinking, never_last
 from agentobs.records.canonical_json import Json
 
 Lifetime = Literal["5m", "1h"]
-"""How long the provider keeps what is marked after it was last read."""
+"""How long the provider caches a prefix after it was last read."""
 
 MARKS_MAX = 4
-"""The most marks of one request (provider documentation, see above)."""
+"""Maximum breakpoints of one request (provider documentation, see above)."""
 
 LOOKED_BACK = 20
-"""So many blocks before a mark the provider looks for what it keeps (provider documentation, see above)."""
+"""How many blocks before a breakpoint the provider searches for a cached prefix (provider
+documentation, see above).
+"""
 
 
 class Sent:
-    """The messages of a conversation as its requests hold them: each is made ready once, however often it is sent."""
+    """The messages of a conversation in request format, each converted only once."""
 
     def __init__(self) -> None:
-        """Know none."""
+        """Start without messages."""
         self._seen: tuple[Json, ...] = ()
         self._ready: list[Json] = []
         self._in_blocks = False
         self.marks = 0
-        """How many marks the messages hold that were made ready last."""
+        """Number of breakpoints in the messages that were converted last."""
 
     def ready(self, messages: tuple[Json, ...], *, in_blocks: bool) -> list[Json]:
-        """Return messages of which no answer ends with thinking; those that need no change are the same objects.
+        """Return messages in which no response ends with thinking; unchanged messages are the same
+        objects.
 
         Args:
             messages: the conversation.
-            in_blocks: whether all texts of the user are to be written as blocks, as marks want them.
+            in_blocks: whether to write all user texts as blocks, as breakpoints require.
         """
         known = len(self._seen)
         if messages[:known] != self._seen or in_blocks != self._in_blocks:
             self._ready, self._in_blocks, self.marks, known = [], in_blocks, 0, 0
         for message in never_last(messages[known:]):
-            kept = _as_blocks(message) if in_blocks else message
-            self._ready.append(kept)
-            self.marks += _count(_blocks(kept))
+            converted = _as_blocks(message) if in_blocks else message
+            self._ready.append(converted)
+            self.marks += _count(_blocks(converted))
         self._seen = messages
         return list(self._ready)
 
@@ -55,28 +60,29 @@ class Sent:
 def marked(
     arguments: dict[str, Any], lifetime: Lifetime, static: int, marks: int
 ) -> dict[str, Any]:
-    """Return the arguments of a request with the marks of the cache, as copies where something changes.
+    """Return the arguments of a request with cache breakpoints; changed parts are copied.
 
-    They go on the last block that can have one of the messages, on the last system block, on the last tool, and,
-    as far as marks are left, where the static part of the system prompt ends and where the request before ended,
-    if that is too far back to be found. Marks that are there already count, and their zone gets no more; nor does
-    one that `extra_body` gives.
+    Breakpoints are set on the last eligible block of the messages, the last system block and the
+    last tool. If any are left, they are set at the end of the static system prompt, and at the end
+    of the previous request if that is beyond the lookback. Existing breakpoints count, and their
+    zone gets no more; nor does a zone that `extra_body` sets.
 
     Args:
-        arguments: of the SDK's `messages.create`, the system prompt as a list, the user's texts as blocks.
-        lifetime: how long the provider keeps what is marked.
+        arguments: of the SDK's `messages.create`, the system prompt as a list, the user's texts as
+            blocks.
+        lifetime: how long the provider caches the prefix.
         static: how many blocks of the system prompt stay for the conversation.
-        marks: how many the messages hold already.
+        marks: how many breakpoints the messages already have.
     """
-    given = arguments.get("extra_body") or {}
+    extra = arguments.get("extra_body") or {}
     sent: dict[str, Any] = {
-        zone: given.get(zone, arguments.get(zone)) for zone in ("tools", "system", "messages")
+        zone: extra.get(zone, arguments.get(zone)) for zone in ("tools", "system", "messages")
     }
     counts = {zone: _marks(sent[zone]) for zone in ("tools", "system")}
-    counts["messages"] = _marks_of_all(given["messages"]) if "messages" in given else marks
-    whole = "cache_control" in given
+    counts["messages"] = _marks_of_all(extra["messages"]) if "messages" in extra else marks
+    whole = "cache_control" in extra
     left, mark = MARKS_MAX - sum(counts.values()) - whole, _mark(lifetime)
-    free = {zone for zone in sent if zone not in given and sent[zone] and not counts[zone]}
+    free = {zone for zone in sent if zone not in extra and sent[zone] and not counts[zone]}
     out = {**arguments}
     is_ours = "messages" in free and not whole
     places = list(_message_places(out["messages"])) if is_ours else []
@@ -94,7 +100,8 @@ def marked(
 
 
 def held(latched: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that a request goes with, and the names of those that somebody tried to change.
+    """Return the settings for a request, and the names of the settings whose change was not
+    applied.
 
     `latched` has the settings of the conversation's first request.
     """
@@ -106,20 +113,20 @@ def _mark(lifetime: Lifetime) -> Json:
 
 
 def _message_places(messages: Sequence[Json]) -> Iterator[tuple[int, int]]:
-    """Yield where the messages get their mark, as message and block, and where the last request had it."""
+    """Yield the message and block for the breakpoint of the messages, then those of the last request's breakpoint."""
     last = _last_place(messages, len(messages))
     if last is None:
         return
     yield last
     places = reversed(range(len(messages)))
-    said = next((at for at in places if messages[at].get("role") == "assistant"), None)
-    before = _last_place(messages, said) if said is not None else None
+    last_answer = next((at for at in places if messages[at].get("role") == "assistant"), None)
+    before = _last_place(messages, last_answer) if last_answer is not None else None
     if before is not None and _between(messages, before, last) >= LOOKED_BACK:
         yield before
 
 
 def _last_place(messages: Sequence[Json], end: int) -> tuple[int, int] | None:
-    """Return the last block before message `end` that can have a mark."""
+    """Return the last block before message `end` that is eligible for a breakpoint."""
     for at in reversed(range(end)):
         blocks = _blocks(messages[at])
         for number in reversed(range(len(blocks))):
@@ -135,7 +142,7 @@ def _between(messages: Sequence[Json], first: tuple[int, int], last: tuple[int, 
 
 def _is_eligible(block: Any) -> bool:
     if not isinstance(block, dict) or is_thinking(block) or block.get("type") == "fallback":
-        return False  # the blocks whose types have no such field (anthropic 2.12, types/*_block_param.py)
+        return False  # block types without the field (anthropic 2.12, types/*_block_param.py)
     return block.get("type") != "text" or bool(str(block.get("text", "")).strip())
 
 
@@ -153,7 +160,7 @@ def _as_blocks(message: Json) -> Json:
 
 
 def _marks(value: Any) -> int:
-    """Return how many marks are in tools or a system prompt, whoever gave them."""
+    """Return the number of breakpoints in tools or a system prompt."""
     return _count(value if isinstance(value, list) else [])
 
 

@@ -1,6 +1,7 @@
-"""Retrying: whether a failed attempt is followed by another, after how long, and what is changed first.
+"""Decide whether a failed attempt is retried, after which backoff, and what is changed first.
 
-Pure: numbers in, a decision out. The loop owns all retries (the SDK's are off), and waits by the world's clock.
+Pure: numbers in, a decision out. The loop owns all retries (the SDK's are off), and waits by the
+world's clock.
 """
 
 from __future__ import annotations
@@ -16,113 +17,121 @@ from agentobs.agent.model.error_classes import FOLLOWS, ErrorClass, Step, classi
 from agentobs.records.exchanges import QuerySource
 
 RETRIES_MAX = 10
-"""The most that one request is tried again after a failure that may pass, where it is not waited for. Specified."""
+"""Maximum retries of one request after a transient failure, outside unattended waits. Specified."""
 
 BACKGROUND_RETRIES = 2
-"""The same for a request that nobody waits for. Our choice."""
+"""The same for a background request. Our choice."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER = 0.5, 32.0, 0.25
-"""The wait doubles from the first to the longest; chance adds up to a quarter. Specified: the SDK (2.12)
-stops doubling at 8 s, which is soon for an overload that lasts minutes."""
+"""The backoff doubles from the first to the longest; random jitter adds up to a quarter. Specified:
+the SDK (2.12) stops doubling at 8 s, which is short for an overload that lasts minutes.
+"""
 
 LONGEST_ASKED_S = 300.0
-"""The longest single wait. A provider that asks for more is given up, or, where nobody attends, asked again after
-so long. Specified for runs that nobody attends; our choice for others."""
+"""Maximum single wait. If the provider asks for more, the request fails or, in an unattended run,
+is retried after this time. Specified for unattended runs; our choice for others.
+"""
 
 UNATTENDED_S = 6 * 3600.0
-"""The longest that a request waits in all where nobody attends. Specified."""
+"""Maximum total wait of a request in an unattended run. Specified."""
 
 PIECE_S = 30.0
-"""A wait that nobody attends is cut into pieces of this length, each of them told. Specified."""
+"""An unattended wait is split into parts of this length, each reported by a heartbeat. Specified."""
 
 OVERLOADS, CUTS = 3, 3
-"""So many overloads in a row make a request fall back to another model (specified), and so many streams in a row
-that broke before any content make it ask for its answer in one piece (our choice)."""
+"""After this many consecutive overloads a request falls back to another model (specified). After
+this many consecutive streams that broke before any content it is sent without streaming (our
+choice).
+"""
 
 UNSTREAMED_MAX = 21_333
-"""The most `max_tokens` that is asked for in one piece: what takes ten minutes at 128,000 an hour, by the SDK
-(2.12, `_calculate_nonstreaming_timeout`)."""
+"""Maximum `max_tokens` without streaming: what takes ten minutes at 128,000 an hour, by the SDK
+(2.12, `_calculate_nonstreaming_timeout`).
+"""
 
 FOREGROUND: frozenset[QuerySource] = frozenset(("main", "sub_agent", "compaction"))
-"""Who asks for somebody that waits: a turn hangs on the summary that its conversation is to go on from. All other
-requests are made in the background, and fail fast."""
+"""Sources whose requests block the run: a turn also waits for the summary of its conversation. All
+other requests are made in the background and fail fast.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How far a request may go."""
+    """The retry limits of a request."""
 
     max_retries: int = RETRIES_MAX
     is_background: bool = False
     is_unattended: bool = False
     has_fallback: bool = False
-    """Whether there is another model to ask."""
+    """Whether there is a fallback model."""
     may_unstream: bool = False
-    """Whether it is streamed, and need not be."""
+    """Whether it is streamed, but could be sent without streaming."""
 
     @property
     def retries(self) -> int:
-        """How often it is tried again."""
+        """Its maximum number of retries."""
         most = BACKGROUND_RETRIES if self.is_background else RETRIES_MAX
         return max(min(self.max_retries, most), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an attempt ended with."""
+    """How an attempt failed."""
 
     kind: ErrorClass
     told: bool | None = None
-    """Whether the provider says that the same request may succeed; None where it says nothing."""
+    """Whether the provider says that the same request may succeed; None if it does not say."""
     asked_s: float | None = None
-    """The wait that it asks for, in seconds."""
+    """The wait that the provider asks for, in seconds."""
     room: int | None = None
-    """The `max_tokens` that fits, where too much was asked for."""
+    """The `max_tokens` that fits, if the requested value was too high."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a request so far."""
+    """The history of a request so far."""
 
     retries: int = 0
     overloads: int = 0
-    """Overloads in a row, up to the last attempt."""
+    """Consecutive overloads, up to the last attempt."""
     cuts: int = 0
-    """Streams in a row, up to the last attempt, that broke before any content."""
+    """Consecutive streams that broke before any content, up to the last attempt."""
     waited_s: float = 0.0
-    """So long was waited, chance left out."""
+    """Total wait without jitter."""
     steps: frozenset[Step] = frozenset()
-    """What was changed about what is asked; nothing is changed twice for one model."""
+    """The changes made to the request; each is made at most once per model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Another attempt."""
+    """The next attempt."""
 
     tried: Tried
     wait_s: float = 0.0
-    """The wait before it, in seconds, chance left out."""
+    """The backoff before it, in seconds, without jitter."""
     jitter_s: float = 0.0
-    """What chance adds."""
+    """The random jitter to add."""
     step: Step | None = None
-    """What is changed first."""
+    """The change to make first."""
 
 
 def failure_of(error: Exception, *, has_content: bool, now_ns: int) -> Failure:
-    """Return what decides of an error. `now_ns` is the wall clock, for a `retry-after` that is a date."""
+    """Return the failure for an error. `now_ns` is the wall clock, for a `retry-after` that is a date."""
     kind = classify(error, has_content=has_content)
-    told = asked = None
+    retryable = requested_s = None
     if isinstance(error, APIStatusError) and not error.response.is_success:
         headers = error.response.headers
-        told = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
-        asked = asked_wait_s(headers, now_ns)
-    return Failure(kind, told, asked, room(error) if FOLLOWS[kind].step == "lower" else None)
+        retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
+        requested_s = asked_wait_s(headers, now_ns)
+    return Failure(
+        kind, retryable, requested_s, room(error) if FOLLOWS[kind].step == "lower" else None
+    )
 
 
 def after(failure: Failure, tried: Tried, policy: Policy, chance: float) -> Next | None:
-    """Return how a request goes on after a failure, or None where it is given up.
+    """Return the next attempt after a failure, or None if the request is given up.
 
-    `chance` is a number in [0, 1). A wait that the provider asks for is kept without jitter.
+    `chance` is a number in [0, 1). A wait that the provider asks for gets no jitter.
     """
     follows = FOLLOWS[failure.kind]
     tried = replace(
@@ -132,7 +141,7 @@ def after(failure: Failure, tried: Tried, policy: Policy, chance: float) -> Next
     )
     step = _step(failure, tried, policy)
     if step is not None:
-        # Another model is asked anew, with all that was asked for at first; credentials stay.
+        # Another model starts over with the original request; refreshed credentials stay.
         before = tried.steps & {"refresh"} if step == "fall_back" else tried.steps
         tried = replace(tried, steps=before | {step}, overloads=0, cuts=0)
     if step is not None and step != "unstream":
@@ -155,12 +164,12 @@ def after(failure: Failure, tried: Tried, policy: Policy, chance: float) -> Next
     return Next(tried, wait_s, jitter_s, step)
 
 
-def beside_a_run(
+def background_retry(
     error: Exception, tried: Tried, seconds: float, chance: float, *, has_content: bool, now_ns: int
 ) -> Next | None:
-    """Return how a request in the background goes on that no run makes, or None where it is given up.
+    """Return the next attempt of a background request outside a run, or None if it is given up.
 
-    Nothing is changed about it, and no wait is as long as its answer may take, which is so many `seconds`.
+    Nothing is changed about it, and each wait is shorter than the response timeout of `seconds`.
     """
     failure = failure_of(error, has_content=has_content, now_ns=now_ns)
     following = after(failure, tried, Policy(is_background=True), chance)
@@ -170,10 +179,10 @@ def beside_a_run(
 
 
 def _step(failure: Failure, tried: Tried, policy: Policy) -> Step | None:
-    """Return what is to be changed, if that can help and was not done yet.
+    """Return the change to make, if it can help and was not made yet.
 
-    Whether the *same* request may succeed is no matter then, but for an overload that the provider says will not
-    pass: such a request is given up before it has three of them.
+    The provider's statement about the *same* request is then irrelevant, except that an overload
+    which it calls permanent is given up before there are three of them.
     """
     step = FOLLOWS[failure.kind].step
     if step is None or step in tried.steps:
@@ -193,7 +202,7 @@ def _step(failure: Failure, tried: Tried, policy: Policy) -> Step | None:
 
 
 def _short(asked_s: float | None, retries: int, chance: float) -> tuple[float, float]:
-    """Return a wait that may be attended, and what chance adds to it."""
+    """Return an attended wait and its jitter."""
     if asked_s is not None:
         return asked_s, 0.0
     wait_s = doubled(retries, LONGEST_WAIT_S)
@@ -201,22 +210,23 @@ def _short(asked_s: float | None, retries: int, chance: float) -> tuple[float, f
 
 
 def _long(asked_s: float | None, retries: int) -> float:
-    """Return a wait that nobody attends. Chance has spread the ten before it, and need not lengthen this one.
+    """Return an unattended wait. It has no jitter, because the ten waits before it have spread the
+    requests.
 
-    It is never shorter than the longest that is attended, whatever the provider asks for: six hours hold some
-    hundred attempts then.
+    It is never shorter than the longest attended wait, whatever the provider asks for, so six hours
+    contain only a few hundred attempts.
     """
     wait_s = doubled(retries, LONGEST_ASKED_S) if asked_s is None else asked_s
     return min(max(wait_s, LONGEST_WAIT_S), LONGEST_ASKED_S)
 
 
 def doubled(retries: int, longest_s: float) -> float:
-    """Return the wait before a retry, in seconds: 0.5, 1, 2 ... up to the longest. `retries` came before it."""
-    return min(FIRST_WAIT_S * 2.0 ** min(retries, 16), longest_s)  # a power that stays finite
+    """Return the backoff before a retry, in seconds: 0.5, 1, 2 ... up to the longest. `retries` precede it."""
+    return min(FIRST_WAIT_S * 2.0 ** min(retries, 16), longest_s)  # a finite power
 
 
 def pieces(step: Next, *, is_unattended: bool) -> Iterator[float]:
-    """Return the pieces of a wait, in seconds; their number does not depend on chance."""
+    """Yield the parts of a wait, in seconds; their number does not depend on the jitter."""
     left = step.wait_s
     while is_unattended and left > PIECE_S:
         left -= PIECE_S
@@ -227,8 +237,8 @@ def pieces(step: Next, *, is_unattended: bool) -> Iterator[float]:
 def asked_wait_s(headers: Mapping[str, str], now_ns: int) -> float | None:
     """Return the wait that the headers of a failed response ask for, in seconds, or None.
 
-    Not for a 200 that carries an error: real ones hold a `retry-after` of up to a minute beside whole
-    answers, so it tells of the rate limit's window and not of the error.
+    Not used for a 200 that carries an error: real complete responses have a `retry-after` of up to
+    a minute, so it describes the rate limit's window and not the error.
     """
     in_ms = _number(headers.get("retry-after-ms"))
     if in_ms is not None:
@@ -239,17 +249,17 @@ def asked_wait_s(headers: Mapping[str, str], now_ns: int) -> float | None:
 
 
 def is_dated(headers: Mapping[str, str]) -> bool:
-    """Return whether the wait that they ask for depends on the clock."""
+    """Return whether the wait in the headers depends on the clock."""
     numbers = [headers.get("retry-after-ms"), headers.get("retry-after")]
     return all(_number(text) is None for text in numbers) and _date_s(headers) is not None
 
 
 def _date_s(headers: Mapping[str, str]) -> float | None:
-    """Return the date that `retry-after` gives, in seconds since 1970."""
+    """Return the date in `retry-after`, in seconds since 1970."""
     try:
         date = email.utils.parsedate_tz(headers.get("retry-after") or "")
         return None if date is None else float(email.utils.mktime_tz(date))
-    except (ValueError, OverflowError):  # a year of no calendar
+    except (ValueError, OverflowError):  # an impossible year
         return None
 
 
@@ -262,33 +272,34 @@ def _number(text: str | None) -> float | None:
 
 
 FAILURES, COOL_DOWN_S = 5, 60.0
-"""After so many requests in a row that failed for good the next ones fail at once, until the last failure lies so
-many seconds back. Our choice."""
+"""After this many consecutive final failures, requests fail immediately until the last failure is
+this many seconds ago. Our choice.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Keeps a conversation from asking a provider that is down. Replaced whole."""
+    """Circuit breaker that stops requests to a provider that is down. Immutable."""
 
     failures: int = 0
-    """Requests in a row that failed for good because the provider was down."""
+    """Consecutive requests that finally failed because the provider was down."""
     since_ns: int = 0
-    """When the last of them failed, nanoseconds since 1970."""
+    """Time of the last of those failures, nanoseconds since 1970."""
     refused: int = 0
-    """Requests that were not made because of it, or not at once."""
+    """Requests that it blocked or delayed."""
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is asked before it has cooled down."""
+        """Whether requests are blocked until it has cooled down."""
         return self.failures >= FAILURES
 
     def left_s(self, now_ns: int) -> float:
-        """Return after how many whole seconds one request may find out how it stands; 0 where it may now."""
+        """Return the whole seconds until one request may probe the provider; 0 if it may now."""
         left_s = math.ceil(COOL_DOWN_S - (now_ns - self.since_ns) / 1e9)
-        return float(min(max(left_s, 0), COOL_DOWN_S))  # also where the clock was put back
+        return float(min(max(left_s, 0), COOL_DOWN_S))  # also if the clock was set back
 
     def failed(self, kind: ErrorClass, now_ns: int) -> Breaker:
-        """Return what it is after a request that failed for good."""
+        """Return the breaker after a request that finally failed."""
         if kind == "circuit_open":
             return replace(self, refused=self.refused + 1)
         if not FOLLOWS[kind].is_down:
@@ -296,5 +307,5 @@ class Breaker:
         return replace(self, failures=self.failures + 1, since_ns=now_ns)
 
     def succeeded(self) -> Breaker:
-        """Return what it is after an answer."""
+        """Return the breaker after a response."""
         return replace(self, failures=0) if self.failures else self

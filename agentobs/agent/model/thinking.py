@@ -1,8 +1,8 @@
-"""Thinking: how the model is asked to think, and which of its thinking goes back to it.
+"""Thinking: how it is requested, and which thinking blocks are sent back.
 
-What a model thought is signed, and returns byte by byte as it came, or not at all. Source of the rules: anthropic
-2.12 (types/thinking_config_*_param.py, output_config_param.py) and provider documentation, 2026-11
-(platform.claude.com/docs/en/build-with-claude/extended-thinking).
+A model's thinking is signed and must be returned byte for byte, or not at all. Source of the rules:
+anthropic 2.12 (types/thinking_config_*_param.py, output_config_param.py) and provider
+documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/extended-thinking).
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from agentobs.provider.messages import tool_results
 from agentobs.records.canonical_json import Json
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
-"""How much work the model is to put into an answer, thinking and words."""
+"""How much work the model should put into a response, thinking and text."""
 
 Display = Literal["summarized", "omitted"]
-"""Whether thinking can be read, or only its signature comes."""
+"""Whether thinking is readable, or only its signature is returned."""
 
 BUDGET_MIN = 1024
-"""The least budget that the provider takes, in tokens (anthropic 2.12, types/thinking_config_enabled_param.py)."""
+"""Minimum budget that the provider accepts, in tokens (anthropic 2.12, types/thinking_config_enabled_param.py)."""
 
 IDLE_SECONDS = 3600
-"""After so long without an answer no cache of the provider's holds the conversation any more (its longest
-lifetime is an hour), so that taking thinking out of it costs nothing."""
+"""After this time without a response, no provider cache holds the conversation any more (its
+longest lifetime is an hour), so removing thinking costs nothing.
+"""
 
 THINKING = frozenset(("thinking", "redacted_thinking"))
-"""The types of the blocks that hold thinking."""
+"""The types of thinking blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +38,28 @@ class Adaptive:
     """The model decides whether and how much it thinks."""
 
     effort: Effort | None = None
-    """How much work it is to put in; None leaves that to the provider."""
+    """The effort; None for the provider's default."""
     display: Display | None = None
-    """Whether thinking can be read; None leaves that to the provider."""
+    """Whether thinking is readable; None for the provider's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budgeted:
-    """The model thinks up to so many tokens; for models that know no other way."""
+    """The model thinks up to a number of tokens; for models that support no other way."""
 
     tokens: int
-    """The most tokens of thinking, from 1024; they are part of `Options.max_tokens`."""
+    """Maximum thinking tokens, at least 1024; they are part of `Options.max_tokens`."""
     effort: Effort | None = None
-    """How much work it is to put in; None leaves that to the provider."""
+    """The effort; None for the provider's default."""
     display: Display | None = None
-    """Whether thinking can be read; None leaves that to the provider."""
+    """Whether thinking is readable; None for the provider's default."""
 
 
 Thinking = Adaptive | Budgeted
 
 
 def request_fields(thinking: Thinking | None) -> Json:
-    """Return the fields of a request that ask for it."""
+    """Return the request fields that enable thinking."""
     if thinking is None:
         return {}
     how: Json = {"type": "adaptive"}
@@ -73,10 +74,10 @@ def request_fields(thinking: Thinking | None) -> Json:
 def check(
     thinking: Thinking | None, max_tokens: int, betas: Sequence[str], extra: Mapping[str, Any]
 ) -> None:
-    """Refuse what the provider would refuse of a request that asks for thinking.
+    """Refuse a thinking configuration that the provider would refuse.
 
     Raises:
-        UsageError: it does not fit.
+        UsageError: the configuration is invalid.
     """
     if thinking is None:
         return
@@ -91,7 +92,7 @@ def check(
             f"a model that thinks cannot be made to call a tool, and tool_choice is {kind}",
             todo="Leave tool_choice at auto or none, or thinking out",
         )
-    # A temperature of 1 is what it has without.
+    # A temperature of 1 is the default.
     refused = [name for name, usual in _SAMPLING if extra.get(name) not in (None, usual)]
     if refused:
         raise UsageError(
@@ -101,35 +102,38 @@ def check(
 
 
 def never_last(messages: Sequence[Json]) -> list[Json]:
-    """Return a conversation in which no answer ends with thinking, which the provider refuses at the end of one.
+    """Return a conversation in which no response ends with thinking, which the provider refuses at
+    the end.
 
-    An answer that was nothing else is left out. Messages that need no change are the same objects.
+    A response that was only thinking is left out. Unchanged messages are the same objects.
     """
-    kept = (_trimmed(message) for message in messages)
-    return [message for message in kept if message is not None]
+    trimmed = (_trimmed(message) for message in messages)
+    return [message for message in trimmed if message is not None]
 
 
 def without_thinking(messages: Sequence[Json]) -> tuple[Json, ...]:
-    """Return a conversation without what was thought in it; messages that held none are the same objects.
+    """Return a conversation without thinking; unchanged messages are the same objects.
 
-    An answer that was nothing but thinking is left out: the provider refuses one without content, and takes the
-    user's messages around it as one.
+    A response that was only thinking is left out: the provider refuses one without content, and
+    treats the adjacent user messages as one.
     """
-    kept = (_without(message) for message in messages)
-    return tuple(message for message in kept if message is not None)
+    remaining = (_without(message) for message in messages)
+    return tuple(message for message in remaining if message is not None)
 
 
 def cleared(messages: tuple[Json, ...]) -> tuple[tuple[Json, ...], int]:
-    """Return a conversation without the thinking of earlier turns, and how many blocks that took away.
+    """Return a conversation without the thinking of earlier turns, and the number of removed
+    blocks.
 
-    What was thought since somebody last spoke stays: the provider wants it back as long as tools answer.
+    Thinking after the last user message stays, because the provider requires it until the tools
+    have answered.
     """
-    spoken = [
+    user_turns = [
         at
         for at, message in enumerate(messages)
         if message.get("role") == "user" and not tool_results(message)
     ]
-    end = spoken[-1] if spoken else 0
+    end = user_turns[-1] if user_turns else 0
     blocks = sum(_thoughts(message) for message in messages[:end])
     if not blocks:
         return messages, 0
@@ -137,17 +141,17 @@ def cleared(messages: tuple[Json, ...]) -> tuple[tuple[Json, ...], int]:
 
 
 def has_thinking(message: Json) -> bool:
-    """Return whether something was thought in a message."""
+    """Return whether a message contains thinking."""
     return _thoughts(message) > 0
 
 
 def is_thinking(block: Any) -> bool:
-    """Return whether a content block holds thinking."""
+    """Return whether a content block is thinking."""
     return isinstance(block, dict) and block.get("type") in THINKING
 
 
 _SAMPLING = (("temperature", 1), ("top_k", None))
-"""Settings that the provider refuses beside thinking, and the value that it takes all the same."""
+"""Settings that the provider refuses together with thinking, and the value that it accepts anyway."""
 
 
 def _check_budget(tokens: int, max_tokens: int, betas: Sequence[str]) -> None:
@@ -155,7 +159,8 @@ def _check_budget(tokens: int, max_tokens: int, betas: Sequence[str]) -> None:
         raise UsageError(
             f"the budget for thinking is {tokens} tokens, and the least is {BUDGET_MIN}"
         )
-    # Between tools the budget is that of the whole turn, and may be above the limit of one answer.
+    # With interleaved thinking the budget covers the whole turn and may exceed the limit of one
+    # response.
     if tokens >= max_tokens and not any(b.startswith("interleaved-thinking") for b in betas):
         raise UsageError(
             f"the budget for thinking is {tokens} tokens, and the whole answer may have {max_tokens}",
@@ -184,7 +189,7 @@ def _without(message: Json) -> Json | None:
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, list):
         return message
-    kept = [block for block in content if not is_thinking(block)]
-    if len(kept) == len(content):
+    remaining = [block for block in content if not is_thinking(block)]
+    if len(remaining) == len(content):
         return message
-    return {**message, "content": kept} if kept else None
+    return {**message, "content": remaining} if remaining else None

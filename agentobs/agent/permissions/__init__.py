@@ -1,7 +1,7 @@
-"""Permissions: which tool calls run, decided by pure functions from rules, mode and safety checks.
+"""Permissions: pure functions that decide from rules, mode and safety checks which tool calls run.
 
-`decide` says allow, deny or ask; where it says ask, a person is asked, and `consented` turns the answer into the
-last word. `docs/permissions.md` tells the whole of it.
+`decide` returns allow, deny or ask. If it returns ask, the user is prompted, and `consented` turns
+the answer into the final decision. The reference is `docs/permissions.md`.
 """
 
 from __future__ import annotations

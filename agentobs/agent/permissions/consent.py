@@ -1,7 +1,7 @@
-"""Consent: what follows from the answer to a decision to ask.
+"""Turn the answer to an approval request into a final decision.
 
-The answer comes from the outside as a JSON value, so nothing in it is taken on trust: what is not exactly
-an answer is a denial that says so.
+The answer is a JSON value from outside, so it is validated in full. An invalid answer counts as a
+denial that names the fault.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ _FIELDS = {
 _OPTIONAL = {"scope", "reason", "usage"}
 
 DENIALS_IN_A_ROW_MAX, DENIALS_MAX = 3, 20
-"""So many denials by the classifier, in a row or in all, and from then on a person alone is asked."""
+"""After this many classifier denials, consecutive or in total, only a person may approve calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denials:
-    """How often the classifier has denied calls of a conversation. What anybody else said is not counted."""
+    """How often the classifier has denied calls of a conversation. Answers from other sources are
+    not counted.
+    """
 
     in_a_row: int = 0
-    """Since it last allowed a call."""
+    """Consecutive denials since the classifier last allowed a call."""
     in_all: int = 0
 
     @property
     def escalates(self) -> bool:
-        """Whether from now on a person alone is asked: either it is wrong, or the agent is."""
+        """Whether only a person may approve from now on, because either the classifier or the agent
+        is wrong.
+        """
         return self.in_a_row >= DENIALS_IN_A_ROW_MAX or self.in_all >= DENIALS_MAX
 
     def after(self, answer: Any) -> Denials:
-        """Return the counts after an answer to a question for consent."""
+        """Return the counts after an answer to an approval request."""
         match answer:
             case {"by": "classifier", "behaviour": "deny"}:
                 return Denials(self.in_a_row + 1, self.in_all + 1)
@@ -48,13 +52,14 @@ class Denials:
 
 
 def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule | None]:
-    """Return the final decision after an answer, and what it grants for the rest of the session.
+    """Return the final decision after an answer, and the rule that it grants for the rest of the
+    session.
 
-    The answer is `{"behaviour": "allow" or "deny", "by": "person", "classifier" or "nobody", "scope": "once" or
-    "session", "reason": "...", "usage": [...]}`; the last three may be left out. A decision that is not to ask
-    stays as it is. A grant holds for this very call (see `exact`), never for more than the person saw. A
-    classifier grants nothing for later, and allows nothing that a rule wants a person to be asked about.
-    Whatever comes, this raises nothing.
+    The answer is `{"behaviour": "allow" or "deny", "by": "person", "classifier" or "nobody",
+    "scope": "once" or "session", "reason": "...", "usage": [...]}`; the last three are optional. A
+    decision other than ask is returned unchanged. A grant covers only this exact call (see
+    `exact`), never more than the person saw. A classifier cannot grant anything for later, and
+    cannot allow a call for which a rule requires a person. Never raises.
     """
     if asked.behaviour != "ask":
         return asked, None
@@ -63,12 +68,12 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
         return _unanswered(
             asked, f"The answer to the question for consent is not valid: {wrong}."
         ), None
-    said = answer.get("reason", "").strip()
+    given_reason = answer.get("reason", "").strip()
     if answer["by"] == "nobody":
-        return _unanswered(asked, said or "Nobody is there to give consent."), None
+        return _unanswered(asked, given_reason or "Nobody is there to give consent."), None
     if answer["by"] == "classifier":
-        return _classified(asked, answer["behaviour"], said), None
-    words = f" In their words: {said}" if said else ""
+        return _classified(asked, answer["behaviour"], given_reason), None
+    words = f" In their words: {given_reason}" if given_reason else ""
     if answer["behaviour"] == "deny":
         return _answered(asked, "deny", "A person has denied this call." + words), None
     if answer.get("scope") != "session":
@@ -84,30 +89,36 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
     return Decision("allow", "person", "session", grant, reason, "person"), grant
 
 
-def _classified(asked: Decision, behaviour: Behaviour, said: str) -> Decision:
-    """Return what a classifier's word means; where a person's is wanted, its yes is nobody's."""
-    if behaviour == "allow" and needs_person(asked):
-        return _unanswered(asked, "A classifier would allow it, and a person has to be asked.")
+def _classified(pending: Decision, behaviour: Behaviour, explanation: str) -> Decision:
+    """Return the decision for a classifier's answer; its approval is ignored if a person is
+    required.
+    """
+    if behaviour == "allow" and needs_person(pending):
+        return _unanswered(pending, "A classifier would allow it, and a person has to be asked.")
     done = "allowed" if behaviour == "allow" else "denied"
-    words = f" It says: {said}" if said else ""
+    words = f" It says: {explanation}" if explanation else ""
     reason = f"The classifier has {done} this call.{words}"
     if behaviour == "deny":
         reason += " Do not try to get around it: find a safer way, or say what you could not do."
-    return Decision(behaviour, "classifier", asked.source, asked.rule, reason, "classifier")
+    return Decision(behaviour, "classifier", pending.source, pending.rule, reason, "classifier")
 
 
 def needs_person(asked: Decision) -> bool:
-    """Return whether a person's word is wanted, and no classifier's: a rule asks, or a hook does."""
+    """Return whether a person must answer, not a classifier, because a rule or a hook requests
+    approval.
+    """
     return _asks_each_time(asked) or asked.reason_type == "hook"
 
 
-def _asks_each_time(asked: Decision) -> bool:
-    """Return whether a rule wanted to know: it comes before any grant, so it will ask again."""
-    return asked.rule is not None
+def _asks_each_time(pending: Decision) -> bool:
+    """Return whether a rule requested approval. Such a rule is checked before any grant, so it will
+    ask again.
+    """
+    return pending.rule is not None
 
 
 def _fault(answer: Any) -> str | None:
-    """Return what is wrong with an answer."""
+    """Describe why an answer is not valid; None if it is valid."""
     if not isinstance(answer, dict):
         return "it is no object"
     unknown = sorted(str(name) for name in answer if name not in {*_FIELDS, *_OPTIONAL})
@@ -131,13 +142,13 @@ def _fault(answer: Any) -> str | None:
     return None
 
 
-def _answered(asked: Decision, behaviour: Behaviour, reason: str) -> Decision:
-    return Decision(behaviour, "person", asked.source, asked.rule, reason, "person")
+def _answered(pending: Decision, behaviour: Behaviour, reason: str) -> Decision:
+    return Decision(behaviour, "person", pending.source, pending.rule, reason, "person")
 
 
-def _unanswered(asked: Decision, reason: str) -> Decision:
-    """Deny, for the reason that consent was needed and did not come."""
+def _unanswered(pending: Decision, reason: str) -> Decision:
+    """Deny because approval was needed and not given."""
     text = (
-        f"{asked.reason} {reason} Find a way that needs no consent, or say what you could not do."
+        f"{pending.reason} {reason} Find a way that needs no consent, or say what you could not do."
     )
-    return Decision("deny", asked.reason_type, asked.source, asked.rule, text, "nobody")
+    return Decision("deny", pending.reason_type, pending.source, pending.rule, text, "nobody")

@@ -1,7 +1,7 @@
-"""Deciding: whether a call runs, as a pure function of the call and the permissions.
+"""Decide whether a call runs, as a pure function of the call and the permissions.
 
-The order is the whole design: safety checks, deny rules, what planning forbids, ask rules, allow rules, and
-at last the mode. Nothing later undoes what came earlier.
+The order is the design: safety checks, deny rules, plan mode, ask rules, allow rules, and finally
+the mode's default. No later step overrides an earlier one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from agentobs.agent.permissions.hosts import Match, blocked_host, blocked_in_text, is_url, readings
 from agentobs.agent.permissions.modes import Mode, changes_nothing, unruled
 from agentobs.agent.permissions.permissions import Permissions, is_stripped
-from agentobs.agent.permissions.rule_matcher import Sight, allowing, forbids
+from agentobs.agent.permissions.rule_matcher import CallView, allowing, forbids
 from agentobs.agent.permissions.rules import (
     EXACT,
     Behaviour,
@@ -28,28 +28,32 @@ from agentobs.agent.permissions.rules import (
 from agentobs.errors import UsageError
 
 ReasonType = Literal["rule", "mode", "safety_check", "hook", "person", "classifier"]
-"""What a decision rests on."""
+"""What a decision is based on."""
 
 Resolver = Literal["rule", "mode", "safety_check", "hook", "person", "classifier", "nobody"]
-"""Who answered; of a decision to ask, who wants to know. `nobody` stands where no valid answer came."""
+"""Who answered; for a decision to ask, who requires the answer. `nobody` if there was no valid
+answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What shall happen to a call, and why."""
+    """Whether a call runs, and why."""
 
     behaviour: Behaviour
     reason_type: ReasonType
     source: Source | None
-    """Where the rule comes from; None where no rule decided."""
+    """The source of the rule; None if no rule decided."""
     rule: Rule | None = field(repr=False)
     reason: str = field(repr=False)
-    """A sentence for the model and for people; content, for it names what the call touches."""
+    """A sentence for the model and for users. It is content, because it names what the call
+    accesses.
+    """
     resolver: Resolver
 
 
 _Matches = Sequence[tuple[Rule, Match]]
-"""The rules that deny or ask, in their order, and whether each means the call."""
+"""The deny and ask rules in order, each with whether it matches the call."""
 
 
 def decide(
@@ -59,16 +63,16 @@ def decide(
     grants: Collection[Rule] = (),
     over_budget: bool = False,
 ) -> Decision:
-    """Return what shall happen to a call.
+    """Return whether a call is allowed, denied or needs approval.
 
     Args:
-        call: the call, its input validated, its paths resolved.
-        permissions: what the session may do.
-        grants: what `consented` returned in this session; in a set, their number costs nothing. Nothing
-            but a rule for this very call is looked for among them.
-        over_budget: whether the money or the turns of the session are used up.
+        call: the call, with validated input and resolved paths.
+        permissions: the permissions of the session.
+        grants: the rules that `consented` returned in this session. Pass a set: only the rule for
+            this exact call is looked up, so the number of grants does not matter.
+        over_budget: whether the session's budget of money or turns is used up.
     """
-    sight = Sight.of(call)
+    sight = CallView.of(call)
     mode = permissions.mode
     rules = _ordered(permissions.rules)
     matches = [(rule, forbids(rule, sight)) for rule in rules if rule.behaviour != "allow"]
@@ -76,7 +80,7 @@ def decide(
         _unsafe(sight, permissions.blocked_hosts, over_budget)
         or _denied(matches)
         or _unplanned(call, mode)
-        or _asked(matches, mode)
+        or _ask_decision(matches, mode)
         or _allowed(rules, sight, mode)
         or _granted(call, grants)
         or _by_mode(sight, mode)
@@ -88,7 +92,7 @@ def _ordered(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return tuple(order(rules))
 
 
-def _unsafe(sight: Sight, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
+def _unsafe(sight: CallView, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
     call = sight.call
     if over_budget:
         return _held(
@@ -114,8 +118,10 @@ def _unsafe(sight: Sight, blocked: tuple[str, ...], over_budget: bool) -> Decisi
     return _held(f"The host {_shown(host)} is blocked. Do not try to reach it another way.")
 
 
-def _blocked_in_subject(sight: Sight, blocked: tuple[str, ...]) -> str | None:
-    """Look for hosts where a tool names none itself: in a command, or in a subject that is a URL."""
+def _blocked_in_subject(sight: CallView, blocked: tuple[str, ...]) -> str | None:
+    """Find a blocked host in a command, or in a subject that is a URL, for tools that do not report
+    hosts.
+    """
     subject = sight.call.subject or ""
     if sight.reading is not None:
         return blocked_in_text("\n".join((subject, *sight.written)), blocked)
@@ -144,8 +150,8 @@ def _unplanned(call: Call, mode: Mode) -> Decision | None:
     )
 
 
-def _asked(matches: _Matches, mode: Mode) -> Decision | None:
-    """Ask where a rule to ask matches, or where a rule to ask or deny may match."""
+def _ask_decision(matches: _Matches, mode: Mode) -> Decision | None:
+    """Request approval if an ask rule matches, or if an ask or deny rule may match."""
     sure = next((rule for rule, match in matches if match == "yes"), None)
     unsure = next((rule for rule, match in matches if match == "doubt"), None)
     rule = sure or unsure
@@ -157,7 +163,7 @@ def _asked(matches: _Matches, mode: Mode) -> Decision | None:
     return _ruled("ask", rule, why) if mode != "dontAsk" else _nobody_asked(why, rule)
 
 
-def _allowed(rules: Iterable[Rule], sight: Sight, mode: Mode) -> Decision | None:
+def _allowed(rules: Iterable[Rule], sight: CallView, mode: Mode) -> Decision | None:
     is_shell = sight.call.tool_class == "shell"
     holding = [
         rule
@@ -171,11 +177,13 @@ def _allowed(rules: Iterable[Rule], sight: Sight, mode: Mode) -> Decision | None
 
 
 def grant_of(call: Call) -> Rule | None:
-    """Return the rule by which a person allows this very call for a session; None where nothing tells it apart."""
+    """Return the rule that grants this exact call for a session; None if the call cannot be
+    identified exactly.
+    """
     own = exact(call)
     try:
         return None if own is None else Rule("allow", call.tool, EXACT + own, "session")
-    except UsageError:  # a tool whose name no rule can hold
+    except UsageError:  # the tool's name is not valid in a rule
         return None
 
 
@@ -188,7 +196,7 @@ def _granted(call: Call, grants: Collection[Rule]) -> Decision | None:
     )
 
 
-def _by_mode(sight: Sight, mode: Mode) -> Decision:
+def _by_mode(sight: CallView, mode: Mode) -> Decision:
     call = sight.call
     behaviour = unruled(call, mode)
     match behaviour:
@@ -226,5 +234,5 @@ def _named(rule: Rule) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text as it may stand in a sentence: in quotes, cut, without control characters."""
+    """Return a text for use in a sentence: quoted, truncated, without control characters."""
     return repr(text if len(text) <= 200 else text[:200] + "…")

@@ -1,6 +1,6 @@
-"""Globs: whether a text fits a pattern, also where parts of the text are not known.
+"""Match texts against glob patterns, even if parts of the text are unknown.
 
-Nothing here builds a regular expression, so no pattern can make a comparison explode.
+No pattern is compiled to a regular expression, so none can cause exponential backtracking.
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ import unicodedata
 from collections.abc import Sequence
 
 HOLE = "\ufdd0"
-"""Stands in a text for what only the running shell knows: any letters, blanks too (a Unicode noncharacter)."""
+"""Placeholder (a Unicode noncharacter) for text that only the running shell knows: any characters,
+including blanks.
+"""
 
 GAP = "\ufdd1"
-"""Stands in a command for a blank inside a word; a blank of a pattern does not fit it, only a `*` does."""
+"""Placeholder for a blank inside a word of a command. Only `*` matches it, a blank in a pattern
+does not.
+"""
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Return whether a text fits a pattern in which `*` stands for any letters, whatever its holes hold.
+    """Return whether a text matches a pattern for all values of its holes; `*` matches any
+    characters.
 
-    A hole fits a `*` alone. So this is also the question whether one pattern covers another, which is
-    given as a text with holes for its stars.
+    Only `*` matches a hole. The same function therefore tells whether one pattern covers another:
+    pass the narrower pattern as the text, with holes in place of its stars.
     """
     first, *others = pattern.split("*")
     if not others:
@@ -37,7 +42,7 @@ def fits(pattern: str, text: str) -> bool:
 
 
 def may_fit(pattern: str, text: str) -> bool:
-    """Return whether a text fits a pattern for some values of its holes."""
+    """Return whether a text matches a pattern for at least one value of its holes."""
     if HOLE not in text:
         return fits(pattern, text)
     states = _over_stars(pattern, {0})
@@ -55,15 +60,17 @@ def may_fit(pattern: str, text: str) -> bool:
 
 
 def path_fits(pattern: str, path: str) -> bool:
-    """Return whether a path fits a pattern: `*` and `?` stay within one name, `**` is any number of names."""
+    """Return whether a path matches: `*` and `?` stay within one name, `**` matches any number of
+    names.
+    """
     return _names_fit(_names(pattern), _names(path))
 
 
 def path_or_parent_fits(pattern: str, path: str) -> bool:
-    """Return whether a path or a folder above it fits a pattern, whatever the case of letters.
+    """Return whether a path, or a folder above it, matches a pattern, ignoring case.
 
-    For rules that forbid: whoever forbids a folder means what lies in it, and many file systems do not
-    tell `.ENV` from `.env`, nor two spellings of one accented letter.
+    For rules that forbid: a forbidden folder includes its contents, and many file systems do not
+    distinguish `.ENV` from `.env`, or two Unicode encodings of one accented letter.
     """
     wanted, names = _names(alike(pattern)), _names(alike(path))
     return any(_names_fit(wanted, names[:end]) for end in range(len(names), 0, -1)) or (
@@ -72,12 +79,16 @@ def path_or_parent_fits(pattern: str, path: str) -> bool:
 
 
 def path_covers(wide: str, narrow: str) -> bool:
-    """Return whether each path that fits `narrow` fits `wide`; a no may be wrong, a yes is not."""
+    """Return whether every path that matches `narrow` matches `wide`. False may be wrong, True is
+    not.
+    """
     return _names_fit(_names(wide), [_as_text(name) for name in _names(narrow)])
 
 
 def alike(text: str) -> str:
-    """Return a text so that spellings which a file system may take for one are one."""
+    """Return a text in a form that is equal for all spellings that a file system may treat as
+    identical.
+    """
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
@@ -86,7 +97,7 @@ def _as_text(name: str) -> str:
 
 
 def _over_stars(pattern: str, states: set[int]) -> set[int]:
-    """Add the places that are reached by letting a star stand for nothing."""
+    """Add the states that are reachable if a star matches the empty string."""
     for at in sorted(states):
         while pattern[at : at + 1] == "*":
             at += 1
@@ -125,7 +136,7 @@ def _over_deep(pattern: Sequence[str], states: set[int]) -> set[int]:
 
 
 def _name_fits(pattern: str, name: str) -> bool:
-    """Compare one name: the last star gives way whenever what follows does not fit."""
+    """Match one name, backtracking to the last star on each mismatch."""
     at = star = tried = 0
     starred = False
     for_pattern = 0

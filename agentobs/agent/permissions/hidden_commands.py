@@ -1,7 +1,8 @@
-"""Unseen commands: those that stand in no word of a command, but come through its input or its variables.
+"""Detect commands that run although no word names them, because they come from input or variables.
 
-`printf 'rm x' | sh` runs `rm`, and no reader of words can tell it. So what takes commands that way is in doubt.
-An interpreter of a language is not: what a program does is not known from its words either.
+`printf 'rm x' | sh` runs `rm`, which a parser of words cannot see. A program that reads shell
+commands in this way is therefore in doubt. An interpreter of another language is not: its program
+is not known from its words either.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from agentobs.agent.permissions.interpreters import (
 )
 
 WORDS_MAX = 64
-"""In so many words of a command a further one is looked for. Our choice."""
+"""How many words of a command are searched for a further command. Our choice."""
 
 _OPERANDS = {"cgexec": 0, "chroot": 1, "docker": 1, "envdir": 1, "envuidgid": 1, "faketime": 1, "flock": 1,
              "kubectl": 1, "mosh": 1, "podman": 1, "rsh": 1, "s6-envdir": 1, "s6-setuidgid": 1, "setlock": 1,
              "setuidgid": 1, "ssh": 1, "taskset": 1}  # fmt: skip
-"""How many words stand between a wrapper's options and the command that it runs."""
+"""How many operands stand between a wrapper's options and the command that it runs."""
 
 _OPEN_SHELLS = frozenset(
     {"chroot", "fakechroot", "fakeroot", "firejail", "nsenter", "proot", "rsh", "ssh", "unshare"}
 )
-"""They start a shell where no command is named."""
+"""Programs that start a shell if no command is named."""
 
 _EXECUTING = re.compile(r"-(?:exec|ok)(?:dir)?\Z|-[xX]\Z|--exec(?:-batch)?\Z")
 _AMOUNT = re.compile(r"0x[0-9a-fA-F]+\Z|[0-9.,]+[a-zA-Z%]?\Z")
@@ -41,7 +42,7 @@ _CODE = re.compile(r"-[A-Za-z]*c|--?[cC]ommand\b")
 
 _LATER = {"bind": "-x", "compgen": "-[CF]", "complete": "-[CF]", "enable": "-f", "hash": "-p", "mapfile": "-C",
           "readarray": "-C"}  # fmt: skip
-"""Commands of a shell that, with an option, run something that is named otherwise, or later."""
+"""Shell builtins that, with an option, run something later or under another name."""
 
 _LOADED = re.compile(r"(?:BASH_ENV|BASH_FUNC_\w*|PROMPT_COMMAND|ZDOTDIR|LD_PRELOAD|LD_AUDIT|DYLD_INSERT_LIBRARIES)"
                      r"(?:\[[^\]]*\])?\+?=.")  # fmt: skip
@@ -55,10 +56,11 @@ _COMMAND_VARIABLE = re.compile(
 
 
 def unseen(words: Sequence[str]) -> str | None:
-    """Return why a command may run others that none of its words tell; None where nothing says so.
+    """Return why a command may run others that its words do not name; None if there is no sign of
+    it.
 
     Args:
-        words: its words without quotes, with the variables that are set before it.
+        words: its unquoted words, including the variables that are set before it.
     """
     looked: set[int] = set()
     waiting = [0]
@@ -85,7 +87,9 @@ def unseen(words: Sequence[str]) -> str | None:
 
 
 def commands_in_variable(word: str) -> str:
-    """Return the commands that a word such as `PAGER=less -R` hands to a program; empty where it sets none."""
+    """Return the commands that a word such as `PAGER=less -R` passes to a program; empty if it sets
+    none.
+    """
     found = _COMMAND_VARIABLE.match(word)
     return word[found.end() :] if found else ""
 
@@ -93,12 +97,14 @@ def commands_in_variable(word: str) -> str:
 def _is_loaded(word: str, rest: Sequence[str]) -> bool:
     if _LOADED.match(word) or _PROMPT.match(word):
         return True
-    # `ENV` is read by shells alone, and is a common name for other things.
+    # Only shells read `ENV`, and the name is common for other purposes.
     return word.startswith("ENV=") and any(program(each) in SHELLS for each in rest)
 
 
 def _heads(name: str, words: Sequence[str]) -> Iterator[int]:
-    """Give where, in the words behind a program, the command begins that it runs, as far as one can tell."""
+    """Yield the possible start indexes of the command that a program runs, within the words after
+    the program.
+    """
     start = runs_from(name, words)
     if start is None or name in SHELLS or name in LANGUAGES:
         return
@@ -127,7 +133,7 @@ def _may_take_value(option: str) -> bool:
 
 
 def _reads(name: str, words: Sequence[str]) -> bool:
-    """Return whether a program takes commands from its input."""
+    """Return whether a program reads commands from its input."""
     if name in SHELLS:
         return _shell_reads(words)
     if name in (".", "source"):
@@ -150,12 +156,12 @@ def _reads(name: str, words: Sequence[str]) -> bool:
 
 
 def _plain_heads(name: str, words: Sequence[str]) -> list[int]:
-    """Return where a command or an operand stands for sure, and not perhaps the value of an option."""
+    """Return the indexes that are certainly a command or an operand, not the value of an option."""
     return [at for at in _heads(name, words) if not at or not _may_take_value(words[at - 1])]
 
 
 def _shell_reads(words: Sequence[str]) -> bool:
-    """Return whether a shell is given neither code nor a script."""
+    """Return whether a shell gets neither code nor a script."""
     at = 0
     while at < len(words) and words[at].startswith(("-", "+")):
         word = words[at]
@@ -171,7 +177,7 @@ def _shell_reads(words: Sequence[str]) -> bool:
 
 
 def _feeds(name: str, words: Sequence[str]) -> bool:
-    """Return whether `xargs` or `parallel` gives what it reads to something that runs it."""
+    """Return whether `xargs` or `parallel` passes its input to a program that executes it."""
     heads = list(_heads(name, words))
     if not heads:
         return name == "parallel"

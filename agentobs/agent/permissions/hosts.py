@@ -1,7 +1,8 @@
-"""Hosts and URLs: which host is meant, however it is written.
+"""Match hosts and URLs, whatever their spelling.
 
-One host has many spellings: capitals, a dot at the end, international letters, an address as one number.
-Programs read some of them differently, so a host stands here for every reading that one may give it.
+One host has many spellings: capitals, a trailing dot, international letters, an address as one
+number. Programs interpret some of them differently, so a host is represented by the set of all its
+possible interpretations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from agentobs.agent.permissions.globs import fits
 Match = Literal["yes", "no", "doubt"]
 
 LENGTH_MAX = 8192
-"""Longer hosts and URLs are not read, in characters. Our choice."""
+"""Longer hosts and URLs are not parsed, in characters. Our choice."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\<>^|`{}\"']")
@@ -30,7 +31,9 @@ _NAME_IN_TEXT = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\s'\"<>|;&()`,=@/\[\]{}$!#?*\\
 
 @functools.lru_cache(maxsize=1024)
 def readings(host: str) -> frozenset[str]:
-    """Return every name and address that a host, or a URL's host, may be taken for; none if it is no host."""
+    """Return every name and address that a host, or the host of a URL, can be interpreted as; empty
+    if invalid.
+    """
     found: set[str] = set()
     for bare in _bare(host):
         if ":" in bare:
@@ -42,21 +45,22 @@ def readings(host: str) -> frozenset[str]:
 
 
 def host_may_fit(pattern: str, host: str) -> bool:
-    """Return whether a host may be meant by a pattern: a name, `*.` and a name, an address, a network, `*`.
+    """Return whether any interpretation of a host matches: a name, `*.` and a name, an address, a
+    network, or `*`.
 
-    `*.example.com` means each name below `example.com`, and not that name itself.
+    `*.example.com` matches every name below `example.com`, but not `example.com` itself.
     """
     return any(_fits(pattern, each) for each in readings(host))
 
 
 def host_fits(pattern: str, host: str) -> bool:
-    """Return whether a host is meant by a pattern, whoever reads it."""
+    """Return whether every interpretation of a host matches a pattern."""
     found = readings(host)
     return bool(found) and all(_fits(pattern, each) for each in found)
 
 
 def is_host_pattern(pattern: str) -> bool:
-    """Return whether a pattern names hosts at all."""
+    """Return whether a pattern is valid for hosts."""
     if pattern == "*" or _network(pattern) is not None:
         return True
     if "/" in pattern and "://" not in pattern:
@@ -65,7 +69,7 @@ def is_host_pattern(pattern: str) -> bool:
 
 
 def blocked_host(hosts: Iterable[str], blocked: Sequence[str]) -> str | None:
-    """Return the first host that is blocked; one that cannot be read is, as soon as anything is."""
+    """Return the first blocked host. If any host is blocked, so is one that cannot be parsed."""
     if not blocked:
         return None
     for host in hosts:
@@ -75,7 +79,9 @@ def blocked_host(hosts: Iterable[str], blocked: Sequence[str]) -> str | None:
 
 
 def blocked_in_text(text: str, blocked: Sequence[str]) -> str | None:
-    """Return a blocked host that is written in a text, such as a command. A text can hide one from this."""
+    """Return a blocked host that occurs in a text, such as a command. A text can hide a host from
+    this search.
+    """
     if not blocked:
         return None
     named = [pattern for pattern in blocked if pattern != "*"]
@@ -85,15 +91,15 @@ def blocked_in_text(text: str, blocked: Sequence[str]) -> str | None:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text starts as a URL does."""
+    """Return whether a text starts with a URL scheme."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
 
 
 def url_fits(pattern: str, url: str) -> Match:
-    """Return whether a URL fits a pattern such as `https://*.example.com/docs/*`.
+    """Return whether a URL matches a pattern such as `https://*.example.com/docs/*`.
 
-    Scheme, host and port are compared as such; `*` stands for any letters of the path and the query. A URL
-    that programs read differently is in doubt wherever it might fit.
+    Scheme, host and port are compared separately; `*` matches any characters of the path and the
+    query. If programs interpret the URL differently, a possible match is in doubt.
     """
     scheme, _, rest = pattern.partition("://")
     place, slash, path = rest.partition("/")
@@ -117,7 +123,9 @@ _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 
 
 def _is_odd(parts: SplitResult) -> bool:
-    """Return whether programs may read a URL differently: a person before the host, a path that climbs."""
+    """Return whether programs may interpret a URL differently: user info before the host, or a path
+    with `..`.
+    """
     path = parts.path
     for _ in range(3):
         path = unquote(path)
@@ -147,7 +155,9 @@ def _without_port(place: str) -> tuple[str, str]:
 
 
 def _bare(host: str) -> list[str]:
-    """Return a host without scheme, person, port, path and brackets; two where programs find different ones."""
+    """Return a host without scheme, user info, port, path and brackets; two if programs find
+    different ones.
+    """
     if not host or len(host) > LENGTH_MAX or _FORBIDDEN.search(host):
         return []
     if scheme := _SCHEME.match(host):
@@ -171,7 +181,7 @@ def _without_brackets(host: str) -> str | None:
 
 
 def _names(host: str) -> set[str]:
-    """Return the ASCII forms of a name."""
+    """Return the ASCII forms of a host name."""
     folded = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower().rstrip(".")
     found: set[str] = set()
     if re.search(r"[/?#@:%\\\s]", folded):
@@ -188,7 +198,9 @@ def _names(host: str) -> set[str]:
 
 
 def _punycode(host: str) -> str:
-    """Return a name's letters as they are, as newer programs do (`ß` stays)."""
+    """Return a host name in Punycode with its letters unchanged, as newer programs encode it (`ß`
+    stays).
+    """
     labels = host.replace("\u00ad", "").replace("\u200b", "").split(".")
     return ".".join(
         label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")
@@ -197,12 +209,14 @@ def _punycode(host: str) -> str:
 
 
 def _idna_2003(host: str) -> str:
-    """Return a name as older programs write it (`ß` becomes `ss`)."""
+    """Return a host name as older programs encode it (`ß` becomes `ss`)."""
     return host.encode("idna").decode("ascii").lower()
 
 
 def _address_4(name: str) -> set[str]:
-    """Return the addresses that a name of numbers means: up to four, decimal, octal or hexadecimal."""
+    """Return the addresses that a numeric name can mean: up to four numbers, decimal, octal or
+    hexadecimal.
+    """
     numbers = name.split(".")
     if len(numbers) > 4:
         return set()

@@ -1,6 +1,6 @@
-"""Interpreters: commands that run whatever they are told, and allow rules that are as wide as a shell.
+"""Commands that execute their arguments, and allow rules that therefore permit any program.
 
-`shell(python *)` reads like a small permission and is none: it allows every program that can be written.
+`shell(python *)` looks like a narrow permission, but it allows every program that can be written.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LANGUAGES = frozenset(
      "ocaml", "osascript", "perl", "php", "pypy", "python", "pythonw", "racket", "r", "rscript", "ruby",
      "scala", "swift", "tclsh", "tsx", "ts-node", "vi", "vim", "nvim", "ex"}
 )  # fmt: skip
-"""They run a program that stands in their arguments or comes through their input."""
+"""They run a program from their arguments or their input."""
 
 EVALUATORS = frozenset({".", "alias", "at", "batch", "crontab", "eval", "source", "trap"})
-"""They run their arguments, or a file, as commands of a shell."""
+"""They run their arguments, or a file, as shell commands."""
 
 WRAPPERS = frozenset(
     {"arch", "authbind", "builtin", "busybox", "bwrap", "caffeinate", "capsh", "catchsegv", "cgexec", "choom",
@@ -37,16 +37,16 @@ WRAPPERS = frozenset(
      "trickle", "ts", "tsocks", "unbuffer", "unshare", "valgrind", "watch", "watchexec", "with-contenv", "xargs",
      "xvfb-run"}
 )  # fmt: skip
-"""They run the command that stands in their arguments."""
+"""They run the command in their arguments."""
 
 PACKAGERUNNERS = frozenset({"bunx", "npx", "pnpx", "uvx"})
-"""They fetch a package and run it."""
+"""They download a package and run it."""
 
 REMOTE = frozenset({"mosh", "rsh", "ssh", "telnet"})
-"""They run commands elsewhere."""
+"""They run commands on another machine."""
 
 SEARCHERS = frozenset({"fd", "find", "rg"})
-"""They can run a command for each thing found, where an option says so."""
+"""They can run a command for each match, if an option asks for it."""
 
 SUBCOMMANDS = frozenset(
     {("bundle", "exec"), ("conda", "run"), ("docker", "exec"), ("docker", "run"), ("go", "run"),
@@ -56,26 +56,29 @@ SUBCOMMANDS = frozenset(
      ("podman", "run"), ("poetry", "run"), ("rye", "run"), ("uv", "run"), ("uv", "tool"),
      ("yarn", "dlx"), ("yarn", "exec")}
 )  # fmt: skip
-"""Commands of which one part runs whatever follows."""
+"""Commands with one subcommand that runs its arguments."""
 
 _SUBCOMMAND_HEADS = frozenset(head for head, _ in SUBCOMMANDS)
 _INTERPRETERS = SHELLS | LANGUAGES | EVALUATORS | REMOTE
 RUNNERS = _INTERPRETERS | WRAPPERS | PACKAGERUNNERS | SEARCHERS | _SUBCOMMAND_HEADS
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
-"""The start of a word that sets a variable, where it stands before a command."""
+"""The start of a word that sets a variable before a command."""
 
 _CODE = re.compile(r"-[A-Za-z]*[ceEprs]|--(?:command|eval|exec|print|run|init-command)\b|-\Z|--?i")
-"""An option after which code follows, or with which code comes through the input. Some options that only
-look so are counted, too."""
+"""An option that is followed by code, or that makes the program read code from its input. Also
+matches some options that only look similar.
+"""
 
 
 _LOADER = re.compile(r"ld(?:-[a-z][\w-]*)?(?:-[\d.]+)?\.so[\d.]*\Z")
-"""The loader of programs, such as `ld-linux-x86-64.so.2`, which runs the one that it is given."""
+"""The dynamic loader, such as `ld-linux-x86-64.so.2`, which runs the program that it is given."""
 
 
 def program(word: str) -> str:
-    """Return the bare name of a command: without folder, version and capitals (`python` of `/bin/python3.11`)."""
+    """Return a command's bare name: no folder, version or capitals (`/bin/python3.11` becomes
+    `python`).
+    """
     name = PurePosixPath(word).name.lower().removesuffix(".exe")
     if _LOADER.match(name):
         return "ld.so"
@@ -83,7 +86,9 @@ def program(word: str) -> str:
 
 
 def runs_from(name: str, words: Sequence[str]) -> int | None:
-    """Return from which of its words on a command, by its bare name, may run others; None where it does not."""
+    """Return the index of the first word that may be a command run by `name`; None if it runs no
+    others.
+    """
     if name not in _SUBCOMMAND_HEADS:
         return 0 if name in RUNNERS else None
     parts = (at + 1 for at, word in enumerate(words) if (name, word) in SUBCOMMANDS)
@@ -91,7 +96,7 @@ def runs_from(name: str, words: Sequence[str]) -> int | None:
 
 
 def is_wide(pattern: str | None) -> bool:
-    """Return whether an allow rule with this pattern lets a shell tool run any program at all."""
+    """Return whether an allow rule with this pattern lets a shell tool run any program."""
     if pattern is None:
         return True
     if pattern.startswith("="):
@@ -132,7 +137,9 @@ def _may_name_a_runner(head: str) -> bool:
 
 
 def _wide_behind(words: list[str]) -> bool:
-    """Return whether what a wrapper runs is left open: options, numbers and durations are passed over."""
+    """Return whether the command that a wrapper runs is left open; skips options, numbers and
+    durations.
+    """
     for at, word in enumerate(words):
         if re.match(r"-|\d", word) and "*" not in word:
             continue
@@ -143,7 +150,7 @@ def _wide_behind(words: list[str]) -> bool:
 
 
 def _open_program(words: list[str]) -> bool:
-    """Return whether the program of an interpreter is left open."""
+    """Return whether the program that an interpreter runs is left open."""
     for at, word in enumerate(words):
         if word == "-m":
             return at + 1 == len(words) or "*" in words[at + 1]

@@ -1,6 +1,7 @@
-"""Modes: what happens to calls that no rule speaks of.
+"""Permission modes: the default for calls that match no rule.
 
-`docs/permissions.md` holds the whole table of modes, tool classes and rules; a test compares it cell by cell.
+`docs/permissions.md` has the full table of modes, tool classes and rules; a test compares every
+cell.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from typing import Literal, get_args
 from agentobs.agent.permissions.rules import Behaviour, Call, ToolClass
 
 Mode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
-"""Ask before anything changes; let edits within the roots run; only read, to make a plan; ask nobody, and
-deny what would be asked; run everything that no rule and no safety check holds back."""
+"""In order: request approval before anything changes; allow edits within the roots; only read, to
+make a plan; deny instead of requesting approval; allow everything that no rule and no safety check
+denies.
+"""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 PERMISSIVE: frozenset[Mode] = frozenset(("acceptEdits", "bypassPermissions"))
-"""Modes in which changes run unasked. A file that was edited unasked must not run unasked, too: allow rules
-that are as wide as an interpreter do not hold here."""
+"""Modes in which changes run without approval. Because a file edited without approval must not then
+run without approval, allow rules as wide as an interpreter are ignored in these modes.
+"""
 
 _UNRULED: dict[Mode, dict[ToolClass, Behaviour]] = {
     "default": {"read": "allow", "edit": "ask", "write": "ask", "shell": "ask"},
@@ -29,18 +33,19 @@ _UNRULED: dict[Mode, dict[ToolClass, Behaviour]] = {
 
 
 def unruled(call: Call, mode: Mode) -> Behaviour:
-    """Return what a mode does with a call where no rule matches."""
+    """Return a mode's default for a call that matches no rule."""
     if changes_nothing(call, mode):
         return "allow"
     if mode == "acceptEdits" and call.tool_class == "edit" and not call.paths:
-        return "ask"  # nobody knows whether it stays within the roots
+        return "ask"  # it is unknown whether the edit stays within the roots
     return _UNRULED[mode][call.tool_class]
 
 
 def changes_nothing(call: Call, mode: Mode) -> bool:
-    """Return whether a call counts as reading: it reads, or its author says that it needs no permission.
+    """Return whether a call counts as reading: it only reads, or its tool declares that it needs no
+    permission.
 
-    Planning takes the author's word only for what can be brought back.
+    Plan mode accepts that declaration only for changes that can be undone.
     """
     if call.tool_class == "read":
         return True

@@ -1,4 +1,4 @@
-"""Permissions: the mode, the rules and the blocked hosts of one session, as one frozen value."""
+"""The mode, the rules and the blocked hosts of one session, as one frozen value."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ _RANK: dict[Behaviour, int] = {"deny": 0, "ask": 1, "allow": 2}
 
 @dataclass(frozen=True, slots=True)
 class Shadowed:
-    """A rule that can never matter, because another one always comes before it."""
+    """A rule that never has an effect, because another rule always takes precedence."""
 
     rule: Rule
     by: Rule
     sentence: str
-    """What a person should know about it."""
+    """An explanation for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a session may do."""
+    """The permissions of a session."""
 
     mode: Mode = "default"
     rules: tuple[Rule, ...] = ()
-    """Rules of every source; their order means nothing."""
+    """Rules from all sources; their order has no meaning."""
     blocked_hosts: tuple[str, ...] = ()
-    """Hosts that nothing may speak to, whatever mode and rules say: names, `*.` and a name (what lies below
-    it), addresses, networks such as `10.0.0.0/8`, or `*`."""
+    """Hosts that no call may contact, whatever mode and rules say: names, `*.` and a name (its
+    subdomains), addresses, networks such as `10.0.0.0/8`, or `*`.
+    """
     bypass_confirmed: bool = False
-    """Whether a person has confirmed at the start that the mode `bypassPermissions` is meant."""
+    """Whether a person has confirmed at the start that the mode `bypassPermissions` is intended."""
     shell_tools: tuple[str, ...] = ("bash", "shell")
-    """Names of the tools that run commands, for telling about rules. For deciding, the call's class counts."""
+    """Names of the tools that run commands. Used for reports about rules; decisions use the call's
+    class.
+    """
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together.
+        """Validate the fields.
 
         Raises:
-            UsageError: an unknown mode, an unconfirmed bypass, something that is no rule or no host.
+            UsageError: an unknown mode, an unconfirmed bypass, an invalid rule or an invalid host.
         """
         if self.mode not in MODES:
             raise UsageError(
@@ -72,7 +75,7 @@ class Permissions:
 
     @property
     def stripped(self) -> tuple[Rule, ...]:
-        """Allow rules that do not hold in this mode, because they let a shell run any program."""
+        """Allow rules that are ignored in this mode, because they let a shell run any program."""
         about_shells = (
             rule
             for rule in order(self.rules)
@@ -81,10 +84,10 @@ class Permissions:
         return tuple(rule for rule in about_shells if is_stripped(rule, self.mode))
 
     def shadowed(self) -> list[Shadowed]:
-        """Return the rules that can never matter, each with the rule that comes before it.
+        """Return the rules that never have an effect, each with the rule that takes precedence.
 
-        Between equal ones, the one of the stronger source stays. A rule that is missing here may still be
-        useless; one that is listed is.
+        Of equal rules, the one with the stronger source is kept. The list may be incomplete: a
+        missing rule may still be useless, but a listed rule always is.
         """
         ranked = sorted(
             order(list(dict.fromkeys(self.rules))), key=lambda rule: _RANK[rule.behaviour]
@@ -97,10 +100,11 @@ class Permissions:
         return found
 
     def unknown(self, tools: Collection[str]) -> list[str]:
-        """Return a sentence for each rule that is about no tool: a deny rule with a slip in it forbids nothing.
+        """Return a sentence for each rule that matches no tool: a deny rule with a typo forbids
+        nothing.
 
         Args:
-            tools: the names of the tools that there are, older ones included.
+            tools: the names of all tools, including their aliases.
         """
         return [
             _about_nothing(rule, tools)
@@ -109,9 +113,9 @@ class Permissions:
         ]
 
     def _hides(self, other: Rule, rule: Rule, before: Sequence[Rule]) -> bool:
-        """Return whether a rule leaves nothing for another one: a stricter rule, or one that says the same.
+        """Return whether a stricter or an equivalent rule makes another rule useless.
 
-        Of two rules that say the same of the same calls, the first stays.
+        Of two equivalent rules, the first is kept.
         """
         if other == rule or _RANK[other.behaviour] > _RANK[rule.behaviour]:
             return False
@@ -133,9 +137,9 @@ class Permissions:
 
 
 def speaks_of(rule: Rule, name: str) -> bool:
-    """Return whether a rule is about the tool of a name.
+    """Return whether a rule applies to the tool of a name.
 
-    To allow, a rule must write the name as it is. A rule that forbids holds in other capitals, too.
+    Rules that allow match the name exactly. Rules that forbid ignore case.
     """
     if rule.behaviour == "allow":
         return fits(rule.tool, name)
@@ -143,7 +147,7 @@ def speaks_of(rule: Rule, name: str) -> bool:
 
 
 def is_stripped(rule: Rule, mode: Mode) -> bool:
-    """Return whether an allow rule, taken as one about a shell, does not hold in a mode."""
+    """Return whether an allow rule for a shell tool is ignored in a mode."""
     return rule.behaviour == "allow" and mode in PERMISSIVE and is_wide(rule.pattern)
 
 

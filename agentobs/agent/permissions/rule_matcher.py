@@ -1,15 +1,15 @@
-"""Matching: whether a rule means a call.
+"""Match rules against calls.
 
-A pattern is compared with what the call is about:
-
-- a command: word by word, each command of a compound one alone; `git *` means `git` with any arguments;
-- `host:` and a name: the hosts that the call speaks to;
+A pattern is compared with the target of the call:
+- a command: word by word, each command of a compound one separately; `git *` matches `git` with any
+  arguments;
+- `host:` and a name: the hosts that the call contacts;
 - a pattern with `://`: the URL;
-- paths: the resolved ones, relative to the root, never the text that the model wrote;
-- anything else: the call's subject, `*` standing for any letters.
+- paths: the resolved paths, relative to the root, never the text that the model wrote;
+- anything else: the call's subject, in which `*` matches any characters.
 
-What forbids and what allows are different questions. A rule forbids as soon as any part of the call fits;
-rules allow only when every part fits one of them, and nothing is in doubt.
+Forbidding and allowing are asymmetric. A rule forbids a call if any part of it matches. Rules allow
+a call only if every part matches one of them and nothing is in doubt.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from agentobs.agent.permissions.rules import WHOLE, Call, Rule, exact, exact_sub
 from agentobs.agent.permissions.shell import Reading, read_command
 
 _EMPTY = re.compile(f"^{HOLE}+(?: |$)| {HOLE}+(?= |$)")
-"""A word of nothing but unknown values, with a blank beside it."""
+"""A word of only unknown values, with one adjacent blank."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """A call, with what is read off it once for all rules."""
+class CallView:
+    """A call, with everything that rules compare, derived once for all rules."""
 
     call: Call
     reading: Reading | None
-    """The commands of a shell's call."""
+    """The commands of a shell call."""
     written: tuple[str, ...] = ()
-    """Every form of every command as it is written, the whole text among them."""
+    """Every form of every command as written, and the whole text."""
     known: tuple[str, ...] = ()
-    """The same with holes, each of which takes the blank beside it where a word may be nothing."""
+    """The same with holes. A hole includes the adjacent blank if the word may be empty."""
 
     @classmethod
-    def of(cls, call: Call) -> Sight:
-        """Look at a call."""
+    def of(cls, call: Call) -> CallView:
+        """Return the view of a call that rules are matched against."""
         if call.tool_class != "shell" or call.subject is None:
             return cls(call, None)
         reading = read_command(call.subject)
@@ -62,24 +62,24 @@ class Sight:
 
     @property
     def doubt(self) -> str | None:
-        """Why no rule with a pattern can allow the call, where none can."""
+        """Why no rule with a pattern can allow the call; None if one can."""
         return None if self.reading is None else self.reading.doubt
 
 
 def names(rule: Rule, call: Call) -> bool:
-    """Return whether a rule is about the call's tool, under its name or an older one."""
+    """Return whether a rule applies to the call's tool, by its name or an alias."""
     return any(speaks_of(rule, name) for name in (call.tool, *call.aliases))
 
 
-def forbids(rule: Rule, sight: Sight) -> Match:
-    """Return whether a rule that denies or asks means a call; `doubt` where it may."""
+def forbids(rule: Rule, sight: CallView) -> Match:
+    """Return whether a deny or ask rule matches a call; `doubt` if it may."""
     call, pattern = sight.call, rule.pattern
     if not names(rule, call):
         return "no"
     if pattern is None or rule.is_bare:
         return "yes"
     if rule.is_exact:
-        return _said(pattern[1:] in (call.subject, exact(call)))
+        return _match_if(pattern[1:] in (call.subject, exact(call)))
     if sight.reading is not None:
         return _command_forbidden(pattern, sight, sight.reading)
     if pattern.startswith("host:"):
@@ -87,14 +87,16 @@ def forbids(rule: Rule, sight: Sight) -> Match:
     if "://" in pattern and call.subject is not None:
         return _url_forbidden(pattern, call.subject)
     if call.paths:
-        return _said(any(path_or_parent_fits(pattern, path.path) for path in call.paths))
+        return _match_if(any(path_or_parent_fits(pattern, path.path) for path in call.paths))
     if call.subject is None:
         return "doubt"
-    return _said(fits(alike(pattern), alike(call.subject)))
+    return _match_if(fits(alike(pattern), alike(call.subject)))
 
 
-def allowing(rules: Sequence[Rule], sight: Sight) -> tuple[Rule, ...]:
-    """Return rules that together allow the whole call, the first that fits for each part; none if none do."""
+def allowing(rules: Sequence[Rule], sight: CallView) -> tuple[Rule, ...]:
+    """Return the rules that together allow the whole call, the first match for each part; empty if
+    they do not.
+    """
     about = [rule for rule in rules if names(rule, sight.call)]
     for rule in about:
         if rule.is_bare or _is_that_call(rule, sight.call):
@@ -140,16 +142,17 @@ def _is_that_call(rule: Rule, call: Call) -> bool:
 
 
 def _command_allowed(pattern: str, known: str) -> bool:
-    # A star in quotes means a star. Taking the quotes away would make the rule wider than it was written.
+    # A star in quotes is a literal star. Removing the quotes would make the rule wider than it was
+    # written.
     plain = pattern if "*" in pattern else _unquoted(pattern, GAP)
-    without = _EMPTY.sub("", known)  # a value may be nothing, and its word is gone then
+    without = _EMPTY.sub("", known)  # a value may be empty, and then its word is absent
     return any(
         fits(each, known) and any(fits(other, without) for other in _spellings(plain))
         for each in _spellings(plain)
     )
 
 
-def _command_forbidden(pattern: str, sight: Sight, reading: Reading) -> Match:
+def _command_forbidden(pattern: str, sight: CallView, reading: Reading) -> Match:
     wanted = {*_spellings(_unquoted(pattern, " ")), *_spellings(pattern)}
     if any(fits(each, text) for each in wanted for text in sight.written):
         return "yes"
@@ -159,12 +162,14 @@ def _command_forbidden(pattern: str, sight: Sight, reading: Reading) -> Match:
 
 
 def _spellings(pattern: str) -> tuple[str, ...]:
-    """`git *` means `git` alone, too."""
+    """Return the spellings of a pattern, because `git *` also matches `git` alone."""
     return (pattern, pattern[:-2]) if pattern.endswith(" *") and pattern[:-2] else (pattern,)
 
 
 def _unquoted(pattern: str, blank: str) -> str:
-    """Return a pattern's words as a command's words are compared: without quotes, one blank between them."""
+    """Return the words of a pattern normalized like those of a command: unquoted, separated by one
+    blank.
+    """
     if not re.search(r"[\\'\"]", pattern):
         return " ".join(pattern.split())
     try:
@@ -186,5 +191,5 @@ def _url_forbidden(pattern: str, url: str) -> Match:
     return url_fits(pattern, url)
 
 
-def _said(matches: bool) -> Match:
+def _match_if(matches: bool) -> Match:
     return "yes" if matches else "no"

@@ -1,7 +1,7 @@
-"""Settings: the rules of one source, read from a mapping or a JSON file.
+"""Read the permission rules of one source from a mapping or a JSON file.
 
-The form is `{"allow": ["shell(git *)"], "ask": [...], "deny": [...]}`. Nothing is passed over in silence: a rule
-with a slip in it would forbid nothing.
+The format is `{"allow": ["shell(git *)"], "ask": [...], "deny": [...]}`. Nothing is ignored
+silently, because a rule with a typo would forbid nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentobs.agent.permissions.rules import BEHAVIOURS, Rule, Source
 from agentobs.errors import UsageError
 
 BYTES_MAX = 1_000_000
-"""Longer files are refused. Our choice."""
+"""Larger files are refused, in bytes. Our choice."""
 
 _FORM = 'Write {"allow": ["shell(git *)"], "ask": [], "deny": []}, each list of rules as texts'
 
@@ -29,10 +29,11 @@ def from_settings(
     Args:
         settings: the mapping, or the JSON file that holds it.
         source: where the rules come from.
-        where: how an error names the settings; default the file's path, or the source.
+        where: how errors name the settings; defaults to the file's path, or the source.
 
     Raises:
-        UsageError: a rule, a list or the file is not of the form; the text says which and what is expected.
+        UsageError: a rule, a list or the file is malformed; the message says which and what is
+            expected.
     """
     if isinstance(settings, Path):
         where = where or str(settings)
@@ -64,10 +65,11 @@ def _rules(listed: Any, behaviour: Any, source: Source, where: str) -> list[Rule
 
 
 def read_json(path: Path, where: str, form: str) -> Any:
-    """Return the value that a file of settings holds; `form` tells whoever gets an error how to write it.
+    """Return the value in a JSON settings file; `form` describes the expected format in error
+    messages.
 
     Raises:
-        UsageError: it cannot be read, is too long or no JSON, or a name stands twice in it.
+        UsageError: the file is unreadable, too large or invalid JSON, or contains a duplicate key.
     """
     try:
         with path.open("rb") as file:
@@ -87,7 +89,7 @@ def read_json(path: Path, where: str, form: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that stands twice: only one of its lists would hold."""
+    """Refuse duplicate keys, because only one of their lists would have an effect."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,7 +1,7 @@
-"""Rules: what a person, a project or a policy says about calls of a tool, each kept with its source.
+"""Permission rules for tool calls from users, projects or policies, each kept with its source.
 
-A rule is written as `tool` or `tool(pattern)`: `shell(git *)`, `edit(src/**)`, `fetch(host:*.example.com)`.
-What a pattern means depends on the call, see `matching.py`.
+A rule is written as `tool` or `tool(pattern)`: `shell(git *)`, `edit(src/**)`,
+`fetch(host:*.example.com)`. The meaning of a pattern depends on the call; see `rule_matcher.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from agentobs.errors import UsageError
 from agentobs.records.canonical_json import canonical, digest
 
 ToolClass = Literal["read", "edit", "write", "shell"]
-"""What a tool does to the outside: reads it, edits files, changes something else, runs commands."""
+"""The effect of a tool on the outside: it reads, edits files, changes something else, or runs
+commands.
+"""
 
 Source = Literal["policy", "project", "local", "user", "command_line", "session"]
-"""Who wrote a rule: the organisation, the project's file, this checkout's own file, the person's file,
-the options of this start, a person who answered while it ran."""
+"""The author of a rule: the organization, the project's file, the checkout's local file, the user's
+file, the command-line options, or a person who answered during the run.
+"""
 
 Behaviour = Literal["allow", "deny", "ask"]
 
@@ -30,30 +33,32 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 BEHAVIOURS: tuple[Behaviour, ...] = get_args(Behaviour)
 
 EXACT = "="
-"""A pattern that starts so is compared letter by letter; no character of it means another."""
+"""Prefix of a pattern that is compared literally, without special characters."""
 
 WHOLE = "={"
-"""An exact pattern that starts so stands for one whole call (see `exact`); any other for one subject."""
+"""Prefix of an exact pattern that identifies one whole call (see `exact`); other exact patterns
+match a subject.
+"""
 
 _TOOL = re.compile(r"[A-Za-z0-9_.*-]{1,128}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What shall happen to the calls that it matches."""
+    """The decision for the calls that it matches."""
 
     behaviour: Behaviour
     tool: str
-    """The tool's name; a `*` in it stands for any letters."""
+    """The tool's name, in which `*` matches any characters."""
     pattern: str | None
-    """Which calls of the tool; None means every one."""
+    """Which calls of the tool match; None matches every call."""
     source: Source
 
     def __post_init__(self) -> None:
-        """Refuse what could never be meant.
+        """Validate the fields.
 
         Raises:
-            UsageError: a part is unknown or empty.
+            UsageError: a field is unknown or empty.
         """
         if self.behaviour not in BEHAVIOURS:
             raise _wrong(f"{self.behaviour!r} is no behaviour", f"Use {_listed(BEHAVIOURS)}")
@@ -70,10 +75,10 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str, behaviour: Behaviour, source: Source) -> Rule:
-        """Return the rule that a text such as `shell(git *)` states.
+        """Parse a rule such as `shell(git *)`.
 
         Raises:
-            UsageError: the text has another form.
+            UsageError: the text is malformed.
         """
         if not isinstance(text, str):
             raise _wrong(f"{text!r} is no rule", _FORM)
@@ -87,28 +92,30 @@ class Rule:
         return cls(behaviour, tool, rest[:-1], source)
 
     def __str__(self) -> str:
-        """Return the text that `parse` reads."""
+        """Return the text that `parse` accepts."""
         return self.tool if self.pattern is None else f"{self.tool}({self.pattern})"
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is compared letter by letter: with a call's subject, or with the whole of it."""
+        """Whether the pattern is compared literally with the call's subject or the whole call."""
         return self.pattern is not None and self.pattern.startswith(EXACT)
 
     @property
     def is_bare(self) -> bool:
-        """Whether it stands for every call of its tool."""
+        """Whether it matches every call of its tool."""
         return self.pattern is None or self.pattern in ("*", "**")
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """A path that a call touches, with symbolic links followed (see `agent/paths.py`)."""
+    """A path that a call accesses, with symbolic links resolved (see
+    `execution/path_resolution.py`).
+    """
 
     path: str
-    """Relative to the first root where it lies in it, with `/`; else absolute."""
+    """Relative to the first root that contains it, with `/`; otherwise absolute."""
     inside: bool
-    """Whether it lies in one of the roots."""
+    """Whether it is inside one of the roots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +124,34 @@ class Call:
 
     tool_use_id: str
     tool: str
-    """The tool's name today."""
+    """The tool's current name."""
     tool_class: ToolClass
     subject: str | None = field(default=None, repr=False)
-    """What patterns are compared with: the command, the path, the URL; None where the tool names none."""
+    """The text that patterns are compared with: command, path or URL; None if the tool has none."""
     aliases: tuple[str, ...] = ()
-    """Older names of the tool; rules that were written for them hold."""
+    """Older names of the tool; rules written for them still apply."""
     paths: tuple[ResolvedPath, ...] = field(default=(), repr=False)
-    """Every path that the call touches."""
+    """Every path that the call accesses."""
     hosts: tuple[str, ...] = field(default=(), repr=False)
-    """Every host that the call speaks to, as a host name or as a URL."""
+    """Every host that the call contacts, as a host name or a URL."""
     needs_permission: bool = True
-    """False where the tool's author says that it may run unasked, as a list of things to do."""
+    """False if the tool's author declares that it may run without approval, such as a to-do list."""
     destructive: bool = True
-    """Whether what it changes cannot be brought back; of no meaning for tools that only read."""
+    """Whether its changes cannot be undone; ignored for tools that only read."""
     input: dict[str, Any] = field(default_factory=dict, repr=False)
-    """The tool's input, validated."""
+    """The tool's validated input."""
 
 
 def exact(call: Call) -> str | None:
-    """Return the text that stands for this call and for no other of its tool; None where there is none.
+    """Return a text that identifies this call among all calls of its tool; None if there is none.
 
-    It holds a digest of the whole input, for a person who is asked sees all of it, and what the subject
-    leaves out may be what matters; and where the paths lead and which hosts are meant, so that a link that
-    points elsewhere tomorrow makes another text.
+    It contains a digest of the whole input, because the person who approves sees all of it and the
+    part that is not in the subject may matter. It also contains the resolved paths and hosts, so a
+    link that later points elsewhere produces another text.
     """
     try:
         seen = canonical(json.loads(to_json(call.input, bytes_mode="base64")))
-    except (ValueError, RecursionError):  # a value without a text of its own, or none that ends
+    except (ValueError, RecursionError):  # a value without a canonical text, or a circular one
         return None
     named: dict[str, Any] = {"input": digest(seen.encode("utf-8", "surrogatepass"))}
     if call.paths:
@@ -155,7 +162,7 @@ def exact(call: Call) -> str | None:
 
 
 def exact_subject(call: Call) -> str | None:
-    """Return the subject as an exact rule names it; None where a call is more than its subject says."""
+    """Return the subject as an exact rule names it; None if the subject does not identify the call."""
     subject = call.subject
     if subject is None or call.paths or call.hosts or subject.startswith("{"):
         return None
@@ -163,7 +170,7 @@ def exact_subject(call: Call) -> str | None:
 
 
 def order(rules: Sequence[Rule]) -> list[Rule]:
-    """Return rules in an order that does not depend on the order in which they were given."""
+    """Return rules in an order that is independent of their input order."""
     return sorted(rules, key=lambda rule: (SOURCES.index(rule.source), str(rule), rule.behaviour))
 
 

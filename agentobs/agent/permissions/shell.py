@@ -1,10 +1,11 @@
-"""Shell commands: which commands a text holds, as far as one can know without running it.
+"""Find the commands in a shell text, as far as possible without running it.
 
-A reader of words, quotes, operators and expansions, which says when it is in doubt; it is no parser of any
-one shell. Three ways were weighed. `shlex` forgets what was quoted, so that `echo ";"` looks like two commands.
-`bashlex` (0.18, 2023) is under the GPL and raises for `case` and arithmetic. A grammar with error recovery
-(tree-sitter) answers with a tree where one wants to hear "I do not know". What permissions need is less than a
-parse: every command that might run, and whether that is all of it. Where shells disagree, this doubts.
+This reader handles words, quotes, operators and expansions, and reports when it is in doubt; it
+does not implement the grammar of any one shell. Three alternatives were considered. `shlex`
+discards quoting, so `echo ";"` looks like two commands. `bashlex` (0.18, 2023) is under the GPL and
+raises for `case` and arithmetic. A grammar with error recovery (tree-sitter) returns a tree when
+the right result is "unknown". Permissions need less than a parse: every command that might run, and
+whether the list is complete. If shells disagree, the result is in doubt.
 """
 
 from __future__ import annotations
@@ -18,44 +19,48 @@ from agentobs.agent.permissions.hidden_commands import commands_in_variable, uns
 from agentobs.agent.permissions.interpreters import ASSIGNMENT, SEARCHERS, program, runs_from
 
 LENGTH_MAX = 16_384
-"""Longer commands are not read, in characters. Our choice."""
+"""Longer commands are not parsed, in characters. Our choice."""
 DEPTH_MAX = 8
-"""How deep commands may lie in each other. Our choice."""
+"""Maximum nesting depth of commands. Our choice."""
 HIDDEN_MAX = 64
-"""In so many words after `sudo`, `xargs` and their like a further command is looked for. Our choice."""
+"""How many words after `sudo`, `xargs` and similar are searched for a further command. Our choice."""
 
 
 class Form(NamedTuple):
-    """One way to look at a command."""
+    """One representation of a command."""
 
     written: str
-    """Its words without quotes, joined by blanks; expansions as they are written."""
+    """Its unquoted words, joined by blanks; expansions as written."""
     known: str
-    """The same with a `HOLE` for each value that is not known, a `GAP` for each blank inside a word."""
+    """The same with a `HOLE` for each unknown value, and a `GAP` for each blank inside a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One command of a text: what stands between two operators."""
+    """One command of a text: everything between two operators."""
 
     form: Form
     hidden: tuple[Form, ...]
-    """What it runs or may run beneath: without variables set before it, without folder, behind `sudo`."""
+    """The commands that it runs or may run: without variables set before it, without folder, after
+    `sudo`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a text holds."""
+    """The commands found in a text."""
 
     parts: tuple[Part, ...]
     doubt: str | None
-    """Why it does more than its parts say, or may; None where they say it all. Nothing is allowed in doubt."""
+    """Why it does, or may do, more than its parts show; None if they are complete. Nothing in doubt
+    is allowed.
+    """
     is_guess: bool
-    """Whether commands may have been missed or misread, so that no rule can be said not to match."""
+    """Whether commands may have been missed or misread, so that no rule can be ruled out."""
 
 
 def read_command(text: str) -> Reading:
-    """Return the commands that a text would run, at least those that can be seen."""
+    """Return the commands that a text would run, as far as they are visible."""
     if len(text) > LENGTH_MAX:
         return Reading((), f"it is longer than {LENGTH_MAX} characters", is_guess=True)
     reader = _Reader(text)
@@ -88,7 +93,7 @@ class _Word:
     started: bool = False
     quoted: bool = False
     is_vague: bool = False
-    """From here on its value is not known."""
+    """From here on its value is unknown."""
 
     def add(self, letters: str) -> None:
         self.started = True
@@ -125,7 +130,7 @@ class _Reader:
         self.is_guess = True
 
     def read(self, end: str = "") -> None:
-        """Read commands up to `end` outside quotes, or to the end of the text."""
+        """Read commands up to an unquoted `end`, or to the end of the text."""
         while self.at < len(self.text):
             letter = self.text[self.at]
             if letter == end:
@@ -190,7 +195,7 @@ class _Reader:
         elif self.at and self.text[self.at - 1] not in " \t\n":
             self.guess(
                 "a line is broken within a word"
-            )  # `$` here and `(` on the next line are one `$(`
+            )  # `$` here and `(` on the next line form one `$(`
         self.at += 2
 
     def _single_quotes(self) -> None:
@@ -277,7 +282,7 @@ class _Reader:
             self._nested()
 
     def _nested(self) -> None:
-        """Read on up to the closing bracket, and forget nothing of the word that it stands in."""
+        """Read up to the closing bracket, then restore the word that contains it."""
         self.depth += 1
         if self.depth > DEPTH_MAX:
             self.guess("its commands lie too deep in each other")
@@ -293,7 +298,7 @@ class _Reader:
         self.depth -= 1
 
     def _within(self, text: str) -> None:
-        """Read a text that a command holds as one word."""
+        """Read a text that a command contains as one word."""
         if self.depth >= DEPTH_MAX:
             self.guess("its commands lie too deep in each other")
             return
@@ -312,7 +317,7 @@ class _Reader:
             self._word.hole(sign.group())
             return
         if re.fullmatch("[0-9]+", "".join(self._word.written)) and not self._word.quoted:
-            self._word = _Word()  # the number of what is redirected
+            self._word = _Word()  # the number of the redirected file descriptor
         self._end_word()
         self._redirection = sign.group()
         self.at = sign.end()
@@ -348,7 +353,10 @@ class _Reader:
                 self.doubt(f"it holds the shell's word {own[0].written}")
             own = own[1:]
             if len(words) - len(own) < HIDDEN_MAX:
-                hidden += [own, *_named(own)]  # each step: in quotes, such a word is the command
+                hidden += [
+                    own,
+                    *_named(own),
+                ]  # at each step, because in quotes such a word is the command
             else:
                 self.guess("too many variables are set before a command")
         name = program(own[0].written) if own else ""
@@ -362,7 +370,9 @@ class _Reader:
     def _look_for_unseen(
         self, words: list[Form], own: list[Form], hidden: list[list[Form]]
     ) -> None:
-        """Doubt where commands come from elsewhere; take those that a variable or an alias holds."""
+        """Mark commands from other sources as doubtful; add the commands that a variable or an
+        alias contains.
+        """
         before = [word.written for word in words[: len(words) - len(own)]]
         setting = [word for word in before if ASSIGNMENT.match(word)]
         rest = [word.written for word in own]
@@ -389,7 +399,7 @@ class _Reader:
                 hidden += [[form] for form in self._forms_in(word.written)]
 
     def _forms_in(self, text: str) -> list[Form]:
-        """Return every form of every command in a word that may be run as commands."""
+        """Return every form of every command in a word that may be executed as commands."""
         if self.depth >= DEPTH_MAX:
             self.guess("its commands lie too deep in each other")
             return []
@@ -400,7 +410,7 @@ class _Reader:
 
 
 _ACTS = re.compile(r"-(?:exec|ok|x\b|X\b|delete|fprint|fls)|--(?:exec|pre\b|hostname-bin)")
-"""Options with which `find`, `fd` and `rg` do more than search: run a command, delete, write."""
+"""Options that make `find`, `fd` and `rg` do more than search: run a command, delete, write."""
 
 
 def _form_of(word: _Word) -> Form:
@@ -412,7 +422,7 @@ def _joined(words: list[Form]) -> Form:
 
 
 def _named(words: list[Form]) -> list[list[Form]]:
-    """Return the command by its bare name, where it is written with a folder, a version or capitals."""
+    """Return the command with its bare name, if it is written with a folder, a version or capitals."""
     if not words or HOLE in words[0].known:
         return []
     name = program(words[0].written)

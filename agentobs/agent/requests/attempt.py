@@ -1,6 +1,6 @@
-"""One attempt to ask the model: the request goes out, the answer comes back as deltas and one message.
+"""One attempt of an LLM request, which yields deltas and builds one message.
 
-The answer's own JSON is read, not the SDK's typed view of it, so that nothing it holds is lost.
+It reads the response's raw JSON, not the SDK's typed view, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -30,84 +30,86 @@ from agentobs.records.exchanges import Place, ToolQuestion
 from agentobs.world import Abort
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""The most bytes of one answer; a stream without end is given up here. Our choice: 64 k tokens are far less."""
+"""Maximum bytes of one response; an endless stream is given up here. Our choice: 64 k tokens are far less."""
 
 
 @dataclass(frozen=True, slots=True)
-class ToolAsked:
-    """A tool call is whole, though the answer around it may still be coming."""
+class ToolCallComplete:
+    """A tool call is complete, possibly before its response."""
 
     question: ToolQuestion
 
 
-Step = TextDelta | ThinkingDelta | ToolAsked
+Step = TextDelta | ThinkingDelta | ToolCallComplete
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """What an attempt needs besides the question."""
+class AttemptSetup:
+    """Everything that an attempt needs besides the request."""
 
     client: AsyncAnthropic
-    """It must not retry by itself."""
+    """Its own retries must be disabled."""
     abort: Abort
     point: str
-    """Where the run may be stopped, as `Abort.reached` names it."""
+    """The point at which the run may be stopped, as named by `Abort.reached`."""
     seconds: float | None
-    """How long the whole answer may take; None sets no end."""
+    """Timeout of the complete response; None for no timeout."""
 
 
 async def attempt(
-    asking: Asking, arguments: dict[str, Any], here: Place | None, message: Json
+    setup: AttemptSetup, arguments: dict[str, Any], here: Place | None, message: Json
 ) -> AsyncGenerator[Step, None]:
-    """Ask once; yield the deltas as they arrive and fill the empty `message` with the answer.
+    """Send the request once; yield deltas as they arrive and fill the empty `message` with the
+    response.
 
-    After an error `message` holds what had come.
+    After an error, `message` holds what had arrived.
 
     Raises:
-        APIStatusError: the provider refused, or an error event came in the stream (its status is 200).
-        APIConnectionError: no answer, none in time, or a stream that ended before its end.
-        APIResponseValidationError: an answer that is no message, or has no end.
-        httpx2.RequestError: the connection broke while the answer came.
+        APIStatusError: the provider refused, or an error event arrived in the stream (its status is
+            200).
+        APIConnectionError: no response, a timeout, or a stream that ended early.
+        APIResponseValidationError: the response is not a message, or has no end.
+            httpx2.RequestError: the connection broke during the response.
         Stopped: the run was aborted.
     """
     seen = _Seen()
     try:
-        async with Watch(asking.abort, asking.seconds) as watch:
+        async with Watch(setup.abort, setup.seconds) as watch:
             async with contextlib.aclosing(
-                _answer(asking, arguments, here, message, watch, seen)
+                _answer(setup, arguments, here, message, watch, seen)
             ) as steps:
                 async for step in steps:
                     yield step
     except Interrupted as error:
         if error.cause == "abort":
-            raise Stopped(asking.point, seen.events) from None
-        request = httpx2.Request("POST", str(asking.client.base_url))
+            raise Stopped(setup.point, seen.events) from None
+        request = httpx2.Request("POST", str(setup.client.base_url))
         raise APITimeoutError(request=request) from None
     except PROVIDER_ERRORS:
-        if asking.abort.reached(asking.point, seen.events):
-            raise Stopped(asking.point, seen.events) from None
+        if setup.abort.reached(setup.point, seen.events):
+            raise Stopped(setup.point, seen.events) from None
         raise
 
 
 @dataclass(slots=True)
 class _Seen:
     events: int = 0
-    """Events of the stream that were read."""
+    """Number of stream events read."""
 
 
 async def _answer(
-    asking: Asking,
+    setup: AttemptSetup,
     arguments: dict[str, Any],
     here: Place | None,
     message: Json,
     watch: Watch,
     seen: _Seen,
 ) -> AsyncGenerator[Step, None]:
-    response = await watch.guard(_send(asking.client, arguments, here))
+    response = await watch.guard(_send(setup.client, arguments, here))
 
     def go_on() -> None:
-        if asking.abort.reached(asking.point, seen.events):
-            raise Stopped(asking.point, seen.events)
+        if setup.abort.reached(setup.point, seen.events):
+            raise Stopped(setup.point, seen.events)
 
     async with contextlib.aclosing(response):
         go_on()
@@ -145,15 +147,15 @@ async def _read_stream(
     seen: _Seen,
     go_on: Callable[[], None],
 ) -> AsyncGenerator[Step, None]:
-    """Fold the stream's events into `message`, and yield the deltas and whole tool calls among them.
+    """Fold the stream's events into `message`, and yield the deltas and complete tool calls.
 
-    A connection that breaks after the last event has taken nothing away, and is no error.
+    A connection that breaks after the last event has lost nothing and is not an error.
     """
     last = None
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _Bounded(response.stream, response)
     try:
-        raw: Any = AsyncStream.raw_events(response)  # a generator, which it is not declared to be
+        raw: Any = AsyncStream.raw_events(response)  # a generator, although not declared as one
         async with contextlib.aclosing(raw) as events:
             while True:
                 with _readable(response):
@@ -180,7 +182,7 @@ async def _read_stream(
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """Passes the bytes of an answer on, and gives up where they have no end."""
+    """Passes on the bytes of a response up to a maximum."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, response: httpx2.Response) -> None:
         self._inner, self._response = inner, response
@@ -206,14 +208,14 @@ def _step(message: Json, event: Json) -> Step | None:
             return ThinkingDelta(thinking)
         case {"type": "content_block_stop", "index": int(index)}:
             block = message["content"][index]
-            return ToolAsked(question_of(block)) if block.get("type") == "tool_use" else None
+            return ToolCallComplete(question_of(block)) if block.get("type") == "tool_use" else None
         case _:
             return None
 
 
 @contextlib.contextmanager
 def _readable(response: httpx2.Response) -> Iterator[None]:
-    """Turn whatever trips over an answer that is no JSON, or no message, into one error."""
+    """Convert any exception caused by a malformed response to a single error."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:

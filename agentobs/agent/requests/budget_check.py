@@ -1,4 +1,4 @@
-"""Holding a run to its budget: looking whether a limit was reached, and what follows."""
+"""Check a run against its budget, and act if a limit is reached."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from agentobs.ledger import RISING_TURNS, runaway
 from agentobs.records.exchanges import Place
 
 LOOKED_AT = RISING_TURNS + 1
-"""How many of the last turns are looked at for a runaway."""
+"""How many of the last turns are checked for a runaway."""
 
 
 async def within_budget(
     this: Run, here: Place | None, key: str
 ) -> AsyncGenerator[BudgetReached | HookRan, None]:
-    """Look whether a limit was reached, and what follows; where it is to stop, the run ends.
+    """Check whether a limit is reached and act on it; at a hard limit, the run ends.
 
-    `key` tells this look from the others of the lane.
+    `key` distinguishes this check from others in the lane.
     """
     allowed = this.options.budget
     if allowed.day_usd is not None:
@@ -40,7 +40,7 @@ async def within_budget(
             yield ran
         goes_on = await _may_go_beyond(this, here, key, limit)
         if this.world.abort.reached(f"{key.partition(':')[0]}:beginning", 0):
-            return  # nobody has answered
+            return  # no answer
     telemetry.event(this.world, here, "budget", limit, {"goes_on": goes_on})
     if goes_on:
         this.goes_beyond.add(limit)
@@ -52,17 +52,17 @@ async def within_budget(
 
 
 async def _may_go_beyond(this: Run, here: Place | None, key: str, limit: Limit) -> bool:
-    """Ask a person whether the run may go on beyond a limit."""
-    asked = {"about": {"limit": limit}, "reason": f"The budget {limit} is used up."}
+    """Request approval from a person to continue beyond a limit."""
+    question = {"about": {"limit": limit}, "reason": f"The budget {limit} is used up."}
     with telemetry.span(
         "blocked_on_user", here, "budget", expected_s=telemetry.PERSON_S
     ) as blocked:
-        answer = await telemetry.ask(this.world, blocked, "consent", f"{key}:{limit}", asked)
+        answer = await telemetry.ask(this.world, blocked, "consent", f"{key}:{limit}", question)
     return isinstance(answer, dict) and answer.get("behaviour") == "allow"
 
 
 async def is_over_budget(this: Run, here: Place | None) -> bool:
-    """Return whether the answer that calls these tools has used up the money, so that none may run."""
+    """Return whether the response that requests these tools has used up the budget, so that none may run."""
     allowed = this.options.budget
     if allowed.at_limit != "stop":
         return False
@@ -71,16 +71,16 @@ async def is_over_budget(this: Run, here: Place | None) -> bool:
 
 
 async def _reached(this: Run, here: Place | None, key: str) -> Limit | None:
-    """Return the limit that was reached; where others spend beside this run, who came first is asked of the world."""
+    """Return the limit that was reached. If runs share a budget, the result is recorded and replayed."""
     limit = budget.reached(this.options.budget, await _spent(this))
     if this.shares and this.options.budget != budget.Budget():
-        said = await telemetry.ask(this.world, here, "limit", key, limit)
-        limit = said if said in get_args(Limit) else None
+        recorded = await telemetry.ask(this.world, here, "limit", key, limit)
+        limit = recorded if recorded in get_args(Limit) else None
     return limit
 
 
 async def _spent(this: Run) -> budget.Spent:
-    """Return what was spent; money only where a limit asks for it, and not in the event loop's thread."""
+    """Return the amounts spent; money only if a limit needs it, computed outside the event loop's thread."""
     turns, day_usd = this.talks[-1].tool_turns, this.day_usd
     if not this.options.budget.is_priced:
         return budget.Spent(day_usd=day_usd, session_turns=turns)
@@ -96,5 +96,5 @@ def _priced(this: Run, day_usd: Decimal, turns: int) -> budget.Spent:
         day_usd=day_usd,
         session_turns=turns,
         unpriced_calls=talk.unpriced_calls,
-        runaway=runaway(costs, [said for _, said in last]),
+        runaway=runaway(costs, [output_tokens for _, output_tokens in last]),
     )

@@ -1,7 +1,8 @@
-"""Upkeep: requests that a run makes for itself beside its turns, such as the summary of a compaction.
+"""Maintenance requests that a run makes in addition to its turns, such as the summary of a
+compaction.
 
-Each is made in a lane of its own, and counts in the run's money. How long it is tried depends on who asks: a turn
-hangs on the summary of a compaction; whoever asks in the background has another way.
+Each has its own lane and counts toward the run's cost. Its retries depend on the source: a turn
+needs the summary of a compaction, while a background request has an alternative.
 """
 
 from __future__ import annotations
@@ -21,34 +22,37 @@ from agentobs.records.exchanges import Place, QuerySource
 
 
 @dataclass(slots=True)
-class Upkeep:
-    """One request for the upkeep of a run, and what comes of it."""
+class MaintenanceRequest:
+    """One maintenance request of a run, and its response."""
 
     arguments: dict[str, Any]
-    """Those of the SDK's `messages.create`; the answer is streamed, so that it may be long."""
+    """Arguments of the SDK's `messages.create`; the response is streamed, so it may be long."""
     source: QuerySource
-    """Who asks."""
+    """The source of the request."""
     lane: str
-    """The lane of its own, see `lane_under`."""
+    """Its own lane, see `lane_under`."""
     point: str
-    """Where the run may be stopped, `TURN:NAME` and unique within it, such as `3:compaction`."""
+    """The point at which the run may be stopped, `TURN:NAME` and unique, such as `3:compaction`."""
     answer: Json | None = None
-    """The answer; None where attempts that failed have used up the budget."""
+    """The response; None if failed attempts have used up the budget."""
 
 
-async def upkeep(this: Run, wanted: Upkeep, here: Place | None) -> AsyncGenerator[Event, None]:
-    """Make one request for the upkeep of a run; `wanted.answer` is its answer then.
+async def upkeep(
+    this: Run, wanted: MaintenanceRequest, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Send one maintenance request of a run; `wanted.answer` is the response.
 
-    Its retries and its waiting are told. What it says is not, for that is no part of the run's answer.
+    Retries and waits are yielded as events. The text is not, because it is not part of the run's
+    response.
 
     Args:
-        this: the run; its meters count the answer, and its abort interrupts it.
-        wanted: what is asked.
+        this: the run; its meters count the response, and its abort interrupts it.
+        wanted: the request.
         here: the place in the turn.
 
     Raises:
-        recovery.PROVIDER_ERRORS: there is no answer. In the background retries are few, and none where the
-            provider is overloaded.
+    error_classes.PROVIDER_ERRORS: there is no response. Background requests have few retries, and none
+    if the provider is overloaded.
         Stopped: the run was aborted.
     """
     with telemetry.span(
@@ -56,7 +60,7 @@ async def upkeep(this: Run, wanted: Upkeep, here: Place | None) -> AsyncGenerato
         this.asking(here, wanted.source, lane=wanted.lane),
         wanted.arguments["model"],
     ) as inside:
-        asked = Request(
+        request = Request(
             turn=this.state.turn,
             point=wanted.point,
             arguments={**wanted.arguments, "stream": True},
@@ -65,15 +69,15 @@ async def upkeep(this: Run, wanted: Upkeep, here: Place | None) -> AsyncGenerato
             transition=this.state.transition,
         )
         try:
-            async with aclosing(answer(this, asked, None, here)) as events:
+            async with aclosing(answer(this, request, None, here)) as events:
                 async for event in events:
                     if isinstance(event, Retry | Heartbeat | Degraded | BudgetReached):
                         yield event
         except Stopped:
-            this.broken.append({})  # what came of it is no part of the conversation
+            this.broken.append({})  # the partial response is not part of the conversation
             raise
     if this.subtype != "success":
         return
-    this.counted(asked.message, "exact")
-    this.upkept.append(asked.message)
-    wanted.answer = asked.message
+    this.counted(request.message, "exact")
+    this.upkept.append(request.message)
+    wanted.answer = request.message

@@ -1,7 +1,7 @@
-"""Settling: what is decided before each request, so that what the provider keeps of a conversation stays of use.
+"""Keep the prefix of LLM requests stable, so that the provider's prompt cache stays useful.
 
-Thinking of earlier turns goes when its cache is gone anyway, settings that would flip the prefix stay as they were,
-tools keep their order, and the system prompt is put together.
+Thinking of earlier turns is removed once its cache has expired, settings that would change the
+prefix are latched, tools keep their order, and the system prompt is assembled.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place
 
 LATCHED_EXTRA = ("speed", "thinking")
-"""The fields of `Options.extra` whose change makes the provider read a prompt anew (provider documentation, 2026-11,
-platform.claude.com/docs/en/build-with-claude/prompt-caching). `tool_choice` is one, too, and is left alone: who
-sets it means this one request."""
+"""Fields of `Options.extra` whose change invalidates the prompt cache (provider documentation,
+2026-11, platform.claude.com/docs/en/build-with-claude/prompt-caching). `tool_choice` is another
+one, but is not latched, because it is set for a single request.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """How a request is asked."""
+class RequestSettings:
+    """The final settings for one LLM request."""
 
     options: Options
-    """With the settings that are held, and the system prompt as blocks."""
+    """The options with latched settings, and the system prompt as blocks."""
     tools: Sequence[Tool]
-    """In their order."""
+    """The tools, in order."""
     events: tuple[Event, ...]
-    """What there is to tell."""
+    """Events to emit."""
 
 
-async def settle(this: Run, tools: Sequence[Tool], here: Place | None) -> Settled:
-    """Settle how the next request is asked; the state and the conversation of the run follow.
+async def settle(this: Run, tools: Sequence[Tool], here: Place | None) -> RequestSettings:
+    """Determine the final settings of the next LLM request, and update the run's state and
+    conversation.
 
     Raises:
-        UsageError: what is held does not fit to what is asked for now.
+        UsageError: the latched settings contradict the current ones.
     """
     turn, events = this.state.turn, await _clear(this, here)
     options, changed = _held(this.talk, this.options)
@@ -59,11 +61,11 @@ async def settle(this: Run, tools: Sequence[Tool], here: Place | None) -> Settle
             this.held.add(setting)
             telemetry.event(this.world, here, "setting_held", setting, {})
             events.append(SettingHeld(turn, setting))
-    return Settled(options, tools, tuple(events))
+    return RequestSettings(options, tools, tuple(events))
 
 
 async def _clear(this: Run, here: Place | None) -> list[Event]:
-    """Take the thinking of earlier turns out of the conversation after an hour without an answer, for good."""
+    """Permanently remove the thinking of earlier turns after an hour without a response."""
     if this.talk.thought_ns is None:
         return []
     messages, blocks = cleared(this.state.messages)
@@ -79,9 +81,9 @@ async def _clear(this: Run, here: Place | None) -> list[Event]:
 
 
 def _held(talk: Conversation, options: Options) -> tuple[Options, list[str]]:
-    """Return the options with the settings of the conversation's first request, and which others were wanted.
+    """Return the options with the settings of the first request, and the names of changed settings.
 
-    How much effort goes into an answer may change: it is no part of the prompt.
+    The effort may change, because it is not part of the prompt.
     """
     thinking = options.thinking and replace(options.thinking, effort=None)
     wanted: dict[str, Any] = {
@@ -91,15 +93,19 @@ def _held(talk: Conversation, options: Options) -> tuple[Options, list[str]]:
         **{f"extra.{name}": options.extra.get(name) for name in LATCHED_EXTRA},
     }
     talk.latched = talk.latched or wanted
-    kept, changed = held(talk.latched, wanted)
+    latched, changed = held(talk.latched, wanted)
     if not changed:
         return options, []
     extra = {k: v for k, v in options.extra.items() if k not in LATCHED_EXTRA}
-    extra |= {k: kept[f"extra.{k}"] for k in LATCHED_EXTRA if kept[f"extra.{k}"] is not None}
-    if kept["thinking"] is not None and options.thinking is not None:
-        kept["thinking"] = replace(kept["thinking"], effort=options.thinking.effort)
+    extra |= {k: latched[f"extra.{k}"] for k in LATCHED_EXTRA if latched[f"extra.{k}"] is not None}
+    if latched["thinking"] is not None and options.thinking is not None:
+        latched["thinking"] = replace(latched["thinking"], effort=options.thinking.effort)
     now = replace(
-        options, betas=kept["betas"], cache=kept["cache"], thinking=kept["thinking"], extra=extra
+        options,
+        betas=latched["betas"],
+        cache=latched["cache"],
+        thinking=latched["thinking"],
+        extra=extra,
     )
     return now, changed
 
@@ -107,40 +113,41 @@ def _held(talk: Conversation, options: Options) -> tuple[Options, list[str]]:
 async def _system(
     this: Run, prompt: SystemPrompt, here: Place | None
 ) -> tuple[Rendered, list[str]]:
-    """Return the system prompt of the turn, and which of its sections somebody changed that stay as they were."""
+    """Return the system prompt of the turn, and the static sections whose change was not applied."""
     texts: dict[str, str | None] = {}
     changed: list[str] = []
     for section in prompt.speaking:
-        kept = this.talk.sections.get(section.name)
+        known = this.talk.sections.get(section.name)
         if section.volatile:
             texts[section.name] = await _text(
                 this, section, f"{this.state.turn}:{section.name}", here
             )
             continue
-        if kept is None:
-            kept = await _text(this, section, section.name, here)
-            if kept is not None:
-                this.talk.sections = {**this.talk.sections, section.name: kept}
-        elif isinstance(section.text, str) and section.text != kept:
+        if known is None:
+            known = await _text(this, section, section.name, here)
+            if known is not None:
+                this.talk.sections = {**this.talk.sections, section.name: known}
+        elif isinstance(section.text, str) and section.text != known:
             changed.append(f"section:{section.name}")
-        texts[section.name] = kept
-    told = [(name, text) for name, text in texts.items() if text]
-    this.world.sections([*told, *([("append", prompt.tail)] if prompt.tail else [])])
+        texts[section.name] = known
+    visible = [(name, text) for name, text in texts.items() if text]
+    this.world.sections([*visible, *([("append", prompt.tail)] if prompt.tail else [])])
     return rendered(prompt, texts), changed
 
 
 async def _text(this: Run, section: Section, key: str, here: Place | None) -> str | None:
     if isinstance(section.text, str):
         return section.text
-    asked = {"section": section.name}
-    said: str | None = await telemetry.ask(this.world, here, "section", key, asked)
-    return said
+    question = {"section": section.name}
+    text: str | None = await telemetry.ask(this.world, here, "section", key, question)
+    return text
 
 
 def ordered(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
-    """Return tools in an order that keeps the prefix: those told of before in their order, then the new ones.
+    """Return tools in an order that keeps the prefix: known tools in their order, then new ones.
 
-    Tools that may be missing come last of the new ones, so that what comes and goes has the least behind it.
+    Of the new tools, optional ones come last, so that a change affects as little as possible after
+    it.
     """
     place = {name: number for number, name in enumerate(names)}
     return sorted(tools, key=lambda t: (place.get(t.name, len(place)), t.available is not None))

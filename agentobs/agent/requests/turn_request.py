@@ -1,4 +1,4 @@
-"""Requesting: the question of a turn, and what becomes of an answer that is not all there."""
+"""Send the LLM request of a turn, and handle incomplete responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentobs.agent.model import error_classes, output_limits
 from agentobs.agent.model.thinking import without_thinking
 from agentobs.agent.requests.budget_check import within_budget
 from agentobs.agent.requests.llm_request import Request, answer, void_answer
-from agentobs.agent.requests.prefix_stability import Settled, settle
+from agentobs.agent.requests.prefix_stability import RequestSettings, settle
 from agentobs.agent.state import State, go_on, own_copy, request
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tools.tool import Tool
@@ -26,18 +26,19 @@ from agentobs.records.exchanges import Place
 async def ask(
     this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Ask until there is a whole answer; the last event is its `Message`. Safe calls begin while it comes.
+    """Send requests until there is a complete response; the last event is its `Message`.
 
-    An answer that was cut at its limit is void once in a turn, and asked for again with more room. Where there is
-    no more to be had, it stands after all.
+    Concurrency-safe calls start while it arrives. Once per turn, a response that was cut at its
+    limit is void and the request is repeated with a higher limit. If that fails, the cut response
+    is kept.
 
     Raises:
-        recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again. Where
-            `recovery.is_too_long` says so, a shorter conversation may help.
+    error_classes.PROVIDER_ERRORS: the last failure, if retrying is pointless. If `recovery.is_too_long`
+    is true, a shorter conversation may help.
         Stopped: the run was aborted.
     """
     if this.talk.fell_back_to not in (None, this.options.model):
-        # What the other model thought is signed by it; the one of now cannot take it.
+        # The other model's thinking is signed by it; the current model cannot use it.
         this.state = replace(this.state, messages=without_thinking(this.state.messages))
         this.talk.fell_back_to = None
     settled = await settle(this, tools, here)
@@ -47,8 +48,8 @@ async def ask(
     while True:
         try:
             with telemetry.span("llm_request", this.asking(here), this.options.model) as inside:
-                asked = _asked(this, settled, inside, number, had)
-                async with aclosing(answer(this, asked, dispatcher, here)) as events:
+                llm_request = _turn_request(this, settled, inside, number, had)
+                async with aclosing(answer(this, llm_request, dispatcher, here)) as events:
                     async for event in events:
                         yield event
         except error_classes.PROVIDER_ERRORS as error:
@@ -60,37 +61,41 @@ async def ask(
             return
         if this.subtype != "success":
             return
-        more = _more_room(this, asked)
+        more = _more_room(this, llm_request)
         if more is not None:
             async for reached in within_budget(this, here, f"{this.state.turn}:raised"):
                 yield reached
         if more is None or this.subtype != "success":
             break
-        number, had = asked.number, output_limits.max_tokens_of(asked.arguments)
-        this.cut = asked.message
-        async for event in _void(this, asked, dispatcher):
+        number, had = llm_request.number, output_limits.max_tokens_of(llm_request.arguments)
+        this.cut = llm_request.message
+        async for event in _void(this, llm_request, dispatcher):
             yield event
         this.state = replace(this.state, max_tokens=more, transition="max_output_tokens_raised")
         yield _continuation(this, here, 1, more, is_void=True)
-    if error_classes.is_too_long(asked.message) and output_limits.has_no_calls(asked.message):
-        async for event in _void(this, asked, dispatcher):
+    if error_classes.is_too_long(llm_request.message) and output_limits.has_no_calls(
+        llm_request.message
+    ):
+        async for event in _void(this, llm_request, dispatcher):
             yield event
         text = "The answer has filled the model's context window."
         url = str(this.client.base_url)
         raise error_classes.WindowFullError(text, httpx2.Request("POST", url), body=None)
-    this.answered(asked.message)
-    yield Message(this.state.turn, own_copy(asked.message))
+    this.answered(llm_request.message)
+    yield Message(this.state.turn, own_copy(llm_request.message))
 
 
 def stands(this: Run) -> Iterator[Message]:
-    """Let an answer stand that was cut and asked for again in vain."""
+    """Keep a cut response if the repeated request failed."""
     message = this.put_back()
     if message is not None:
         yield Message(this.state.turn, own_copy(message))
 
 
-def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: int) -> Request:
-    """Return the request of the turn, after so many attempts; the answer was cut with a limit that it `had`."""
+def _turn_request(
+    this: Run, settled: RequestSettings, inside: Place | None, number: int, had: int
+) -> Request:
+    """Return the request of the turn after `number` attempts; `had` is the limit at which the response was cut."""
 
     def arguments() -> dict[str, Any]:
         options = replace(settled.options, model=this.options.model)
@@ -98,7 +103,7 @@ def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: 
         most = _most(this, made, this.state)
         if most == output_limits.max_tokens_of(made):
             return made
-        # What the caller set is judged by the SDK.
+        # A limit set by the caller is validated by the SDK.
         timeout = this.client.timeout if this.state.max_tokens else None
         return output_limits.with_max_tokens(made, most, timeout)
 
@@ -116,29 +121,34 @@ def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: 
 
 
 def _most(this: Run, arguments: Mapping[str, Any], state: State) -> int:
-    """Return how many tokens an answer may have: as many as it is raised to, or asked for, if the model may.
+    """Return the response limit: the raised or the configured one, capped at the model's known
+    maximum.
 
-    Where that leaves no room beside its thinking, the provider is to say so.
+    If the cap leaves no room besides thinking, it is ignored and the provider reports the error.
     """
-    told = this.talk.most_tokens.get(this.options.model)
-    if told is not None and told <= output_limits.thinking_of(arguments):
-        told = None
-    return output_limits.within(state.max_tokens or output_limits.max_tokens_of(arguments), told)
+    reported = this.talk.most_tokens.get(this.options.model)
+    if reported is not None and reported <= output_limits.thinking_of(arguments):
+        reported = None
+    return output_limits.within(
+        state.max_tokens or output_limits.max_tokens_of(arguments), reported
+    )
 
 
-def _more_room(this: Run, asked: Request) -> int | None:
-    """Return the limit with which the answer is asked for again, where it was cut and that was not done yet."""
-    if not output_limits.is_cut(asked.message) or this.state.max_tokens is not None:
+def _more_room(this: Run, llm_request: Request) -> int | None:
+    """Return the raised limit for a response that was cut for the first time; otherwise None."""
+    if not output_limits.is_cut(llm_request.message) or this.state.max_tokens is not None:
         return None
-    told = this.talk.most_tokens.get(this.options.model)
-    return output_limits.raised(asked.arguments, this.options.max_tokens_raised, told)
+    reported = this.talk.most_tokens.get(this.options.model)
+    return output_limits.raised(llm_request.arguments, this.options.max_tokens_raised, reported)
 
 
-async def _void(this: Run, asked: Request, dispatcher: Dispatcher) -> AsyncGenerator[Event, None]:
-    """Count a whole answer that does not stand, and let go of the calls that had begun."""
-    this.broken.append(asked.message)
-    this.counted(asked.message, "exact")
-    yield void_answer(this, asked, await dispatcher.discard())
+async def _void(
+    this: Run, llm_request: Request, dispatcher: Dispatcher
+) -> AsyncGenerator[Event, None]:
+    """Count a complete but void response, and stop the calls that had started."""
+    this.broken.append(llm_request.message)
+    this.counted(llm_request.message, "exact")
+    yield void_answer(this, llm_request, await dispatcher.discard())
 
 
 def _continuation(
@@ -150,13 +160,14 @@ def _continuation(
 
 
 def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
-    """Go on from an answer that is not finished and calls no tool, or end the run where that was done too often.
+    """Continue a response that is not finished and calls no tool, or end the run if the limit is
+    reached.
 
-    The parts of it that are whole stand in the conversation already.
+    Its complete parts are already in the conversation.
     """
     message = this.answers[-1]
     is_paused = output_limits.is_paused(message)
-    said = output_limits.said_so_far(state.said, message, is_paused=is_paused)
+    text_so_far = output_limits.joined_text(state.said, message, is_paused=is_paused)
     if is_paused:
         if state.pauses >= output_limits.PAUSES_MAX:
             text = f"The model has paused its answer {output_limits.PAUSES_MAX + 1} times in a row."
@@ -170,7 +181,7 @@ def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
             turn=state.turn + 1,
             transition="pause_turn",
             pauses=state.pauses + 1,
-            said=said,
+            said=text_so_far,
         )
         return
     number = state.continuations + 1
@@ -180,7 +191,7 @@ def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
         return
     following = go_on(state, [output_limits.GO_ON], "max_output_tokens_continued")
     this.following = replace(
-        following, continuations=number, max_tokens=state.max_tokens, said=said
+        following, continuations=number, max_tokens=state.max_tokens, said=text_so_far
     )
     options = {"max_tokens": this.options.max_tokens, "extra_body": this.options.extra}
     yield _continuation(this, here, number, _most(this, options, state), is_void=False)

@@ -1,1 +1,1 @@
-"""Resuming and forking: from a recorded session to a conversation that can continue."""
+"""Resume and fork: rebuild a conversation that can continue from a recorded session."""

@@ -1,4 +1,4 @@
-"""Hooked: what hooks said in a recorded session, read again as the loop had read it; pure functions."""
+"""Read the recorded answers of hooks as the loop read them; pure functions."""
 
 from __future__ import annotations
 
@@ -20,38 +20,42 @@ UNSEEN = ToolAnswer(
     is_error=True,
     outcome="aborted",
 )
-"""Stands for a result that hooks would have looked at: they might have changed it."""
+"""Placeholder for a result that hooks should have inspected, because they might have changed it."""
 
 _AFTER: tuple[HookEvent, ...] = ("post_tool_use", "post_tool_use_failure")
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What hooks said together to one occasion."""
+    """The combined answers of hooks to one event."""
 
     event: HookEvent
     asked: Json
-    """What the first of them was asked."""
+    """The question to the first hook."""
     verdict: Verdict
 
     @property
     def tool_use_id(self) -> str | None:
-        """The call that it is about."""
+        """The call that the event is about."""
         found = self.asked.get("tool_use_id")
         return found if isinstance(found, str) else None
 
 
 def fired(exchanges: Iterable[WorldExchange]) -> list[Fired]:
-    """Return what hooks said, by occasion, in the order in which they were fired.
+    """Return the answers of hooks by event, in the order in which the hooks ran.
 
     Args:
-        exchanges: what the world was asked in one lane, in its order.
+        exchanges: the world exchanges of one lane, in order.
     """
     occasions: dict[str, list[WorldExchange]] = {}
     for each in exchanges:
-        asked = each.question.asked
-        if each.question.kind == "hook" and isinstance(asked, dict) and asked.get("event") in MAY:
-            key = each.question.key.removesuffix(f":{asked.get('hook')}")
+        payload = each.question.asked
+        if (
+            each.question.kind == "hook"
+            and isinstance(payload, dict)
+            and payload.get("event") in MAY
+        ):
+            key = each.question.key.removesuffix(f":{payload.get('hook')}")
             occasions.setdefault(key, []).append(each)
     return [
         Fired(
@@ -64,7 +68,7 @@ def fired(exchanges: Iterable[WorldExchange]) -> list[Fired]:
 
 
 def names(exchanges: Iterable[WorldExchange]) -> set[str]:
-    """Return the hooks that were asked: those among them that are to run once have."""
+    """Return the names of the hooks that ran; `once` hooks among them are done."""
     return {
         str(each.question.asked.get("hook"))
         for each in exchanges
@@ -81,13 +85,13 @@ def denials(exchanges: Iterable[WorldExchange], before: Denials) -> Denials:
 
 
 def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dict[str, ToolAnswer]:
-    """Return what the model sees of the results of calls, after the hooks."""
+    """Return the results of calls as the model sees them, after the hooks."""
     changed = {
         each.tool_use_id: each.verdict.output
         for each in fired(exchanges)
         if each.event in _AFTER and each.verdict.output is not None
     }
-    heard = {
+    changed_by_hook = {
         (each.question.asked.get("tool_use_id"), each.question.asked.get("hook"))
         for each in exchanges
         if each.question.kind == "hook" and each.question.asked.get("event") in _AFTER
@@ -95,7 +99,7 @@ def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dic
     found = {}
     for each in ran:
         name, answer = each.question.tool_use_id, each.answer
-        if any((name, hook) not in heard for hook in each.followed_by):
+        if any((name, hook) not in changed_by_hook for hook in each.followed_by):
             answer = UNSEEN
         elif name in changed:
             answer = replace(answer, content=render(changed[name]), outcome="substituted")
@@ -103,10 +107,10 @@ def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dic
     return found
 
 
-def context(said: Sequence[Fired], calls: Sequence[str]) -> list[str]:
-    """Return what hooks add to the results of these calls."""
+def context(answers: Sequence[Fired], calls: Sequence[str]) -> list[str]:
+    """Return the context that hooks add to the results of these calls."""
     texts: list[str] = []
-    for each in said:
+    for each in answers:
         if each.tool_use_id not in calls:
             continue
         texts += each.verdict.context
@@ -115,11 +119,11 @@ def context(said: Sequence[Fired], calls: Sequence[str]) -> list[str]:
     return texts
 
 
-def kept_on(said: Sequence[Fired], turn: int) -> list[str]:
-    """Return why hooks did not let an agent end after a turn."""
+def kept_on(answers: Sequence[Fired], turn: int) -> list[str]:
+    """Return the reasons of hooks that kept an agent from ending after a turn."""
     return [
         each.verdict.reason or ON
-        for each in said
+        for each in answers
         if each.event in ("stop", "sub_agent_stop")
         and each.asked.get("turn") == turn
         and each.verdict.blocked
@@ -128,11 +132,11 @@ def kept_on(said: Sequence[Fired], turn: int) -> list[str]:
     ]
 
 
-def inputs(said: Sequence[Fired]) -> dict[str, Any]:
-    """Return what hooks made of the inputs of calls, where they changed them."""
+def inputs(answers: Sequence[Fired]) -> dict[str, Any]:
+    """Return the inputs of calls that hooks changed."""
     return {
         each.tool_use_id: each.verdict.input
-        for each in said
+        for each in answers
         if each.event == "pre_tool_use"
         and each.tool_use_id is not None
         and each.verdict.input is not None
@@ -140,8 +144,8 @@ def inputs(said: Sequence[Fired]) -> dict[str, Any]:
 
 
 def _answer(exchange: WorldExchange) -> HookAnswer:
-    asked = exchange.question.asked
-    answer = parse(exchange.answer, asked["event"])
-    if asked.get("background") and answer.outcome == "success":
+    payload = exchange.question.asked
+    answer = parse(exchange.answer, payload["event"])
+    if payload.get("background") and answer.outcome == "success":
         return HookAnswer(usage=answer.usage, reason=answer.reason)
     return answer

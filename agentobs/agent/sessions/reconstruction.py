@@ -1,7 +1,8 @@
-"""Recalling: from a recorded session to the conversation that it holds, as one JSON object; pure functions.
+"""Rebuild the conversation of a recorded session as one JSON object; pure functions.
 
-The last request of the agent holds all that was said before it. What was recorded after it is added: the answer,
-as far as the loop keeps it, a result for each call, real or saying that there is none, and what somebody said.
+The agent's last request contains everything before it. Later records are added: the response as far
+as the loop keeps it, a result for each call (real, or a note that there is none), and messages to
+the agent.
 """
 
 from __future__ import annotations
@@ -41,33 +42,34 @@ from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Usage
 
 MESSAGES = "/v1/messages"
-"""The path of the requests that hold a conversation."""
+"""The path of requests that contain a conversation."""
 
 _OTHER_TURN = "Fork it at an earlier turn"
 
 
-class Asked(NamedTuple):
-    """One attempt at a request for a message, without its content."""
+class AttemptSummary(NamedTuple):
+    """One attempt of a message request, without its content."""
 
     attempt_id: str
     lane: str
     turn: int | None
     started_ns: int
     is_kept: bool
-    """Whether its answer is in the conversation: it came whole, or was broken off on purpose."""
+    """Whether its response is in the conversation, because it was complete or stopped on purpose."""
 
 
-def end_of_turn(asked: Sequence[Asked], turn: int) -> int | None:
-    """Return when the turn after one began; None where there is none after it.
+def end_of_turn(attempts: Sequence[AttemptSummary], turn: int) -> int | None:
+    """Return when the turn after `turn` started; None if there is none.
 
     Args:
-        asked: the attempts of a session, in the order in which they started.
-        turn: a turn of the main lane, from 1. Where the session holds several conversations, that of the last.
+        attempts: the attempts of a session, in the order in which they started.
+        turn: a turn of the main lane, from 1. If the session has several conversations, a turn of
+            the last one.
 
     Raises:
         UsageError: there is no such turn.
     """
-    main = [each for each in asked if each.lane == "main"]
+    main = [each for each in attempts if each.lane == "main"]
     found = [at for at, each in enumerate(main) if each.turn == turn and each.is_kept]
     if not found:
         turns = sorted({each.turn for each in main if each.is_kept and each.turn})
@@ -81,20 +83,24 @@ def end_of_turn(asked: Sequence[Asked], turn: int) -> int | None:
 
 
 def _span(turns: Sequence[int]) -> str:
-    """Return from which to which they go: `3`, or `3 to 7`."""
+    """Return the range of some turns: `3`, or `3 to 7`."""
     first, last = turns[0], turns[-1]
     return str(first) if first == last else f"{first} to {last}"
 
 
-def needed(asked: Sequence[Asked], until_ns: int | None) -> frozenset[str]:
-    """Return the attempts whose requests a conversation is made from: the last of each lane before an instant.
+def needed(attempts: Sequence[AttemptSummary], until_ns: int | None) -> frozenset[str]:
+    """Return the attempts whose requests rebuild a conversation: the last of each lane before an
+    instant.
 
-    And that of the main lane after it, which tells the results that an agent sent whose tools nobody recorded.
+    Also the next one of the main lane, which contains the results sent by an agent whose tools were
+    not recorded.
     """
-    last = {each.lane: each.attempt_id for each in asked if _is_before(each.started_ns, until_ns)}
+    last = {
+        each.lane: each.attempt_id for each in attempts if _is_before(each.started_ns, until_ns)
+    }
     after = [
         each.attempt_id
-        for each in asked
+        for each in attempts
         if each.lane == "main" and not _is_before(each.started_ns, until_ns)
     ]
     return frozenset((*last.values(), *after[:1]))
@@ -107,58 +113,60 @@ def conversation_of(
     until_ns: int | None = None,
     lost: int = 0,
 ) -> Json:
-    """Return the conversation of a recorded session, as the world answers with it.
+    """Return the conversation of a recorded session, in the form of the world's answer.
 
     Args:
-        recording: the session; of its requests those that are `needed` have their bodies.
-        usage: its own billed rows of usage.
+        recording: the session; the requests that are `needed` have their bodies.
+        usage: its own billed usage rows.
         until_ns: only what started before, nanoseconds since 1970, see `end_of_turn`; None for all.
-        lost: records that the recorder could not write: what was spent is a lower bound then.
+        lost: records that the recorder could not write, which make the spending a lower bound.
 
     Raises:
-        RecordingError: it holds no conversation, or none that the provider would take.
+        RecordingError: it contains no conversation, or none that the provider would accept.
     """
-    heard = _Heard(recording, until_ns)
-    node = heard.agent("main", heard.earlier("main"))
+    records = _Records(recording, until_ns)
+    node = records.agent("main", records.earlier("main"))
     if not node["messages"]:
         raise _nothing(recording, "no request of its main agent was recorded")
-    _share_out(node, heard, [row for row in usage if _is_before(row.at_ns, until_ns)])
+    _share_out(node, records, [row for row in usage if _is_before(row.at_ns, until_ns)])
     node["lost"] += lost
     return {"session_id": recording.session_id, **node}
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What was recorded of a session before an instant."""
+class _Records:
+    """The records of a session before an instant."""
 
     recording: Recording
     until_ns: int | None
     told: dict[str, Json] = field(init=False)
-    """The answers that the loop keeps, by attempt."""
+    """The responses that the loop keeps, by attempt."""
     lanes: dict[str, list[ModelExchange]] = field(init=False)
-    """The requests for messages, by lane."""
+    """The message requests, by lane."""
 
     def __post_init__(self) -> None:
-        """Put the answers together, once."""
+        """Assemble the responses once."""
         self.told, self.lanes = {}, {}
         for each in self.recording.exchanges:
             if not isinstance(each, ModelExchange) or not _is_for_message(each):
                 continue
             self.lanes.setdefault(each.place.lane, []).append(each)
-            if message := _told(each):
+            if message := _kept_message(each):
                 self.told[each.attempt_id] = message
-        for lane, asked in self.lanes.items():
-            # Agents in the background ask on; what they asked since the bodies were chosen has none.
-            while lane != "main" and asked and not asked[-1].question.body:
-                asked.pop()
+        for lane, requests in self.lanes.items():
+            # Background agents keep sending requests; those after the bodies were chosen have none.
+            while lane != "main" and requests and not requests[-1].question.body:
+                requests.pop()
 
     def asks(self, lane: str, *, later: bool = False) -> list[ModelExchange]:
-        """Return the requests for messages of a lane, or those that came later."""
-        asked = self.lanes.get(lane, [])
-        return [each for each in asked if _is_before(each.started_ns, self.until_ns) is not later]
+        """Return the message requests of a lane before the instant, or after it if `later`."""
+        requests = self.lanes.get(lane, [])
+        return [
+            each for each in requests if _is_before(each.started_ns, self.until_ns) is not later
+        ]
 
     def earlier(self, lane: str) -> Json | None:
-        """Return the conversation that this session itself went on from, or None."""
+        """Return the conversation that this session continued, or None."""
         found = [
             each.answer
             for each in self.recording.exchanges
@@ -171,9 +179,9 @@ class _Heard:
         return found[-1] if found else None
 
     def agent(self, lane: str, base: Json | None) -> Json:
-        """Return the conversation of the agent in a lane and, with it, those of the agents that it started.
+        """Return the conversation of the agent in a lane, including those of its sub-agents.
 
-        `base` is what the agent went on from when this was recorded, or None.
+        `base` is the conversation that the agent continued when this was recorded, or None.
         """
         asks = self._latest(self.asks(lane))
         base = base if base is not None and _goes_on(base, asks) else None
@@ -197,7 +205,7 @@ class _Heard:
         return node
 
     def _shorten(self, node: Json, lane: str, asks: list[ModelExchange]) -> None:
-        """Put in its place what somebody made of a conversation by hand after its last request."""
+        """Apply a manual compaction after the conversation's last request."""
         since_ns = asks[-1].started_ns if asks else 0
         for each in self.recording.exchanges:
             if (
@@ -213,9 +221,9 @@ class _Heard:
     def _judged(
         self, node: Json, lane: str, base: Json | None, asks: Sequence[ModelExchange]
     ) -> None:
-        """Put into a conversation which hooks have run in it, and how often the classifier has denied calls.
+        """Add the hooks that have run in a conversation, and the classifier's denials.
 
-        Those denials are counted over all agents, and an agent begins with those of who starts it.
+        Denials are counted over all agents, and an agent starts with those of its starter.
         """
         before = [each for each in self.asks(lane) if asks and each.started_ns < asks[0].started_ns]
         since_ns = before[-1].started_ns + before[-1].ended_ns if before else 0
@@ -228,7 +236,7 @@ class _Heard:
             node["denials"] = [denials.in_a_row, denials.in_all]
 
     def _questions(self, lane: str | None, since_ns: int = 0) -> list[WorldExchange]:
-        """Return what the world was asked in a lane, or in all, from an instant on."""
+        """Return the questions to the world in a lane, or in all lanes, from an instant on."""
         return [
             each
             for each in self.recording.exchanges
@@ -239,7 +247,7 @@ class _Heard:
         ]
 
     def _inputs(self, lane: str) -> dict[str, Any]:
-        """Return with which inputs calls of a lane ran, as far as that is known: hooks may have changed them."""
+        """Return the inputs with which calls of a lane ran, as far as known, because hooks may have changed them."""
         ran = {
             each.question.tool_use_id: each.question.input
             for each in self.recording.exchanges
@@ -248,9 +256,9 @@ class _Heard:
         return hook_history.inputs(hook_history.fired(self._questions(lane))) | ran
 
     def _children(self, lane: str, before: Json) -> Json:
-        """Return the agents that were started in a lane, those from before included, by their ids.
+        """Return the agents started in a lane, earlier ones included, by their IDs.
 
-        An agent that was gone on with has an id for each call that did; the earlier ones only name the last.
+        An agent that was continued has one ID per call; the earlier ones only refer to the last.
         """
         children: Json = {}
         for agent_id, earlier in before.items():
@@ -264,13 +272,13 @@ class _Heard:
                 inside = lane_under(lane, block["id"])
                 if not self.asks(inside):
                     continue
-                given = inputs.get(block["id"], block.get("input"))
-                resumed_id = given.get("resume") if isinstance(given, dict) else None
+                call_input = inputs.get(block["id"], block.get("input"))
+                resumed_id = call_input.get("resume") if isinstance(call_input, dict) else None
                 former = same(children, resumed_id)
                 try:
                     child = self.agent(inside, children.get(former))
                 except RecordingError:
-                    continue  # the others can go on without it
+                    continue  # the others can continue without it
                 if former:
                     child["lanes"] = [*children[former]["lanes"], *child["lanes"]]
                     children[former] = {"same": block["id"]}
@@ -278,34 +286,35 @@ class _Heard:
         return children
 
     def _latest(self, asks: list[ModelExchange]) -> list[ModelExchange]:
-        """Return the requests of the last conversation of a lane: its turns count from 1 again.
+        """Return the requests of a lane's last conversation, whose turns count from 1 again.
 
-        A turn is asked again within its interaction, and by the next interaction where it had no answer.
+        A turn may be repeated within its interaction, and by the next interaction if it had no
+        response.
         """
-        begins, kept, before = 0, 0, None
+        begins, last_turn, before = 0, 0, None
         for at, each in enumerate(asks):
             turn = each.place.turn or 0
-            if 0 < turn <= kept and each.place.interaction_id != before:
-                begins, kept = at, 0
+            if 0 < turn <= last_turn and each.place.interaction_id != before:
+                begins, last_turn = at, 0
             if each.attempt_id in self.told:
-                kept = turn
+                last_turn = turn
             before = each.place.interaction_id
         return asks[begins:]
 
     def _continue(self, node: Json, asks: list[ModelExchange]) -> None:
-        """Put into a conversation what its lane says; the last request holds all that came before it."""
+        """Add the content of a lane to a conversation; the last request contains everything before it."""
         last = asks[-1]
-        kept = [each for each in asks if each.attempt_id in self.told]
-        turn = last.place.turn or len(kept)
+        answered_requests = [each for each in asks if each.attempt_id in self.told]
+        turn = last.place.turn or len(answered_requests)
         body = _body(self.recording, last)
         messages = tuple(unmarked(message) for message in body["messages"])
         state = State("awaiting_model", messages, turn, 0, 0, "start")
-        if last in kept:
+        if last in answered_requests:
             state = self._answered(state, last, frozenset(node["children"]))
-        said = [*self._said(last), *self._kept_on(last, turn)]
-        said += self._unheard(last, frozenset(node["children"]))
-        if said:
-            state = go_on(state, said, "follow_up")
+        extra_texts = [*self._unsent_messages(last), *self._kept_on(last, turn)]
+        extra_texts += self._unreported(last, frozenset(node["children"]))
+        if extra_texts:
+            state = go_on(state, extra_texts, "follow_up")
         why = fault(state.messages)
         if why is not None:
             raise RecordingError(
@@ -315,56 +324,58 @@ class _Heard:
             )
         used = {
             each.place.turn or at
-            for at, each in enumerate(kept)
+            for at, each in enumerate(answered_requests)
             if _calls(self.told[each.attempt_id])
         }
         node["messages"] = list(state.messages)
-        node["turns"] = turn if last in kept else max(turn - 1, node["turns"])
+        node["turns"] = turn if last in answered_requests else max(turn - 1, node["turns"])
         node["tool_turns"] += len(used)
         node["model"] = body.get("model")
-        if kept and any(has_thinking(message) for message in state.messages):
-            node["thought_ns"] = kept[-1].started_ns + kept[-1].ended_ns
+        if answered_requests and any(has_thinking(message) for message in state.messages):
+            node["thought_ns"] = answered_requests[-1].started_ns + answered_requests[-1].ended_ns
 
     def _answered(self, state: State, last: ModelExchange, agents: frozenset[str]) -> State:
-        """Return the state after the last answer, with a result for each of its calls."""
+        """Return the state after the last response, with a result for each of its calls."""
         whole = last.answer.ending == "complete"
         message, _ = told_apart(self.told[last.attempt_id], used_ids(state.messages))
         try:
             if whole:
-                state, asked = answered(state, message), calls(message)
+                state, requested = answered(state, message), calls(message)
             else:
-                state, asked = broken_off(state, message)
+                state, requested = broken_off(state, message)
         except ValueError as error:
             raise RecordingError(
                 f"the last answer cannot be read: {error}",
                 where=self.recording.session_id,
                 todo=_OTHER_TURN,
             ) from error
-        if not asked:
+        if not requested:
             return state
         known = {name: interrupted(name) for name in agents} | self._answers(last)
         sent = self._sent(last)
         content = [sent.get(r["tool_use_id"], r) for r in owed_results(state.messages, known)]
         fired = hook_history.fired(self._questions(last.place.lane, last.started_ns))
-        texts = hook_history.context(fired, [question.tool_use_id for question in asked])
+        texts = hook_history.context(fired, [question.tool_use_id for question in requested])
         content += [{"type": "text", "text": text} for text in texts]
         messages = (*state.messages, {"role": "user", "content": content})
         return State("awaiting_model", messages, state.turn + 1, 0, 0, "next_turn")
 
-    def _unheard(self, last: ModelExchange, agents: frozenset[str]) -> list[str]:
-        """Return what has to be said of agents in the background whose report no request has told the model."""
+    def _unreported(self, last: ModelExchange, agents: frozenset[str]) -> list[str]:
+        """Return notes about background agents whose reports no request contains."""
         lane = last.place.lane
         calls_made = [
             block for ask in self.asks(lane) for block in _calls(self.told.get(ask.attempt_id, {}))
         ]
         inputs = self._inputs(lane)
-        given = {block["id"]: inputs.get(block["id"], block.get("input")) for block in calls_made}
+        call_inputs = {
+            block["id"]: inputs.get(block["id"], block.get("input")) for block in calls_made
+        }
         started = [
             name
-            for name, value in given.items()
+            for name, value in call_inputs.items()
             if isinstance(value, dict) and value.get("run_in_background")
         ]
-        heard = {
+        reported = {
             agent_id
             for each in self.recording.exchanges
             if isinstance(each, WorldExchange)
@@ -373,10 +384,12 @@ class _Heard:
             for agent_id in each.answer or ()
         }
         known = self._answers_of(lane)
-        return [unheard(name) for name in started if name in agents & known and name not in heard]
+        return [
+            unheard(name) for name in started if name in agents & known and name not in reported
+        ]
 
     def _answers_of(self, lane: str) -> set[str]:
-        """Return the calls of a lane that have an answer."""
+        """Return the calls of a lane that have a result."""
         return {
             each.question.tool_use_id
             for each in self.recording.exchanges
@@ -386,7 +399,7 @@ class _Heard:
         }
 
     def _answers(self, last: ModelExchange) -> dict[str, ToolAnswer]:
-        """Return what the model sees of the results of the last answer's calls, as far as there are any."""
+        """Return the results of the last response's calls as the model sees them, as far as they exist."""
         lane = last.place.lane
         ran = [
             each
@@ -399,7 +412,7 @@ class _Heard:
         return hook_history.seen(ran, self._questions(lane, last.started_ns))
 
     def _sent(self, last: ModelExchange) -> dict[str, Json]:
-        """Return the results that the request after the last one sent, where that is recorded."""
+        """Return the tool results sent in the request after `last`, if it was recorded."""
         following = self.asks(last.place.lane, later=True)[:1]
         bodies = [_body(self.recording, each) for each in following if each.question.body]
         messages = [message for body in bodies for message in body["messages"]]
@@ -410,10 +423,10 @@ class _Heard:
             if isinstance(block.get("tool_use_id"), str)
         }
 
-    def _said(self, last: ModelExchange) -> list[str]:
-        """Return what somebody said to the agent after the last answer, which no request has told the model.
+    def _unsent_messages(self, last: ModelExchange) -> list[str]:
+        """Return messages to the agent after the last response that no request contains.
 
-        Where only what came before an instant counts, it was said to what came after.
+        Empty if there is a cutoff instant, because the messages belong to what followed.
         """
         if self.until_ns is not None:
             return []
@@ -430,7 +443,9 @@ class _Heard:
         ]
 
     def _kept_on(self, last: ModelExchange, turn: int) -> list[str]:
-        """Return why hooks did not let the agent end after the last answer, which no request has told the model."""
+        """Return the reasons of hooks that kept the agent from ending after the last response and
+        that no request contains.
+        """
         if self.until_ns is not None or last.attempt_id not in self.told:
             return []
         return hook_history.kept_on(
@@ -439,7 +454,7 @@ class _Heard:
 
 
 def unheard(agent_id: str) -> str:
-    """Return what is said of an agent that worked in the background when the run ended."""
+    """Return the note about an agent that was running in the background when the run ended."""
     return (
         f"The agent {agent_id}, which worked in the background, had not reported when the run ended. "
         "What it has done is kept under that id."
@@ -447,7 +462,7 @@ def unheard(agent_id: str) -> str:
 
 
 def interrupted(agent_id: str) -> ToolAnswer:
-    """Return the result of a call whose agent was at work when the run was interrupted."""
+    """Return the result of a call whose agent was running when the run was interrupted."""
     return ToolAnswer(
         f"The run was interrupted before the agent {agent_id} had ended. What it has done is kept under that id.",
         is_error=True,
@@ -456,21 +471,22 @@ def interrupted(agent_id: str) -> ToolAnswer:
 
 
 def unmarked(value: Any) -> Any:
-    """Return a message or a block without the marks of the cache, which a request sets for itself.
+    """Return a message or a block without cache breakpoints, which each request sets for itself.
 
-    A message of the user of one text alone is that text: where marks are set, a list was made of it.
+    A user message with a single text block becomes that text, because setting breakpoints had
+    converted it to a list.
     """
     if not isinstance(value, dict):
         return value
-    kept = {name: inner for name, inner in value.items() if name != "cache_control"}
-    match kept.get("content"):
-        case [{"type": "text", "text": str(text), **more}] if kept.get(
+    remaining = {name: inner for name, inner in value.items() if name != "cache_control"}
+    match remaining.get("content"):
+        case [{"type": "text", "text": str(text), **more}] if remaining.get(
             "role"
         ) == "user" and more.keys() <= {"cache_control"}:
-            kept["content"] = text
+            remaining["content"] = text
         case list(blocks):
-            kept["content"] = [unmarked(block) for block in blocks]
-    return kept
+            remaining["content"] = [unmarked(block) for block in blocks]
+    return remaining
 
 
 def _is_before(at_ns: int, until_ns: int | None) -> bool:
@@ -478,7 +494,7 @@ def _is_before(at_ns: int, until_ns: int | None) -> bool:
 
 
 def _goes_on(base: Json, asks: list[ModelExchange]) -> bool:
-    """Return whether requests go on from an earlier conversation, and are not those of a new one."""
+    """Return whether requests continue an earlier conversation instead of starting a new one."""
     return not asks or asks[0].place.turn != 1 or base["turns"] == 0
 
 
@@ -486,7 +502,7 @@ def _body(recording: Recording, ask: ModelExchange) -> Json:
     """Return a request's body.
 
     Raises:
-        RecordingError: it holds no conversation.
+        RecordingError: it contains no conversation.
     """
     try:
         body = json.loads(ask.question.body)
@@ -519,14 +535,14 @@ def _is_for_message(ask: ModelExchange) -> bool:
     return ask.question.path.partition("?")[0] == MESSAGES
 
 
-def _told(ask: ModelExchange) -> Json:
-    """Return what a request was answered, where the loop keeps it: whole, or stopped on purpose; else nothing."""
+def _kept_message(ask: ModelExchange) -> Json:
+    """Return a request's response if the loop keeps it: complete, or stopped on purpose; otherwise empty."""
     if ask.answer.status != 200 or ask.answer.ending not in ("complete", "cancelled"):
         return {}
     message = assemble(ask.answer.headers, ask.answer.body)
     if not isinstance(message.get("content"), list) or "error" in message:
         return {}
-    # Such an answer is void, see `requesting.ask`: the conversation has to be shorter.
+    # Such a response is void, see `turn_request.ask`, because the conversation has to be shorter.
     is_void = error_classes.is_too_long(message) and not tool_uses(message)
     return {} if is_void else message
 
@@ -535,14 +551,14 @@ def _calls(message: Json) -> list[Json]:
     return [block for block in tool_uses(message) if isinstance(block.get("id"), str)]
 
 
-def _share_out(node: Json, heard: _Heard, rows: Sequence[UsageRow]) -> None:
-    """Give each row of usage to the agent in whose lane it was spent, or that the lane was for.
+def _share_out(node: Json, records: _Records, rows: Sequence[UsageRow]) -> None:
+    """Assign each usage row to the agent of its lane, or of the lane's parent.
 
-    The lanes, which only say where to, are taken out of the conversation again.
+    The lanes, which are only needed for this, are removed from the conversation again.
     """
     lane_of = {
         each.attempt_id: each.place.lane
-        for each in heard.recording.exchanges
+        for each in records.recording.exchanges
         if isinstance(each, ModelExchange)
     }
     by_lane = {lane: each for each in nodes(node) for lane in each["lanes"]}
@@ -565,7 +581,7 @@ def nodes(node: Json) -> Iterable[Json]:
 
 
 def same(children: Json, agent_id: Any) -> str:
-    """Return the last id of an agent that may have several; an empty one where there is no such agent."""
+    """Return the last ID of an agent that may have several; empty if there is no such agent."""
     while isinstance(agent_id, str) and "same" in children.get(agent_id, {}):
         agent_id = children[agent_id]["same"]
     return agent_id if agent_id in children else ""
@@ -575,6 +591,6 @@ FIELDS = {each.name: each.default for each in fields(Usage)}
 
 
 def _row(row: UsageRow) -> Json:
-    """Return a row of usage as JSON, without what says nothing."""
-    given = {name: getattr(row, name) for name in FIELDS}
-    return {"at_ns": row.at_ns, **{name: value for name, value in given.items() if value}}
+    """Return a usage row as JSON, without empty values."""
+    values = {name: getattr(row, name) for name in FIELDS}
+    return {"at_ns": row.at_ns, **{name: value for name, value in values.items() if value}}

@@ -1,16 +1,16 @@
-"""Resuming: from a recorded session to a conversation that goes on, or that another one begins like.
+"""Resume or fork a recorded session as a conversation that can continue.
 
-The loop asks the world for the earlier conversation, as for anything from outside, so that a session which was
-resumed replays without the recording of the earlier one. What the world answers is one JSON object, which
-`agentobs.agent.sessions.reconstruction` makes of a recording:
+The loop requests the earlier conversation from the world, so that a resumed session replays without
+the earlier recording. The world's answer is one JSON object, which
+`agentobs.agent.sessions.reconstruction` builds:
 
-    {"session_id": ..., "messages": [...], "turns": 3, "tool_turns": 2, "model": ..., "thought_ns": null,
-     "usage": [...], "lost": 0, "hooks_done": [...], "denials": [0, 2],
-     "children": {"toolu_1": {"messages": [...], ...}, "toolu_0": {"same": "toolu_1"}}}
+  {"session_id": ..., "messages": [...], "turns": 3, "tool_turns": 2, "model": ..., "thought_ns": null,
+   "usage": [...], "lost": 0, "hooks_done": [...], "denials": [0, 2],
+   "children": {"toolu_1": {"messages": [...], ...}, "toolu_0": {"same": "toolu_1"}}}
 
-Each call of the provider and each turn with tools stands once, with the agent that made it: what a conversation has
-spent is the sum over itself and its children. What a person permitted is not in it: permission was given to what
-went on then, so the person is asked again.
+Each call of the provider and each turn with tools is counted once, at the agent that made it. The
+spending of a conversation is the sum over itself and its children. Grants of a person are not
+included: they were given for the earlier run, so approval is requested again.
 """
 
 from __future__ import annotations
@@ -31,32 +31,34 @@ from agentobs.world import World
 
 
 async def resumed(world: World, session_id: str) -> Conversation:
-    """Return the conversation of an earlier session, to go on with it; the session here is part of it then.
+    """Return the conversation of an earlier session, to continue it; the current session becomes
+    part of it.
 
-    Tool calls that were under way when it ended have their results where those were recorded, and a result that
-    says so where not. What it spent, its sub-agents included, comes along; what a person permitted does not.
+    Tool calls that were running when it ended have their recorded results, or otherwise a note that
+    they were interrupted. Spending is carried over, sub-agents included; grants of a person are
+    not.
 
     Args:
-        world: whom to ask, a `live_world` with `load`; a replay answers from its fixture.
-        session_id: the earlier session's id; where the loader is `agentobs.wiring.load_conversation`, also its name or
-            an end of its id.
+        world: answers the question: a `live_world` with `load`, or a replay from its fixture.
+        session_id: the earlier session's ID; with `agentobs.wiring.load_conversation`, also its name or a
+            suffix of its ID.
 
     Raises:
         UsageError: there is no such session, it is still running, or this world cannot read any.
         RecordingError: its recording lacks something, such as content that was pruned.
         HomeError, DamagedError, ForeignError: the recordings cannot be read.
     """
-    return await _asked(world, "resume", session_id, None)
+    return await _load(world, "resume", session_id, None)
 
 
 async def forked(world: World, session_id: str, *, turn: int | None = None) -> Conversation:
-    """Return a copy of an earlier session's conversation, to go another way from there.
+    """Return a copy of an earlier session's conversation, to start a new session from there.
 
     Args:
         world: as for `resumed`.
         session_id: as for `resumed`; it may still be running.
-        turn: the last turn that it shall have, with the results of its tools, from 1; default all. What it has
-            spent is what was spent until then.
+        turn: the last turn to include, with its tool results, from 1; by default all. The spending
+            is also counted up to there.
 
     Raises:
         UsageError: as for `resumed`, or there is no such turn.
@@ -64,16 +66,16 @@ async def forked(world: World, session_id: str, *, turn: int | None = None) -> C
     """
     if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int) or turn < 1):
         raise UsageError(f"{turn!r} is no turn", where="turn", todo="Turns count from 1")
-    return await _asked(world, "fork", session_id, turn)
+    return await _load(world, "fork", session_id, turn)
 
 
-async def _asked(
+async def _load(
     world: World, relation: Relation, session_id: str, turn: int | None
 ) -> Conversation:
     here = tracing.place()
     key = f"{relation}:{session_id}" + (f":{turn}" if turn else "")
-    asked = {"session_id": str(session_id), "turn": turn, "relation": relation}
-    answer = await telemetry.ask(world, here, "conversation", key, asked)
+    question = {"session_id": str(session_id), "turn": turn, "relation": relation}
+    answer = await telemetry.ask(world, here, "conversation", key, question)
     if answer is None:
         raise RecordingError(
             "the earlier session was not read: the run was stopped, or it took too long",
@@ -88,18 +90,18 @@ async def _asked(
 
 
 def conversation_from(answer: Json) -> Conversation:
-    """Return the conversation that the world has answered with.
+    """Return the conversation in the world's answer.
 
     Raises:
-        AgentobsError: it has answered with an error.
+        AgentobsError: the answer is an error.
     """
     if not isinstance(answer, dict):
         raise RecordingError("no conversation came of that session", todo="Try again")
-    said = answer.get("error")
-    if isinstance(said, dict):
-        kind = getattr(errors, str(said.get("kind")), RecordingError)
-        given = [str(said.get(name, "")) for name in ("found", "where", "todo")]
-        raise kind(given[0], where=given[1], todo=given[2])
+    error_facts = answer.get("error")
+    if isinstance(error_facts, dict):
+        kind = getattr(errors, str(error_facts.get("kind")), RecordingError)
+        texts = [str(error_facts.get(name, "")) for name in ("found", "where", "todo")]
+        raise kind(texts[0], where=texts[1], todo=texts[2])
     listed = answer["children"]
     children = {
         name: conversation_from(each) for name, each in listed.items() if "same" not in each
@@ -110,10 +112,10 @@ def conversation_from(answer: Json) -> Conversation:
         turns=answer["turns"],
         tool_turns=sum(node["tool_turns"] for node in nodes(answer)),
         children=children,
-        # What the recorded model thought is signed by it: another one goes on without.
+        # The recorded model's thinking is signed by it; another model continues without it.
         fell_back_to=answer.get("model"),
         thought_ns=answer.get("thought_ns"),
-        # A hook that is not to run once runs all the same, see `hooks.matching`.
+        # Hooks that are not `once` run anyway, see `conditions.matching`.
         hooks_done=frozenset(answer.get("hooks_done") or ()),
         denials=Denials(*(answer.get("denials") or ())),
     )
@@ -125,10 +127,10 @@ def conversation_from(answer: Json) -> Conversation:
 
 
 def _usage(row: Mapping[str, Any]) -> Usage:
-    """Return a row of usage that `_row` has written; what a newer version wrote beside it is left out."""
+    """Parse a usage row written by `_row`, without fields added by a newer version."""
     zero = {name: 0 for name in FIELDS if name.endswith(("_tokens", "_requests"))}
     empty = {"iteration": 0, "kind": "message", "billed": False, "model": "", "service_tier": None}
     unknown = {"inference_geo": None, "speed": None, "certainty": "estimated"}
-    given = {name: value for name, value in row.items() if name in FIELDS}
-    maps = {name: given.get(name) or {} for name in ("server_requests", "other_counts")}
-    return Usage(**{**zero, **empty, **unknown, **given, **maps})
+    known = {name: value for name, value in row.items() if name in FIELDS}
+    maps = {name: known.get(name) or {} for name in ("server_requests", "other_counts")}
+    return Usage(**{**zero, **empty, **unknown, **known, **maps})

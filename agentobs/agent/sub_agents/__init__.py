@@ -1,1 +1,1 @@
-"""Sub-agents: the tool that starts another agent, and that agent's life."""
+"""Sub-agents: the tool that starts another agent, and that agent's lifecycle."""

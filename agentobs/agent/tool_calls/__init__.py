@@ -1,1 +1,1 @@
-"""Tool calls: from the calls of one response to their results."""
+"""The path from the tool calls of one response to their results."""

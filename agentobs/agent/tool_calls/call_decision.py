@@ -1,4 +1,4 @@
-"""Deciding: what shall happen to a call, by its tool, the rules, hooks and people; and what hooks say afterwards."""
+"""Decide on tool calls with the rules, hooks and approvals, and run the hooks after a call."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from agentobs.records.exchanges import Place
 
 
 @dataclass(slots=True)
-class Deciding:
-    """Decides on the calls of one answer, and fires the hooks around them."""
+class CallDecider:
+    """Decides on the calls of one response, and runs the hooks around them."""
 
     crew: Crew
     here: Place | None
     turn: int
     look_for_abort: Callable[[str, int], None]
-    """Looks whether the run is to stop at a point, as `Abort.reached` names it."""
+    """Checks whether the run is to stop at a point, as named by `Abort.reached`."""
     over_budget: bool = False
-    """Whether nothing may run any more because too much was spent."""
+    """Whether no further call may run because the budget is exceeded."""
     context: list[str] = field(default_factory=list)
-    """What hooks add to the results."""
+    """Context that hooks add to the results."""
     hook_stops: bool = False
     """Whether a hook ends the run after these calls."""
     hook_reasons: list[str] = field(default_factory=list)
-    """Why, as those hooks say."""
+    """The reasons given by those hooks."""
 
     async def judged(self, plan: Plan) -> None:
-        """Find out what a call is, and decide on it by the rules and by what hooks want."""
+        """Resolve a call, and decide on it with the rules and the hooks."""
         if plan.call is None:
             await self.look(plan)
         if plan.answer is None:
@@ -55,7 +55,7 @@ class Deciding:
             self.decide(plan)
 
     async def _before(self, plan: Plan) -> None:
-        """Fire the hooks before a call: they may deny it, change its input, or want it allowed or asked about."""
+        """Run the hooks before a call: they may deny it, change its input, allow it, or require approval."""
         verdict = await self.hooked("pre_tool_use", plan, {})
         if verdict is None:
             return
@@ -68,7 +68,7 @@ class Deciding:
             await self._rewrite(plan, plan.tool, verdict.input)
 
     async def _rewrite(self, plan: Plan, tool: Tool, value: Any) -> None:
-        """Go on with the input that hooks want; what the model asked for stands in its answer."""
+        """Continue with the hooks' input; the model's own input stays in the response."""
         before, plan.question = plan.question, replace(plan.question, input=own_copy(value))
         self._rewritten(plan, "input", before.input, plan.question.input)
         try:
@@ -102,16 +102,16 @@ class Deciding:
         )
 
     def followed(self, event: HookEvent, plan: Plan) -> bool:
-        """Return whether hooks wait for an event of a call."""
+        """Return whether hooks match an event of a call."""
         return bool(self.following(event, plan))
 
     def following(self, event: HookEvent, plan: Plan) -> tuple[Hook, ...]:
-        """Return the hooks that wait for an event of a call."""
+        """Return the hooks that match an event of a call."""
         hooks = self.crew.hooks
         return () if hooks is None else hooks.matching(self._occasion(event, plan, {}))
 
     async def hooked(self, event: HookEvent, plan: Plan, more: Mapping[str, Any]) -> Verdict | None:
-        """Fire the hooks of an event of a call, inside its span; None where there are none."""
+        """Run the hooks for an event of a call, inside its span; None if there are none."""
         if self.crew.hooks is None:
             return None
         what = self._occasion(event, plan, more)
@@ -123,7 +123,7 @@ class Deciding:
         return verdict
 
     def _note(self, verdict: Verdict, texts: Sequence[str]) -> None:
-        """Note what hooks add to the results, and whether they end the run."""
+        """Record the context that hooks add to the results, and whether they end the run."""
         self.context += texts
         if verdict.stop:
             self.hook_stops = True
@@ -139,22 +139,22 @@ class Deciding:
         return verdict
 
     def open(self, plan: Plan) -> None:
-        """Open the span of a call, where it is not open."""
+        """Open the span of a call, unless it is already open."""
         if plan.span is None:
             used = plan.tool or find(self.crew.tools, plan.question.name)
             name = used.name if used is not None else plan.question.name
             plan.span = telemetry.open_span("tool", self.here, name)
 
     async def look(self, plan: Plan) -> None:
-        """Let the tool check the input, and find out where its paths lead."""
+        """Run the tool's own check of the input, and resolve the call's paths."""
         tool, bound, question = plan.tool, plan.bound, plan.question
         assert tool is not None
         assert bound is not None
         self.open(plan)
         world, key = self.crew.world, question.tool_use_id
         if tool.check is not None:
-            asked = {"tool": question.name, "input": question.input}
-            complaint = await telemetry.ask(world, plan.inside, "check", key, asked)
+            question_facts = {"tool": question.name, "input": question.input}
+            complaint = await telemetry.ask(world, plan.inside, "check", key, question_facts)
             if complaint is not None:
                 plan.answer = invalid(tool, str(complaint))
                 self.look_for_abort(f"{self.turn}:tool:{key}", 0)
@@ -165,7 +165,7 @@ class Deciding:
         plan.call = call_of(tool, question, bound.arguments, resolved_paths(paths, leads_to))
 
     def decide(self, plan: Plan) -> None:
-        """Decide on a call by the rules, and by what hooks want."""
+        """Decide on a call with the rules and the hooks' wish."""
         assert plan.call is not None
         decision = decide(
             plan.call,
@@ -176,15 +176,17 @@ class Deciding:
         mode = self.crew.permissions.mode
         plan.decision = wished(decision, plan.wish, plan.call.tool, mode)
 
-    async def consent(self, plan: Plan, asked: Decision) -> None:
-        """Ask hooks, then a person, who may be interrupted by an abort; note the decision and the wait."""
+    async def consent(self, plan: Plan, pending: Decision) -> None:
+        """Request approval from hooks, then from a person, interruptible by an abort; record the
+        decision and the wait.
+        """
         world, key = self.crew.world, plan.question.tool_use_id
         assert plan.call is not None
-        verdict = await self.hooked("permission_request", plan, {"reason": asked.reason})
-        if verdict is not None and (answer := answered_by_hook(asked, verdict, plan.call.tool)):
+        verdict = await self.hooked("permission_request", plan, {"reason": pending.reason})
+        if verdict is not None and (answer := answered_by_hook(pending, verdict, plan.call.tool)):
             plan.decision = answer
             return
-        facts = {"kind": "permission", "reason": asked.reason}
+        facts = {"kind": "permission", "reason": pending.reason}
         await self.hooked("notification", plan, facts)
         about: Json = {"tool": plan.call.tool, "input": plan.question.input}
         if plan.call.paths:
@@ -193,21 +195,21 @@ class Deciding:
             "blocked_on_user", plan.inside, plan.call.tool, expected_s=telemetry.PERSON_S
         ) as blocked:
             started_ns = world.now()
-            question: Json = {"about": about, "reason": asked.reason}
-            if self.crew.talk.denials.escalates or needs_person(asked):
+            question: Json = {"about": about, "reason": pending.reason}
+            if self.crew.talk.denials.escalates or needs_person(pending):
                 question["person_only"] = True
             answer = await telemetry.ask(world, blocked, "consent", key, question)
             plan.waited_ns = max(world.now() - started_ns, 0)
         self.crew.talk.denials = self.crew.talk.denials.after(answer)
         if self.crew.hooks is not None:
             self.crew.hooks.count(usage_in(answer))
-        plan.decision, grant = consented(asked, answer, plan.call)
+        plan.decision, grant = consented(pending, answer, plan.call)
         if grant is not None:
             self.crew.talk.grants |= {grant}
         self.look_for_abort(f"{self.turn}:consent:{key}", 0)
 
     async def followed_up(self, plans: Sequence[Plan]) -> None:
-        """Fire the hooks after these calls, all together: which of them takes a `once` hook, their order decides."""
+        """Run the hooks after these calls in parallel; call order decides which call gets a `once` hook."""
         hooks = self.crew.hooks
         if hooks is None:
             return
@@ -232,7 +234,7 @@ class Deciding:
     async def _follow_up(
         self, plan: Plan, done: ToolDone, hooks: Sequence[Hook], what: Occasion
     ) -> tuple[Verdict, list[str]]:
-        """Fire the hooks after a call, which may change what the model sees of its result; return what they add."""
+        """Run the hooks after a call, which may change the output that the model sees; return their context."""
         verdict = await self._fired(plan, hooks, what)
         assert plan.tool is not None
         texts = list(verdict.context)
@@ -253,5 +255,5 @@ class Deciding:
 
 
 def after(done: ToolDone) -> HookEvent:
-    """Return the event of hooks that follows a call."""
+    """Return the hook event that follows a call."""
     return "post_tool_use_failure" if done.answer.is_error else "post_tool_use"

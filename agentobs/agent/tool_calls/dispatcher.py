@@ -1,8 +1,9 @@
-"""Dispatch: from the tool calls of one answer to their results.
+"""Execute the tool calls of one response and return their results.
 
-Calls are taken in the model's order. Neighbours that are safe beside each other run together, at most
-ten at once, and begin while the answer is still coming; any other call waits for those before it and runs
-alone. Whatever happens each call gets one result, and the results are told in the order of the calls.
+Calls are taken in the model's order. Adjacent concurrency-safe calls run in parallel, at most ten
+at a time, and start while the response is still arriving. Any other call waits for the calls before
+it and runs alone. Each call always gets exactly one result, and results are reported in the order
+of the calls.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from agentobs.agent.events import (
 from agentobs.agent.interruption import Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
 from agentobs.agent.state import own_copy
-from agentobs.agent.tool_calls.call_decision import Deciding, after
+from agentobs.agent.tool_calls.call_decision import CallDecider, after
 from agentobs.agent.tool_calls.plan import Crew, Plan
 from agentobs.agent.tool_calls.rule_subject import is_concurrent
-from agentobs.agent.tool_calls.sub_agent_events import Rising
+from agentobs.agent.tool_calls.sub_agent_events import SubAgentEvents
 from agentobs.agent.tool_calls.trust import trust_in
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import bind, find, invalid, unknown
 from agentobs.records.exchanges import Place, ToolAnswer, ToolOutcome, ToolQuestion
 
 TOGETHER = 10
-"""The most calls that run at once. Our choice."""
+"""Maximum number of parallel calls. Our choice."""
 
 SKIPPED = ToolAnswer(
     "Skipped: something was said to you before this call began. Read it, then go on.",
@@ -66,40 +67,41 @@ Step = Coercion | HookRan | Permission | SubAgent | ToolDispatch | ToolDone
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Runs the calls of one answer; thrown away with that answer, and made anew for the next."""
+    """Runs the calls of one response; discarded with that response."""
 
     crew: Crew
     here: Place | None
     turn: int
-    deciding: Deciding = field(init=False)
+    deciding: CallDecider = field(init=False)
     results: list[ToolDone] = field(default_factory=list)
-    """What was told, in the order of the calls."""
+    """The reported results, in the order of the calls."""
     denials: list[Denial] = field(default_factory=list)
     steering: tuple[str, ...] = ()
-    """What was said to the agent meanwhile; the calls that had not begun were skipped."""
+    """Messages to the agent that arrived in the meantime; calls that had not started were skipped."""
     skipped: tuple[str, ...] = ()
-    """Their ids."""
+    """The IDs of the skipped calls."""
     stopped_at: tuple[str, int] | None = None
-    """The point where the run was stopped, as `Abort.reached` names it."""
+    """The point where the run was stopped, as named by `Abort.reached`."""
     output: BaseModel | None = None
-    """The structured output, where a call gave it."""
+    """The structured output, if a call provided it."""
     _plans: dict[str, Plan] = field(default_factory=dict)
     _batch: list[Plan] = field(default_factory=list)
-    """Calls that have begun, or have their answer, and were not told yet."""
-    _rising: Rising = field(default_factory=Rising)
+    """Calls that have started or have a result, and were not reported yet."""
+    _rising: SubAgentEvents = field(default_factory=SubAgentEvents)
     _may_begin: bool = True
     _batches: int = 0
     tools_ns: int = 0
-    """Time in tools, those of answers that broke off included."""
+    """Time in tools, including those of responses that broke off."""
 
     def __post_init__(self) -> None:
-        """Decide on what it runs."""
-        self.deciding = Deciding(self.crew, self.here, self.turn, self._look_for_abort)
+        """Create the object that decides on its calls."""
+        self.deciding = CallDecider(self.crew, self.here, self.turn, self._look_for_abort)
 
     async def early(self, question: ToolQuestion) -> AsyncGenerator[Step, None]:
-        """Begin a call while its answer is still coming, if it and all before it only read and are permitted.
+        """Start a call while its response is still arriving, if it and all calls before it only
+        read and are permitted.
 
-        Such an answer is not in the conversation yet: where it breaks off, nothing has been changed.
+        The response is not in the conversation yet, so if it breaks off, nothing has changed.
 
         Raises:
             Stopped: the run was aborted.
@@ -109,7 +111,8 @@ class Dispatcher:
             self._may_begin = False
             return
         plan = self._planned(question)
-        # Counted are those that began, not those that run: how many, no clock shall decide.
+        # Count the calls that started, not those still running, so that the number does not depend
+        # on the clock.
         if not plan.may_begin_early or len(self._batch) >= TOGETHER:
             self._may_begin = False
             return
@@ -127,11 +130,12 @@ class Dispatcher:
     async def finish(
         self, questions: Sequence[ToolQuestion], doubles: Mapping[str, str]
     ) -> AsyncGenerator[Step, None]:
-        """Run what has not begun, and tell every result. What is said meanwhile, or an abort, ends it early.
+        """Run the remaining calls, and yield every result. A message to the agent or an abort ends
+        it early.
 
         Args:
-            questions: the calls of the answer, in its order.
-            doubles: calls that were renamed because their id was used before, with that id.
+            questions: the calls of the response, in order.
+            doubles: renamed calls, with their original ID that had been used before.
         """
         begun = {plan.question.tool_use_id for plan in self._batch}
         waiting = deque(q for q in questions if q.tool_use_id not in begun)
@@ -155,7 +159,7 @@ class Dispatcher:
             async for event in self._prepare(plan, doubles):
                 yield event
             if not plan.concurrent and any(other.task for other in self._batch):
-                # Hooks have changed it into one that has to run alone.
+                # Hooks have changed it into a call that has to run alone.
                 self._queue(plan)
                 async for done in self._gather():
                     yield done
@@ -174,25 +178,26 @@ class Dispatcher:
             yield done
         for question in waiting:
             plan = self._planned(question)
-            yield self._told(plan, ABORTED if self.stopped_at else SKIPPED)
+            yield self._reported(plan, ABORTED if self.stopped_at else SKIPPED)
         if self.steering:
             self.skipped = tuple(question.tool_use_id for question in waiting)
 
     async def discard(self) -> tuple[str, ...]:
-        """Stop what runs, for its answer broke off, and return the ids of the calls that had begun.
+        """Stop running calls because their response broke off; return the IDs of the calls that had
+        started.
 
-        Each still gets its recorded result: a replay begins them, too.
+        Each still gets its recorded result, because a replay starts them as well.
         """
         self._stop_others()
         begun = [plan for plan in self._plans.values() if plan.task]
         async for _ in self._ended([plan.task for plan in begun if plan.task]):
-            pass  # agents do not begin early
+            pass  # agents do not start early
         await self.close()
         self._plans, self._may_begin = {}, True
         return tuple(plan.question.tool_use_id for plan in begun)
 
     async def close(self) -> None:
-        """Leave nothing behind: cancel what runs, close what is open. A second call changes nothing."""
+        """Cancel running calls and close open spans. A second call has no effect."""
         tasks = [plan.task for plan in self._plans.values() if plan.task and not plan.task.done()]
         for task in tasks:
             task.cancel()
@@ -208,7 +213,7 @@ class Dispatcher:
         return self.stopped_at is not None or bool(self.steering)
 
     def _planned(self, question: ToolQuestion) -> Plan:
-        """Return the plan of a call, made at the first look; nothing outside is asked for it."""
+        """Return the plan of a call, created at first use without any question to the world."""
         plan = self._plans.get(question.tool_use_id)
         if plan is None:
             plan = self._plans[question.tool_use_id] = Plan(question, question)
@@ -218,12 +223,12 @@ class Dispatcher:
         return plan
 
     def _queue(self, plan: Plan) -> None:
-        """Tell that a call waits for others."""
+        """Open the span of a call that waits for others."""
         if plan.queued is None:
             plan.queued = telemetry.open_span("queued", plan.inside, plan.question.name)
 
     def _dequeue(self, plan: Plan) -> None:
-        """Tell that it does not wait any more."""
+        """Close the span of a call that no longer waits."""
         telemetry.close(plan.queued)
         plan.queued = None
 
@@ -247,7 +252,7 @@ class Dispatcher:
     async def _prepare(
         self, plan: Plan, doubles: Mapping[str, str]
     ) -> AsyncGenerator[SubAgent, None]:
-        """Find out what a call is, and decide on it by the rules and by what hooks want."""
+        """Resolve a call, and decide on it with the rules and the hooks."""
         first = self._plans.get(doubles.get(plan.question.tool_use_id, ""))
         if first is not None and _same(first.asked, plan.asked):
             plan.answer = REPEATED
@@ -257,21 +262,21 @@ class Dispatcher:
             async for event in self._room():
                 yield event
             self._dequeue(plan)
-            async for event in self._beside(self.deciding.judged(plan)):
+            async for event in self._with_events(self.deciding.judged(plan)):
                 yield event
 
     async def _take(self, plan: Plan) -> AsyncGenerator[Step, None]:
-        """Ask for consent to a call where that is needed, and begin it or note its answer."""
+        """Request approval for a call if necessary, then start it or record its result."""
         if plan.answer is None and plan.decision is not None:
             decision, waited_ns = plan.decision, 0
             if decision.behaviour == "ask":
-                asking = self.deciding.consent(plan, decision)
-                async for event in self._beside(asking):
+                approval = self.deciding.consent(plan, decision)
+                async for event in self._with_events(approval):
                     yield event
                 decision, waited_ns = plan.decision, plan.waited_ns
             if decision.behaviour == "deny":
                 about = {"reason": decision.reason}
-                async for event in self._beside(
+                async for event in self._with_events(
                     self.deciding.hooked("permission_denied", plan, about)
                 ):
                     yield event
@@ -285,7 +290,7 @@ class Dispatcher:
             yield ran
 
     def _begin(self, plan: Plan, decision: Decision, waited_ns: int) -> Iterator[Step]:
-        """Begin a call that is allowed, or note that it is not."""
+        """Start an allowed call, or record that it is denied."""
         question, bound, tool = plan.question, plan.bound, plan.tool
         assert bound is not None
         assert tool is not None
@@ -329,7 +334,7 @@ class Dispatcher:
         return done
 
     async def _executed(self, plan: Plan) -> ToolAnswer:
-        """Run the tool of a call. An agent that it starts has a span of its own."""
+        """Execute the tool of a call. A sub-agent that it starts has its own span."""
         with telemetry.at(plan.inside):
             agent = self._agent(plan)
             if agent is not None:
@@ -342,11 +347,11 @@ class Dispatcher:
             ) as inside,
             telemetry.at(inside),
         ):
-            # A tool may change what it gets; what is recorded is what was asked.
+            # A tool may modify its input; the recording has the input as requested.
             return await self.crew.world.run_tool(plan.shown)
 
     def _agent(self, plan: Plan) -> Awaitable[ToolAnswer] | None:
-        """Return the answer of the agent that a call starts; None where it starts none."""
+        """Return the result of the agent that a call starts; None if it starts none."""
         starter = self.crew.starter
         if starter is None or plan.abort is None or plan.trust is None:
             return None
@@ -363,7 +368,7 @@ class Dispatcher:
         )
 
     def _stop_others(self, failed: Plan | None = None) -> None:
-        """Stop the calls of this batch, all or all but one; each still gives its answer."""
+        """Stop the calls of this batch, except `failed`; each still returns a result."""
         for plan in list(self._plans.values()):
             if plan is failed or plan.task is None or plan.task.done():
                 continue
@@ -373,7 +378,7 @@ class Dispatcher:
                 self.crew.world.stop_tool(plan.question.tool_use_id)
 
     async def _gather(self) -> AsyncGenerator[HookRan | SubAgent | ToolDone, None]:
-        """Wait for the calls that run, tell all results, and look whether something was said meanwhile."""
+        """Wait for the running calls, yield all results, and check for messages to the agent."""
         if not self._batch:
             return
         batch, tasks = self._batch, [plan.task for plan in self._batch if plan.task is not None]
@@ -384,7 +389,7 @@ class Dispatcher:
         for plan in batch:
             for ran in plan.take_hooks():
                 yield ran
-            yield self._told(plan, plan.answer or ABORTED)
+            yield self._reported(plan, plan.answer or ABORTED)
             self.output = plan.output if plan.output is not None else self.output
         if not tasks:
             return
@@ -392,11 +397,11 @@ class Dispatcher:
         self._look_for_abort(f"{self.turn}:tools", self._batches)
         if self.stopped_at is None:
             key = f"{self.turn}:{batch[-1].question.tool_use_id}"
-            said = await telemetry.ask(self.crew.world, self.here, "steering", key)
-            self.steering = tuple(said)
+            texts = await telemetry.ask(self.crew.world, self.here, "steering", key)
+            self.steering = tuple(texts)
 
-    async def _beside(self, work: Coroutine[Any, Any, Any]) -> AsyncGenerator[SubAgent, None]:
-        """Wait for something, and yield what agents tell meanwhile: a person may take an hour."""
+    async def _with_events(self, work: Coroutine[Any, Any, Any]) -> AsyncGenerator[SubAgent, None]:
+        """Wait for a coroutine, and yield events of sub-agents meanwhile, because an approval may take an hour."""
         if not any(plan.abort and plan.task in self._running() for plan in self._batch):
             await work
             return
@@ -416,19 +421,19 @@ class Dispatcher:
         return {plan.task for plan in self._batch if plan.task and not plan.task.done()}
 
     async def _room(self) -> AsyncGenerator[SubAgent, None]:
-        """Wait until another call may run: a decision shall not be older than it has to be."""
+        """Wait until another call may run, so that the decision on it is as recent as possible."""
         while len(running := self._running()) >= TOGETHER:
             if await self._interrupted(running, asyncio.FIRST_COMPLETED):
-                return  # who goes on looks for the abort
+                return  # the caller checks for the abort
             for event in self._rising.take():
                 yield event
 
     async def _ended(
         self, tasks: Sequence[asyncio.Task[ToolDone]]
     ) -> AsyncGenerator[SubAgent, None]:
-        """Wait for tasks, and yield what their agents tell; an abort stops their calls.
+        """Wait for tasks, and yield the events of their agents; an abort stops their calls.
 
-        What one of them raises is raised here.
+        An exception of a task is raised here.
         """
         left, is_stopped = set(tasks), False
         while left:
@@ -444,7 +449,7 @@ class Dispatcher:
                 task.result()
 
     async def _interrupted(self, tasks: set[asyncio.Task[ToolDone]], until: str) -> bool:
-        """Wait for tasks, or for what is told meanwhile; return whether an abort came first."""
+        """Wait for tasks or for events; return whether an abort came first."""
         async with Watch(self.crew.world.abort, None) as watch:
             try:
                 await watch.guard(self._rising.wait(tasks, until))
@@ -452,12 +457,12 @@ class Dispatcher:
                 return True
         return False
 
-    def _told(self, plan: Plan, otherwise: ToolAnswer) -> ToolDone:
-        """Note the result of a call, telling the sink where the loop gave it, and return it for consumers."""
+    def _reported(self, plan: Plan, otherwise: ToolAnswer) -> ToolDone:
+        """Record the result of a call, emit it to the sink if the loop produced it, and return it for consumers."""
         done = plan.task.result() if plan.task else self._made(plan, otherwise)
         done = plan.done or done
         if self.crew.starter is not None:
-            self.crew.starter.told(plan.question.tool_use_id)
+            self.crew.starter.collect(plan.question.tool_use_id)
         self.results.append(done)
         answer = replace(done.answer, content=own_copy(done.answer.content))
         return replace(done, question=plan.shown, answer=answer)

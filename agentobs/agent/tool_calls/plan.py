@@ -1,4 +1,4 @@
-"""Planning: what the calls of one answer are run with, and one of them on its way to its result."""
+"""The environment of the calls of one response, and the state of a single call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from agentobs.agent import telemetry
-from agentobs.agent.conversation_hooks import Hooking
+from agentobs.agent.conversation_hooks import ConversationHooks
 from agentobs.agent.events import HookRan, SubAgent, ToolDone
 from agentobs.agent.permissions import Behaviour, Call, Decision, Permissions
 from agentobs.agent.state import Conversation, own_copy
@@ -22,11 +22,11 @@ from agentobs.tracing import Span
 from agentobs.world import Abort, World
 
 Tell = Callable[[SubAgent], Awaitable[None]]
-"""Takes an event of an agent that was started."""
+"""Receives an event of a sub-agent."""
 
 
 class Starts(Protocol):
-    """Starts the agents that calls ask for."""
+    """Starts the sub-agents that calls request."""
 
     async def start(
         self,
@@ -38,94 +38,94 @@ class Starts(Protocol):
         trust: Trust,
         tell: Tell,
     ) -> ToolAnswer:
-        """Start an agent and return what it found, or that it works in the background."""
+        """Start an agent and return its result, or a note that it runs in the background."""
 
-    def told(self, tool_use_id: str) -> None:
-        """Take over what an agent used, and what was granted to it: its result is told now."""
+    def collect(self, tool_use_id: str) -> None:
+        """Take over the usage and the grants of an agent whose result is reported now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """What the calls of one answer are run with."""
+    """The environment of the calls of one response."""
 
     world: World
     tools: Sequence[Tool]
     permissions: Permissions
     talk: Conversation
-    """Where the grants of a person are kept."""
+    """Stores the grants of a person."""
     used: frozenset[str] = frozenset()
-    """Ids of the calls in the conversation so far."""
+    """IDs of the calls in the conversation so far."""
     output: type[BaseModel] | None = None
-    """The output that is owed, if any."""
-    hooks: Hooking | None = None
-    """The hooks that are fired around calls."""
+    """The required structured output, if any."""
+    hooks: ConversationHooks | None = None
+    """The hooks that run around calls."""
     starter: Starts | None = None
-    """What starts agents; None where no tool does."""
+    """Starts agents; None if no tool does."""
     refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
-    """What is answered to calls of tools that were taken away, by name."""
+    """Results for calls of removed tools, by name."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """A call on its way to its result."""
+    """The state of one call until its result."""
 
     asked: ToolQuestion
-    """What the model asked."""
+    """The call as requested by the model."""
     question: ToolQuestion
-    """The same, or with the input that hooks want."""
+    """The same, possibly with the input changed by hooks."""
     tool: Tool | None = None
     bound: Bound | None = None
     answer: ToolAnswer | None = None
-    """The result, where the loop gives it itself."""
+    """The result, if the loop itself provides it."""
     concurrent: bool = True
-    """Whether it may run beside others; a call that the loop answers disturbs nobody."""
+    """Whether it may run in parallel with others; always true if the loop provides the result."""
     span: Span | None = None
-    """Its span, once that is open."""
+    """Its span, once it is open."""
     queued: Span | None = None
-    """The span of its waiting for other calls, inside of that, as long as it does."""
+    """The nested span of its wait for other calls, while it waits."""
     is_looked_at: bool = False
-    """Whether it was found out what it asks for."""
+    """Whether its input was already examined."""
     call: Call | None = None
     decision: Decision | None = None
     waited_ns: int = 0
-    """How long a person was asked for it."""
+    """The approval wait, in nanoseconds."""
     task: asyncio.Task[ToolDone] | None = None
     output: BaseModel | None = None
-    """The structured output that it gives."""
+    """The structured output that it provides."""
     wish: Behaviour | None = None
-    """What hooks want to be done with it."""
+    """The decision that hooks want for it."""
     hooks_ran: list[HookRan] = field(default_factory=list)
-    """What consumers have not yet been told of its hooks."""
+    """Hook runs that were not reported to consumers yet."""
     done: ToolDone | None = None
-    """How it was done, where hooks changed what the model sees of it."""
+    """The final outcome, if hooks changed the output that the model sees."""
     abort: Abort | None = None
     """Stops the agent that it started."""
     trust: Trust | None = None
-    """What that agent begins with."""
+    """The grants and denials that the agent starts with."""
     called_id: str | None = None
-    """The id by which the model made it, where that had been used before."""
+    """The model's ID for the call, if it had been used before."""
 
     @property
     def inside(self) -> Place | None:
-        """Inside its span, once that is open."""
+        """The place inside its span, once it is open."""
         return self.span.place if self.span is not None else None
 
     def close(self, error: BaseException | None = None, *, cancelled: bool = False) -> None:
-        """Close its spans, where they are open; it may still be waiting when it gets its answer."""
+        """Close its open spans; it may still be queued when it gets its result."""
         telemetry.close(self.queued, cancelled=True)
         telemetry.close(self.span, error, cancelled=cancelled)
         self.span = self.queued = None
 
     @property
     def may_begin_early(self) -> bool:
-        """Whether it only reads, spends nothing, and nothing has to be asked for that takes long."""
+        """Whether it only reads, costs nothing, and requires no slow question to the world."""
         tool = self.tool
         if tool is None or tool.check or tool.agents is not None:
             return False
         return tool.tool_class == "read" and self.concurrent and self.answer is None
 
     def meant(self, *, has_run: bool) -> Meant:
-        """Return what it meant, and what its tool got."""
+        """Return the processed form of the call, and the input that its tool received."""
         coerced = self.bound.coerced if self.bound is not None else ()
         ran: Any = self.question.input if has_run else None
         if has_run and coerced and self.bound is not None:
@@ -139,11 +139,11 @@ class Plan:
         )
 
     def take_hooks(self) -> list[HookRan]:
-        """Return what consumers have not been told of its hooks, and forget it."""
-        told, self.hooks_ran = self.hooks_ran, []
-        return told
+        """Return and clear the hook runs not yet reported to consumers."""
+        unreported, self.hooks_ran = self.hooks_ran, []
+        return unreported
 
     @property
     def shown(self) -> ToolQuestion:
-        """The question for consumers, who may change what they get."""
+        """A copy of the question for consumers, who may modify it."""
         return replace(self.question, input=own_copy(self.question.input))

@@ -1,4 +1,4 @@
-"""The gate: what a tool call is to the rules of permission, read off its tool and its arguments."""
+"""Derive what permission rules compare from a tool call's tool and arguments."""
 
 from __future__ import annotations
 
@@ -16,28 +16,33 @@ from agentobs.records.exchanges import ToolQuestion
 
 
 def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
-    """Return whether a call may run beside others; whatever is not plainly yes is no."""
+    """Return whether a call may run in parallel with others; every result except a plain yes is no."""
     if not callable(tool.concurrent):
         return tool.concurrent
     try:
         return tool.concurrent(dict(arguments)) is True
-    except BaseException:  # whatever a tool's own code raises, a SystemExit too, is a doubt
+    except BaseException:  # any exception of the tool's own code, even SystemExit, counts as no
         return False
 
 
 def raw_paths(tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths in a call's arguments, as they were given.
+    """Return the paths in a call's arguments, as written.
 
-    What is no path, or no flat list or set of them, is left out here and counts as outside in `call_of`.
+    Values that are not paths, or not flat lists or sets of paths, are left out and count as outside
+    in `call_of`.
     """
     return tuple(text for _, text in _read(tool.paths, arguments, _path) if text is not None)
 
 
-def resolved_paths(asked: Sequence[str], answer: Any) -> tuple[ResolvedPath, ...]:
-    """Return where paths lead, as the world answered; what it did not say plainly lies outside."""
-    told = answer if isinstance(answer, list) and len(answer) == len(asked) else [None] * len(asked)
+def resolved_paths(requested: Sequence[str], answer: Any) -> tuple[ResolvedPath, ...]:
+    """Return the resolved paths from the world's answer; a path without a valid answer counts as outside."""
+    answers = (
+        answer
+        if isinstance(answer, list) and len(answer) == len(requested)
+        else [None] * len(requested)
+    )
     found = []
-    for path, each in zip(asked, told, strict=True):
+    for path, each in zip(requested, answers, strict=True):
         match each:
             case {"path": str(leads_to), "inside": bool(inside)}:
                 found.append(ResolvedPath(leads_to, inside))
@@ -52,7 +57,7 @@ def call_of(
     arguments: Mapping[str, Any],
     paths: tuple[ResolvedPath, ...],
 ) -> Call:
-    """Return what the rules look at: a call with its validated arguments, and where its paths lead."""
+    """Return the call as rules see it, with validated arguments and resolved paths."""
     unread = tuple(
         ResolvedPath(_unread(name, arguments), inside=False)
         for name, text in _read(tool.paths, arguments, _path)
@@ -77,25 +82,24 @@ def call_of(
 
 
 def _subject(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Return what patterns of rules match: text as it is, anything else as JSON, nothing where it cannot be told."""
+    """Return the text that rule patterns match: strings unchanged, other values as JSON, None if unknown."""
     if tool.subject is None:
         return None
     try:
         value = tool.subject(dict(arguments)) if callable(tool.subject) else arguments[tool.subject]
         return value if isinstance(value, str) else json.dumps(value, default=str)
-    except (
-        BaseException
-    ):  # whatever a tool's own code raises, there is no text that a rule could allow
+    except BaseException:  # if the tool's own code raises, there is no text that a rule could allow
         return None
 
 
 def _read(
     names: Sequence[str], arguments: Mapping[str, Any], read: Callable[[Any], str | None]
 ) -> Iterator[tuple[str, str | None]]:
-    """Give the text of each value in some arguments, with the argument's name; None where it has none.
+    """Yield the text of each value in some arguments, with the argument's name; None if it has no
+    text.
 
-    Only what is plainly one path or host, or a flat list of such, is read: of anything else nobody can say
-    what the tool will take from it.
+    Only a single path or host, or a flat list of them, is read. What the tool would make of any
+    other value is unknown.
     """
     for name in names:
         value = arguments.get(name)
@@ -103,17 +107,17 @@ def _read(
             yield from ((name, read(each)) for each in value)
         elif isinstance(value, set | frozenset):
             texts = [read(each) for each in value]
-            # A set has another order in another process, and a replay asks the same again.
+            # Sets have another order in another process, but a replay must ask the same question.
             yield from ((name, text) for text in sorted(texts, key=lambda text: text or ""))
         elif value is not None:
             yield name, read(value)
 
 
 def _path(value: Any) -> str | None:
-    """Return the text of a path as the system will read it, whatever the class says of itself."""
+    """Return the text of a path as the operating system reads it, regardless of its class."""
     try:
         found = os.fspath(value)
-    except BaseException:  # it is no path, or its own code fails
+    except BaseException:  # it is not a path, or its own code fails
         return None
     return str.__str__(found) if isinstance(found, str) else None
 
@@ -126,5 +130,5 @@ def _host(value: Any) -> str | None:
 
 
 def _unread(name: str, arguments: Mapping[str, Any]) -> str:
-    """Say what could not be read. No host can be written so."""
+    """Return a placeholder for an unreadable argument. It is not valid as a host."""
     return f"<the argument {name}: {type(arguments[name]).__name__}>"

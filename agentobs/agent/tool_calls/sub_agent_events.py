@@ -1,4 +1,4 @@
-"""Rising: events of agents that calls started, on their way up to who listens to the run."""
+"""Queue for events of sub-agents on their way to the consumer of the run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 from agentobs.agent.events import SubAgent
 
 WAITING_MAX = 256
-"""How many events may wait to be taken before the agents wait, too. Our choice: a slow listener slows them."""
+"""Maximum number of queued events before the agents wait. Our choice: a slow consumer slows them down."""
 
 
-class Rising:
-    """Events that several agents tell and one run takes; those of one agent stay in their order."""
+class SubAgentEvents:
+    """Events that several agents put and one run takes; the events of each agent stay in order."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty queue."""
         self.is_used = False
-        """Whether there is anybody who tells something."""
+        """Whether any agent puts events."""
         self._waiting: deque[SubAgent] = deque()
         self._news: asyncio.Future[None] | None = None
-        """Waited for by the run, until something waits to be taken."""
+        """Resolved when an event is available; the run waits for it."""
         self._room = asyncio.Event()
 
     async def tell(self, event: SubAgent) -> None:
-        """Add an event, as soon as there is room."""
+        """Add an event as soon as there is room."""
         while len(self._waiting) >= WAITING_MAX:
             self._room.clear()
             await self._room.wait()
@@ -35,16 +35,17 @@ class Rising:
             self._news.set_result(None)
 
     def take(self) -> Iterator[SubAgent]:
-        """Yield what waits, oldest first."""
+        """Yield the queued events, oldest first."""
         while self._waiting:
             event = self._waiting.popleft()
             self._room.set()
             yield event
 
     async def wait(self, tasks: set[asyncio.Task[Any]], until: str) -> None:
-        """Return when something waits, or some tasks have ended.
+        """Return when an event is queued or some tasks have ended.
 
-        `until` is how many, as `asyncio.wait` names it; where somebody tells something, the first of them is enough.
+        `until` is the condition for `asyncio.wait`; if agents put events, the first finished task
+        is enough.
         """
         if not self.is_used:
             await asyncio.wait(tasks, return_when=until)

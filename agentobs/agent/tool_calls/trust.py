@@ -1,6 +1,7 @@
-"""Trust: what was granted to a conversation and denied in it, handed down to agents that it starts, and up again.
+"""Pass a conversation's grants and denials to its sub-agents, and merge theirs back.
 
-Both happen at points that no clock decides: down where a call begins, up where its result is told.
+Both happen at points that do not depend on the clock: down when a call starts, up when its result
+is reported.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from agentobs.agent.state import Conversation
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How a conversation stood when a call of it began."""
+    """The grants and denials of a conversation when a call started."""
 
     grants: frozenset[Rule]
-    """What a person had permitted for the rest of it."""
+    """Calls that a person had allowed for the rest of the conversation."""
     denials: Denials
-    """How often the classifier had denied calls of it, and of the agents that it had heard of."""
+    """How often the classifier had denied its calls, including those of sub-agents that were merged."""
 
 
 def trust_in(talk: Conversation) -> Trust:
-    """Return how a conversation stands."""
+    """Return the current grants and denials of a conversation."""
     return Trust(talk.grants, talk.denials)
 
 
 def hand_down(trust: Trust, child: Conversation) -> None:
-    """Let an agent begin with what holds for its starter, which has heard of all that the agent did before."""
+    """Give an agent its starter's grants and denials, which already include everything the agent did before."""
     child.grants |= trust.grants
     child.denials = trust.denials
 
 
 def hand_up(child: Conversation, began: Denials, parent: Conversation) -> None:
-    """Let a conversation hear of an agent, as if its calls had been made here after all others.
+    """Merge an agent's grants and denials, as if its calls had been made here after all others.
 
     Args:
         child: the agent's conversation.
-        began: the denials that it began with.
-        parent: the conversation of who started it.
+        began: the denials that it started with.
+        parent: the conversation of its starter.
     """
     parent.grants |= child.grants
     more = child.denials.in_all - began.in_all

@@ -1,4 +1,4 @@
-"""Agents that an agent may start: what each of them is, and how far they may go."""
+"""Definitions of the sub-agents that an agent may start, and their limits."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
 
 DEPTH_MAX = 3
-"""How deep agents may start each other where nobody says otherwise. Our choice: who needs more, divides badly."""
+"""Default maximum depth of nested agents. Our choice: deeper nesting indicates a poor division of work."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent that another one may start. What it does not say is as in the options of who starts it."""
+    """A sub-agent that can be started. Fields that are not set use the starter's options."""
 
     name: str
-    """What it is called: letters, digits, `_` and `-`, at most 64."""
+    """Its name: letters, digits, `_` and `-`, at most 64."""
     description: str = field(repr=False)
-    """What it is good for; the model that may start it reads that."""
+    """What it is good for, described for the model that may start it."""
     system: str | list[Json] | SystemPrompt | Rendered | None = field(default=None, repr=False)
-    """Its system prompt; nothing of its starter's is in it."""
+    """Its system prompt, independent of the starter's."""
     tools: tuple[str, ...] | None = None
-    """The names of its tools, out of those of who starts it; None gives it all of them."""
+    """Names of its tools, a subset of the starter's; None for all of them."""
     model: str | None = None
-    """The model that it is; None: that of who starts it."""
+    """Its model; None for the starter's model."""
     max_turns: int | None = None
-    """Stop it after so many turns that used tools; None: as many as who starts it may take."""
+    """Stop it after this many turns that used tools; None for the starter's limit."""
 
     def __post_init__(self) -> None:
-        """Refuse names that could not be told from other text, and tools that are no names.
+        """Validate the name and the tools.
 
         Raises:
-            UsageError: it is one of these.
+            UsageError: the name is invalid, or the tools are not a list of names.
         """
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise UsageError(
@@ -52,17 +52,17 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """Agents that one tool starts."""
+    """The agents that one tool starts."""
 
     known: tuple[Agent, ...]
     depth_max: int = DEPTH_MAX
-    """How deep they may lie below the agent itself, from 1."""
+    """Maximum depth below the main agent, from 1."""
 
     def __post_init__(self) -> None:
-        """Refuse none at all, two of one name, and a depth at which none could be started.
+        """Refuse an empty list, duplicate names, and a depth below 1.
 
         Raises:
-            UsageError: it is one of these.
+            UsageError: one of these was found.
         """
         names = [agent.name for agent in self.known]
         doubled = sorted({name for name in names if names.count(name) > 1})
@@ -74,5 +74,5 @@ class Agents:
             raise UsageError(f"a depth of {self.depth_max} for agents", todo="Allow at least 1")
 
     def named(self, name: str) -> Agent:
-        """Return the agent of a name that is known."""
+        """Return the agent with a known name."""
         return next(agent for agent in self.known if agent.name == name)

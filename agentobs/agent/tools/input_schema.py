@@ -1,10 +1,9 @@
-"""From a typed function to what the model has to know of it: a description and the schema of its input.
+"""Derive a tool's description and input schema from a typed function.
 
-Pydantic makes the schema from the signature; the docstring says what each argument means. References
-are written out where they stand, and titles, which only repeat names, are left out.
-
-Docstrings are read by `docstring_parser`, which the SDK brings with it and reads the docstrings of its own
-tools with: one reading of Google, NumPy and reST style, kept by others, costs no dependency of our own.
+Pydantic builds the schema from the signature; the docstring describes each argument. References are
+inlined, and titles are omitted because they only repeat names. Docstrings are parsed by
+`docstring_parser`, which the SDK depends on and uses for its own tools. It reads Google, NumPy and
+reST style and adds no dependency of our own.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from agentobs.records.canonical_json import Json
 
 
 def input_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """Return the pydantic model of a function's arguments, under their own names as aliases.
+    """Return the pydantic model of a function's arguments, with their own names as aliases.
 
     Raises:
-        UsageError: the signature has arguments that JSON cannot name, or types that cannot be resolved
-            or told to the model.
+        UsageError: the signature has arguments that JSON cannot name, or types that cannot be
+            resolved or declared to the model.
     """
     parameters = _signature(function)
     texts = described(function, [parameter.name for parameter in parameters]).arguments
@@ -55,7 +54,7 @@ def input_model(function: Callable[..., Any]) -> type[BaseModel]:
         return _model(function, fields)
     except UsageError:
         for field in fields.values():
-            _model(function, {"argument": field})  # the one that is to blame is named
+            _model(function, {"argument": field})  # to name the argument at fault
         raise
 
 
@@ -63,7 +62,7 @@ def input_schema(model: type[BaseModel]) -> Json:
     """Return a model's JSON schema without references and titles.
 
     Raises:
-        UsageError: a type contains itself, so that it cannot be written out.
+        UsageError: a type contains itself, so it cannot be inlined.
     """
     schema = model.model_json_schema()
     return _plain(schema, schema.get("$defs", {}), ())
@@ -75,29 +74,30 @@ def argument_names(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def named_arguments(model: type[BaseModel], value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return validated input by argument name: as it was given, and with the function's defaults.
+    """Return validated input by argument name: as given, and with the function's defaults.
 
     Raises:
-        pydantic.ValidationError: the input does not fit.
+    pydantic.ValidationError: the input is invalid.
     """
     fitted = model.model_validate(value)
-    given: dict[str, Any] = {}
+    explicit: dict[str, Any] = {}
     every: dict[str, Any] = {}
     for name, field in type(fitted).model_fields.items():
         if name in fitted.model_fields_set:
-            given[str(field.alias)] = every[str(field.alias)] = getattr(fitted, name)
+            explicit[str(field.alias)] = every[str(field.alias)] = getattr(fitted, name)
         elif field.default is not PydanticUndefined:
             every[str(field.alias)] = field.default
-    return given, every
+    return explicit, every
 
 
 _FLAT = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Set)
 
 
 def holds_only(annotation: Any, leaves: tuple[type, ...]) -> bool:
-    """Return whether a type is one of some classes, or a flat list, tuple or set of them; None may stand for it.
+    """Return whether a type is one of some classes, or a flat list, tuple or set of them, possibly
+    optional.
 
-    A type that says nothing (`Any`) does: what it holds shows only when it is there.
+    `Any` is accepted, because its values can only be checked at runtime.
     """
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
@@ -127,45 +127,49 @@ def _is_leaf(annotation: Any, leaves: tuple[type, ...]) -> bool:
 
 
 def _meant(annotation: Any) -> Any:
-    """Return the type behind a name for it, or behind what is noted about it; else the type itself."""
+    """Return the type behind an alias or `Annotated`; otherwise the type itself."""
     if get_origin(annotation) is Annotated:
         return get_args(annotation)[0]
     if isinstance(annotation, NewType):
         return annotation.__supertype__
-    alias = get_origin(annotation) or annotation  # of `type X = ...`, which python 3.11 has not
+    alias = (
+        get_origin(annotation) or annotation
+    )  # of `type X = ...`, which Python 3.11 does not have
     return annotation if isinstance(alias, type) else getattr(alias, "__value__", annotation)
 
 
 class Described(NamedTuple):
-    """What a docstring says."""
+    """The content of a docstring."""
 
     text: str
-    """What the function does; the sections about arguments, results and errors left out."""
+    """What the function does, without the sections about arguments, results and errors."""
     arguments: dict[str, str]
-    """What each argument means, on one line."""
+    """The description of each argument, on one line."""
 
 
 _STYLES = (DocstringStyle.GOOGLE, DocstringStyle.NUMPYDOC, DocstringStyle.REST)
 
 
 def described(function: Callable[..., Any], names: Collection[str]) -> Described:
-    """Return what a function's docstring says, in whichever style tells of most of the named arguments.
+    """Return a function's parsed docstring, in the style that describes most of the named
+    arguments.
 
-    One that is in no style is the description as a whole: nothing that was written is lost.
+    A docstring in no known style is used as the description unchanged, so no text is lost.
     """
     doc = inspect.getdoc(function) or ""
     best, most = Described(doc.strip(), {}), (0, 0)
     for style in _STYLES:
         try:
             parsed = docstring_parser.parse(doc, style)
-        except Exception:  # a section that breaks the style: then it is not in this style
+        except Exception:  # a malformed section: the docstring is not in this style
             continue
         texts = {
             param.arg_name: " ".join((param.description or "").split())
             for param in parsed.params
             if param.arg_name in names
         }
-        # A reST field of any name makes bare metadata; only sections that the style knows count.
+        # A reST field of any name produces bare metadata; count only sections that the style
+        # defines.
         found = len(texts), sum(type(section) is not DocstringMeta for section in parsed.meta)
         if found > most:
             between = "\n\n" if parsed.blank_after_short_description else "\n"
@@ -194,20 +198,20 @@ def _model(function: Callable[..., Any], fields: dict[str, Any]) -> type[BaseMod
 def _field(
     function: Callable[..., Any], parameter: inspect.Parameter, text: str | None
 ) -> tuple[Any, Any]:
-    """Return type and field; a description inside `Annotated` stands where the docstring has none."""
+    """Return type and field; a description in `Annotated` is used if the docstring has none."""
     if isinstance(parameter.default, FieldInfo):
         raise UsageError(
             f"the default of the argument {parameter.name} of {_name(function)} is a pydantic Field",
             todo="Write Annotated[type, Field(...)] and give the default itself",
         )
-    told: dict[str, Any] = {"description": text} if text else {}
+    description: dict[str, Any] = {"description": text} if text else {}
     default = ... if parameter.default is parameter.empty else parameter.default
     annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
-    return annotation, Field(default=default, alias=parameter.name, **told)
+    return annotation, Field(default=default, alias=parameter.name, **description)
 
 
 def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function, with their types; what it returns the model is not told."""
+    """Return the parameters of a function with their types; the model does not see the return type."""
     allowed = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = _globals(function)
     parameters: list[inspect.Parameter] = []
@@ -232,7 +236,7 @@ def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _globals(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the names that the types of a function, method, partial call or callable object are made of."""
+    """Return the globals that the annotations of a function, method, partial or callable object refer to."""
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -242,7 +246,7 @@ def _globals(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _plain(schema: Json, definitions: Json, inside: tuple[str, ...]) -> Json:
-    """Return a schema with its references written out; `inside` names those being written."""
+    """Return a schema with its references inlined; `inside` names the ones in progress."""
     reference = schema.get("$ref")
     if isinstance(reference, str):
         name = reference.rpartition("/")[2]
@@ -251,8 +255,8 @@ def _plain(schema: Json, definitions: Json, inside: tuple[str, ...]) -> Json:
                 f"the type {name} of a tool's input contains itself",
                 todo="Declare the tool's schema yourself",
             )
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return _plain({**definitions[name], **beside}, definitions, (*inside, name))
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
+        return _plain({**definitions[name], **siblings}, definitions, (*inside, name))
     return {
         key: _plain_value(key, value, definitions, inside)
         for key, value in schema.items()
@@ -261,9 +265,9 @@ def _plain(schema: Json, definitions: Json, inside: tuple[str, ...]) -> Json:
 
 
 _LEFT_OUT = ("$defs", "title", "discriminator")
-"""Definitions are written out; the discriminator only points at them (and is OpenAPI's, not JSON schema's)."""
+"""Definitions are inlined; the discriminator only refers to them (and is from OpenAPI, not JSON Schema)."""
 _VALUES = ("default", "const", "enum", "examples", "required")
-"""Keywords that hold values, not schemas."""
+"""Keywords whose content is values, not schemas."""
 
 
 def _plain_value(key: str, value: Any, definitions: Json, inside: tuple[str, ...]) -> Any:

@@ -1,7 +1,8 @@
-"""Results: what the model sees of whatever a tool returned or raised; one clear result of bounded size.
+"""Convert any value that a tool returns or raises to one tool result of limited size.
 
-Text and content blocks pass as they are, everything else is shown as JSON, or at worst by `str`. What is
-too long is kept elsewhere where that is possible, and the model sees its two ends.
+Text and content blocks are passed unchanged; everything else is shown as JSON, or as a last resort
+with `str`. A result that is too long is stored elsewhere if possible, and the model sees its start
+and end.
 """
 
 from __future__ import annotations
@@ -19,28 +20,30 @@ Content = str | list[Json]
 """The content of a tool result."""
 
 Keep = Callable[[str], str | None]
-"""Keeps a whole text and returns the path where it lies; None where it cannot be kept."""
+"""Stores a whole text and returns its path; None if it cannot be stored."""
 
 PREVIEW_CHARS_MAX = 4_000
-"""How much of a kept result is shown, in characters: enough to see what it is. Our choice."""
+"""How much of a stored result is shown, in characters: enough to recognize it. Our choice."""
 
 ITEMS_MAX, ITEMS_CHARS_MAX = 100_000, 50_000_000
-"""How many items of an iterator are read, and how much text they may hold: it may never end. Our choice."""
+"""Maximum items read from an iterator, and characters in them, because it may be endless. Our choice."""
 
 IMAGE_CHARS_MAX = 5 * 2**20
-"""The longest base64 text of one image (https://docs.claude.com/en/docs/build-with-claude/vision, 5 MB)."""
+"""Maximum base64 text of one image (https://docs.claude.com/en/docs/build-with-claude/vision, 5 MB)."""
 BINARY_CHARS_MAX = 24 * 2**20
-"""The most base64 text in one result: a whole request may have 32 MB
-(https://docs.claude.com/en/api/overview, request size limits), and the conversation needs some of it."""
+"""Maximum base64 text in one result. A whole request may have 32 MB
+(https://docs.claude.com/en/api/overview, request size limits), and the conversation needs part of
+it.
+"""
 
 RESULT_BLOCKS = {"text", "image", "document", "search_result", "tool_reference", "browser_state"}
-"""Kinds of blocks that a tool result may hold (anthropic 2.12, `ToolResultBlockParam`)."""
+"""Block types that a tool result may contain (anthropic 2.12, `ToolResultBlockParam`)."""
 
 
 def render(value: Any) -> Content:
-    """Return a tool's result in the form in which a tool result may hold it, of any size.
+    """Return a tool's result as tool result content, of any size.
 
-    Whatever iterating over an iterator raises is raised; nothing else is.
+    Raises only what iterating over an iterator raises.
     """
     if isinstance(value, str):
         return value if type(value) is str else str.__str__(value)
@@ -57,7 +60,7 @@ def render(value: Any) -> Content:
 
 
 def is_quick(value: Any) -> bool:
-    """Return whether a value is plain JSON and small, so that rendering it takes no time worth a thread."""
+    """Return whether a value is plain JSON and small, so that rendering it needs no thread."""
     waiting, room = [value], PREVIEW_CHARS_MAX
     while waiting:
         item = waiting.pop()
@@ -77,8 +80,8 @@ def is_quick(value: Any) -> bool:
     return True
 
 
-def told(error: BaseException) -> str:
-    """Return what an exception says, its class first; of any size."""
+def error_text(error: BaseException) -> str:
+    """Return an exception's class and message, of any length."""
     name = type(error).__name__
     try:
         text = str(error)
@@ -88,16 +91,16 @@ def told(error: BaseException) -> str:
 
 
 class Items:
-    """The items of an iterator, as far as they are read: it may never end."""
+    """The items of a possibly endless iterator, as far as they are read."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty list."""
         self.taken: list[Any] = []
-        """The items, with a note after them where there were more."""
+        """The items, followed by a note if there were more."""
         self._room = ITEMS_CHARS_MAX
 
     def take(self, item: Any) -> bool:
-        """Take one more, and return whether there is room for others."""
+        """Add an item, and return whether there is room for more."""
         if len(self.taken) == ITEMS_MAX or self._room <= 0:
             self.taken.append(NOT_READ)
             return False
@@ -107,11 +110,13 @@ class Items:
 
 
 NOT_READ = "... there are more; they were not read"
-"""Stands after the items of an iterator that were read."""
+"""Follows the items that were read from an iterator."""
 
 
 def fit(content: Content, chars_max: int, keep: Keep) -> Content:
-    """Return content that is at most about so long, and can be sent; of what is longer, the two ends."""
+    """Return content limited to about `chars_max` characters that can be sent; longer content is
+    reduced to its two ends.
+    """
     if isinstance(content, str):
         return _fit_text(content, chars_max, keep)
     return _fit_blocks(content, chars_max, keep)
@@ -121,11 +126,11 @@ def fit(content: Content, chars_max: int, keep: Keep) -> Content:
 
 
 def _text(value: Any) -> str:
-    """Return a value as JSON, or else by `str`, or else what it is."""
+    """Return a value as JSON, or else with `str`, or else its type."""
     for write in (_json, _lenient_json, _json_with_halves):
         try:
             return write(value)
-        except Exception:  # what it holds may raise anything
+        except Exception:  # nested values may raise anything
             continue
     return _shown(value)
 
@@ -143,12 +148,12 @@ def _json(value: Any) -> str:
 
 
 def _lenient_json(value: Any) -> str:
-    """Return JSON in which what JSON cannot hold is shown by `str`, and bytes as base64."""
+    """Return JSON with `str` for values that JSON does not support, and bytes as base64."""
     return to_json(value, fallback=_inner(value), bytes_mode="base64").decode("utf-8")
 
 
 def _json_with_halves(value: Any) -> str:
-    """Return JSON with halves of surrogate pairs in it, which pydantic refuses."""
+    """Return JSON with lone surrogates in it, which pydantic refuses."""
     return json.dumps(value, default=_inner(value), ensure_ascii=False)
 
 
@@ -170,11 +175,11 @@ _KINDS = {
     b"\x1f\x8b": "gzip",
     b"\x7fELF": "a program",
 }
-"""What the first bytes of common files tell (https://en.wikipedia.org/wiki/List_of_file_signatures)."""
+"""First bytes of common file types (https://en.wikipedia.org/wiki/List_of_file_signatures)."""
 
 
 def _of_bytes(data: bytes) -> str:
-    """Return text where the bytes are UTF-8, else a note: base64 of them would tell a model nothing."""
+    """Return text if the bytes are UTF-8, otherwise a note, because base64 would be useless to a model."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -186,7 +191,7 @@ def _of_bytes(data: bytes) -> str:
 
 
 def _blocks(value: Any) -> list[Json] | None:
-    """Return a copy of content blocks that can be sent; None where a value is none, or cannot."""
+    """Return a copy of content blocks that can be sent; None for any other value."""
     if not (isinstance(value, list) and value and all(map(_is_block, value))):
         return None
     try:
@@ -207,7 +212,7 @@ def _plain(value: Any) -> Json:
     """Return a copy of a JSON value.
 
     Raises:
-        ValueError: it is no JSON value.
+        ValueError: it is not a JSON value.
     """
     match value:
         case str():
@@ -224,7 +229,7 @@ def _plain(value: Any) -> Json:
 
 
 def _fit_blocks(blocks: list[Json], chars_max: int, keep: Keep) -> list[Json]:
-    """Return blocks whose text is short enough: where it is not, one block holds the ends of all of it."""
+    """Return blocks with limited text: if it is too long, one block holds the start and end of the whole text."""
     sized = list(_within_limits(blocks))
     words = [_words(block) for block in sized]
     if sum(map(len, words)) <= chars_max:
@@ -240,11 +245,11 @@ def _fit_blocks(blocks: list[Json], chars_max: int, keep: Keep) -> list[Json]:
 
 
 _EMPTY = {"type": "text", "text": ""}
-"""The provider refuses a block of this kind."""
+"""The provider refuses empty text blocks."""
 
 
 def _words(block: Json) -> str:
-    """Return the text of a block that counts against the limit; that of an image is none."""
+    """Return the text of a block that counts against the limit; an image has none."""
     if block["type"] == "text":
         text: str = block["text"]
         return text
@@ -261,7 +266,7 @@ def _binary(block: Json) -> str:
 
 
 def _within_limits(blocks: list[Json]) -> Iterator[Json]:
-    """Yield blocks as they are, with a note in place of each that the provider would refuse for its size."""
+    """Yield the blocks, with a note in place of each one that is too large for the provider."""
     room = BINARY_CHARS_MAX
     for block in blocks:
         size = len(_binary(block))
@@ -291,10 +296,12 @@ def _fit_text(text: str, chars_max: int, keep: Keep) -> str:
 def _note(left_out: int, whole: int, path: str | None) -> str:
     found = f"{left_out:,} of {whole:,} characters"
     if path is None:
-        said = f"{found} are left out here and were not kept. Ask for less at a time to see them."
+        sentence = (
+            f"{found} are left out here and were not kept. Ask for less at a time to see them."
+        )
     else:
-        said = f"{found} are left out here. The whole result lies in {path}"
-    return f"\n\n[{said}]\n\n"
+        sentence = f"{found} are left out here. The whole result lies in {path}"
+    return f"\n\n[{sentence}]\n\n"
 
 
 def _up_to_line_end(text: str) -> str:
@@ -308,7 +315,7 @@ def _from_line_start(text: str) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Return a text without halves of surrogate pairs, as in a file name that is not UTF-8."""
+    """Return a text without lone surrogates, as in a file name that is not UTF-8."""
     if text.isascii():
         return text
     try:

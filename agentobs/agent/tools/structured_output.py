@@ -1,6 +1,7 @@
-"""Structured output: the model gives its answer as the input of a tool that does nothing else.
+"""Structured output: the model passes its final response as the input of a dedicated tool.
 
-A tool works with every model and beside other tools, which the provider's own output formats do not.
+A tool works with every model and together with other tools, unlike the provider's own output
+formats.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ NAME = "structured_output"
 """The tool's name."""
 
 NUDGE = f"You have not given your answer yet. Call the tool {NAME} with it."
-"""What the model is told when it ends without it."""
+"""The message for a model that stops without calling it."""
 
 
 def declaration(output: type[BaseModel]) -> Json:
-    """Return what the provider is told of the tool.
+    """Return the tool's declaration for the provider.
 
     Raises:
-        UsageError: the model's type contains itself, so that its schema cannot be written out.
+        UsageError: the model's type contains itself, so its schema cannot be inlined.
     """
     return {
         "name": NAME,
@@ -35,7 +36,7 @@ def declaration(output: type[BaseModel]) -> Json:
 
 
 def taken(output: type[BaseModel], value: Any) -> tuple[BaseModel | None, ToolAnswer]:
-    """Return the output that an input makes, or None, and what the model is told."""
+    """Return the parsed output or None, and the result for the model."""
     try:
         return output.model_validate(value), ToolAnswer("Thank you: that is the answer.")
     except ValidationError as error:

@@ -1,7 +1,8 @@
-"""Tools: python functions that the model may call, and how it is told of them.
+"""Tools: Python functions that the model may call, and their declarations.
 
-The `tool` decorator makes one from a typed function, `declared` from a schema that is given. What nobody
-says about a tool is closed: it is taken to write, to destroy, to need permission and to bear no company.
+The `tool` decorator makes a tool from a typed function, `declared` from a given schema. The
+defaults are restrictive: a tool is assumed to write, to be destructive, to need permission and not
+to run in parallel.
 """
 
 from __future__ import annotations
@@ -33,72 +34,77 @@ from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer
 
 TIMEOUT_S = 120.0
-"""How long a tool may run where nobody says otherwise, in seconds. Our choice."""
+"""Default timeout of a tool, in seconds. Our choice."""
 
 RESULT_CHARS_MAX = 50_000
-"""How long a result may be where nobody says otherwise, in characters: some 12,000 tokens. Our choice."""
+"""Default maximum length of a result, in characters: about 12,000 tokens. Our choice."""
 
 Function = Callable[..., Any]
-"""A plain function, run in a thread of its own, or an async one, run in the loop, which it must not block."""
+"""A sync function, run in its own thread, or an async one, run in the event loop, which it must not block."""
 
 Interrupt = Literal["cancel", "block"]
-"""What an abort does to a call that runs: it is stopped, or it is waited for."""
+"""The effect of an abort on a running call: cancel it, or wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that the model may call. Calling it yourself calls the function."""
+    """A tool that the model may call. Calling the object calls the function."""
 
     declaration: Json
-    """What the provider is told: `name`, `description`, `input_schema`, or whatever was declared."""
+    """The declaration for the provider: `name`, `description`, `input_schema`, or whatever was declared."""
     function: Function
     tool_class: ToolClass = "write"
-    """What it does; the modes of permission decide by it."""
+    """Its effect; permission modes depend on it."""
     concurrent: bool | Callable[[dict[str, Any]], bool] = False
-    """Whether a call may run beside its neighbours; a function decides by the arguments, and any doubt
-    (it raises, it returns anything but True) is no."""
+    """Whether calls may run in parallel with adjacent calls. A function decides by the arguments;
+    an exception or any result except True means no.
+    """
     needs_permission: bool = True
-    """Whether the rules and modes of permission decide about its calls."""
+    """Whether permission rules and modes apply to its calls."""
     destructive: bool = True
-    """Whether a call may destroy what cannot be brought back."""
+    """Whether a call may have effects that cannot be undone."""
     retries: int = 0
-    """How often a call that failed or took too long is begun again; a plain function that took too long
-    may still be at work then."""
+    """How often a call is retried after a failure or timeout. A sync function that timed out may
+    still be running then.
+    """
     optional: bool = False
-    """Whether a turn can do without it; one that is not optional and not there ends the run."""
+    """Whether a turn can do without it; if a tool that is not optional is unavailable, the run ends."""
     available: Callable[[], bool] | None = None
-    """Says whether it is there; asked once a turn. None: always."""
+    """Returns whether it is available; called once per turn. None means always."""
     needs_person: bool = False
-    """Whether it needs a person at the terminal; where there is none its calls fail at once."""
+    """Whether it needs a person at the terminal; without one, its calls fail immediately."""
     cancels_siblings: bool = False
-    """Whether its failure stops the calls that run beside it; the decorator says yes for a shell."""
+    """Whether its failure stops the calls that run in parallel; the decorator sets it for shell tools."""
     interrupt: Interrupt = "cancel"
-    """What an abort does to a call that runs."""
+    """The effect of an abort on a running call."""
     timeout_s: float | None = TIMEOUT_S
-    """How long one try may take, in seconds; None sets no end."""
+    """Timeout of one attempt, in seconds; None for no timeout."""
     result_chars_max: int = RESULT_CHARS_MAX
-    """How long a result may be; the model sees only the ends of a longer one."""
+    """Maximum length of a result; the model sees only the start and end of a longer one."""
     aliases: tuple[str, ...] = ()
-    """Former names: old recordings hold them, and the model may still use them."""
+    """Former names: they occur in old recordings, and the model may still use them."""
     subject: str | Callable[[dict[str, Any]], str] | None = None
-    """What the patterns of permission rules match: the name of an argument, or a function of all."""
+    """What the patterns of permission rules match: the name of an argument, or a function of all arguments."""
     paths: tuple[str, ...] = ()
-    """Arguments that are paths (`str`, `Path`), or flat lists, tuples or sets of them. What else comes in
-    one counts as outside of every root."""
+    """Arguments that are paths (`str`, `Path`), or flat lists, tuples or sets of them. Any other
+    value counts as outside of every root.
+    """
     hosts: tuple[str, ...] = ()
-    """Arguments that are hosts or URLs (`str`, pydantic's URLs, addresses), or flat lists of them. What else
-    comes in one counts as blocked as soon as any host is."""
+    """Arguments that are hosts or URLs (`str`, pydantic's URLs, addresses), or flat lists of them.
+    Any other value counts as blocked if any host is blocked.
+    """
     check: Callable[..., Any] | None = None
-    """Takes some of the validated arguments by name and returns a complaint for the model, or None; plain
-    or async. That of a declared tool takes the whole input, as its function does."""
+    """Receives some of the validated arguments by name and returns a complaint for the model, or
+    None; sync or async. The check of a declared tool receives the whole input, like its function.
+    """
     input: type[BaseModel] | None = None
-    """What the input must look like; None hands the whole input to the function as one dict."""
+    """The type of the input; None passes the whole input to the function as one dict."""
     agents: Agents | None = None
-    """The agents that its calls start: the loop runs them itself, and the function never."""
+    """The agents that its calls start. The loop runs them; the function is never called."""
 
     @property
     def name(self) -> str:
-        """The name that the model calls it by."""
+        """The name by which the model calls it."""
         return str(self.declaration["name"])
 
     @property
@@ -112,10 +118,10 @@ class Tool:
 
 
 class Settings(TypedDict, total=False):
-    """How a tool behaves; each key is explained at the field of `Tool` of its name."""
+    """Settings of a tool; each key is documented at the field of `Tool` with the same name."""
 
     read_only: bool
-    """The short way to say `tool_class="read"`, which makes it concurrent and not destructive."""
+    """Short for `tool_class="read"`, which makes it concurrent and not destructive."""
     tool_class: ToolClass
     concurrent: bool | Callable[[dict[str, Any]], bool]
     needs_permission: bool
@@ -148,18 +154,19 @@ def tool(
 def tool(
     fn: Function | None = None, *, name: str | None = None, **settings: Unpack[Settings]
 ) -> Tool | Callable[[Function], Tool]:
-    """Make a tool of a typed function; use it with or without arguments.
+    """Make a tool from a typed function; use it with or without arguments.
 
-    The docstring's text describes the tool, its section about arguments (Google, NumPy or reST style)
-    the arguments.
+    The docstring's text describes the tool, its section about arguments (Google, NumPy or reST
+    style) the arguments.
 
     Args:
         fn: the function.
-        name: what the model calls it by; default the function's own name.
-        settings: how it behaves, see `Tool`.
+        name: the name for the model; defaults to the function's name.
+        settings: see `Tool`.
 
     Raises:
-        UsageError: the signature cannot be told to the model, or the settings contradict each other.
+        UsageError: the signature cannot be declared to the model, or the settings contradict each
+            other.
     """
 
     def make(function: Function) -> Tool:
@@ -175,7 +182,7 @@ def tool(
 
 
 def declared(declaration: Json, function: Function, **settings: Unpack[Settings]) -> Tool:
-    """Make a tool of a declaration as it is, and a function that takes the input as one dict.
+    """Make a tool from a declaration and a function that receives the input as one dict.
 
     Raises:
         UsageError: the settings contradict each other.
@@ -184,10 +191,11 @@ def declared(declaration: Json, function: Function, **settings: Unpack[Settings]
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Check that tools can stand beside each other.
+    """Check that tools can be used together.
 
     Raises:
-        UsageError: the settings of one contradict each other, or two have the same name or alias.
+        UsageError: the settings of a tool contradict each other, or two tools share a name or
+            alias.
     """
     owners: dict[str, Tool] = {}
     for each in tools:
@@ -200,34 +208,35 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 def find(tools: Sequence[Tool], name: str) -> Tool | None:
-    """Return the tool of that name, or else the one that had it formerly."""
+    """Return the tool with that name, or else with that alias."""
     named = next((each for each in tools if each.name == name), None)
     return named or next((each for each in tools if name in each.aliases), None)
 
 
 def declarations(tools: Sequence[Tool]) -> list[Json]:
-    """Return what the provider is told of some tools."""
+    """Return the declarations of some tools for the provider."""
     return [tool.declaration for tool in tools]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A tool and the arguments of one call, put together."""
+    """A tool bound to the arguments of one call."""
 
     call: Callable[[], Any]
-    """Calls the function, once: it may change the arguments that it gets."""
+    """Calls the function, once: it may modify its arguments."""
     arguments: dict[str, Any]
-    """The validated arguments, with the function's defaults where the model gave none."""
+    """The validated arguments, including the function's defaults."""
     coerced: tuple[str, ...] = ()
-    """The arguments that were of another JSON type and were changed to fit, such as `stops.0.x`; content
-    where they hold keys that the model chose."""
+    """Paths of the arguments that were converted from another JSON type, such as `stops.0.x`.
+    Content if they contain keys chosen by the model.
+    """
 
 
 def bind(tool: Tool, value: Any) -> Bound:
-    """Return the call of a tool's function with the model's input. The input itself is left as it is.
+    """Bind a tool's function to the model's input. The input itself is not modified.
 
     Raises:
-        ValueError: the input does not fit; the text tells the model what to mend.
+        ValueError: the input is invalid; the message tells the model what to fix.
     """
     if not isinstance(value, dict):
         raise ValueError("the input is not a JSON object; perhaps it was cut")
@@ -235,8 +244,8 @@ def bind(tool: Tool, value: Any) -> Bound:
         own = copy.deepcopy(value)
         if tool.input is None:
             return Bound(lambda: tool.function(own), own)
-        given, every = named_arguments(tool.input, own)
-        return Bound(lambda: tool.function(**given), every, _coerced(tool.input, value))
+        explicit, every = named_arguments(tool.input, own)
+        return Bound(lambda: tool.function(**explicit), every, _coerced(tool.input, value))
     except ValidationError as error:
         properties = tool.declaration["input_schema"].get("properties", {})
         raise ValueError(complaints(error, properties)) from error
@@ -249,15 +258,15 @@ def bind(tool: Tool, value: Any) -> Bound:
 
 
 COMPLAINTS_MAX = 20
-"""How many faults of one input the model is told at once. Our choice."""
+"""Maximum number of input errors shown to the model at a time. Our choice."""
 
 
 def complaints(error: ValidationError, properties: Mapping[str, Json] | None = None) -> str:
-    """Say what does not fit, a value a line, without pydantic's own vocabulary and links.
+    """Describe validation errors, one value per line, without pydantic's vocabulary and links.
 
     Args:
-        error: what validation found.
-        properties: the schemas of what the whole may hold, by name, so that the text can name them.
+        error: the validation error.
+        properties: schemas of the top-level properties, by name, so that the text can list them.
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [_complaint(each, properties) for each in found[:COMPLAINTS_MAX]]
@@ -267,20 +276,20 @@ def complaints(error: ValidationError, properties: Mapping[str, Json] | None = N
 
 
 def unknown(tools: Sequence[Tool], name: str) -> ToolAnswer:
-    """Return the answer to a call of a tool that there is not."""
+    """Return the result for a call of an unknown tool."""
     known = ", ".join(tool.name for tool in tools) or "none"
     text = _clear(f"There is no tool named {name[:200]!r}. The tools are: {known}.")
     return ToolAnswer(text, is_error=True, outcome="unknown")
 
 
 def invalid(tool: Tool, error: object) -> ToolAnswer:
-    """Return the answer to a call whose input does not fit, as `bind` or the tool's own check says."""
+    """Return the result for a call with invalid input, as reported by `bind` or the tool's own check."""
     text = _clear(f"The input of {tool.name} does not fit:\n{error}")
     return ToolAnswer(text, is_error=True, outcome="invalid")
 
 
 def check_call(tool: Tool, bound: Bound) -> Callable[[], Any] | None:
-    """Return the call of a tool's own check, or None where it has none."""
+    """Return a callable for the tool's own check of a call, or None if it has none."""
     check = tool.check
     if check is None:
         return None
@@ -301,16 +310,16 @@ def check_call(tool: Tool, bound: Bound) -> Callable[[], Any] | None:
 def _made(
     declaration: Json, function: Function, model: type[BaseModel] | None, settings: Settings
 ) -> Tool:
-    told: dict[str, Any] = dict(settings)
-    read_only = told.pop("read_only", None)
-    told.setdefault("tool_class", "read" if read_only else "write")
-    told.setdefault("concurrent", told["tool_class"] == "read")
-    told.setdefault("destructive", told["tool_class"] != "read")
-    told.setdefault("cancels_siblings", told["tool_class"] == "shell")
+    fields: dict[str, Any] = dict(settings)
+    read_only = fields.pop("read_only", None)
+    fields.setdefault("tool_class", "read" if read_only else "write")
+    fields.setdefault("concurrent", fields["tool_class"] == "read")
+    fields.setdefault("destructive", fields["tool_class"] != "read")
+    fields.setdefault("cancels_siblings", fields["tool_class"] == "shell")
     for field in ("aliases", "paths", "hosts"):
-        if field in told and not isinstance(told[field], str):
-            told[field] = tuple(told[field])
-    made = Tool(declaration, function, input=model, **told)
+        if field in fields and not isinstance(fields[field], str):
+            fields[field] = tuple(fields[field])
+    made = Tool(declaration, function, input=model, **fields)
     if read_only is not None and read_only is not made.read_only:
         found = f"read_only={read_only} contradicts tool_class={made.tool_class!r}"
         raise _wrong(made, "read_only", found)
@@ -319,7 +328,7 @@ def _made(
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
-"""Names that the provider takes (what it answers to others, 2026)."""
+"""Names that the provider accepts (according to its error message for others, 2026)."""
 
 _CLOSED: dict[str, tuple[str, ...]] = {
     "tool_class": get_args(ToolClass),
@@ -328,7 +337,7 @@ _CLOSED: dict[str, tuple[str, ...]] = {
 
 
 def _check_settings(tool: Tool) -> None:
-    """Raise a UsageError where the settings of a tool contradict each other or its function."""
+    """Raise a UsageError if the settings of a tool contradict each other or its function."""
     name = tool.declaration.get("name") if isinstance(tool.declaration, dict) else None
     if not isinstance(name, str) or not name or name == "<lambda>":
         raise UsageError(
@@ -365,7 +374,7 @@ _NO_NAME = "{!r} is not of 1 to 128 letters a to z and A to Z, digits, `_` and `
 
 
 def _check_names(tool: Tool) -> None:
-    """Raise a UsageError where settings name arguments that the function has not."""
+    """Raise a UsageError if settings name arguments that the function does not have."""
     known = _argument_names(tool)
     if known is None:
         return
@@ -384,11 +393,11 @@ _PLACES: dict[str, tuple[str, tuple[type, ...]]] = {
     "paths": ("path", (str, os.PathLike)),
     "hosts": ("host", (str, AnyUrl, ipaddress.IPv4Address, ipaddress.IPv6Address)),
 }
-"""What arguments that are paths or hosts may hold."""
+"""Types allowed for arguments that are paths or hosts."""
 
 
 def _check_places(tool: Tool) -> None:
-    """Raise a UsageError where the type of a path or a host tells that nobody could check its values."""
+    """Raise a UsageError if the type of a path or host argument cannot be checked."""
     if tool.input is None:
         return
     types = {str(field.alias): field.annotation for field in tool.input.model_fields.values()}
@@ -400,7 +409,7 @@ def _check_places(tool: Tool) -> None:
 
 
 def _argument_names(tool: Tool) -> tuple[str, ...] | None:
-    """Return the names of a tool's arguments, or None where its declaration does not tell them."""
+    """Return the names of a tool's arguments, or None if its declaration does not list them."""
     if tool.input is not None:
         return argument_names(tool.input)
     schema = tool.declaration.get("input_schema")
@@ -415,7 +424,7 @@ class _Parameters:
 
 
 def _parameters(function: Function) -> _Parameters | None:
-    """Return the parameters that a check takes by name; None where it takes any or does not tell."""
+    """Return the parameters that a check accepts by name; None if it accepts any or cannot be inspected."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -449,21 +458,22 @@ def _of(function: Function) -> str:
 
 
 def _coerced(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what strict validation of the same JSON would not have taken.
+    """Return the paths that strict validation of the same JSON would have refused.
 
-    Strict JSON still takes a text for a date and a list for a set: they have no type of their own there.
+    Strict JSON validation still accepts a string for a date and a list for a set, because JSON has
+    no such types.
     """
     try:
         model.model_validate_json(to_json(value), strict=True)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-    except ValueError:  # half of a surrogate pair: no JSON
+    except ValueError:  # a lone surrogate is not JSON
         return ()
     else:
         return ()
     ways = {_way(value, each): None for each in found if each["type"] not in _NO_COERCION}
     ways.pop((), None)
-    # A union complains once for each of its members, some of them about what lies around the value.
+    # A union reports one error per member, some of them for the surrounding value.
     return tuple(
         ".".join(map(str, way))
         for way in ways
@@ -472,13 +482,14 @@ def _coerced(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[str, ...
 
 
 _NO_COERCION = ("missing", "extra_forbidden")
-"""Complaints of union members that were not chosen."""
+"""Errors of union members that were not chosen."""
 
 
 def _way(value: Any, error: ErrorDetails) -> tuple[str | int, ...]:
-    """Return where in the input an error lies, without the union members that pydantic notes between.
+    """Return the location of an error in the input, without the union members that pydantic
+    inserts.
 
-    Empty where a whole number was written as 3.0: JSON has one kind of number.
+    Empty if an integer was written as 3.0, because JSON has only one kind of number.
     """
     way: list[str | int] = []
     for step in error["loc"]:
@@ -492,22 +503,22 @@ def _way(value: Any, error: ErrorDetails) -> tuple[str | int, ...]:
 
 
 def _complaint(found: ErrorDetails, properties: Mapping[str, Json] | None) -> str:
-    way, said = found["loc"], found["msg"]
+    way, problem = found["loc"], found["msg"]
     top = properties if properties is not None and len(way) == 1 else None
     if found["type"] == "missing":
         kind = top.get(str(way[0]), {}).get("type") if top is not None else None
-        said = f"required, but not given{f' (a value of type {kind})' if kind else ''}"
+        problem = f"required, but not given{f' (a value of type {kind})' if kind else ''}"
     elif found["type"] == "extra_forbidden":
         known = f"; there are: {', '.join(top) or 'none'}" if top is not None else ""
-        said = f"there is no argument of this name{known}"
-    return f"{'.'.join(map(str, way)) or 'input'}: {said}"
+        problem = f"there is no argument of this name{known}"
+    return f"{'.'.join(map(str, way)) or 'input'}: {problem}"
 
 
 TEXT_CHARS_MAX = 10_000
-"""How long an error that we write for the model may get. Our choice."""
+"""Maximum length of an error message for the model. Our choice."""
 
 
 def _clear(text: str) -> str:
-    """Return a text that can be sent: of bounded length, without halves of surrogate pairs."""
+    """Return a text that can be sent: of limited length, without lone surrogates."""
     short = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]} ... (cut)"
     return short.encode("utf-8", "replace").decode("utf-8")

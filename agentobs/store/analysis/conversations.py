@@ -1,4 +1,4 @@
-"""Conversations: an earlier session is found, read, and made a conversation that can be gone on with."""
+"""Find an earlier session, read it, and convert it to a conversation that can continue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 import duckdb
 
-from agentobs.agent.sessions.reconstruction import Asked, conversation_of, end_of_turn, needed
+from agentobs.agent.sessions.reconstruction import (
+    AttemptSummary,
+    conversation_of,
+    end_of_turn,
+    needed,
+)
 from agentobs.errors import RecordingError, UsageError, say_once
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import facts_path, read, segment_ids
@@ -21,12 +26,13 @@ from agentobs.store.named_queries import find_session, named
 
 
 def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = None) -> Json:
-    """Return the conversation of an earlier session, for `live_world(load=agentobs.wiring.load_conversation)`.
+    """Return the conversation of an earlier session, for
+    `live_world(load=agentobs.wiring.load_conversation)`.
 
     Args:
-        asked: `session_id`: its id, an end of it of at least 4 characters, or its name; `relation`: `resume` or
-            `fork`; `turn`: of a fork the last turn that it shall have, or None.
-        home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
+        asked: `session_id`: its ID, a suffix of at least 4 characters, or its name; `relation`:
+            `resume` or `fork`; `turn`: for a fork the last turn to include, or None.
+        home: where the recordings are; defaults to `AGENTOBS_HOME`, else `.agentobs`.
 
     Raises:
         UsageError: there is no such session or turn, or it is still running.
@@ -58,11 +64,11 @@ def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = 
 
 
 def _found(connection: duckdb.DuckDBPyConnection, home: Home, text: str) -> str:
-    """Return the id of the session that is meant.
+    """Return the ID of the matching session.
 
     Raises:
-        UsageError: there is none, or several.
-        ForeignError: there is none, and it may be in a segment of a newer version.
+        UsageError: no session matches, or several do.
+        ForeignError: no session matches, but a segment is of a newer version.
     """
     try:
         return find_session(connection, text, key=home.key())
@@ -74,30 +80,30 @@ def _found(connection: duckdb.DuckDBPyConnection, home: Home, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the facts say of a session."""
+    """The facts about a session."""
 
     session_id: str
     status: str
     dropped: int
     continues_session_id: str | None
-    asked: Sequence[Asked]
+    asked: Sequence[AttemptSummary]
     redactions: int
 
 
 def _known(connection: duckdb.DuckDBPyConnection, session_id: str) -> _Known:
-    given = {"session_id": session_id}
-    status, dropped, earlier = connection.execute(_SESSION, given).fetchone() or ("", 0, None)
-    rows = connection.execute(_ASKED, given).fetchall()
-    asked = [Asked(*row[:-1]) for row in rows]
-    return _Known(session_id, status, dropped, earlier, asked, sum(row[-1] for row in rows))
+    parameters = {"session_id": session_id}
+    status, dropped, earlier = connection.execute(_SESSION, parameters).fetchone() or ("", 0, None)
+    rows = connection.execute(_ASKED, parameters).fetchall()
+    attempts = [AttemptSummary(*row[:-1]) for row in rows]
+    return _Known(session_id, status, dropped, earlier, attempts, sum(row[-1] for row in rows))
 
 
 def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:
-    """Refuse a session that cannot be gone on with, and tell what will be different.
+    """Refuse a session that cannot be continued, and warn about differences.
 
     Raises:
         UsageError: it is still running.
-        RecordingError: nobody knows what was said last.
+        RecordingError: the end of the conversation is unknown.
     """
     if known.status == "running" and not is_fork:
         raise UsageError(
@@ -120,7 +126,7 @@ def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:
 
 
 def _end(known: _Known, turn: int) -> int | None:
-    """Return when the turn after one began.
+    """Return when the turn after `turn` started.
 
     Raises:
         UsageError: the session has no such turn.

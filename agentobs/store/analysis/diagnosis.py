@@ -1,8 +1,8 @@
-"""Diagnosis: which failure signatures a session shows, with the evidence, how strongly, and what to do.
+"""Diagnosis: the failure signatures found in a session, with evidence, strength and advice.
 
-What fires is decided in SQL (`views/40_signatures.sql`), so that any client of the file gets the same answers. Here
-stand the words, and what cannot be told: a signature that does not fire where nothing was recorded that it could be
-seen by is no good news.
+SQL decides what is found (`views/40_signatures.sql`), so any client of the file gets the same
+findings. This module holds the texts, and the signatures that could not be checked: if the required
+data was not recorded, the absence of a finding means nothing.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ import duckdb
 from agentobs.store.named_queries import named
 
 Known = Mapping[str, int]
-"""The counts of `diagnosable`: what a session tells anything about."""
+"""The counts of `diagnosable`: what data a session has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A way in which agents fail, as it shows in what was recorded."""
+    """A known pattern of failure in recordings."""
 
     name: str
     """The name of its view and of its named query."""
     fires: str
-    """When it fires, in words."""
+    """A description of when it is found."""
     todo: str
-    """What to do about it."""
+    """Advice on how to fix it."""
     unknown: Callable[[Known], str | None] = lambda known: None
-    """Why it cannot be told of a session, or None where it can."""
+    """Returns why it could not be checked for a session, or None if it could."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one signature says of one session."""
+    """The finding for one signature in one session."""
 
     signature: str
     fires: bool
     strength: float
-    """How far the strongest evidence is beyond the threshold: 1 at it, 2 at twice; 0 where it does not fire."""
+    """The ratio of the strongest evidence to the threshold: 1 at the threshold, 2 at twice; 0 if not found."""
     evidence: tuple[Mapping[str, Any], ...]
-    """The rows of its query, in the order of time."""
+    """The rows of its query, in time order."""
     cannot_tell: str | None
-    """Why nothing can be said although it does not fire; None where it does, or can."""
+    """Why the absence of a finding means nothing; None if it was found or could be checked."""
     todo: str
-    """What to do about it."""
+    """Advice on how to fix it."""
 
 
 def _no_likeness(known: Known) -> str | None:
@@ -68,7 +68,8 @@ def _no_decisions(known: Known) -> str | None:
 def _no_hooks(known: Known) -> str | None:
     if not known["told_interactions"]:
         return "this client does not tell of its hooks"
-    # Of a share of 0 no event is left to say so, but what the world answered is never sampled.
+    # With a sampling share of 0 there are no hook events, but answers of the world are never
+    # sampled.
     is_sampled = known["sampled_hooks"] or (known["hook_answers"] and not known["kept_hooks"])
     return "only a share of what hooks did was kept (sampling)" if is_sampled else None
 
@@ -161,11 +162,11 @@ SIGNATURES = (
         _no_claims,
     ),
 )
-"""All signatures, in the order in which they are told."""
+"""All signatures, in the order in which they are shown."""
 
 
 def diagnose(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[Verdict]:
-    """Return what each signature says of a session."""
+    """Return the finding for each signature in a session."""
     found = _dicts(named(connection, "diagnoses", session_id=session_id))
     [known] = _dicts(named(connection, "diagnosable", session_id=session_id))
     return [_verdict(each, found, known) for each in SIGNATURES]
@@ -174,7 +175,9 @@ def diagnose(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[Ver
 def diagnose_all(
     connection: duckdb.DuckDBPyConnection, since_ns: int | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """Ask in which sessions which signature fires, of those that started since then; the rows are fetched from it."""
+    """Query the signatures found per session, for sessions that started since an instant; fetch
+    rows from the result.
+    """
     bounds = _dicts(named(connection, "session_range", since_ns=since_ns))
     return named(connection, "diagnoses_by_session", since_ns=since_ns, **(bounds or [{}])[0])
 

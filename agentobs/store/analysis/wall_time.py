@@ -1,17 +1,17 @@
-"""Wall time: where the time of an interaction went, each nanosecond counted once.
+"""Wall time: how the time of an interaction was spent, each nanosecond counted once.
 
-Things run beside each other: tools, agents, the stream of an answer and the tools that begin before it has ended.
-Their durations add up to more than the time that passed, so the critical path is followed, from the end backwards.
-Within an interval, and from its end on:
+Tools, agents, the stream of a response and the tools that start before its end overlap. Their
+durations add up to more than the elapsed time, so the critical path is followed backwards from the
+end. Within an interval, starting at its end:
 
-1. of what has begun before this instant, whatever ends last is what was waited for; of two that end together, the
-   one that began first;
-2. the time after its end, where it had ended before this instant, is its parent's own;
-3. the time from its beginning to this instant is split by the same rule among what it is made of;
-4. then the same from its beginning on, until that of the interval.
+1. Of the children that started before this instant, the one that ends last was waited for; if two end
+   together, the one that started first.
+2. If it ended before this instant, the time after its end belongs to its parent.
+3. The time from its start to this instant is split by the same rule among its own children.
+4. Then the same from its start on, until the start of the interval.
 
-So the parts are disjoint and add up to the wall time exactly, and what ran beside something that took longer, from
-later on to earlier, counts nothing: had it not been there, not a nanosecond would have been won.
+The parts are disjoint and add up exactly to the wall time. An operation that ran in parallel with a
+longer one counts nothing, because removing it would not have saved a nanosecond.
 """
 
 from __future__ import annotations
@@ -26,39 +26,40 @@ import duckdb
 from agentobs.store.named_queries import named
 
 Part = Literal["model", "tool", "queued", "person", "hook", "retry_wait", "own"]
-"""What time counts as: an answer of the model was under way; a tool ran; a call waited for its turn; a person was
-asked; a hook was; the next attempt was waited for; none of these, so it was the program's own."""
+"""The categories of time: a response of the model; a tool; a call in the queue; an approval wait; a
+hook; a retry backoff; none of these, which is the program's own time.
+"""
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
 _WHOLE: frozenset[Part] = frozenset(("person", "hook", "queued", "retry_wait"))
-"""What counts whole, whatever goes on inside: a hook may ask a model, and so may a classifier beside a person."""
+"""Parts that are counted as a whole, whatever runs inside: a hook may call a model, and so may a classifier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Something that went on for a while."""
+    """An operation with a duration."""
 
     id: str
     parent_id: str | None
-    """What it is a part of; None, or unknown, where that is the interaction itself."""
+    """The ID of its parent; None or unknown if that is the interaction itself."""
     part: Part | None
-    """What its time counts as where nothing inside of it says more; None where it counts as what it is a part of."""
+    """The category of its time not covered by children; None for its parent's category."""
     name: str
     label: str | None
     lane: str
     started_ns: int
     ended_ns: int | None
-    """None where no end is known: it lasts as long as what it is a part of."""
+    """None if the end is unknown: it lasts as long as its parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the critical path."""
+    """A segment of the critical path."""
 
     part: Part
     name: str
-    """What was going on."""
+    """The name of the operation."""
     label: str | None
     lane: str
     started_ns: int
@@ -67,13 +68,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The wall time of one interaction, taken apart."""
+    """The wall time of one interaction by category."""
 
     interaction_id: str
     lane: str
     started_ns: int
     wall_ns: int
-    """From its start to its end; to the last that is known of it where it has none."""
+    """From its start to its end, or to its last known instant if it has no end."""
     model_ns: int
     tool_ns: int
     queued_ns: int
@@ -83,32 +84,32 @@ class Split:
     own_ns: int
     has_ended: bool
     told_by: Literal["spans", "wire"]
-    """Whether our own loop told it, or it was read off the requests of another client."""
+    """Whether it was recorded by our loop, or derived from the requests of another client."""
     path: tuple[Piece, ...]
     """The critical path, in order."""
 
 
 def interaction_times(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[Split]:
-    """Return where the time of each interaction of a session went, in the order of their starts."""
+    """Return how the time of each interaction of a session was spent, in the order of their starts."""
     answered = named(connection, "interaction_intervals", session_id=session_id)
     columns = [str(column[0]) for column in answered.description or []]
     rows = [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
-    told = []
+    splits = []
     for interaction_id, group in groupby(rows, key=lambda row: str(row["interaction_id"])):
         known = list(group)
         fields = Interval.__slots__
         intervals = [Interval(**{name: row[name] for name in fields}) for row in known]
-        told.append(_split(interaction_id, intervals, known[0]["told_by"]))
-    return told
+        splits.append(_split(interaction_id, intervals, known[0]["told_by"]))
+    return splits
 
 
 def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> list[Piece]:
-    """Return the pieces of the critical path: they follow each other from the start of `whole` to `end_ns`.
+    """Return the segments of the critical path, contiguous from the start of `whole` to `end_ns`.
 
     Args:
         whole: the interaction.
-        inside: what went on in it, by the ids of what it is a part of; what is part of something unknown is part
-            of the interaction.
+        inside: its operations, linked by parent ID; an operation with an unknown parent belongs to
+            the interaction.
         end_ns: when the interaction ended.
     """
     children = _children(whole, inside)
@@ -136,7 +137,7 @@ def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> l
 
 
 def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Sequence[Interval]]:
-    """Return what each interval is made of, what ends last first. An id that recurs counts once."""
+    """Return the children of each interval, latest end first. A repeated ID counts once."""
     known = {whole.id: whole}
     for each in inside:
         known.setdefault(each.id, each)
@@ -145,7 +146,7 @@ def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Seque
         parent = each.parent_id if each.parent_id in known else whole.id
         children.setdefault(str(parent), []).append(each)
     for under in children.values():
-        # Without an end it lasts to the end: before all others.
+        # Without an end it lasts to the end, so it sorts first.
         under.sort(
             key=lambda each: (each.ended_ns is not None, -(each.ended_ns or 0), each.started_ns)
         )
@@ -153,9 +154,10 @@ def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Seque
 
 
 def _own_part(part: Part, under: Sequence[Interval]) -> Part:
-    """Return what the time of an interval counts as that nothing inside of it covers.
+    """Return the category of an interval's time that no child covers.
 
-    Where a part of it says when the model, the tool or an agent itself was at work, all else is the program's own.
+    If a child shows when the model, the tool or an agent itself was active, the rest is the
+    program's own time.
     """
     told_better = any(child.part == part or child.name == "sub_agent" for child in under)
     return "own" if told_better else part

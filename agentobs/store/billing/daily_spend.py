@@ -1,7 +1,8 @@
-"""Spending: what was spent since an instant, by all processes of a home, for budgets that last a day.
+"""Spending of all processes of a home since an instant, for daily budgets.
 
-Cheap enough to ask before each call of a model: an answer is kept for `FRESH_SECONDS`. How late it can be is
-that, and what the recorders have not written yet (at most a fraction of a second), of this process, too.
+Cheap enough to call before each LLM request, because a result is cached for `FRESH_SECONDS`. It can
+be late by that time, plus what the recorders have not written yet (at most a fraction of a second),
+this process included.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from agentobs.store.duckdb.connection import connected
 from agentobs.store.named_queries import named
 
 FRESH_SECONDS = 2.0
-"""How long an answer is kept. To ask anew takes 120 ms at ten million calls (November 2026, 2 cores)."""
+"""How long a result is cached. A new query takes 120 ms at ten million calls (November 2026, 2 cores)."""
 
 _DAY_NS = 86_400_000_000_000
 
@@ -40,17 +41,18 @@ _lock = threading.Lock()
 
 
 def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> tuple[Decimal, int]:
-    """Return the dollars spent since an instant, and how many calls are not exact, live recordings included.
+    """Return the dollars spent since an instant, and the number of calls that are not exact, live
+    recordings included.
 
-    Calls without a price are among those that are not exact; nothing stands for them in the dollars.
+    Calls without a price count as not exact and add nothing to the dollars.
 
     Args:
-        since_ns: calls sent then or later count, nanoseconds since 1970.
-        home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
+        since_ns: count calls sent then or later, nanoseconds since 1970.
+        home: where the recordings are; defaults to `AGENTOBS_HOME`, else `.agentobs`.
 
     Raises:
         HomeError: there are no recordings at that place.
-        ForeignError: the file in the place of the store is not ours, or of a newer version.
+        ForeignError: the store file is not ours, or of a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
     with _lock:
@@ -58,7 +60,7 @@ def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> t
         known, now = _known.get(key), world.monotonic()
         if known and known.since_ns == since_ns and now - known.asked_ns < FRESH_SECONDS * 1e9:
             return known.answer
-        # The first question brings the published file up to date where that is due; later ones read the tail.
+        # The first query updates the published file if that is due; later ones read the tail.
         with connected(place, ingest=known is None) as connection:
             row = named(connection, "spent_today", since_ns=since_ns).fetchone()
         answer = (row[0], row[1]) if row else (Decimal(0), 0)
@@ -67,25 +69,25 @@ def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> t
 
 
 def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None) -> Meter:
-    """Return a meter that has what a session has spent so far, live recordings included, and nobody else's.
+    """Return a meter with the spending of one session so far, live recordings included.
 
-    A conversation that was resumed has several sessions; `agentobs.agent.resumed` brings along what all of them
-    have spent. What a recorder could not write of the session makes its sum a lower bound.
+    A resumed conversation has several sessions; `agentobs.agent.resumed` carries over the spending
+    of all of them. Records that a recorder could not write make the sum a lower bound.
 
     Args:
-        session_id: the full id of the session.
-        home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
+        session_id: the full ID of the session.
+        home: where the recordings are; defaults to `AGENTOBS_HOME`, else `.agentobs`.
 
     Raises:
         HomeError: there are no recordings at that place.
-        UsageError: no session has that id.
-        ForeignError: the file in the place of the store is not ours, or of a newer version.
+        UsageError: no session has that ID.
+        ForeignError: the store file is not ours, or of a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
-    given = {"session_id": session_id}
+    parameters = {"session_id": session_id}
     meter = Meter(book_of(place.path))
     with connected(place, ingest=True) as connection:
-        known = connection.execute(_KNOWN_SESSION, given).fetchone()
+        known = connection.execute(_KNOWN_SESSION, parameters).fetchone()
         if known is None:
             raise UsageError(
                 "no session has that id",
@@ -93,14 +95,14 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
                 todo="Give the full id; agentobs sessions lists them",
             )
         meter.add_facts(usage_of(connection, session_id))
-        [lost] = connection.execute(_LOST, given).fetchone() or (0,)
+        [lost] = connection.execute(_LOST, parameters).fetchone() or (0,)
     if lost:
         meter.lose(lost)
     return meter
 
 
 def usage_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[UsageRow]:
-    """Return what was billed to a session and to no other, oldest first."""
+    """Return the usage billed to this session only, oldest first."""
     names = [each.name for each in dataclasses.fields(UsageRow)]
     rows = connection.execute(
         f"SELECT {', '.join(names)} {_OWN_USAGE}", {"session_id": session_id}
@@ -127,10 +129,10 @@ _LOST = "SELECT coalesce(sum(dropped), 0)::BIGINT FROM session_ends WHERE sessio
 
 
 def spent_today(home: Home | str | os.PathLike[str] | None = None) -> Decimal:
-    """Return the dollars spent today (UTC) by all processes of a home; 0 where nothing was recorded.
+    """Return the dollars spent today (UTC) by all processes of a home; 0 if nothing was recorded.
 
-    For budgets: it raises nothing. Where the store cannot be asked, that is said once, and the last answer of
-    today stands.
+    For budgets: it never raises. If the store cannot be queried, a warning is printed once, and
+    today's last result is returned.
     """
     now_ns = world.now()
     since_ns = now_ns - now_ns % _DAY_NS

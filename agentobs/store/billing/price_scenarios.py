@@ -1,7 +1,7 @@
-"""Repricing: what stored calls would have cost with other prices, another model, lifetime or mode.
+"""Recompute the cost of stored calls with other prices, another model, cache lifetime or mode.
 
-Nothing that is stored changes: the other prices lie in a table of the connection's own, and the same
-multiplication is done with them. What is assumed is said beside the result.
+Stored data does not change: the other prices are in a temporary table of the connection, and the
+same calculation is done with them. The assumptions are listed with the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Lifetime = Literal["5m", "1h"]
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Which calls are priced again, and what is different."""
+    """The calls to reprice, and the changes to apply."""
 
     session_id: str | None = None
     """Only this session."""
@@ -31,65 +31,66 @@ class WhatIf:
     until_ns: int | None = None
     """Only calls sent before then."""
     model: str | None = None
-    """All calls at the prices of this model."""
+    """Price all calls as this model."""
     cache_lifetime: Lifetime | None = None
-    """All cache writes at the price of this lifetime."""
+    """Price all cache writes with this lifetime."""
     batch: bool = False
-    """All calls at the prices of the batch API."""
+    """Price all calls as batch API calls."""
     fast: bool = False
-    """All calls at the prices of fast mode."""
+    """Price all calls as fast mode calls."""
 
 
 class OnTop(PriceBook):
-    """The prices of a book, with a file of prices that goes before all of them."""
+    """A price book with an additional price file that takes precedence."""
 
     def __init__(self, base: PriceBook, own: bytes, where: str) -> None:
-        """Take the book and the text of the file."""
+        """Take the base book and the text of the file."""
         super().__init__(own, where)
         self._base = base
         self.version = f"{base.version}+{self.version.rpartition('+')[2]}"
 
     def overlays(self) -> tuple[Overlay, ...]:
-        """Return the files of the book and the one on top.
+        """Return the files of the book and the additional one.
 
         Raises:
-            UsageError: one of them does not fit the format.
+            UsageError: a file is malformed.
         """
         return (*self._base.overlays(), super().overlays()[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Repriced:
-    """What the calls of one model cost and would have cost; `model` is None for all together."""
+    """Stored and recomputed cost of the calls of one model; `model` is None for the total."""
 
     model: str | None
-    """The one name of the model that was billed."""
+    """The canonical name of the billed model."""
     calls: int
     stored_usd: Decimal | None
-    """What is stored; None where nothing has a price."""
+    """The stored cost; None if nothing has a price."""
     what_if_usd: Decimal | None
-    """What it would be; None where nothing has a price."""
+    """The recomputed cost; None if nothing has a price."""
     difference_usd: Decimal | None
-    """The second less the first, over the calls that have a price in both; None where none has."""
+    """Recomputed minus stored cost, over the calls that have a price in both; None if there are none."""
     stored_unpriced_calls: int
     """Calls without a stored price."""
     what_if_unpriced_calls: int
     """Calls that would have no price."""
     stored_not_exact_calls: int
-    """Calls whose stored cost is not exact, those without a price among them."""
+    """Calls whose stored cost is not exact, including calls without a price."""
     what_if_not_exact_calls: int
-    """Calls whose other cost would not be exact; where something is assumed of the counts that is all."""
+    """Calls whose recomputed cost would not be exact; all calls if token counts are assumed."""
 
 
 def reprice(
     connection: duckdb.DuckDBPyConnection, what_if: WhatIf, book: PriceBook
 ) -> list[Repriced]:
-    """Return what stored calls cost and would have cost, by model, the dearest first, then all together.
+    """Return the stored and recomputed cost of calls by model, most expensive first, then the
+    total.
 
     Args:
-        connection: from `connect`; a table of its own for a moment is all that it gets.
-        what_if: which calls, and what is different.
-        book: the prices to ask.
+        connection: from `connect`; it gets a temporary table for a moment.
+        what_if: the calls and the changes.
+        book: the prices.
     """
     chosen: dict[str, object] = {
         "session_id": what_if.session_id,
@@ -99,37 +100,37 @@ def reprice(
     connection.execute(_TABLE)
     try:
         _fill_from_book(connection, what_if, book, chosen)
-        asked = {
+        parameters = {
             **chosen,
             "lifetime": what_if.cache_lifetime,
             "is_assumed": bool(what_if.model or what_if.cache_lifetime),
         }
-        found = connection.execute(_REPRICED, asked).fetchall()
+        found = connection.execute(_REPRICED, parameters).fetchall()
     finally:
         connection.execute("DROP TABLE what_if_prices")
     return [Repriced(*row) for row in found]
 
 
 def assumptions(what_if: WhatIf) -> list[str]:
-    """Return what a what-if takes for granted, for people."""
-    said = []
+    """Return the assumptions of a scenario as sentences for users."""
+    sentences = []
     if what_if.model:
-        said.append(
+        sentences.append(
             f"the same token counts on {canonical_model(what_if.model)}: another model counts tokens, thinks "
             "and answers differently"
         )
     if what_if.cache_lifetime:
-        said.append(
+        sentences.append(
             f"the same tokens read and written, the writes at the price of {what_if.cache_lifetime}: "
             "agentobs cache weighs the gaps between calls, too"
         )
     if what_if.batch:
-        said.append(
+        sentences.append(
             "every call as a batch: cache hits are as they were, though batches run in any order"
         )
     if what_if.fast:
-        said.append("every call in fast mode, whether or not its model offers that")
-    return said
+        sentences.append("every call in fast mode, whether or not its model offers that")
+    return sentences
 
 
 def _fill_from_book(

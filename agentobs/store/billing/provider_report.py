@@ -1,8 +1,8 @@
-"""Reports: the provider's own usage and cost report, all pages of a kind added up, exactly.
+"""The provider's own usage and cost report: sum all pages of a kind exactly.
 
-What a figure of the cost report holds depends on how the report is grouped. Where its rows name their
-`cost_type`, tokens, web searches and the rest stand apart; else each row is the whole. Money is compared at
-list prices: `list_amount` where a row has it, since `amount` is after discounts.
+The meaning of a figure in the cost report depends on its grouping. If its rows have a `cost_type`,
+tokens, web searches and others are separate; otherwise each row is the total. Money is compared at
+list prices: `list_amount` if a row has it, because `amount` is after discounts.
 """
 
 from __future__ import annotations
@@ -38,81 +38,81 @@ TOKENS = {
     "cache_creation.ephemeral_1h_input_tokens": "cache_write_1h_tokens",
     "server_tool_use.web_search_requests": "web_search_requests",
 }
-"""What the usage report counts, and our names for it."""
+"""The counts of the usage report, with our names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a figure is about; None where the report is not grouped by it."""
+    """What a figure refers to; None for dimensions by which the report is not grouped."""
 
     day: date
     model: str | None
-    """The one name of the model."""
+    """The canonical name of the model."""
     service_tier: str | None
     what: str
-    """A count of `TOKENS`, or `cost_usd` for the whole, or `<cost type>_usd` for a part of it."""
+    """A count of `TOKENS`, or `cost_usd` for the total, or `<cost type>_usd` for a part of it."""
 
 
 @dataclass(slots=True)
 class Report:
-    """All pages of one kind, added up."""
+    """The sum of all pages of one kind."""
 
     kind: Kind
     figures: dict[Key, Decimal] = field(default_factory=dict)
     """Counts, or dollars at list prices."""
     rounding: dict[Key, Decimal] = field(default_factory=dict)
-    """Of dollars, how much the amounts may have been rounded by: half of the last digit of each, none of 0."""
+    """For dollars, the maximum rounding error of the amounts: half of the last digit of each, none for 0."""
     spans: set[Span] = field(default_factory=set)
-    """The times that it covers: their starts and ends (UTC)."""
+    """The covered time spans, as start and end (UTC)."""
     by_model: bool = False
     """Whether it is grouped by model."""
     by_tier: bool = False
     """Whether it is grouped by service tier."""
     by_part: bool = False
-    """Whether tokens, web searches and the rest stand apart."""
+    """Whether tokens, web searches and others are separate."""
     has_searches: bool = True
-    """Whether web searches stand in it, as far as its grouping says."""
+    """Whether it includes web searches, as far as its grouping tells."""
     searches_by_model: bool = False
-    """Whether every amount for web searches names its model."""
+    """Whether every amount for web searches has its model."""
     searches_by_tier: bool = False
-    """Whether every amount for web searches names its tier."""
+    """Whether every amount for web searches has its tier."""
     workspaces: Counter[str] = field(default_factory=Counter)
-    """Results of each workspace; `default` where none is named."""
+    """Number of results per workspace; `default` if none is named."""
     open_pages: int = 0
-    """Pages that say that there is more."""
+    """Pages that say that there are more."""
     last_pages: int = 0
-    """Pages that say that there is not."""
+    """Pages that say that there are no more."""
     capped_pages: int = 0
-    """Pages with a bucket that has as many groups as there are at most."""
+    """Pages with a bucket that has the maximum number of groups."""
     is_listed: bool = False
-    """Whether times without use do not stand in it."""
+    """Whether times without usage are omitted."""
     has_list_prices: bool = False
-    """Whether it has amounts at list prices beside those that are billed."""
+    """Whether it has amounts at list prices in addition to billed ones."""
     billed_usd: Decimal = Decimal(0)
-    """What is billed after discounts."""
+    """The billed amount after discounts."""
     list_usd: Decimal = Decimal(0)
     """The same at list prices."""
     rows: int = 0
-    """Results that were read."""
+    """Number of results read."""
 
     @property
     def since(self) -> datetime:
-        """When the first bucket starts."""
+        """The start of the first bucket."""
         return min(start for start, _ in self.spans)
 
     @property
     def until(self) -> datetime:
-        """When the last bucket ends."""
+        """The end of the last bucket."""
         return max(end for _, end in self.spans)
 
     @property
     def is_complete(self) -> bool:
-        """Whether no page is missing, as far as the pages say."""
+        """Whether no page is missing, as far as the pages tell."""
         return self.open_pages == 0 or self.last_pages > 0
 
     @property
     def holes(self) -> list[Span]:
-        """The times between its buckets that none of them covers."""
+        """The gaps between its buckets."""
         if self.is_listed:
             return []
         ordered = sorted(self.spans)
@@ -123,15 +123,15 @@ class Report:
 def read_reports(paths: list[Path], workspace: str | None = None) -> list[Report]:
     """Return the reports in some files, usage before cost.
 
-    Pages without any result belong to the reports that the others are of; where no page has a result, to a
-    usage report in which nothing was used.
+    Pages without results belong to the reports of the other pages; if no page has a result, to an
+    empty usage report.
 
     Args:
         paths: the pages, in any order.
         workspace: only results of this workspace.
 
     Raises:
-        UsageError: a file is no such report; it says which file and where in it.
+        UsageError: a file is not a report; the message has the file and the position in it.
     """
     pages = read_pages(paths)
     if not any(page.spans for page in pages):
@@ -224,7 +224,7 @@ def _add_money(report: Report, row: Row, key: Key) -> None:
 
 
 def _gather_searches(report: Report) -> None:
-    """Put web searches together where only some of them say their model or tier."""
+    """Merge web searches if only some of them have their model or tier."""
     for sums in (report.figures, report.rounding):
         for key in [key for key in sums if key.what == SEARCH_USD]:
             value = sums.pop(key)
@@ -238,10 +238,10 @@ def _add(sums: dict[Key, Decimal], key: Key, value: Decimal) -> None:
 
 
 def _refuse_overlaps(kind: Kind, pages: list[Page]) -> None:
-    """Refuse pages that say twice what was used in one time: their sum would be too high.
+    """Refuse pages that count the same time twice, because their sum would be too high.
 
     Raises:
-        UsageError: two pages hold the same bucket or the same item, or times that overlap.
+        UsageError: two pages have the same bucket or item, or overlapping times.
     """
     holders: dict[object, Page] = {}
     spans: dict[Span, str] = {}

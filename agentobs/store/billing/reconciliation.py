@@ -1,8 +1,8 @@
-"""Reconciling: what we counted and priced against what the provider says it counted and billed.
+"""Compare our counts and prices with the counts and charges that the provider reports.
 
-Compared is what both have: by day (UTC), by model where the report is grouped by it, by service tier where it
-is, and tokens apart from web searches where it tells them apart. Recordings do not know their workspace, so all
-workspaces of a report are compared together.
+The comparison uses the common dimensions: by day (UTC), by model or service tier if the report is
+grouped by it, and tokens separately from web searches if it separates them. Recordings do not know
+their workspace, so all workspaces of a report are compared together.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from agentobs.store.billing.report_pages import CAPPED_AT, Kind
 from agentobs.store.named_queries import named
 
 State = Literal["match", "rounding", "differs", "only_in_report", "only_here"]
-"""`match`: to the last digit; `rounding`: no more apart than the tolerance."""
+"""`match`: identical to the last digit; `rounding`: within the tolerance."""
 
 MOST_TOLERANCE = Decimal("0.01")
-"""Of an amount of the report, the share up to which its rounding can explain a difference."""
+"""Maximum share of a reported amount that rounding can explain."""
 
 STANDARD = "standard"
 """The tier of a call whose usage names none."""
@@ -44,43 +44,44 @@ class Line:
     report: Kind
     day: date
     model: str | None
-    """The one name of the model; None where the report does not say."""
+    """The canonical name of the model; None if the report does not say."""
     service_tier: str | None
-    """None where the report does not say."""
+    """None if the report does not say."""
     what: str
     """A count such as `input_tokens`, or money such as `cost_usd`."""
     ours: Decimal | None
-    """None where nothing was recorded, or nothing of it has a price."""
+    """None if nothing was recorded, or nothing has a price."""
     theirs: Decimal | None
-    """None where the report has nothing."""
+    """None if the report has no such figure."""
     difference: Decimal | None
-    """Ours less theirs."""
+    """Ours minus theirs."""
     tolerance: Decimal
-    """How far apart they may be since the report rounds: half of the last digit of each of its amounts, but no
-    more than a hundredth of their sum."""
+    """The difference that the report's rounding allows: half of the last digit of each of its
+    amounts, but at most a hundredth of their sum.
+    """
     state: State
     not_exact_calls: int
-    """Our calls behind it that are not exact: where to look first."""
+    """Number of our calls behind it that are not exact: the first place to look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What came of comparing one report."""
+    """The comparison with one report."""
 
     report: Report
     lines: list[Line]
-    """Every figure, those that differ and those that match, by day and model."""
+    """Every figure, matching or not, by day and model."""
     notes: list[str]
-    """What the comparison leaves out, for people."""
+    """What the comparison leaves out, as sentences for users."""
 
     @property
     def matches(self) -> bool:
-        """Whether nothing differs."""
+        """Whether there are no differences."""
         return all(line.state in ("match", "rounding") for line in self.lines)
 
 
 def reconcile(connection: duckdb.DuckDBPyConnection, report: Report) -> Reconciled:
-    """Compare what is stored with one report, over the time that it covers.
+    """Compare the stored calls with one report, over the time that it covers.
 
     Args:
         connection: from `connect`.
@@ -97,14 +98,14 @@ def reconcile(connection: duckdb.DuckDBPyConnection, report: Report) -> Reconcil
 
 
 def span_ns(report: Report) -> dict[str, int]:
-    """Return the time that a report covers, as parameters of a query."""
+    """Return the time that a report covers, as query parameters."""
     return {"since_ns": _ns(report.since), "until_ns": _ns(report.until)}
 
 
 def _ours(
     connection: duckdb.DuckDBPyConnection, report: Report
 ) -> tuple[dict[Key, Decimal | None], dict[Key, int], set[Key]]:
-    """Return our figures, the calls behind each that are not exact, and the keys that have calls."""
+    """Return our figures, the inexact calls behind each, and the keys that have calls."""
     found = named(connection, "usage_by_model_day", **span_ns(report))
     columns = [str(column[0]) for column in found.description]
     figures: dict[Key, Decimal | None] = {}
@@ -121,7 +122,7 @@ def _ours(
 
 
 def _figures(row: dict[str, Any], report: Report) -> Iterable[tuple[Key, Decimal | None]]:
-    """Yield what a row of ours says, keyed as the report is grouped."""
+    """Yield the figures of one of our rows, keyed by the report's grouping."""
     tier = row["service_tier"] or STANDARD
     model = canonical_model(row["model"]) if report.by_model and row["model"] else None
     shown = tier if report.by_tier else None

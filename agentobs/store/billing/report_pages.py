@@ -1,12 +1,13 @@
-"""Pages of the provider's reports as it returns them: which rows they hold, and what is no such page.
+"""Parse pages of the provider's reports, and refuse anything else.
 
-A page is `{"data": [...], "has_more": ..., "next_page": ...}`; a file holds one page or a list of pages. Its
-entries have one of two shapes (source: the types of the provider's SDK and its documentation, 2026-11):
+A page is `{"data": [...], "has_more": ..., "next_page": ...}`; a file holds one page or a list of
+pages. Its entries have one of two shapes (source: the types of the provider's SDK and its
+documentation, 2026-11):
 
-- buckets: `{"starting_at", "ending_at", "results": [row, ...]}` (`usage_report/messages`, `cost_report`,
-  `analytics/usage_report`, `analytics/cost_report`);
-- items, each a row of its own: `{"starting_at", "ending_at", "group": {...}, "cost": {...}}`, or `"usage"`
-  for `"cost"` (`analytics/usage`, `analytics/cost`).
+- buckets: `{"starting_at", "ending_at", "results": [row, ...]}` (`usage_report/messages`,
+  `cost_report`, `analytics/usage_report`, `analytics/cost_report`);
+- items, each a single row: `{"starting_at", "ending_at", "group": {...}, "cost": {...}}`, or
+  `"usage"` for `"cost"` (`analytics/usage`, `analytics/cost`).
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from agentobs.records.canonical_json import digest
 
 Kind = Literal["usage", "cost"]
 Span = tuple[datetime, datetime]
-"""When a bucket or an item starts and ends (UTC)."""
+"""The start and end of a bucket or an item (UTC)."""
 
 MOST_BYTES = 512 * 1024 * 1024
-"""A report of a month by minute, model and key has a few megabytes; more than this is no report."""
+"""A monthly report by minute, model and key has a few megabytes; a larger file is not a report."""
 MOST = 10**18
-"""A count or an amount beyond this is none."""
+"""A larger count or amount is invalid."""
 CAPPED_AT = 100
-"""The groups that a bucket of the `analytics` reports has at most; there is no row for the rest."""
+"""Maximum groups in a bucket of the `analytics` reports; there is no row for the rest."""
 
 _MEASURES = {
     "amount", "list_amount", "currency", "requests", "uncached_input_tokens", "output_tokens",
     "cache_read_input_tokens", "cache_creation", "server_tool_use", "total_tokens",
 }  # fmt: skip
 _COMPONENTS = {"cost_type", "token_type"}
-"""Dimensions that divide a group and make no other."""
+"""Dimensions that subdivide a group."""
 _MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a report, whichever shape it came in."""
+    """One row of a report, of either shape."""
 
     where: str
-    """The file and the place in it."""
+    """The file and the position in it."""
     span: Span
     values: Mapping[str, Any]
-    """Dimensions and measures side by side."""
+    """Dimensions and measures together."""
 
     @property
     def kind(self) -> Kind:
@@ -58,7 +59,7 @@ class Row:
         return "cost" if "amount" in self.values else "usage"
 
     def group(self, *, whole: bool = False) -> str:
-        """Return its dimensions as one text; `whole` leaves out what only divides money into its parts."""
+        """Return its dimensions as one text; `whole` omits those that only split money into parts."""
         left_out = _MEASURES | _COMPONENTS if whole else _MEASURES
         named = {name: value for name, value in self.values.items() if name not in left_out}
         return json.dumps(named, sort_keys=True, default=str)
@@ -66,21 +67,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page, read."""
+    """One parsed page."""
 
     where: str
     rows: list[Row]
     spans: set[Span]
-    """The times that it covers, those without any row included."""
+    """The covered times, including those without rows."""
     is_listed: bool
-    """Whether its entries are items: then times without use do not stand in it."""
+    """Whether its entries are items, so that times without usage are omitted."""
     has_more: bool
     is_capped: bool
-    """Whether a bucket has as many groups as the provider gives at most."""
+    """Whether a bucket has the maximum number of groups."""
 
     @property
     def kinds(self) -> set[Kind]:
-        """What its rows hold; nothing where it has none."""
+        """The kinds of its rows; empty if it has none."""
         return {row.kind for row in self.rows}
 
 
@@ -88,7 +89,7 @@ def read_pages(paths: list[Path]) -> list[Page]:
     """Return the pages of some files.
 
     Raises:
-        UsageError: a file is no such report; it says which file and where in it.
+        UsageError: a file is not a report; the message has the file and the position in it.
     """
     pages: list[Page] = []
     seen: dict[str, str] = {}
@@ -125,7 +126,7 @@ def count_of(row: Row, path: str) -> int:
 
 
 def cents_of(row: Row, name: str) -> Decimal | None:
-    """Return an amount of a row in cents, or None where there is none."""
+    """Return an amount of a row in cents, or None."""
     value = row.values.get(name)
     if value is None and name != "amount":
         return None
@@ -142,7 +143,7 @@ def cents_of(row: Row, name: str) -> Decimal | None:
 
 
 def bad(where: str, found: str, todo: str) -> UsageError:
-    """Return an error about a place in a file."""
+    """Return an error about a position in a file."""
     return UsageError(found, where=where, todo=todo)
 
 
@@ -227,7 +228,7 @@ def _check(row: Row) -> None:
 
 
 def _is_capped(rows: list[Row]) -> bool:
-    """Return whether rows of an `analytics` bucket are as many as it has at most."""
+    """Return whether an `analytics` bucket has the maximum number of groups."""
     known = {"list_amount", "requests", "product"}
     if len(rows) < CAPPED_AT or not known & rows[0].values.keys():
         return False
@@ -266,4 +267,4 @@ WANTED = (
     "Save the JSON of GET /v1/organizations/analytics/cost or analytics/usage with time_bucket_width=1d (or of "
     "usage_report/messages, cost_report), page after page"
 )
-"""What to name instead."""
+"""The expected input, for error messages."""

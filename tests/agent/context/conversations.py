@@ -1,4 +1,4 @@
-"""Generated conversations that the provider would take, and what has to hold of whatever is made of them."""
+"""Generated conversations that the provider would accept, and the properties of anything derived from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAID = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn, steps: int = 8) -> tuple[Message, ...]:
-    """A conversation that ends with the user's turn: prompts, answers, calls with results, thinking, media."""
+    """A conversation that ends with the user's turn: prompts, responses, calls with results, thinking, media."""
     messages: list[Message] = [{"role": "user", "content": draw(SAID)}]
     for number in range(draw(st.integers(0, steps))):
         kind = draw(st.sampled_from(("talk", "calls", "calls", "calls", "compaction")))
@@ -66,7 +66,7 @@ def conversations(draw: st.DrawFn, steps: int = 8) -> tuple[Message, ...]:
 
 
 def pairs(messages: Any) -> dict[str, bool]:
-    """Which calls there are, and whether each has its thinking, by its id."""
+    """The calls by ID, and whether each has its thinking."""
     found: dict[str, bool] = {}
     for message in messages:
         own = blocks(message)
@@ -76,7 +76,7 @@ def pairs(messages: Any) -> dict[str, bool]:
 
 
 def holds(before: Any, after: Any) -> None:
-    """What was made of a conversation is one that the provider takes, and no call in it lost its thinking."""
+    """The provider accepts the derived conversation, and no call in it has lost its thinking."""
     assert fault(after) is None
     assert after[0]["role"] == "user"
     whole = pairs(before)

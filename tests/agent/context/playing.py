@@ -1,4 +1,6 @@
-"""What the tests of long conversations share: answers of so many tokens, tools, and a run in a small window."""
+"""Shared helpers of the tests of long conversations: responses with token counts, tools, and a run
+in a small window.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept
 TOO_LONG = error(
     400, "invalid_request_error", text="prompt is too long: 210000 tokens > 200000 maximum"
 )
-TOO_LARGE = error(413, "request_too_large")  # made by us: no recorded traffic has one
+TOO_LARGE = error(413, "request_too_large")  # synthetic: no recorded traffic has one
 THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": "c2lnbmVkIQ=="}
 
 
@@ -34,7 +36,7 @@ def peek(where: str) -> str:
 
 
 def said(tokens: int, *content: dict[str, Any], **more: Any) -> Reply:
-    """An answer with which the conversation has so many tokens."""
+    """A response with which the conversation has this many tokens."""
     usage = {"input_tokens": tokens - 10, "output_tokens": 10}
     return streamed(message(*content, usage=usage, **more))
 
@@ -44,7 +46,7 @@ SUMMARY = said(2500, text("They looked at files."))
 
 
 def looks(*tokens: int, of: str = "look") -> list[Reply]:
-    """Answers that each look into a file, named a, b, c ..."""
+    """Responses that each look into a file, named a, b, c ..."""
     letters = "abcdefghijklmnop"
     return [
         said(count, {**THOUGHT}, call(f"toolu_{letter}", of, where=f"{letter}.txt"))
@@ -78,7 +80,7 @@ def results(request: dict[str, Any]) -> list[Any]:
 
 
 def heavy(turns: int) -> list[Reply]:
-    """Answers with so much text that neither trimming nor dropping a little is enough, then the last one."""
+    """Responses with so much text that neither trimming nor dropping a little is enough, then the last one."""
     long = text("z" * 3600)
     texts = [
         said(1200 * (n + 1), THOUGHT, long, call(f"toolu_{n}", "peek", where=f"{n}.txt"))
@@ -93,7 +95,7 @@ def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def before(turns: int, size: int = 3000, said_: int = 0) -> list[dict[str, Any]]:
-    """A conversation of so many turns that looked into files."""
+    """A conversation of this many turns that looked into files."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the key."}]
     for n in range(turns):
         outcome = {"type": "tool_result", "tool_use_id": f"t{n}", "content": "y" * size}

@@ -1,4 +1,4 @@
-"""Compacting: what happens to a conversation that gets too long, over real HTTP."""
+"""Compaction of a conversation that gets too long, over real HTTP."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.agent.scene import (
 
 
 def test_below_the_threshold_nothing_happens() -> None:
-    """A conversation that fits is sent as it was said."""
+    """A conversation that fits is sent unchanged."""
     events, requests = played([*looks(100, 900), DONE])
     assert not of_kind(events, Compaction)
     assert len(requests) == 3
@@ -57,7 +57,7 @@ def test_below_the_threshold_nothing_happens() -> None:
 
 
 def test_old_results_are_trimmed_first() -> None:
-    """At the threshold old results become notes, and that is all where it is enough; the new one stays."""
+    """At the threshold old results become notes, and nothing else happens if that is enough; the new result stays."""
     events, requests = played([*looks(100, 820, 1540), DONE])
     (done,) = of_kind(events, Compaction)
     assert (done.trigger, done.methods, done.turn) == ("auto", ("trim",), 4)
@@ -71,7 +71,9 @@ def test_old_results_are_trimmed_first() -> None:
 
 
 def test_then_the_oldest_groups_are_dropped() -> None:
-    """Where nothing can be trimmed, a few old groups go; the first prompt stays, and each call has its result."""
+    """If nothing can be trimmed, a few old groups are dropped; the first prompt stays, and each
+    call has its result.
+    """
     long = [text("z" * 80)]
     replies = [said(100 + 30 * n, *long, call(f"t{n}", "peek", where="here")) for n in range(60)]
     events, requests = played([*replies, said(2000, *long, call("last", "peek", where="x")), DONE])
@@ -84,7 +86,7 @@ def test_then_the_oldest_groups_are_dropped() -> None:
 
 
 def test_what_is_remembered_takes_the_place_of_a_summary() -> None:
-    """Where the session's memory is enough, no model is asked for a summary."""
+    """If the session's memory is enough, no model is asked for a summary."""
     talk = Conversation()
     with Provider(heavy(2)) as provider:
         world = {"memory": lambda: "They looked for the key."}
@@ -99,7 +101,7 @@ def test_what_is_remembered_takes_the_place_of_a_summary() -> None:
 
 
 def test_a_summary_is_asked_for_at_last() -> None:
-    """It is asked for with tools forbidden, and the conversation goes on from it and the last group."""
+    """It is requested with tools forbidden, and the conversation continues from it and the last group."""
     *replies, done_ = heavy(2)
     with recorded() as records:
         events, requests = played([*replies, SUMMARY, done_])
@@ -123,7 +125,7 @@ def test_a_summary_is_asked_for_at_last() -> None:
 
 
 def test_recent_files_are_attached_again() -> None:
-    """What was read of a file before the summary comes with it, as far as there is room."""
+    """The text of files read before the summary is attached again, as far as there is room."""
 
     @tool(read_only=True, paths=("where",))
     def read(where: str) -> str:
@@ -145,7 +147,7 @@ def test_recent_files_are_attached_again() -> None:
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, TOO_LARGE])
 def test_a_refused_prompt_is_made_shorter_once(refusal: Reply) -> None:
-    """The provider refuses a prompt as too long: the conversation is made shorter and asked again, once."""
+    """If the provider refuses a prompt as too long, the conversation is compacted and the request repeated, once."""
     talk = Conversation(messages=tuple(before(3)), turns=3)
     events, _ = played([refusal, SUMMARY, DONE, refusal], talk=talk, context=Context())
     (done,) = of_kind(events, Compaction)
@@ -163,9 +165,9 @@ def test_a_refused_prompt_is_made_shorter_once(refusal: Reply) -> None:
 
 
 def test_an_answer_that_fills_the_window() -> None:
-    """It is void, and the turn is asked again of a shorter conversation, once.
+    """It is void, and the request is repeated once with a shorter conversation.
 
-    The stop reason is made by us: no recorded traffic has one.
+    The stop reason is synthetic: no recorded traffic has one.
     """
     full = said(2990, text("So the"), stop_reason="model_context_window_exceeded")
     talk = Conversation(messages=tuple(before(3)), turns=3)
@@ -182,7 +184,7 @@ def test_an_answer_that_fills_the_window() -> None:
 
 
 def test_stopped_while_a_summary_is_asked_for() -> None:
-    """The run ends in good order, the conversation is as it was, and its next run goes on."""
+    """The run ends gracefully, the conversation is unchanged, and its next run continues."""
     abort, talk = Abort(), Conversation()
 
     def remembered() -> None:
@@ -207,7 +209,7 @@ def test_stopped_while_a_summary_is_asked_for() -> None:
 
 
 def test_a_hook_that_keeps_the_run_does_not_make_it_two() -> None:
-    """A run that a hook kept from ending makes its conversation shorter no second time when it is refused again."""
+    """A run that a hook kept from ending does not compact its conversation a second time after another refusal."""
     hook = Hook("stop", lambda payload: None, name="more")
 
     async def objects(question: WorldQuestion) -> dict[str, Any]:
@@ -230,7 +232,7 @@ def test_a_hook_that_keeps_the_run_does_not_make_it_two() -> None:
 
 
 def test_a_prompt_that_stays_too_long_ends_the_run() -> None:
-    """Where no compaction helps, the run ends with the provider's refusal."""
+    """If no compaction helps, the run ends with the provider's refusal."""
     events, requests = played([TOO_LONG])
     result = result_of(events)
     assert (result.subtype, result.terminal_reason) == ("error_during_execution", "prompt_too_long")
@@ -238,7 +240,7 @@ def test_a_prompt_that_stays_too_long_ends_the_run() -> None:
 
 
 def test_a_summary_that_is_too_long_drops_its_oldest_groups() -> None:
-    """It is asked for again with less, at most three times; then the compaction has failed."""
+    """It is requested again with fewer messages, at most three times; then the compaction has failed."""
     said_before = tuple(before(8, size=300, said_=6000))
     talk = Conversation(messages=said_before, turns=8)
     replies = [TOO_LONG, *[error(400, "invalid_request_error", text="prompt is too long")] * 4]
@@ -251,7 +253,7 @@ def test_a_summary_that_is_too_long_drops_its_oldest_groups() -> None:
 
 
 def test_after_three_failures_nothing_is_tried_any_more() -> None:
-    """Three compactions that fail in a row end the automatic ones, and that is told once."""
+    """Three consecutive failed compactions disable automatic compaction, which is reported once."""
     refused = error(400, "invalid_request_error", text="no")
     turns = heavy(6)[:-1]
     replies = [turns[0], turns[1], refused, turns[2], refused, turns[3], refused, *turns[4:], DONE]
@@ -264,7 +266,7 @@ def test_after_three_failures_nothing_is_tried_any_more() -> None:
 
 
 def test_a_failure_is_forgotten_after_a_success() -> None:
-    """Failures count in a row."""
+    """Only consecutive failures count."""
     refused = error(400, "invalid_request_error", text="no")
     one, two, three, done = heavy(3)
     talk = Conversation()
@@ -274,7 +276,7 @@ def test_a_failure_is_forgotten_after_a_success() -> None:
 
 
 def test_images_and_documents_are_words_in_the_request_for_a_summary() -> None:
-    """They are replaced before summarising, also in results; what stays keeps its own."""
+    """They are replaced before summarizing, also in results; the kept part still has its own."""
     image = {"type": "image", "source": {"type": "url", "url": "https://example.com/x.png"}}
     page = {"type": "document", "title": "Plan", "source": {"type": "url", "url": "https://x/y"}}
     outcome = {"type": "tool_result", "tool_use_id": "t", "content": [image]}
@@ -293,7 +295,7 @@ def test_images_and_documents_are_words_in_the_request_for_a_summary() -> None:
 
 
 def test_somebody_wants_it_now() -> None:
-    """A conversation can be made shorter by hand, with words for the summary; a later run goes on from there."""
+    """A conversation can be compacted by hand, with instructions for the summary; a later run continues from there."""
     talk = Conversation(messages=tuple(before(2)), turns=3)
     with Provider([SUMMARY, DONE]) as provider:
 
@@ -320,7 +322,7 @@ def test_somebody_wants_it_now() -> None:
 
 
 def test_there_is_nothing_to_make_shorter() -> None:
-    """A conversation that has hardly begun stays as it is, and nobody is asked."""
+    """A conversation that has hardly started stays unchanged, and no request is sent."""
     talk = Conversation(messages=({"role": "user", "content": "Hello"},), turns=0)
     with Provider([]) as provider:
 
@@ -334,14 +336,14 @@ def test_there_is_nothing_to_make_shorter() -> None:
 
 
 def test_turns_since_the_last_one() -> None:
-    """A compaction tells how many turns ago the one before it was."""
+    """A compaction reports how many turns ago the previous one was."""
     later = [said(900, call("d", "look", where="d")), said(1620, call("e", "look", where="e"))]
     events, _ = played([*looks(100, 820, 1540), *later, DONE])
     assert [done.turns_since_last for done in of_kind(events, Compaction)] == [None, 2]
 
 
 def test_it_can_be_switched_off() -> None:
-    """Without automatic compaction a long conversation is sent as it is."""
+    """Without automatic compaction a long conversation is sent unchanged."""
     context = Context(
         window_tokens=3000, summary_tokens=500, reserve_tokens=500, is_automatic=False
     )
@@ -361,7 +363,7 @@ def test_settings_that_leave_no_room_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_context_growth_can_be_asked_for() -> None:
-    """Each turn tells how long the conversation is, and of what."""
+    """Each turn reports the length of the conversation and its parts."""
     with recorded() as records:
         played([*looks(100, 820), DONE])
     told = [dict(r.numbers) for r in of_kind(records, EventFact) if r.kind == "context"]
@@ -384,7 +386,7 @@ def test_context_growth_can_be_asked_for() -> None:
 def test_the_threshold_is_the_window_less_what_is_kept_free(
     context: Context, model: str, threshold: int
 ) -> None:
-    """20,000 tokens for a summary and 13,000 beside them are kept free."""
+    """20,000 tokens for a summary and 13,000 more are reserved."""
     with recorded() as records:
         played([DONE], context=context, model=model)
     (told,) = [r.numbers for r in of_kind(records, EventFact) if r.kind == "context"]
@@ -393,7 +395,7 @@ def test_the_threshold_is_the_window_less_what_is_kept_free(
 
 
 def test_what_was_not_seen_yet_goes_last() -> None:
-    """A result that alone fills the window is trimmed where nothing else is left, and the turn goes on."""
+    """A result that alone fills the window is trimmed if nothing else is left, and the turn continues."""
 
     @tool(read_only=True)
     def flood() -> str:
@@ -410,7 +412,7 @@ def test_what_was_not_seen_yet_goes_last() -> None:
 
 
 def test_the_budget_is_looked_at_after_a_summary() -> None:
-    """A run whose summary has used up its money ends before the model is asked again."""
+    """A run whose summary has used up its budget ends before the next LLM request."""
     from decimal import Decimal
 
     from agentobs.agent.budget import Budget

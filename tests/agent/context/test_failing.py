@@ -1,4 +1,4 @@
-"""Compacting where it is hard: nothing to sum up, no summary to be had, and runs that fail after one."""
+"""Compaction in hard cases: nothing to summarize, no summary available, and runs that fail after one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ MANY = said(300, *(call(f"toolu_{n}", "look", where=f"{n}.txt") for n in range(2
 
 @pytest.mark.parametrize(("kept", "stay"), [(3, 3), (10, 0)])
 def test_many_results_at_once_in_the_first_turn(kept: int, stay: int) -> None:
-    """Where there is nothing to sum up yet, results go that the model has not seen; the last stay if they fit."""
+    """If there is nothing to summarize yet, results that the model has not seen are trimmed; the
+    last ones stay if they fit.
+    """
     context = Context(window_tokens=6000, summary_tokens=500, reserve_tokens=500, kept_results=kept)
     events, requests = played([MANY, DONE], context=context)
     (done,) = of_kind(events, Compaction)
@@ -58,7 +60,7 @@ def test_many_results_at_once_in_the_first_turn(kept: int, stay: int) -> None:
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, TOO_LARGE])
 def test_many_results_at_once_that_the_provider_refuses(refusal: Reply) -> None:
-    """The same after a refusal: the turn is asked again of what is left."""
+    """The same after a refusal: the request is repeated with the rest."""
     events, requests = played([MANY, refusal, DONE], context=Context())
     (done,) = of_kind(events, Compaction)
     assert (done.trigger, done.methods) == ("reactive", ("trim",))
@@ -68,7 +70,7 @@ def test_many_results_at_once_that_the_provider_refuses(refusal: Reply) -> None:
 
 
 def test_after_a_refusal_more_results_go() -> None:
-    """What is known to be counted wrong has to become half of what it was: else all results go."""
+    """If the count is known to be wrong, the conversation must shrink to half; otherwise all results are trimmed."""
     context = Context(kept_results=12)
     events, requests = played([MANY, TOO_LARGE, DONE], context=context)
     (done,) = of_kind(events, Compaction)
@@ -91,7 +93,7 @@ def test_a_summary_that_is_not_to_be_had_now() -> None:
 
 
 def test_a_summary_that_is_refused() -> None:
-    """Where the provider refuses the summary itself, the run ends with that, and nothing is tried again."""
+    """If the provider refuses the summary itself, the run ends with that error, and nothing is retried."""
     talk = Conversation(messages=tuple(before(3)), turns=3)
     denied = error(403, "permission_error")
     events, _ = played([TOO_LARGE, denied], talk=talk, context=Context())
@@ -107,7 +109,7 @@ def test_a_summary_that_is_refused() -> None:
     "state", [OVERLOADED, error(429, "rate_limit_error"), error(503, "api_error")]
 )
 def test_the_state_of_the_provider_is_no_failure(state: Reply) -> None:
-    """Summaries that fail because of it do not switch compaction off, however often."""
+    """Summaries that fail because of the provider's state do not disable compaction, however often."""
     turns = heavy(6)[:-1]
     failing = [reply for turn in turns[1:5] for reply in (turn, state)]
     talk = Conversation()
@@ -121,7 +123,7 @@ def test_the_state_of_the_provider_is_no_failure(state: Reply) -> None:
 
 
 def test_an_open_circuit_is_no_failure() -> None:
-    """A summary that is not asked for, because the provider is down, does not switch compaction off."""
+    """A summary that is not requested because the provider is down does not disable compaction."""
     talk = Conversation(messages=chat(15), turns=15)
     context = Context(window_tokens=7000, summary_tokens=500, reserve_tokens=500)
     with Provider([error(503, "api_error")] * 5) as provider:
@@ -133,7 +135,7 @@ def test_an_open_circuit_is_no_failure() -> None:
 
 
 def test_an_overload_is_waited_out() -> None:
-    """A summary that is asked for while the provider is overloaded is tried again, and that is told."""
+    """A summary requested while the provider is overloaded is retried, and the retries are reported."""
     talk = Conversation(messages=tuple(before(3)), turns=3)
     replies = [TOO_LARGE, OVERLOADED, SUMMARY, DONE]
     events, _ = played(replies, talk=talk, context=Context())
@@ -143,7 +145,7 @@ def test_an_overload_is_waited_out() -> None:
 
 
 def test_stopped_while_a_refused_prompt_is_made_shorter() -> None:
-    """A run that was stopped there has not used up the one time that a conversation has."""
+    """A run stopped during compaction has not used up the conversation's single reactive compaction."""
     abort, talk = Abort(), Conversation(messages=tuple(before(3)), turns=3)
 
     def remembered() -> None:
@@ -162,7 +164,7 @@ CUT = said(2500, text("They looked at"), stop_reason="max_tokens")
 
 
 def test_a_summary_that_was_cut_is_asked_for_again() -> None:
-    """Half a summary is none: a shorter one is asked for, once, and the conversation goes on from that."""
+    """A cut summary is not used: a shorter one is requested once, and the conversation continues from that."""
     *replies, done_ = heavy(2)
     events, requests = played([*replies, CUT, SUMMARY, done_])
     assert [done.methods for done in of_kind(events, Compaction)] == [("summary",)]
@@ -173,7 +175,7 @@ def test_a_summary_that_was_cut_is_asked_for_again() -> None:
 
 
 def test_a_summary_that_is_cut_twice_is_a_failure() -> None:
-    """It is told as such, and the conversation goes on as it was said."""
+    """It is reported as a failure, and the conversation continues unchanged."""
     *replies, done_ = heavy(2)
     talk = Conversation()
     with recorded() as records:
@@ -197,7 +199,9 @@ def chat(turns: int, size: int = 2000) -> tuple[dict[str, Any], ...]:
 
 @pytest.mark.parametrize("is_kept_apart", [True, False])
 def test_a_prompt_without_answer_is_not_kept(is_kept_apart: bool) -> None:
-    """A run that fails after a compaction leaves the shorter conversation, without its prompt, as one without does."""
+    """A run that fails after a compaction leaves the compacted conversation without its prompt,
+    like any failed run.
+    """
     size = 60 if is_kept_apart else 2000
     context = Context(window_tokens=7000, summary_tokens=500, reserve_tokens=500)
     messages = (*chat(15), *chat(2, size))
@@ -218,7 +222,7 @@ def test_a_prompt_without_answer_is_not_kept(is_kept_apart: bool) -> None:
 
 
 def test_results_of_tools_are_kept_in_any_case() -> None:
-    """What tools have answered stays in the conversation of a run that fails after a compaction."""
+    """Tool results stay in the conversation of a run that fails after a compaction."""
     talk = Conversation()
     denied = error(403, "permission_error")
     events, _ = played([*looks(100, 820, 1540), denied], talk=talk)
@@ -228,7 +232,7 @@ def test_results_of_tools_are_kept_in_any_case() -> None:
 
 
 def test_the_boundary_has_an_id_without_any_call() -> None:
-    """Where what stays holds no call, the event says how many messages of the end that is."""
+    """If the kept part contains no call, the event has the number of its messages."""
     context = Context(window_tokens=7000, summary_tokens=500, reserve_tokens=500)
     asked = ({"role": "user", "content": "word " * 1000},)
     for messages, kept in ((chat(15), "message:3"), ((*chat(16), *asked), "message:1")):
@@ -242,7 +246,7 @@ def test_the_boundary_has_an_id_without_any_call() -> None:
 
 
 def test_a_count_does_not_hide_a_prompt() -> None:
-    """Where an answer that was only thinking is taken out, the prompt in its place is counted."""
+    """If a response with only thinking is removed, the prompt in its place is counted."""
     talk = Conversation(messages=tuple(before(3)), turns=3)
     played([said(5000, THOUGHT)], talk=talk, context=Context())
     talk.fell_back_to = MODEL
@@ -258,7 +262,7 @@ def test_a_count_does_not_hide_a_prompt() -> None:
 
 
 def test_the_provider_pauses_after_a_compaction_of_its_own() -> None:
-    """An answer that ends so goes back as it is and is gone on with; what lay before it does not count any more."""
+    """Such a response is sent back unchanged and continued; everything before it is no longer counted."""
     block = {"type": "compaction", "content": "They looked for the key."}
     rounds = [{"type": "compaction", "input_tokens": 1900, "output_tokens": 50}]
     used = {"input_tokens": 1900, "output_tokens": 50, "cache_read_input_tokens": 0}
@@ -283,9 +287,9 @@ def test_the_provider_pauses_after_a_compaction_of_its_own() -> None:
 def test_what_somebody_made_shorter_stays_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session whose conversation was made shorter by hand at its end is resumed as it was left.
+    """A session whose conversation was compacted by hand at its end is resumed in that state.
 
-    What somebody made of another conversation in the same session is not put in its place.
+    A manual compaction of another conversation in the same session is not used instead.
     """
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     agentobs.stop_recorder()

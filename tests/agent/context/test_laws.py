@@ -1,4 +1,4 @@
-"""What holds of every conversation that is made shorter, whatever was said in it."""
+"""Properties of every compacted conversation, whatever its content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def look(where: str) -> str:
 @QUICK
 @given(conversations())
 def test_groups_are_the_conversation(messages: Messages) -> None:
-    """Head and groups together are the conversation, and each group but prompts begins with an answer."""
+    """Head and groups together are the conversation, and each group except prompts starts with a response."""
     whole = parts(messages)
     assert (*whole.head, *flat(whole.groups)) == messages
     for group in whole.groups:
@@ -59,7 +59,7 @@ def test_trimming_keeps_everything_but_old_results(
 @QUICK
 @given(conversations(), st.integers(0, 4000))
 def test_dropping_takes_the_oldest_and_few(messages: Messages, tokens: int) -> None:
-    """What is dropped is enough, at most a third, the oldest, and never the first prompt or the last group."""
+    """The dropped part is large enough, at most a third, the oldest, and never the first prompt or the last group."""
     dropped = reduction.drop(messages, tokens)
     if dropped is None:
         return
@@ -77,7 +77,7 @@ def test_dropping_takes_the_oldest_and_few(messages: Messages, tokens: int) -> N
 @QUICK
 @given(conversations(), st.integers(1, 3))
 def test_dropping_twice_leaves_one_note(messages: Messages, count: int) -> None:
-    """However often groups are dropped, one note stands in their place."""
+    """However often groups are dropped, a single note replaces them."""
     once = reduction.without_oldest(messages, count)
     twice = reduction.without_oldest(once, count)
     for each in (once, twice):
@@ -88,11 +88,11 @@ def test_dropping_twice_leaves_one_note(messages: Messages, count: int) -> None:
 @QUICK
 @given(conversations(), st.integers(0, 3000))
 def test_a_summary_takes_the_place_of_all_but_the_latest(messages: Messages, tokens: int) -> None:
-    """What goes on from a summary is valid, ends as it ended, and the part to be summarised is the rest."""
+    """The conversation after a summary is valid and has the same end, and the summarized part is the rest."""
     gone, kept = summary.split(messages, tokens)
     assert (*gone, *kept) == messages
     assert kept
-    made = summary.goes_on("All is well.", [], kept)
+    made = summary.continued_from("All is well.", [], kept)
     holds(messages, made)
     assert tool_results(made[-1]) == tool_results(messages[-1])
 
@@ -100,7 +100,7 @@ def test_a_summary_takes_the_place_of_all_but_the_latest(messages: Messages, tok
 @QUICK
 @given(conversations(), st.integers(0, 3000))
 def test_a_request_for_a_summary_is_valid(messages: Messages, tokens: int) -> None:
-    """It holds no image, document or thinking, nothing that needs a beta, and declares tools if it calls any."""
+    """It contains no image, document or thinking, nothing that needs a beta, and declares tools if it calls any."""
     gone, _ = summary.split(messages, tokens)
     state = State("awaiting_model", messages, 1, 0, 0, "start")
     for _ in range(summary.DROPS_MAX + 1):
@@ -119,7 +119,7 @@ def test_a_request_for_a_summary_is_valid(messages: Messages, tokens: int) -> No
 
 
 def inner(content: object) -> list[Message]:
-    """All blocks of a content, those within results included."""
+    """All blocks of a content, including those within results."""
     found: list[Message] = []
     for block in content if isinstance(content, list) else []:
         found += [block, *inner(block.get("content"))]
@@ -129,7 +129,7 @@ def inner(content: object) -> list[Message]:
 @QUICK
 @given(conversations(), st.integers(0, 40_000))
 def test_files_are_few_and_bounded(messages: Messages, tokens: int) -> None:
-    """At most five files are attached, each once, all within the room there is."""
+    """At most five files are attached, each once, all within the available room."""
     gone, kept = summary.split(messages, 0)
     files = recent_files(gone, kept, [look])
     assert len({file.path for file in files}) == len(files) <= 5
@@ -141,7 +141,7 @@ def test_files_are_few_and_bounded(messages: Messages, tokens: int) -> None:
 @QUICK
 @given(conversations(), st.integers(1, 10**6))
 def test_counting(messages: Messages, told: int) -> None:
-    """What was counted is exact; what came after it adds up; what is left never seems less than its share."""
+    """The counted part is exact, later messages add up, and the rest is never estimated below its share."""
     covered = token_counts.tokens_of(messages, Counted(told, len(messages), messages[-1]), 10)
     assert covered == told
     estimated = token_counts.estimate(messages)
@@ -151,14 +151,14 @@ def test_counting(messages: Messages, told: int) -> None:
 
 
 def test_a_file_has_5000_tokens() -> None:
-    """Of a longer file its beginning is attached, with the words around it."""
+    """A longer file is truncated at the end, with the surrounding text."""
     (block,) = attached([File("a.txt", "z" * 100_000, False)], 10**6)
     assert block["text"].count("z") == 17_500
     assert 5_000 <= token_counts.text_tokens(block["text"]) < 5_050
 
 
 def test_all_files_have_50000_tokens() -> None:
-    """What the blocks have in all, the paths included: five files alone have no more than 25,000."""
+    """The total of the blocks, paths included: five files alone have no more than 25,000."""
     files = [File(f"{number}/" + "p" * 50_000, "z" * 17_500, False) for number in range(3)]
     sizes = [token_counts.text_tokens(block["text"]) for block in attached(files, 10**6)]
     assert len(sizes) == 2
@@ -168,7 +168,7 @@ def test_all_files_have_50000_tokens() -> None:
 @QUICK
 @given(conversations(), st.data())
 def test_a_count_never_hides_what_is_new(messages: Messages, data: st.DataObject) -> None:
-    """Where any message before it is taken out, or replaced, the newest one is counted all the same."""
+    """If any earlier message is removed or replaced, the newest one is still counted."""
     count = Counted(7, len(messages), messages[-1])
     new = {"role": "user", "content": "word " * 100}
     gone = data.draw(st.integers(0, len(messages) - 1))
@@ -180,7 +180,7 @@ def test_a_count_never_hides_what_is_new(messages: Messages, data: st.DataObject
 @QUICK
 @given(conversations())
 def test_what_the_model_has_not_answered(messages: Messages) -> None:
-    """It can be told from what is kept, and taken away again; what is added to kept results belongs to them."""
+    """Unanswered messages can be identified and removed; an addition to stored results belongs to them."""
     prompt = {"role": "user", "content": "And now?"}
     made = joined((*messages, prompt))
     assert unanswered((*messages, prompt), messages) == 1

@@ -1,4 +1,4 @@
-"""Real recordings: what the provider itself made shorter, what it refused, and how long prompts really are."""
+"""Real recordings: the provider's own compactions, its refusals, and the real lengths of prompts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def exchanges(tag: str, begins: str) -> list[Exchange]:
 
 
 def sent(exchange: Exchange) -> Reply:
-    """The recorded answer, byte for byte."""
+    """The recorded response, byte for byte."""
     kind = "text/event-stream" if exchange.is_stream else "application/json"
     return Reply((exchange.text.encode(),), exchange.status, {"content-type": kind})
 
 
 def test_what_the_provider_made_shorter_goes_back_as_it_came() -> None:
-    """A block of the provider's own compaction is sent back, and what it stands for is not counted any more."""
+    """A block of the provider's own compaction is sent back, and everything that it replaces is no longer counted."""
     first, second = exchanges("compaction", OF_PYDANTIC + "_end_to_end")
     talk = Conversation()
     extra = {"context_management": first.body["context_management"]}
@@ -61,7 +61,7 @@ def test_what_the_provider_made_shorter_goes_back_as_it_came() -> None:
 
 
 def following(talk: Conversation, prompt: str) -> Run:
-    """The run that would go on from a conversation."""
+    """The run that would continue a conversation."""
 
     async def made() -> Run:
         with Provider([]) as provider:
@@ -74,7 +74,7 @@ def following(talk: Conversation, prompt: str) -> Run:
 
 @pytest.mark.parametrize("tag", ["usage.iterations", "compaction"])
 def test_usage_of_several_rounds_tells_how_long_the_conversation_is(tag: str) -> None:
-    """Where an answer took several rounds, the last one counts, not their sum."""
+    """If a response took several iterations, the last one counts, not their sum."""
     for name in corpus.files(tag):
         for exchange in corpus.read(name).exchanges:
             usage = (exchange.message or {}).get("usage") or {}
@@ -95,9 +95,11 @@ def test_usage_of_several_rounds_tells_how_long_the_conversation_is(tag: str) ->
     ],
 )
 def test_a_prompt_that_was_refused_as_too_long(name: str, window: int | None) -> None:
-    """After a recorded refusal the conversation is made shorter and asked again; the window it tells stays known.
+    """After a recorded refusal the conversation is compacted and the request repeated; the reported
+    window is kept.
 
-    The recorder had put a placeholder for its texts, of 1 or 2 million characters each; here they are shorter.
+    The recorder had replaced its texts of 1 or 2 million characters each with placeholders; here
+    they are shorter.
     """
     (refused,) = [e for e in exchanges("status_400", OF_RUBY + name) if e.status == 400]
     said = json.loads(json.dumps(refused.messages).replace("<MASSIVE_TEXT>", "massive " * 4000))
@@ -115,9 +117,10 @@ def test_a_prompt_that_was_refused_as_too_long(name: str, window: int | None) ->
 
 
 def test_estimates_on_real_prompts() -> None:
-    """Of recorded prompts of a thousand tokens and more without media or server tools few are taken for too short.
+    """Recorded prompts of a thousand tokens or more without media or server tools are rarely
+    underestimated.
 
-    Nine of ten are estimated at seven tenths of what they have, or more, and none at more than twice of it.
+    Nine of ten are estimated at seven tenths of their tokens or more, and none at more than twice.
     """
     shares = []
     for name in corpus.files("tools"):
@@ -149,7 +152,7 @@ def estimated_share(exchange: Exchange) -> float | None:
 
 
 def test_windows_are_those_that_are_listed() -> None:
-    """Our table has the windows that the price list tells of, under every name."""
+    """Our table has the windows of the price list, under every name."""
     from genai_prices.data import providers
 
     (listed,) = (each for each in providers if each.id == "anthropic")

@@ -1,4 +1,4 @@
-"""Whole runs, whatever the provider answers: every request is valid, and there is an end to them."""
+"""Whole runs with arbitrary responses: every request is valid, and every run ends."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ REPLIES = st.one_of(
 def test_every_request_is_valid_and_they_have_an_end(
     before: tuple[Message, ...], replies: list[Reply], remembers: bool
 ) -> None:
-    """However long the conversation is and whatever is answered, again and again what was answered last.
+    """Holds for every length of conversation and every response; the last response is repeated.
 
-    What the real provider would refuse the one of the tests refuses, and fails; at most one compaction is reactive;
-    the conversation can be gone on with.
+    The test provider fails on every request that the real provider would refuse. At most one
+    compaction is reactive, and the conversation can be continued.
     """
     answer = {"role": "assistant", "content": [text("So far.")]}
     talk = Conversation(messages=(*before, answer), turns=1)

@@ -1,4 +1,4 @@
-"""Spending: a model that stops too early is asked to go on, until that brings nothing any more."""
+"""Token budgets: a model that stops too early is nudged until that has no more effect."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.agent.scene import events_of, of_kind, result_of
     ],
 )
 def test_when_it_ends(said: int, nudged_at: list[int], ending: str | None) -> None:
-    """At nine tenths of the budget, or when three nudges in a row each brought fewer than 500 tokens."""
+    """At nine tenths of the budget, or when three consecutive nudges each produced fewer than 500 tokens."""
     assert token_budget.ending(10_000, said, nudged_at) == ending
 
 
 @given(st.integers(1, 20_000), st.lists(st.integers(0, 3000), min_size=60, max_size=60))
 def test_nudges_are_bounded(budget: int, gains: list[int]) -> None:
-    """However little the model says, the nudges have an end."""
+    """However little the model writes, the nudges end."""
     said, nudged_at = 0, list[int]()
     for gain in gains:
         said += gain
@@ -58,7 +58,7 @@ def played(replies: list[Reply], **changes: Any) -> tuple[list[Any], list[dict[s
 
 
 def test_a_model_that_stops_early_goes_on() -> None:
-    """It is told how much is left, and ends when nine tenths are spent."""
+    """The nudge says how much is left, and the run ends when nine tenths are spent."""
     events, requests = played([said(400), said(300), said(250)], token_budget=1000)
     assert of_kind(events, Nudge) == [Nudge(1, 1, 400), Nudge(2, 2, 700)]
     transitions = [event.transition for event in of_kind(events, RequestStart)]
@@ -69,20 +69,20 @@ def test_a_model_that_stops_early_goes_on() -> None:
 
 
 def test_diminishing_returns_end_it() -> None:
-    """Three nudges that bring next to nothing are the last ones."""
+    """Three nudges with little effect are the last ones."""
     events, requests = played([said(400), *[said(10)] * 5], token_budget=100_000)
     assert len(requests) == 4
     assert result_of(events).subtype == "success"
 
 
 def test_without_a_budget_nobody_nudges() -> None:
-    """By default the model may stop when it likes."""
+    """By default the model may stop at any time."""
     events, requests = played([said(1)])
     assert len(requests) == 1
     assert not of_kind(events, Nudge)
 
 
 def test_a_budget_that_cannot_be_spent() -> None:
-    """A budget below one token is one clear error, before anything is asked."""
+    """A budget below one token is one clear error, before any request is sent."""
     with pytest.raises(UsageError, match="a budget of 0 tokens"):
         played([], token_budget=0)

@@ -1,4 +1,4 @@
-"""What the tests of hooks share: asking live hooks, one alone or all of a table."""
+"""Shared helpers of the hook tests: run live hooks, one alone or a whole table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agentobs.agent.hooks import Hook, HookAnswer, HookEvent, parse, table
 from agentobs.records.exchanges import WorldQuestion
 
 NOBODY = AsyncAnthropic(api_key="made-up", base_url="http://127.0.0.1:9")
-"""A client for hooks that ask no model."""
+"""A client for hooks that call no model."""
 
 
 def question(hook: Hook, **facts: Any) -> WorldQuestion:
-    """What the loop asks the world about a hook."""
+    """The loop's question to the world about a hook."""
     asked = {"event": hook.event, "hook": hook.name, "turn": 1, **facts}
     if hook.background:
         asked["background"] = True
@@ -24,12 +24,12 @@ def question(hook: Hook, **facts: Any) -> WorldQuestion:
 
 
 def raw(run: Any, event: HookEvent = "pre_tool_use", *, live: Any = None, **facts: Any) -> Any:
-    """What the live world answers for one hook; `run` is a hook, or what one runs."""
+    """The live world's answer for one hook; `run` is a hook, or its `run` value."""
     (hook,) = table([run if isinstance(run, Hook) else Hook(event, run, name="one")])
     hooks = LiveHooks([hook], NOBODY, **(live or {}))
     return asyncio.run(hooks.answer(question(hook, **facts)))
 
 
 def answer(run: Any, event: HookEvent = "pre_tool_use", **more: Any) -> HookAnswer:
-    """The same as the loop reads it."""
+    """The same, parsed like the loop does."""
     return parse(raw(run, event, **more), run.event if isinstance(run, Hook) else event)

@@ -1,4 +1,4 @@
-"""A run in the live world, with live hooks and a live classifier, to its end."""
+"""A complete run in the live world, with live hooks and a live classifier."""
 
 from __future__ import annotations
 

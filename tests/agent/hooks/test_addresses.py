@@ -1,4 +1,4 @@
-"""Where an http hook may connect to, address by address."""
+"""The addresses that an HTTP hook may connect to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PUBLIC_4 = [
     "223.255.255.255",
     "168.63.129.17",
 ]
-"""Beside each edge of those."""
+"""Addresses next to each edge of those."""
 
 PRIVATE_6 = [
     "::",
@@ -86,8 +86,9 @@ PRIVATE_6 = [
     "::ffff:0:8.8.8.8",
     "2606:4700::1%2",
 ]
-"""Unspecified, link-local, site-local, unique local, multicast, discard, Teredo, benchmark, ORCHID, documentation,
-unassigned, local NAT64, IPv4-translated, and what has a scope."""
+"""Unspecified, link-local, site-local, unique local, multicast, discard, Teredo, benchmark, ORCHID,
+documentation, unassigned, local NAT64, IPv4-translated, and anything with a scope.
+"""
 
 PUBLIC_6 = [
     "2606:4700::1111",
@@ -101,7 +102,7 @@ LOOPBACK = ["127.0.0.1", "127.1.2.3", "127.255.255.255", "::1", "::ffff:127.0.0.
 
 
 def wrapped(address: str) -> list[str]:
-    """The forms of IPv6 that an IPv4 address may hide in."""
+    """The IPv6 forms that can embed an IPv4 address."""
     a, b, c, d = map(int, address.split("."))
     return [
         f"::ffff:{address}",
@@ -115,13 +116,13 @@ def wrapped(address: str) -> list[str]:
 
 @pytest.mark.parametrize("address", [*PRIVATE_4, *PRIVATE_6])
 def test_what_is_not_public_is_refused(address: str) -> None:
-    """Every range that is not given out as public, at its edges."""
+    """Every range that is not public, at its edges."""
     assert refused([address]) == f"{address} is no public address"
 
 
 @pytest.mark.parametrize("address", [*PUBLIC_4, *PUBLIC_6])
 def test_what_is_public_is_allowed(address: str) -> None:
-    """The addresses beside each range."""
+    """The addresses next to each range."""
     assert refused([address]) is None
 
 
@@ -145,7 +146,7 @@ def test_this_machine_is_allowed(address: str) -> None:
 
 
 def test_one_private_address_among_public_ones_is_enough() -> None:
-    """Which one is connected to is chance."""
+    """Any of them could be used."""
     assert refused(["8.8.8.8", "10.0.0.1"]) == "10.0.0.1 is no public address"
     assert refused(["2606:4700::1111", "8.8.8.8"]) is None
     assert refused([]) == "it has no address"
@@ -156,7 +157,7 @@ def test_one_private_address_among_public_ones_is_enough() -> None:
     ["10.1", "0xa.1", "012.0.0.1", "167772161", "0xa000001", "0251.0376.0251.0376", "2852039166"],
 )
 def test_every_spelling_of_an_address_is_its_address(host: str) -> None:
-    """Decimal, octal, hexadecimal and shortened: what is checked is what the system makes of it."""
+    """Decimal, octal, hexadecimal and shortened: the check uses the system's interpretation."""
     addresses = asyncio.run(resolved(host, 80))
     assert refused(addresses) is not None
 

@@ -1,4 +1,4 @@
-"""Hooks that are programs: whatever one does, it ends in time, and nothing of it is left."""
+"""Hooks that are programs: each ends in time, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def python(code: str) -> Command:
 
 
 def has_ended(process_id: int) -> bool:
-    """Whether a process ends: it was killed, which may take a moment where the machine is busy."""
+    """Whether a process ends: it was killed, which may take a moment on a busy machine."""
     for _ in range(1000):
         try:
             state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             return True
-        if state == "Z":  # nobody has looked after it yet
+        if state == "Z":  # not reaped yet
             return True
         time.sleep(0.01)
     return False
 
 
 def test_a_program_reads_what_happens_and_prints_its_answer() -> None:
-    """The payload comes on standard input, the answer goes to standard output, as JSON."""
+    """The payload arrives on standard input, the answer goes to standard output, as JSON."""
     code = "import json, sys; told = json.load(sys.stdin); print(json.dumps({'input': told}))"
     read = answer(python(code), tool_name="look", tool_input={"where": "ä"})
     assert read.outcome == "success"
@@ -55,19 +55,19 @@ def test_a_program_reads_what_happens_and_prints_its_answer() -> None:
 
 
 def test_nothing_printed_is_nothing_against_it() -> None:
-    """A program that ends well and says nothing lets things happen."""
+    """A program that succeeds without output does not object."""
     assert raw(Command(("true",))) == {"outcome": "success"}
 
 
 def test_exit_code_2_blocks_and_says_why() -> None:
-    """The words on standard error are the reason, whatever stands on standard output."""
+    """The text on standard error is the reason, whatever is on standard output."""
     read = answer(Command('echo \'{"decision": "allow"}\'; echo Not today. >&2; exit 2'))
     assert (read.outcome, read.reason, read.decision) == ("blocking", "Not today.", None)
     assert answer(Command("exit 2")).outcome == "blocking"
 
 
 def test_exit_code_2_blocks_also_after_100_mb() -> None:
-    """Much output is read and dropped: the veto counts, and memory stays flat."""
+    """Excess output is read and discarded: the veto counts, and memory stays flat."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     much = "head -c 100000000 /dev/zero"
     read = answer(Command(f"{much}; {much} | tr '\\0' n >&2; exit 2"))
@@ -77,7 +77,7 @@ def test_exit_code_2_blocks_also_after_100_mb() -> None:
 
 
 def test_a_reason_without_control_characters() -> None:
-    """The model reads it, and people on a terminal: of ten thousand NUL bytes, nothing is left."""
+    """The model and users on a terminal read it: ten thousand NUL bytes are removed."""
     said = answer(
         Command("head -c 10000 /dev/zero >&2; printf 'No\\033[2J,\\n\\tnever' >&2; exit 2")
     )
@@ -89,7 +89,7 @@ def test_a_reason_without_control_characters() -> None:
 
 
 def test_a_group_that_was_killed_gets_no_more_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its id may be another group's by then: a child that got away keeps the output open for half a second."""
+    """Its ID may belong to another group by then: an escaped child keeps the output open for half a second."""
     sent: list[int] = []
     kill = os.killpg
 
@@ -103,7 +103,7 @@ def test_a_group_that_was_killed_gets_no_more_signals(monkeypatch: pytest.Monkey
 
 
 def test_100_mb_are_no_answer() -> None:
-    """What is longer than an answer may be is an error."""
+    """Output beyond the maximum size is an error."""
     assert answer(Command("head -c 100000000 /dev/zero")).reason == (
         "it printed more than 1,000,000 bytes"
     )
@@ -121,7 +121,7 @@ def test_100_mb_are_no_answer() -> None:
     ],
 )
 def test_a_program_that_fails_hurts_nobody(line: str, found: str) -> None:
-    """Another status, a signal, broken JSON: an error that blocks nothing, and says what it was."""
+    """Another status, a signal, broken JSON: an error with a description that blocks nothing."""
     read = answer(Command(line))
     assert read.outcome == "non_blocking_error"
     assert found in read.reason
@@ -129,14 +129,14 @@ def test_a_program_that_fails_hurts_nobody(line: str, found: str) -> None:
 
 @pytest.mark.parametrize("words", [("/no/such/program",), ("/tmp",), ("x" * 5000,)])
 def test_a_program_that_cannot_be_started(words: tuple[str, ...]) -> None:
-    """It is an error of the hook, and of nobody else."""
+    """It is an error of the hook only."""
     read = answer(Command(words))
     assert read.outcome == "non_blocking_error"
     assert "cannot be started" in read.reason
 
 
 def test_a_program_that_does_not_read_its_input() -> None:
-    """More than a pipe holds is written to it in vain."""
+    """More is written than fits in a pipe."""
     assert answer(Command(("true",)), tool_input="x" * 1_000_000).outcome == "success"
 
 
@@ -144,7 +144,7 @@ def test_a_program_that_does_not_read_its_input() -> None:
     "line", ["sleep 60", "trap '' TERM; while :; do sleep 1; done", "cat; sleep 60"]
 )
 def test_a_program_that_hangs_is_ended(tmp_path: Path, line: str) -> None:
-    """After its time it is asked to end, then killed, with all of its group."""
+    """After its timeout it is terminated, then killed, with its whole group."""
     left = tmp_path / "left"
     hook = Hook(
         "stop", Command(f"echo $$ > {left}; sleep 61 & echo $! >> {left}; {line}"), timeout_s=1.0
@@ -154,7 +154,7 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, line: str) -> None:
 
 
 def test_a_program_may_clean_up(tmp_path: Path) -> None:
-    """It is asked to end before it is killed."""
+    """It is terminated before it is killed."""
     left = tmp_path / "left"
     line = f"trap 'echo bye > {left}; exit 0' TERM; while :; do sleep 0.05; done"
     assert answer(Hook("stop", Command(line), timeout_s=1.0)).outcome == "cancelled"
@@ -162,14 +162,14 @@ def test_a_program_may_clean_up(tmp_path: Path) -> None:
 
 
 def test_children_that_are_left_behind_are_killed(tmp_path: Path) -> None:
-    """They hold the output open, and nobody waits for them."""
+    """They keep the output open, but are not waited for."""
     left = tmp_path / "left"
     assert answer(Command(f"sleep 61 & echo $! > {left}")).outcome == "success"
     assert has_ended(int(left.read_text()))
 
 
 def test_a_child_that_got_away_is_not_waited_for(tmp_path: Path) -> None:
-    """A session of its own cannot be ended with the program; its hold on the output is let go."""
+    """A separate session cannot be stopped with the program; its open output is abandoned."""
     left = tmp_path / "left"
     code = f"""
 import os, time
@@ -188,7 +188,7 @@ os._exit(0)
 
 
 def test_each_program_starts_in_the_same_folder(tmp_path: Path) -> None:
-    """A program that goes elsewhere takes nobody along."""
+    """A program that changes its folder does not affect others."""
     line = "pwd >> out; cd /; rm -rf /nothing-there"
     hooks = table([Hook("stop", Command(line), name=name) for name in "ab"])
     live = LiveHooks(hooks, NOBODY, roots=[tmp_path])
@@ -203,7 +203,7 @@ def test_each_program_starts_in_the_same_folder(tmp_path: Path) -> None:
 
 
 def test_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program gets our environment without providers' credentials, but for those that it is given by name."""
+    """A program gets our environment without provider credentials, except those passed by name."""
     kept = (
         "ANTHROPIC_API_KEY",
         "ANTHROPIC_AUTH_TOKEN",
@@ -222,7 +222,7 @@ def test_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_facts_stand_in_the_environment() -> None:
-    """Ids and names only; content stays out of it."""
+    """Only IDs and names, no content."""
     code = (
         "import json, os; print(json.dumps({'input': "
         "{n: v for n, v in os.environ.items() if n.startswith('AGENTOBS_HOOK')}}))"
@@ -245,7 +245,7 @@ def test_what_is_no_number_reaches_a_program_as_a_text() -> None:
 
 
 def test_what_is_nested_too_deep_is_not_let_through() -> None:
-    """Who cannot be told what happens cannot say that it may."""
+    """A hook that cannot receive the payload must not approve it."""
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]
@@ -253,7 +253,7 @@ def test_what_is_nested_too_deep_is_not_let_through() -> None:
 
 
 def test_an_abort_ends_the_program(tmp_path: Path) -> None:
-    """Whoever is no longer waited for is ended."""
+    """A hook that is no longer needed is stopped."""
     left = tmp_path / "left"
     (hook,) = table([Hook("stop", Command(f"echo $$ > {left}; sleep 60"))])
     live = LiveHooks([hook], NOBODY)

@@ -1,4 +1,4 @@
-"""The reference of hooks, compared with the code."""
+"""The reference of hooks matches the code."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ALWAYS = {"event", "hook", "turn", "session_id", "lane", "cwd"}
 
 
 def rows(first: str) -> dict[str, list[str]]:
-    """The rows of the table whose head begins so, by their first cell."""
+    """The rows of the table whose header starts with `first`, by their first cell."""
     (found,) = re.findall(rf"\| {first} \|.*\n\|[- |]+\n((?:\|.*\n)+)", TEXT)
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in found.splitlines()]
     return {name: rest for name, *rest in cells}
 
 
 def test_what_an_answer_may() -> None:
-    """Every event is there, with what an answer to it may do."""
+    """Every event is listed, with the allowed effects of its answer."""
     told = rows("event")
     assert tuple(told) == EVENTS
     for event, (_, may) in told.items():
@@ -67,7 +67,7 @@ def look(where: str) -> str:
 
 
 def test_what_hooks_are_told() -> None:
-    """What a run tells its hooks is what the table lists."""
+    """The payloads that a run passes to its hooks match the table."""
     seen: dict[str, set[str]] = {}
 
     def note(payload: Any) -> None:

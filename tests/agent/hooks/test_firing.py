@@ -1,4 +1,4 @@
-"""Firing: hooks that something fires are asked together, and none of them hurts the others or the loop."""
+"""Matching hooks run in parallel, and none of them affects the others or the loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CALL = Occasion(
 
 
 def fired(hooks: list[Hook], answers: dict[str, Any], abort: Abort | None = None) -> Any:
-    """Fire hooks in a world that answers as a test says; return what `fire` does, what was asked, and the records."""
+    """Run hooks in a world with scripted answers; return the result of `fire`, the questions, and the records."""
     asked: list[WorldQuestion] = []
 
     async def ask(question: WorldQuestion) -> Any:
@@ -63,14 +63,14 @@ def fired(hooks: list[Hook], answers: dict[str, Any], abort: Abort | None = None
 
 
 def test_nothing_is_asked_where_no_hook_is_fired() -> None:
-    """Conditions are looked at before anything is started."""
+    """Conditions are checked before anything is started."""
     found, asked, records = fired([hook("a", when="write"), hook("b", "stop")], {})
     assert found == (Verdict(), (), frozenset())
     assert (asked, records) == ([], [])
 
 
 def test_what_the_world_is_asked_and_what_is_told() -> None:
-    """The payload with nothing in it that differs in a replay; a span, a fact, an exchange and an event for each."""
+    """The payload has no values that differ in a replay; each hook has a span, a fact, an exchange and an event."""
     answers = {"a": {"outcome": "blocking", "reason": "No."}, "b": {}}
     (verdict, told, done), asked, records = fired(
         [hook("a", once=True), hook("b", background=True)], answers
@@ -112,7 +112,7 @@ def test_what_the_world_is_asked_and_what_is_told() -> None:
 
 
 def test_hooks_run_together() -> None:
-    """Each waits for the other here: one after the other they would never end."""
+    """Each waits for the other here: sequentially they would never end."""
     both = asyncio.Barrier(2)
 
     async def meets() -> Any:
@@ -124,7 +124,7 @@ def test_hooks_run_together() -> None:
 
 
 def test_a_hook_that_crashes_the_asking_hurts_nobody() -> None:
-    """Its own outcome says so; the others have their say."""
+    """Its own outcome shows the error; the others are not affected."""
     answers = {"a": RuntimeError("ouch"), "b": {"decision": "deny"}, "c": "nonsense"}
     (verdict, told, _), _, _ = fired([hook("a"), hook("b"), hook("c")], answers)
     assert [each.outcome for each in told] == [
@@ -136,7 +136,7 @@ def test_a_hook_that_crashes_the_asking_hurts_nobody() -> None:
 
 
 def test_a_divergence_leaves_as_it_is_and_leaves_nothing_behind() -> None:
-    """The hooks beside it are ended."""
+    """Parallel hooks are stopped."""
 
     async def waits() -> Any:
         await asyncio.sleep(0.01)
@@ -147,7 +147,7 @@ def test_a_divergence_leaves_as_it_is_and_leaves_nothing_behind() -> None:
 
 
 def test_an_abort_cancels_those_that_run() -> None:
-    """Whoever has answered has answered."""
+    """Answers that arrived earlier are kept."""
     abort = Abort()
 
     async def stops() -> Any:
@@ -172,7 +172,7 @@ def test_a_change_that_was_overtaken_is_told() -> None:
 
 
 def test_the_lanes_inside_of_answers_can_always_be_told() -> None:
-    """A replay leaves them out, however deep they lie and however they are named; each is a label."""
+    """A replay skips them, however deep and whatever their name; each is a label."""
     lane = "main"
     for number in range(12):
         lane = lane_inside(lane, "hook", f"{number}:pre_tool_use:toolu_{'x' * 60}:ä")

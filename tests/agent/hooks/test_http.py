@@ -1,4 +1,4 @@
-"""Hooks that are servers, over real HTTP on the loopback interface."""
+"""Hooks that are HTTP servers, over real HTTP on the loopback interface."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Served(LoopbackServer):
-    """A server that answers as a test says, and keeps what came."""
+    """A server with scripted answers that records its requests."""
 
     answers: Answers
 
@@ -68,7 +68,7 @@ def server() -> Iterator[Served]:
 
 
 def resolving(**names: Sequence[str]) -> Any:
-    """A name server that knows these names (dashes stand for dots), and is asked once for each request."""
+    """A resolver that knows these names (dashes stand for dots), and is called once per request."""
     asked: list[str] = []
 
     async def resolve(host: str, port: int) -> Sequence[str]:
@@ -103,7 +103,7 @@ def test_a_server_is_told_and_answers(server: Served) -> None:
 def test_statuses_and_bodies(
     server: Served, status: int, body: bytes, outcome: str, found: str
 ) -> None:
-    """An error of the server is one of the hook, and blocks nothing."""
+    """An error of the server is an error of the hook, and blocks nothing."""
     server.answers = lambda here: here.reply(status, body)
     read = answer(Http(server.url()))
     assert read.outcome == outcome
@@ -139,7 +139,7 @@ def no_http(here: Handler) -> None:
     ],
 )
 def test_a_server_that_misbehaves(server: Served, answers: Answers, found: str) -> None:
-    """A body without end, a compressed one (it could be a bomb), one that breaks off, no HTTP at all."""
+    """An endless body, a compressed one (possibly a bomb), one that breaks off, no HTTP at all."""
     server.answers = answers
     read = answer(Http(server.url()))
     assert read.outcome == "non_blocking_error"
@@ -147,7 +147,7 @@ def test_a_server_that_misbehaves(server: Served, answers: Answers, found: str) 
 
 
 def test_a_server_that_does_not_answer(server: Served) -> None:
-    """Its time is up."""
+    """It times out."""
     held = threading.Event()
 
     def hold(here: Handler) -> None:
@@ -186,14 +186,14 @@ def test_nobody_listens() -> None:
     ],
 )
 def test_private_addresses_are_refused(host: str) -> None:
-    """In every spelling, before anything is connected."""
+    """In every spelling, before any connection."""
     read = answer(Http(f"http://{host}/latest/meta-data/"))
     assert read.outcome == "non_blocking_error"
     assert "is not asked" in read.reason or "cannot be resolved" in read.reason
 
 
 def test_one_private_address_of_a_name_is_enough(server: Served) -> None:
-    """Of several addresses it is chance which one is used."""
+    """Any of several addresses could be used."""
     live = {"resolve": resolving(two_test=["127.0.0.1", "10.0.0.1"])}
     read = answer(Http(server.url(host="two.test")), live=live)
     assert "10.0.0.1 is no public address" in read.reason
@@ -201,7 +201,7 @@ def test_one_private_address_of_a_name_is_enough(server: Served) -> None:
 
 
 def test_a_name_is_resolved_once_and_the_checked_address_connected(server: Served) -> None:
-    """The server sees the name; a second answer of the name server is never asked for."""
+    """The server sees the name; there is no second DNS lookup."""
     server.answers = lambda here: here.reply(200)
     resolve = resolving(hook_test=["127.0.0.1"])
     read = answer(Http(server.url(host="hook.test")), live={"resolve": resolve})
@@ -251,7 +251,7 @@ def test_redirects_are_followed(server: Served, status: int, method: str) -> Non
     ],
 )
 def test_redirects_are_checked_again(server: Served, location: str, found: str) -> None:
-    """Inside, to what is no server, or in a circle."""
+    """To a private address, to an invalid target, or in a circle."""
     server.answers = lambda here: here.reply(307, location=location)
     live = {"resolve": resolving(inside_test=["10.0.0.7"])}
     read = answer(Http(server.url()), live=live)
@@ -260,7 +260,7 @@ def test_redirects_are_checked_again(server: Served, location: str, found: str) 
 
 
 def test_headers_do_not_go_to_another_origin(server: Served) -> None:
-    """They may hold a credential."""
+    """They may contain a credential."""
     with Served() as other:
         other.start()
         server.answers = lambda here: here.reply(307, location=other.url("/there"))
@@ -275,7 +275,7 @@ def test_headers_do_not_go_to_another_origin(server: Served) -> None:
 def test_proxies_of_the_environment_are_not_used(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind one nobody could check where a request goes."""
+    """Behind a proxy, the target could not be checked."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     server.answers = lambda here: here.reply(200)
@@ -283,7 +283,7 @@ def test_proxies_of_the_environment_are_not_used(
 
 
 def test_a_proxy_that_is_named_is_used_and_hides_the_target(server: Served) -> None:
-    """It gets the whole address, unchecked; a redirect behind it is not followed."""
+    """It gets the whole address, unchecked; a redirect from it is not followed."""
     server.answers = lambda here: here.reply(200, b'{"reason": "proxied"}')
     http = Http("http://10.0.0.1/hook", proxy=server.url(""))
     assert answer(http).reason == "proxied"
@@ -306,7 +306,7 @@ def certificate(tmp_path: Path) -> Path:
 def test_tls_is_for_the_name_and_not_for_the_address(
     server: Served, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The certificate has to be one for the name in the URL, though an address is connected to."""
+    """The certificate must match the name in the URL, although the connection uses an address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server.socket = context.wrap_socket(server.socket, server_side=True)

@@ -1,4 +1,4 @@
-"""Hooks that are functions, in the background, and beside each other."""
+"""Hooks that are functions, in the background, and in parallel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def waits(payload: Any) -> None:
 
 
 def test_a_function_gets_what_happens_and_returns_an_answer() -> None:
-    """An object, a `HookAnswer` or nothing; plain or async."""
+    """An object, a `HookAnswer` or nothing; sync or async."""
 
     async def later(payload: Any) -> Any:
         return {"decision": "deny", "reason": payload["tool_name"]}
@@ -87,14 +87,14 @@ class Odd(dict[str, Any]):
     ],
 )
 def test_a_function_that_crashes_hurts_nobody(function: Any, outcome: str, found: str) -> None:
-    """Whatever it raises or returns becomes an answer that says so."""
+    """Anything that it raises or returns becomes an answer with a description."""
     read = answer(function)
     assert read.outcome == outcome
     assert found in read.reason
 
 
 def test_a_divergence_is_nobodys_failure() -> None:
-    """What a replay says leaves as it is."""
+    """A divergence is raised unchanged."""
     with pytest.raises(ReplaySays):
         answer(raises(ReplaySays()))
 
@@ -113,7 +113,7 @@ async def does_not_listen(payload: Any) -> None:
 
 @pytest.mark.parametrize("function", [waits, hangs_in_a_thread, does_not_listen])
 def test_a_function_that_hangs_is_given_up(function: Any) -> None:
-    """Its time is up, and nobody waits for it any more."""
+    """It times out and is abandoned."""
     assert raw(Hook("stop", function, timeout_s=0.05)) == {
         "outcome": "cancelled",
         "reason": "it has not answered within 0.05 seconds",
@@ -121,7 +121,7 @@ def test_a_function_that_hangs_is_given_up(function: Any) -> None:
 
 
 def test_a_function_that_changes_the_folder(tmp_path: Path) -> None:
-    """The working directory is put back, and people are told."""
+    """The working directory is restored, and the user is warned."""
     before = Path.cwd()
     with pytest.warns(RuntimeWarning, match="put back"):
         raw(lambda payload: os.chdir(tmp_path))
@@ -129,7 +129,7 @@ def test_a_function_that_changes_the_folder(tmp_path: Path) -> None:
 
 
 def test_background_hooks_are_not_waited_for() -> None:
-    """The answer comes at once; what they do goes on until it is done, or its time is up."""
+    """The answer arrives at once; the hook continues until it is done, or times out."""
     came: list[str] = []
 
     async def background(payload: Any) -> None:
@@ -156,7 +156,7 @@ def test_background_hooks_are_not_waited_for() -> None:
 
 
 def test_background_hooks_are_bounded() -> None:
-    """In number, and each in its time."""
+    """In number, and each by its timeout."""
     (hook,) = table([Hook("stop", waits, background=True, timeout_s=0.5)])
     live = LiveHooks([hook], NOBODY)
 
@@ -169,7 +169,7 @@ def test_background_hooks_are_bounded() -> None:
 
 
 def test_a_hook_that_nobody_here_knows() -> None:
-    """It was cancelled, and that can be seen."""
+    """Its outcome is cancelled, which is visible."""
     asked = WorldQuestion("hook", "1:stop:a", {"event": "stop", "hook": "a", "turn": 1})
     assert asyncio.run(LiveHooks([], NOBODY).answer(asked)) == {
         "outcome": "cancelled",
@@ -178,14 +178,14 @@ def test_a_hook_that_nobody_here_knows() -> None:
 
 
 def test_a_model_has_to_be_named() -> None:
-    """By the hook, or for all of them."""
+    """By the hook, or as the default."""
     for run in (PromptHook("Is it safe?"), AgentHook("Is it safe?")):
         with pytest.raises(UsageError, match="names none"):
             LiveHooks(table([Hook("stop", run)]), NOBODY)
 
 
 def test_agents_need_tools_that_only_read() -> None:
-    """A tool that changes something is not given to a hook."""
+    """A tool that changes something is not available to a hook."""
     hooks = table([Hook("stop", AgentHook("Look.", "m", tools=("write",)))])
 
     async def nobody(*given: Any, **more: Any) -> Any:

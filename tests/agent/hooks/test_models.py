@@ -1,4 +1,4 @@
-"""Hooks that ask a model: once, or as an agent that looks around first."""
+"""Hooks that call a model: once, or as an agent that inspects the environment first."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ AGENT = Hook("pre_tool_use", AgentHook("Is it safe?"), name="agent")
 
 
 def test_a_prompt_hook_asks_a_small_model_once() -> None:
-    """It sees what happens, and must answer through a tool; its veto blocks the call."""
+    """It sees the event, and must answer through a tool; its veto blocks the call."""
     replies = [WRITES, answered(outcome="blocking", reason="It is rude."), DONE]
     with Provider(replies) as provider, recorded() as records:
         events = played(provider, tools=[write], hooks=table([PROMPT]))
@@ -85,7 +85,7 @@ def test_a_prompt_hook_asks_a_small_model_once() -> None:
 
 
 def test_what_it_used_counts() -> None:
-    """The answer carries the usage of the small model, and the run's meter has it."""
+    """The answer carries the usage of the small model, and the run's meter includes it."""
     with Provider([WRITES, answered(reason="Fine."), DONE]) as provider:
         events = played(provider, tools=[write], hooks=table([PROMPT]))
     (result,) = of_kind(events, Result)
@@ -105,7 +105,7 @@ def test_what_it_used_counts() -> None:
     ],
 )
 def test_a_small_model_that_fails_hurts_nobody(reply: Reply, found: str) -> None:
-    """No answer, a broken one, none that may be: an error that blocks nothing."""
+    """No answer, a broken one, an invalid one: an error that blocks nothing."""
     with Provider([WRITES, reply, DONE]) as provider:
         events = played(provider, tools=[write], hooks=table([PROMPT]))
     outcome, reason = ran(events)
@@ -115,7 +115,7 @@ def test_a_small_model_that_fails_hurts_nobody(reply: Reply, found: str) -> None
 
 
 def test_an_agent_hook_looks_around_and_answers() -> None:
-    """It gets the tools that only read, and answers through a structured tool; its calls fire no hooks."""
+    """It gets the read-only tools, and answers through a structured tool; its calls run no hooks."""
     looks = streamed(message(call("b", "look", where="box"), model=SMALL))
     fired: list[str] = []
     hooks = table([AGENT, Hook("post_tool_use", lambda told: fired.append(told["tool_name"]))])
@@ -136,7 +136,7 @@ def test_an_agent_hook_looks_around_and_answers() -> None:
 
 
 def test_an_agent_hook_that_runs_out_is_cancelled() -> None:
-    """After its turns nobody is asked any more, it lets the call run, and everybody can see that."""
+    """After its turns no request is sent, it does not block the call, and the outcome is visible."""
     looks = [streamed(message(call(f"b{at}", "look", where="box"), model=SMALL)) for at in range(3)]
     agent = Hook("pre_tool_use", AgentHook("Is it safe?", max_turns=3), name="agent")
     with Provider([WRITES, *looks, DONE]) as provider:
@@ -146,7 +146,7 @@ def test_an_agent_hook_that_runs_out_is_cancelled() -> None:
 
 
 def test_an_agent_hook_whose_model_fails_is_cancelled() -> None:
-    """The failure is told."""
+    """The failure is reported."""
     with Provider([WRITES, error(400, "invalid_request_error"), DONE]) as provider:
         events = played(provider, tools=[write, look], hooks=table([AGENT]))
     outcome, reason = ran(events)
@@ -155,7 +155,9 @@ def test_an_agent_hook_whose_model_fails_is_cancelled() -> None:
 
 
 def small(events: list[Any], records: list[Any]) -> tuple[int, list[Any]]:
-    """How often the small model was asked, as the run counts it, and how sure each count of the answer is."""
+    """The number of calls of the small model, as the run counts them, and the certainty of each
+    count in the answer.
+    """
     asked = [r for r in records if isinstance(r, WorldExchange) and r.question.kind == "hook"]
     [answer] = [each.answer for each in asked]
     calls = result_of(events).meter.by_model()["claude-1-small"].calls
@@ -163,7 +165,7 @@ def small(events: list[Any], records: list[Any]) -> tuple[int, list[Any]]:
 
 
 def test_what_an_agent_hook_used_counts_when_its_time_is_up() -> None:
-    """Its whole answers, and the one that was still coming, as far as that had told."""
+    """Its complete responses, and the partial one as far as its usage is known."""
     looks, hold = message(call("b", "look", where="box"), model=SMALL), threading.Event()
     late = streamed(message(text("Hm."), model=SMALL), hold=hold)
     agent = Hook("pre_tool_use", AgentHook("Is it safe?"), name="agent", timeout_s=2)
@@ -176,7 +178,7 @@ def test_what_an_agent_hook_used_counts_when_its_time_is_up() -> None:
 
 
 def test_what_a_prompt_hook_used_counts_when_its_time_is_up() -> None:
-    """Nothing had come: it is a lower bound."""
+    """Nothing had arrived, so the usage is a lower bound."""
     hold = threading.Event()
     late = Reply(answered(reason="Fine.").pieces, hold=hold)
     hook = Hook("pre_tool_use", PromptHook("Is it safe?"), name="judge", timeout_s=0.5)
@@ -188,7 +190,7 @@ def test_what_a_prompt_hook_used_counts_when_its_time_is_up() -> None:
 
 
 def test_attempts_that_broke_inside_an_agent_hook_count() -> None:
-    """The attempt before the whole answer was paid for, too."""
+    """The attempt before the complete response was billed as well."""
     broken = cut_after(message(text("Hm."), model=SMALL), 3)
     replies = [WRITES, broken, given(outcome="success", reason="ok"), DONE]
     with Provider(replies) as provider, recorded() as records:
@@ -198,7 +200,7 @@ def test_attempts_that_broke_inside_an_agent_hook_count() -> None:
 
 
 def test_an_agent_hook_changes_nothing_and_leaves_no_root(tmp_path: Path) -> None:
-    """A tool that writes is unknown to it; a path outside is denied; what it must not do is asked of nobody."""
+    """A writing tool is unknown to it, a path outside is denied, and it cannot request approval."""
     calls = message(
         call("b", "write", what="y"),
         call("c", "read", file="/etc/passwd"),
@@ -218,7 +220,7 @@ def test_an_agent_hook_changes_nothing_and_leaves_no_root(tmp_path: Path) -> Non
 
 
 def test_an_abort_cancels_a_hook() -> None:
-    """The run that is stopped while a hook runs ends, and the hook was cancelled."""
+    """A run that is stopped while a hook runs ends, and the hook is cancelled."""
     abort = Abort()
 
     async def stops(payload: Any) -> None:

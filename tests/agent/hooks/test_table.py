@@ -1,4 +1,4 @@
-"""The table of hooks, and which of them something fires."""
+"""The table of hooks, and which hooks match an event."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_one_table_in_the_order_of_its_sources() -> None:
 
 
 def test_a_table_that_was_made_stays_as_it_is() -> None:
-    """The live world and the options may each make the table of the same hooks."""
+    """The live world and the options may each build the table from the same hooks."""
     made = table([Hook("stop", nothing), Hook("stop", nothing)])
     assert table(made) == made
 
 
 def test_two_hooks_of_one_name_are_refused() -> None:
-    """A name stands for one hook."""
+    """A name identifies one hook."""
     with pytest.raises(UsageError, match="two hooks are named a"):
         table([Hook("stop", nothing, name="a")], [Hook("stop", nothing, name="a")])
 
@@ -92,7 +92,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("found", "changes"), WRONG)
 def test_what_could_never_run_is_refused(found: str, changes: dict[str, Any]) -> None:
-    """A slip in a hook is an error when it is made, and not when it should have guarded something."""
+    """A mistake in a hook is an error when it is created, not when it should have guarded something."""
     with pytest.raises(UsageError, match=found):
         Hook(**{"event": "pre_tool_use", "run": nothing, **changes})
 
@@ -106,7 +106,7 @@ def test_no_error_shows_a_header() -> None:
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_conditions_are_for_what_is_about_a_tool(event: HookEvent) -> None:
-    """Everything else would never be met, and is refused."""
+    """For other events a condition could never be met, so it is refused."""
     if event in CONDITIONAL:
         assert Hook(event, nothing, "shell").when == "shell"
     else:
@@ -135,12 +135,12 @@ CONDITIONS: list[tuple[str, Occasion, bool]] = [
 
 @pytest.mark.parametrize(("when", "occasion", "met"), CONDITIONS)
 def test_a_condition(when: str, occasion: Occasion, met: bool) -> None:
-    """A condition means what a rule that forbids means; what is in doubt is met."""
+    """A condition matches like a deny rule; a doubtful match counts."""
     assert is_fired(when, occasion) is met
 
 
 def test_an_event_fires_its_own_hooks_and_no_others() -> None:
-    """In the order of the table; `once` hooks that were asked are left out."""
+    """In table order, without `once` hooks that have run."""
     hooks = table(
         [
             Hook("stop", nothing, name="other"),
@@ -153,7 +153,7 @@ def test_an_event_fires_its_own_hooks_and_no_others() -> None:
 
 
 def test_a_condition_on_a_sub_agent_is_about_its_name() -> None:
-    """It stands where a tool's name stands elsewhere."""
+    """It takes the place of a tool's name."""
     hooks = table([Hook("sub_agent_start", nothing, "explore")])
     for agent, count in (("explore", 1), ("write", 0)):
         what = Occasion("sub_agent_start", 1, "1:sub_agent_start", tool=agent)
@@ -161,7 +161,7 @@ def test_a_condition_on_a_sub_agent_is_about_its_name() -> None:
 
 
 def test_settings_name_every_kind(tmp_path: Path) -> None:
-    """Commands, servers, prompts and agents can stand in a file, with all that a hook may have."""
+    """A file can declare commands, servers, prompts and agents, with all fields of a hook."""
     file = tmp_path / "hooks.json"
     file.write_text(
         """{
@@ -222,7 +222,7 @@ WRONG_SETTINGS: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("found", "settings"), WRONG_SETTINGS)
 def test_a_slip_in_settings_is_one_error(found: str, settings: Any) -> None:
-    """The error names the hook and what is wrong with it."""
+    """The error names the hook and the fault."""
     with pytest.raises(UsageError, match=found):
         hooks_from_settings(settings)
 

@@ -1,4 +1,4 @@
-"""Reading answers, and what follows from all of them."""
+"""Parsing answers, and combining them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEARLY = st.dictionaries(st.sampled_from([*NAMES, "desicion"]), ANYTHING | WORDS
 
 
 def test_an_answer_says_what_it_may() -> None:
-    """Each field means one thing; what is left out, or null, changes nothing."""
+    """Each field has one meaning; a missing or null field changes nothing."""
     said = {
         "reason": "It is better so.",
         "decision": "allow",
@@ -80,14 +80,14 @@ WRONG: list[tuple[str, Any, HookEvent]] = [
 def test_what_does_not_fit_is_an_error_that_says_so(
     found: str, answer: Any, event: HookEvent
 ) -> None:
-    """Nothing of such an answer is done."""
+    """Nothing in such an answer has an effect."""
     read = parse(answer, event)
     assert read == HookAnswer("non_blocking_error", read.reason)
     assert found in read.reason
 
 
 def test_a_plain_veto_counts_whatever_else_is_wrong() -> None:
-    """A slip elsewhere in an answer must not let a call run that the hook denies."""
+    """Another mistake in an answer must not let a call run that the hook denies."""
     for said in ({"outcome": "blocking"}, {"decision": "deny"}):
         read = parse({**said, "reason": "No.", "input": 3, "colour": "red"}, "pre_tool_use")
         assert (read.outcome, read.reason) == ("blocking", "No.")
@@ -95,20 +95,20 @@ def test_a_plain_veto_counts_whatever_else_is_wrong() -> None:
 
 
 def test_deny_is_a_veto() -> None:
-    """Whoever denies a call blocks it, and changes nothing beside."""
+    """A denial blocks the call, and changes nothing else."""
     read = parse({"decision": "deny", "reason": "No.", "input": {"a": 1}}, "pre_tool_use")
     assert read == HookAnswer("blocking", "No.", "deny")
 
 
 @pytest.mark.parametrize("outcome", ["non_blocking_error", "cancelled"])
 def test_a_hook_that_failed_changes_nothing(outcome: Any) -> None:
-    """What comes beside a failure is not used."""
+    """Other fields of a failed answer are ignored."""
     read = parse({"outcome": outcome, "decision": "allow", "input": {}}, "pre_tool_use")
     assert read == HookAnswer(outcome)
 
 
 def test_one_veto_blocks() -> None:
-    """However many allow it; nothing is changed then, and the reasons are told."""
+    """However many hooks allow the call; nothing is changed then, and the reasons are reported."""
     answers = [
         HookAnswer(decision="allow", input={"a": 1}),
         HookAnswer("blocking", "Not on Fridays."),
@@ -130,18 +130,18 @@ def test_one_veto_blocks() -> None:
     ],
 )
 def test_the_strictest_decision_holds(said: list[Any], strictest: Any) -> None:
-    """Deny before ask before allow, in whatever order they come."""
+    """Deny before ask before allow, in any order."""
     assert verdict([HookAnswer(decision=each) for each in said]).decision == strictest
 
 
 def test_the_last_change_in_the_table_is_used() -> None:
-    """Hooks run together and see the same; those whose change was overtaken can be told."""
+    """Hooks run in parallel on the same input; overridden changes are marked."""
     found = verdict([HookAnswer(input={"a": 1}), HookAnswer(), HookAnswer(input={"a": 2})])
     assert (found.input, found.overtaken) == ({"a": 2}, (0,))
 
 
 def test_what_the_model_is_told_is_added_up() -> None:
-    """Context of all hooks, the end of the run, and what their requests used."""
+    """Context of all hooks, the end of the run, and the usage of their requests."""
     found = verdict(
         [HookAnswer(context="One."), HookAnswer(stop=True, reason="Enough.", usage=(USED,))]
     )
@@ -154,14 +154,14 @@ def test_what_the_model_is_told_is_added_up() -> None:
 
 
 def test_usage_in_an_answer() -> None:
-    """What was used stands in the answers to hooks and for consent; what is none is left out."""
+    """Answers of hooks and approvals carry usage; invalid usage is left out."""
     assert usage_in({"by": "classifier", "usage": [USED, 3]}) == [USED]
     assert usage_in(None) == usage_in({"usage": 3}) == []
 
 
 @given(ANYTHING | NEARLY, st.sampled_from(EVENTS))
 def test_no_answer_hurts(answer: Any, event: HookEvent) -> None:
-    """Whatever comes is read, and does no more than an answer to its event may."""
+    """Any value is parsed, and has no effect that its event does not allow."""
     read = parse(answer, event)
     assert read.outcome in OUTCOMES
     does = {
@@ -181,7 +181,7 @@ def test_no_answer_hurts(answer: Any, event: HookEvent) -> None:
     | NEARLY.map(lambda value: json.dumps(value).encode())
 )
 def test_no_bytes_allow_a_call_but_a_plain_word(printed: bytes) -> None:
-    """Whatever a hook prints is read, and a call is allowed only by an object that says so."""
+    """Any output of a hook is parsed, and a call is allowed only by an object that says so."""
     answer = of_bytes(printed)
     json.dumps(answer, allow_nan=False).encode("utf-8")
     found = verdict([parse(answer, "pre_tool_use")])
@@ -211,7 +211,7 @@ def test_no_bytes_allow_a_call_but_a_plain_word(printed: bytes) -> None:
     ],
 )
 def test_broken_json(printed: bytes, found: str) -> None:
-    """It is an error that says what is wrong."""
+    """It is an error with a description."""
     answer = of_bytes(printed)
     assert answer["outcome"] == "non_blocking_error"
     assert found in answer["reason"]
@@ -226,12 +226,12 @@ def test_what_holds_itself_is_too_deep() -> None:
 
 
 def test_half_a_surrogate_pair_can_be_written() -> None:
-    """What is recorded is UTF-8."""
+    """Recordings are UTF-8."""
     answer = of_value({"reason": "\ud800"})
     assert answer == of_bytes(b'{"reason": "\\ud800"}') == {"outcome": "success", "reason": "?"}
 
 
 def test_only_functions_tell_what_was_used() -> None:
-    """A program has asked no model for us; what it says of money is left out."""
+    """A program has not called a model for us, so its usage is ignored."""
     printed = json.dumps({"reason": "r", "usage": [USED]}).encode()
     assert of_bytes(printed) == {"outcome": "success", "reason": "r"}

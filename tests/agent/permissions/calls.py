@@ -1,4 +1,4 @@
-"""What the tests of permissions share: calls of each class, and rules by their texts."""
+"""Shared helpers of the permission tests: calls of each class, and rules by their texts."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def permitted(
     deny: tuple[str, ...] = (),
     blocked: tuple[str, ...] = (),
 ) -> Permissions:
-    """Return permissions of a mode, confirmed where that is needed."""
+    """Return permissions of a mode, confirmed if necessary."""
     listed = rules("allow", *allow) + rules("ask", *ask) + rules("deny", *deny)
     return Permissions(mode, listed, blocked, bypass_confirmed=mode == "bypassPermissions")

@@ -1,4 +1,4 @@
-"""Commands: what a pattern allows and forbids when commands are compound, nested, quoted or disguised."""
+"""What a pattern allows and forbids if commands are compound, nested, quoted or disguised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from agentobs.agent.permissions import decide
 from agentobs.agent.permissions.globs import GAP, HOLE, may_fit
-from agentobs.agent.permissions.rule_matcher import Sight, forbids
+from agentobs.agent.permissions.rule_matcher import CallView, forbids
 from agentobs.agent.permissions.shell import read_command
 
 from .calls import permitted, rules, running
@@ -46,7 +46,7 @@ def outcome(command: str, mode: Any = "default", **lists: Any) -> str:
     ],
 )
 def test_a_pattern_allows_what_it_says(command: str) -> None:
-    """`git *` allows every command that is git's, one or several, whatever their arguments."""
+    """`git *` allows every git command, one or several, with any arguments."""
     assert outcome(command, allow=("shell(git *)",)) == "allow"
 
 
@@ -155,7 +155,9 @@ NASTY = [
 
 @pytest.mark.parametrize("command", NASTY, ids=lambda text: ascii(text[:40]))
 def test_a_pattern_allows_nothing_else(command: str) -> None:
-    """A command that holds another one, writes a file, or cannot be read for sure, is asked, or denied in dontAsk."""
+    """A command that contains another one, writes a file, or cannot be parsed reliably needs
+    approval, or is denied in dontAsk.
+    """
     assert outcome(command, allow=("shell(git *)",)) == "ask"
     assert outcome(command, "acceptEdits", allow=("shell(git *)",)) == "ask"
     assert outcome(command, "dontAsk", allow=("shell(git *)",)) == "deny"
@@ -187,7 +189,7 @@ def test_each_command_needs_its_rule() -> None:
 def test_patterns_are_compared_word_by_word(
     pattern: str, allowed: list[str], asked: list[str]
 ) -> None:
-    """Blanks of a pattern are blanks between words; quotes make no difference, stars in quotes are not stars."""
+    """Blanks in a pattern are blanks between words; quotes make no difference, stars in quotes are literal."""
     for command in allowed:
         assert outcome(command, allow=(f"shell({pattern})",)) == "allow", command
     for command in asked:
@@ -269,7 +271,7 @@ DISGUISED = [
 @pytest.mark.parametrize("command", DISGUISED, ids=lambda text: ascii(text[:40]))
 @pytest.mark.parametrize("mode", ["default", "bypassPermissions"])
 def test_a_deny_rule_looks_into_commands(command: str, mode: Any) -> None:
-    """`rm *` denies rm behind operators, in nested commands, quoted, with a folder, behind other commands."""
+    """`rm *` denies rm after operators, in nested commands, quoted, with a folder, after other commands."""
     assert outcome(command, mode, deny=("shell(rm *)",), allow=("shell",)) == "deny"
     assert outcome(command, mode, ask=("shell(rm *)",), allow=("shell",)) == "ask"
 
@@ -295,7 +297,9 @@ def test_a_deny_rule_looks_into_commands(command: str, mode: Any) -> None:
     ids=lambda text: ascii(text[:40]),
 )
 def test_where_a_deny_rule_may_match_a_person_is_asked(command: str) -> None:
-    """What cannot be known without running it is asked in every mode, or denied where nobody is asked."""
+    """A command that is only known at run time needs approval in every mode, or is denied if
+    approval is not possible.
+    """
     assert outcome(command, "bypassPermissions", deny=("shell(rm *)",)) == "ask"
     assert outcome(command, allow=("shell",), deny=("shell(rm *)",)) == "ask"
     assert outcome(command, "dontAsk", allow=("shell",), deny=("shell(rm *)",)) == "deny"
@@ -353,7 +357,7 @@ UNSEEN = [
 
 @pytest.mark.parametrize("command", UNSEEN)
 def test_commands_that_come_through_an_input_are_asked(command: str) -> None:
-    """Where a program takes commands that stand in no word, a person is asked about each rule that denies."""
+    """If a program takes commands that no word names, every deny rule requires approval."""
     assert outcome(command, "bypassPermissions", deny=("shell(reboot *)",)) == "ask"
     assert outcome(command, "dontAsk", allow=("shell",), deny=("shell(reboot *)",)) == "deny"
     assert (
@@ -415,7 +419,7 @@ def test_commands_that_come_through_an_input_are_asked(command: str) -> None:
     ],
 )
 def test_ordinary_commands_are_not_asked(command: str) -> None:
-    """A rule that denies one program asks nobody about commands that only name a shell, or give it a script."""
+    """A rule that denies one program does not affect commands that only name a shell, or give it a script."""
     assert outcome(command, "bypassPermissions", deny=("shell(rm *)", "shell(reboot *)")) == "allow"
 
 
@@ -425,14 +429,14 @@ def test_ordinary_commands_are_not_asked(command: str) -> None:
      "echo $(git log) > out", "npm run rm", "docker rm x"],
 )  # fmt: skip
 def test_a_deny_rule_leaves_other_commands_alone(command: str) -> None:
-    """What only mentions the word runs."""
+    """A command that only mentions the word runs."""
     assert outcome(command, "bypassPermissions", deny=("shell(rm *)",)) == "allow"
 
 
 def test_a_value_may_be_nothing() -> None:
-    """A word that vanishes where its variable is empty hides no rule, and widens none."""
+    """A word that vanishes if its variable is empty hides no rule, and widens none."""
     [deny] = rules("deny", "shell(git push)")
-    assert forbids(deny, Sight.of(running("git $E push"))) == "doubt"
+    assert forbids(deny, CallView.of(running("git $E push"))) == "doubt"
     assert outcome("rm $E -i", allow=("shell(rm * -i)",)) == "ask"
 
 
@@ -441,7 +445,7 @@ def test_a_value_may_be_nothing() -> None:
     ["$(", "`", "(", "'", '"', "sudo ", "sudo 'a b' ", "a;", "$x", "$x ", "<<", "{", "* ", "a=1 ", "\\\n", "a.b "],
 )  # fmt: skip
 def test_the_longest_commands_are_read_to_their_end(piece: str) -> None:
-    """No command, however made, keeps a decision waiting for ever (a test that hangs is ended)."""
+    """No command delays a decision forever (a test that hangs is killed)."""
     command = (piece * 16_384)[:16_384]
     lists: dict[str, Any] = {
         "deny": ("shell(rm *)", "shell(*a*b*c*d*e*f*)"),
@@ -455,7 +459,7 @@ command_not_found_handle() { printf '%s\\0' "$@" $'\\1'; (( STATUS == 0 )); }
 enable -n $(enable | while read -r _ n; do case $n in printf|enable) ;; *) printf '%s ' "$n";; esac; done)
 enable -n enable
 """
-"""Lets bash tell each command that it would run, instead of running it."""
+"""Makes bash print each command instead of running it."""
 
 PIECES = [
     "a", "b", "cc", " ", " ", " ", " ", ";", "&&", "|", "||", ">", "<", "2>&1", ">/dev/null", "1", "$V", "$E", "${V}",
@@ -465,7 +469,7 @@ PIECES = [
 
 
 def test_bash_runs_nothing_that_was_not_seen(tmp_path: Path) -> None:
-    """Of commands made by chance, those that are not in doubt run in bash as they were read, and nothing else."""
+    """Random commands that are not in doubt run in bash exactly as they were parsed."""
     bash = shutil.which("bash")
     assert bash is not None
     chance, ran = random.Random(3), 0
@@ -494,7 +498,7 @@ def test_bash_runs_nothing_that_was_not_seen(tmp_path: Path) -> None:
 
 
 def _with_empty(known: str) -> str:
-    """Let each word of nothing but values take a blank beside it into its hole."""
+    """Let each word of only unknown values absorb an adjacent blank into its hole."""
     words = known.split(" ")
     text = words[0]
     for before, word in itertools.pairwise(words):

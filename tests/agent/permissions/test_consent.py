@@ -1,4 +1,4 @@
-"""Consent: what an answer means, and what it grants."""
+"""Approvals: the meaning of an answer, and what it grants."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_person_allows_once() -> None:
 
 
 def test_a_person_denies_and_the_model_hears_why() -> None:
-    """The person's words are in the reason."""
+    """The person's text is in the reason."""
     answer = {"behaviour": "deny", "by": "person", "reason": "Use the tests first."}
     decision, grant = consented(asked(running()), answer, running())
     assert (decision.behaviour, decision.reason_type, decision.resolver) == (
@@ -51,7 +51,7 @@ def test_a_person_denies_and_the_model_hears_why() -> None:
 
 
 def test_a_classifier_allows_once_and_denies() -> None:
-    """Its word is its own, and grants nothing for later."""
+    """Its answer is attributed to it, and grants nothing for later."""
     for behaviour, words in (("allow", "has allowed this call"), ("deny", "has denied this call")):
         answer = {"behaviour": behaviour, "by": "classifier", "reason": "Seen.", "usage": []}
         decision, grant = consented(asked(running()), answer, running())
@@ -65,7 +65,7 @@ def test_a_classifier_allows_once_and_denies() -> None:
 
 
 def test_a_classifier_cannot_allow_what_a_person_has_to_be_asked() -> None:
-    """Where a rule asks its yes is nobody's, and its no is a no; it never grants anything for a session."""
+    """If a rule requires a person, its yes is ignored, and its no counts; it never grants anything for a session."""
     ask = Permissions(rules=(Rule.parse("*", "ask", "user"),))
     yes = {"behaviour": "allow", "by": "classifier"}
     decision, _ = consented(asked(running(), ask), yes, running())
@@ -77,7 +77,7 @@ def test_a_classifier_cannot_allow_what_a_person_has_to_be_asked() -> None:
 
 
 def test_nobody_to_ask_means_deny() -> None:
-    """Where nobody is, the call is denied for the reason for which it was asked."""
+    """Without a person, the call is denied for the reason for which approval was requested."""
     question = asked(running())
     decision, grant = consented(question, {"behaviour": "deny", "by": "nobody"}, running())
     assert (decision.behaviour, decision.resolver, grant) == ("deny", "nobody", None)
@@ -131,7 +131,7 @@ json_values: Any = st.recursive(
 
 @given(json_values)
 def test_only_a_plain_yes_of_a_person_allows(answer: Any) -> None:
-    """Whatever comes as an answer, nothing but the exact form of a yes lets a call run."""
+    """Of all possible answers, only the exact form of a yes lets a call run."""
     decision, grant = consented(asked(running()), answer, running())
     if decision.behaviour == "allow":
         assert (answer["behaviour"], answer["by"]) == ("allow", "person")
@@ -141,7 +141,7 @@ def test_only_a_plain_yes_of_a_person_allows(answer: Any) -> None:
 
 
 def test_an_answer_changes_no_decision_that_asked_nothing() -> None:
-    """A denial stays a denial, whatever comes as an answer to it."""
+    """A denial stays a denial, whatever the answer."""
     denied = decide(running(), permitted(deny=("shell",)))
     assert consented(denied, ALWAYS, running()) == (denied, None)
 
@@ -160,7 +160,7 @@ NASTY = ["git status", "git log *", "=x", "echo $(date) > f", "a) b", "{}", "a\n
 @pytest.mark.parametrize("command", NASTY)
 @pytest.mark.parametrize("mode", ["default", "acceptEdits"])
 def test_a_grant_is_for_this_very_call(command: str, mode: Any) -> None:
-    """A yes for the session lets the same call run again, and no other, nor the same with other input."""
+    """A yes for the session lets the same call run again, but no other call, and not the same with other input."""
     call, before = running(command), permitted(mode)
     decision, grant = consented(asked(call, before), ALWAYS, call)
     assert grant is not None
@@ -178,7 +178,7 @@ def test_a_grant_is_for_this_very_call(command: str, mode: Any) -> None:
 
 
 def test_a_grant_covers_the_whole_input() -> None:
-    """What the subject leaves out counts as well: another amount or another content is asked again."""
+    """Input outside the subject counts as well: another amount or another content needs approval again."""
     pairs: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
         (writing, {"to": "bob", "cents": 1}, {"to": "bob", "cents": 10**9}),
         (writing, {"to": "bob", "cents": 1}, {"to": "bob", "cents": True}),
@@ -197,7 +197,7 @@ def test_a_grant_covers_the_whole_input() -> None:
 
 
 def test_the_number_of_grants_costs_nothing() -> None:
-    """A call is looked up in a set of grants, however many there are; they are not gone through."""
+    """A call is looked up in a set of grants, however many there are, without iterating over them."""
     calls = [writing(str(number)) for number in range(1000)]
     grants = {consented(asked(call), ALWAYS, call)[1] for call in calls}
     assert len(grants) == 1000
@@ -212,7 +212,7 @@ def test_the_number_of_grants_costs_nothing() -> None:
 
 
 def test_among_grants_only_this_very_call_counts() -> None:
-    """A rule that is wider than one call, or is no person's, permits nothing where grants stand."""
+    """A grant that is wider than one call, or not from a person, permits nothing."""
     call = running("git status")
     for behaviour, pattern, source in NO_GRANTS:
         rule = Rule(behaviour, "shell", pattern, source)  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def test_among_grants_only_this_very_call_counts() -> None:
 
 
 def test_a_tool_that_no_rule_can_name_is_asked_each_time() -> None:
-    """A name that a rule cannot hold makes a yes hold once; nothing is raised."""
+    """If a rule cannot contain the tool's name, a yes is valid once; nothing is raised."""
     call = replace(writing("x"), tool="two words")
     decision, grant = consented(asked(call), ALWAYS, call)
     assert (decision.behaviour, grant) == ("allow", None)
@@ -231,7 +231,7 @@ def test_a_tool_that_no_rule_can_name_is_asked_each_time() -> None:
 
 
 def test_an_exact_rule_that_was_written_speaks_of_the_subject() -> None:
-    """`=` and a command allows that command, letter by letter, whatever else the input holds."""
+    """`=` and a command allows exactly that command, whatever the rest of the input."""
     lists = permitted(allow=("shell(=ls *.py)",))
     assert decide(running("ls *.py", input={"timeout": 3}), lists).behaviour == "allow"
     assert decide(running("ls a.py"), lists).behaviour == "ask"
@@ -239,7 +239,7 @@ def test_an_exact_rule_that_was_written_speaks_of_the_subject() -> None:
 
 
 def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
-    """Where a link leads elsewhere, or another host or input comes, it is asked again."""
+    """If a link leads elsewhere, or the host or input changes, approval is requested again."""
     linked = editing("a", paths=(ResolvedPath("b", True),))
     sent = writing("x", hosts=("a.com",))
     bare = writing(None, input={"to": "a"})
@@ -258,7 +258,7 @@ def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
 
 
 def test_a_call_that_nothing_tells_from_others_is_allowed_once() -> None:
-    """Without subject and with an input that has no text, a yes for the session grants nothing."""
+    """Without a subject and with an input that has no text form, a yes for the session grants nothing."""
     call = writing(None, input={"to": object()})
     decision, grant = consented(asked(call), ALWAYS, call)
     assert (decision.behaviour, grant) == ("allow", None)
@@ -270,7 +270,7 @@ def test_a_call_that_nothing_tells_from_others_is_allowed_once() -> None:
 
 
 def test_where_a_rule_asks_a_yes_holds_once() -> None:
-    """Ask comes before allow, so nothing is granted that would not hold."""
+    """Ask comes before allow, so a grant would have no effect."""
     question = asked(running(), permitted(ask=("shell(git *)",)))
     decision, grant = consented(question, ALWAYS, running())
     assert (decision.behaviour, grant) == ("allow", None)
@@ -278,7 +278,7 @@ def test_where_a_rule_asks_a_yes_holds_once() -> None:
 
 
 def test_a_grant_never_beats_what_denies() -> None:
-    """Deny rules, plan mode and safety checks come before what a person granted."""
+    """Deny rules, plan mode and safety checks take precedence over a person's grants."""
     call = running("git status")
     _, grant = consented(asked(call), ALWAYS, call)
     assert grant is not None

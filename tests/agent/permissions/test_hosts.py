@@ -1,4 +1,4 @@
-"""Hosts and URLs: a blocked host is blocked however it is written, and a rule allows only what is sure."""
+"""Hosts and URLs: a blocked host is blocked in every spelling, and a rule allows only certain matches."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ BLOCKED = [
 
 @pytest.mark.parametrize(("blocked", "host"), BLOCKED, ids=lambda text: ascii(text[:40]))
 def test_a_blocked_host_is_blocked_however_it_is_written(blocked: str, host: str) -> None:
-    """No mode and no rule lets a call through to it; a host that cannot be read counts as blocked."""
+    """No mode and no rule lets a call through to it; a host that cannot be parsed counts as blocked."""
     for mode in MODES:
         for call in (fetching("x", host), writing("x", hosts=("good.com", host))):
             decision = decide(call, permitted(mode, allow=("*",), blocked=(blocked,)))
@@ -117,13 +117,13 @@ def test_a_blocked_host_is_blocked_however_it_is_written(blocked: str, host: str
     ],
 )
 def test_other_hosts_are_not_blocked(blocked: str, host: str) -> None:
-    """What only looks like a blocked host is left alone."""
+    """A host that only looks like a blocked one is not affected."""
     assert decide(fetching("x", host), permitted(blocked=(blocked,))).behaviour == "allow"
 
 
 @given(st.text(max_size=30))
 def test_every_text_can_be_asked_for(host: str) -> None:
-    """Whatever stands as a host, reading it ends, and a host that is blocked as it is written is blocked."""
+    """Parsing ends for any text, and a host that is blocked as written is blocked."""
     found = readings(host)
     assert readings(host) == found
     assert decide(fetching("x", host), permitted("plan", blocked=("*",))).behaviour == "deny"
@@ -153,14 +153,14 @@ def test_every_text_can_be_asked_for(host: str) -> None:
     ],
 )
 def test_a_blocked_host_in_a_command_is_seen(command: str) -> None:
-    """A command that names a blocked host does not run, though the tool names no hosts."""
+    """A command that names a blocked host does not run, although the tool declares no hosts."""
     permissions = permitted("bypassPermissions", blocked=("example.com", "127.0.0.1"))
     decision = decide(running(command), permissions)
     assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
 
 
 def test_numbers_of_a_command_are_no_hosts() -> None:
-    """`head -n 0` speaks to nobody, and a mail that names a host does not, either."""
+    """`head -n 0` contacts no host, nor does an email address that contains one."""
     permissions = permitted("bypassPermissions", blocked=("0.0.0.0", "example.com", "*.x.com"))
     assert (
         decide(running("head -n 0 a.txt; sleep 1.5; ls notexample.com"), permissions).behaviour
@@ -213,7 +213,7 @@ def test_numbers_of_a_command_are_no_hosts() -> None:
     ],
 )
 def test_a_url_is_allowed_only_where_it_is_sure(pattern: str, url: str, expected: str) -> None:
-    """Scheme, host and port are compared as such; what programs read differently is not allowed."""
+    """Scheme, host and port are compared separately; URLs that programs interpret differently are not allowed."""
     call = writing(url, hosts=(url,))
     decision = decide(call, permitted("dontAsk", allow=(f"send_mail({pattern})",)))
     assert decision.behaviour == expected
@@ -235,6 +235,6 @@ def test_a_url_is_allowed_only_where_it_is_sure(pattern: str, url: str, expected
     ],
 )
 def test_a_url_that_may_be_denied_is_asked(pattern: str, url: str, expected: str) -> None:
-    """A deny rule denies what fits, and asks where one program might read the URL so."""
+    """A deny rule denies a match, and requests approval if a program might interpret the URL as a match."""
     permissions: Any = permitted("bypassPermissions", deny=(f"fetch({pattern})",))
     assert decide(fetching(url), permissions).behaviour == expected

@@ -1,4 +1,4 @@
-"""Laws of deciding, for calls and permissions made by chance."""
+"""Properties of decisions, for random calls and permissions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_rule(permissions: Permissions, rule: Rule) -> Permissions:
 
 @given(some_calls, some_permissions, st.booleans())
 def test_every_call_gets_one_decision(call: Call, permissions: Permissions, over: bool) -> None:
-    """Deciding never fails, is the same each time, and always says why."""
+    """Deciding never fails, is deterministic, and always gives a reason."""
     decision = decide(call, permissions, over_budget=over)
     assert decision == decide(call, permissions, over_budget=over)
     assert decision.behaviour in STRICTNESS
@@ -85,7 +85,7 @@ def test_the_order_of_rules_means_nothing(
 def test_who_wrote_a_rule_changes_no_behaviour(
     call: Call, permissions: Permissions, data: Any
 ) -> None:
-    """Sources are told, never weighed."""
+    """Sources are shown, but have no weight."""
     moved = [
         replace(rule, source=data.draw(st.sampled_from(SOURCES))) for rule in permissions.rules
     ]
@@ -97,7 +97,7 @@ def test_who_wrote_a_rule_changes_no_behaviour(
 def test_a_denial_by_rule_plan_or_check_loses_to_nothing(
     call: Call, permissions: Permissions, rule: Rule
 ) -> None:
-    """No further rule, least of all an allow rule, turns such a denial into anything else."""
+    """No additional rule, in particular no allow rule, overrides such a denial."""
     before = decide(call, permissions)
     if before.behaviour == "deny" and (before.reason_type != "mode" or permissions.mode == "plan"):
         after = decide(call, with_rule(permissions, rule))
@@ -108,7 +108,7 @@ def test_a_denial_by_rule_plan_or_check_loses_to_nothing(
 def test_an_allow_rule_never_undoes_a_rule_to_ask(
     call: Call, permissions: Permissions, rule: Rule
 ) -> None:
-    """Where a rule asks, an allow rule changes nothing; and no allow rule makes anything stricter."""
+    """If a rule requests approval, an allow rule changes nothing; and no allow rule makes anything stricter."""
     before = decide(call, permissions)
     after = decide(call, with_rule(permissions, replace(rule, behaviour="allow")))
     assert STRICTNESS[after.behaviour] <= STRICTNESS[before.behaviour]
@@ -120,7 +120,7 @@ def test_an_allow_rule_never_undoes_a_rule_to_ask(
 def test_a_rule_to_deny_or_ask_never_permits(
     call: Call, permissions: Permissions, rule: Rule, behaviour: Any
 ) -> None:
-    """Adding one never makes any decision more permissive."""
+    """Adding such a rule never makes a decision more permissive."""
     before = decide(call, permissions)
     after = decide(call, with_rule(permissions, replace(rule, behaviour=behaviour)))
     assert STRICTNESS[after.behaviour] >= STRICTNESS[before.behaviour]
@@ -144,7 +144,7 @@ def test_no_mode_gets_around_a_safety_check(
 
 @given(some_calls, some_permissions)
 def test_a_shadowed_rule_never_matters(call: Call, permissions: Permissions) -> None:
-    """Leaving out what is listed as shadowed changes no behaviour."""
+    """Leaving out the rules listed as shadowed changes no decision."""
     for found in permissions.shadowed():
         left = tuple(rule for rule in permissions.rules if rule != found.rule)
         assert (
@@ -165,7 +165,7 @@ texts = st.text(alphabet="ab *", max_size=8)
 def test_what_fits_with_holes_fits_whatever_is_in_them(
     pattern: str, text: str, values: list[str]
 ) -> None:
-    """`fits` holds for every value of the holes, and what fits for one value, `may_fit` finds."""
+    """If `fits` is true, it is true for every value of the holes; if one value fits, `may_fit` is true."""
     filled = text
     for value in values:
         filled = filled.replace(HOLE, value, 1)

@@ -1,4 +1,4 @@
-"""Paths in rules: patterns are compared with where a path leads, and never with what the model wrote."""
+"""Paths in rules: patterns are compared with the resolved path, never with the model's text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_patterns_of_paths(pattern: str, fitting: list[str], other: list[str]) -
 
 
 def test_the_resolved_path_counts() -> None:
-    """A link that looks allowed and leads elsewhere is not allowed, and one that looks free is denied."""
+    """A link that looks allowed but leads elsewhere is not allowed, and one that looks harmless but
+    is not is denied.
+    """
     linked = editing("docs/readme", paths=(ResolvedPath("secrets/key", True),))
     assert decide(linked, permitted(allow=("edit_file(docs/**)",))).behaviour == "ask"
     assert (
@@ -49,7 +51,7 @@ def test_the_resolved_path_counts() -> None:
 
 
 def test_every_path_must_be_allowed_and_one_is_enough_to_deny() -> None:
-    """A call that touches two paths needs a rule for both."""
+    """A call that accesses two paths needs a rule for both."""
     both = (ResolvedPath("src/a", True), ResolvedPath("lib/b", True))
     call = editing("x", paths=both)
     for lists, expected in [
@@ -65,14 +67,14 @@ def test_every_path_must_be_allowed_and_one_is_enough_to_deny() -> None:
     "path", ["secrets", "secrets/key", "secrets/a/b", "SECRETS/Key", "Secrets"]
 )
 def test_who_denies_a_folder_denies_what_lies_in_it(path: str) -> None:
-    """For rules that deny, a folder is all that lies in it, in capitals and small letters; to allow, it is not."""
+    """A deny rule for a folder includes its contents, in any case; an allow rule does not."""
     assert decide(reading(path), permitted(deny=("read_file(secrets)",))).behaviour == "deny"
     allowed = decide(editing(path), permitted(allow=("edit_file(secrets)",))).behaviour
     assert allowed == ("allow" if path == "secrets" else "ask")
 
 
 def test_two_spellings_of_an_accent_are_one_name() -> None:
-    """A deny rule holds for both ways in which a file system may write a letter."""
+    """A deny rule applies to both Unicode encodings of a letter."""
     for name in ("r\u00e9sum\u00e9.txt", "re\u0301sume\u0301.txt"):
         assert (
             decide(reading(name), permitted(deny=("read_file(r\u00e9sum\u00e9.txt)",))).behaviour
@@ -92,7 +94,7 @@ def test_two_spellings_of_an_accent_are_one_name() -> None:
     ],
 )
 def test_no_mode_and_no_rule_lets_a_call_out_of_the_roots(mode: Any, path: ResolvedPath) -> None:
-    """A path outside denies the call, whatever class it has, and its reason names the path."""
+    """A path outside denies the call, whatever its class, and the reason names the path."""
     paths = (ResolvedPath("src/a.py", True), path)
     for call in (
         reading(paths=paths),
@@ -115,7 +117,7 @@ def test_nothing_runs_once_the_budget_is_used_up(mode: Any) -> None:
 
 
 def test_a_pattern_for_a_call_without_subject_is_in_doubt() -> None:
-    """Where a tool names nothing to compare, a deny rule with a pattern asks, and an allow rule does not help."""
+    """If a tool has no subject, a deny rule with a pattern requests approval, and an allow rule has no effect."""
     call = writing(None)
     assert decide(call, permitted("bypassPermissions", deny=("send_mail(x)",))).behaviour == "ask"
     assert decide(call, permitted(allow=("send_mail(x*)",))).behaviour == "ask"
@@ -123,7 +125,7 @@ def test_a_pattern_for_a_call_without_subject_is_in_doubt() -> None:
 
 
 def test_a_rule_for_an_older_name_holds() -> None:
-    """A tool that was renamed is still denied, asked and allowed by its old name, and by a part of it."""
+    """A renamed tool still matches rules for its old name, and for a pattern of it."""
     call = writing(aliases=("mail", "post"))
     for text in ("mail", "post(a@*)", "p*t", "send_mail"):
         assert decide(call, permitted("bypassPermissions", deny=(text,))).behaviour == "deny"
@@ -135,7 +137,7 @@ def test_a_rule_for_an_older_name_holds() -> None:
 
 
 def test_covering_is_never_claimed_wrongly() -> None:
-    """Where one pattern is said to cover another, each path that fits the second fits the first."""
+    """If one pattern covers another, each path that matches the second matches the first."""
     patterns = ["**", "*", "a", "a/*", "a/**", "**/b", "*/b", "a*", "a?", "a/**/b", "**/*", "a*/b*"]
     paths = ["a", "b", "ab", "a/b", "a/c", "a/c/b", "ab/bc", "x/b", "x/y/b", "ax", "a/b/c"]
     covered = 0

@@ -1,4 +1,4 @@
-"""Places: paths and hosts are read off the arguments of a call, and what cannot be read counts as forbidden."""
+"""Paths and hosts are read from the arguments of a call, and unreadable ones count as forbidden."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Name(StrEnum):
 
 
 class Lying(str):
-    """A text that says another text of itself."""
+    """A string whose `__str__` returns another text."""
 
     def __str__(self) -> str:
         return "inside.txt"
@@ -47,7 +47,7 @@ LEADING: Any = Annotated[str, AfterValidator(lambda text: text.encode())]
 
 
 def taking(annotation: Any, **settings: Any) -> Tool:
-    """Make a tool of one argument `x`."""
+    """Make a tool with one argument `x`."""
 
     def take(x: Any) -> str:
         return f"took {x!r}"
@@ -96,7 +96,7 @@ READABLE: list[tuple[Any, Callable[[str], Any]]] = [
 def test_each_path_is_looked_at_however_it_is_held(
     annotation: Any, value: Any, tmp_path: Path
 ) -> None:
-    """A path that leads outside is denied in a text, a `Path`, and in each kind of flat list or set."""
+    """A path that leads outside is denied as a string, a `Path`, and in each kind of flat list or set."""
     root = tmp_path / "root"
     root.mkdir()
     made = taking(annotation, paths=("x",))
@@ -121,14 +121,14 @@ OPEN: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("annotation", "value"), OPEN)
 def test_what_is_no_path_counts_as_outside(annotation: Any, value: Any, tmp_path: Path) -> None:
-    """Where the type says nothing, or a validator changes it, what cannot be read is denied in every mode."""
+    """If the type says nothing, or a validator changes it, an unreadable value is denied in every mode."""
     made = taking(annotation, paths=("x",))
     assert outcome(made, value, permitted("bypassPermissions"), tmp_path) == "denied"
     assert [path.inside for path in called(made, value).paths][-1:] == [False]
 
 
 def test_a_declared_tool_is_held_to_paths_too(tmp_path: Path) -> None:
-    """A tool without types is denied whatever is no path; nothing at all is no path either."""
+    """For a tool without types, anything that is not a path is denied, including a missing value."""
     made = declared(
         {"name": "take", "input_schema": {"type": "object"}}, str, read_only=True, paths=("x",)
     )
@@ -161,14 +161,14 @@ UNREADABLE: list[Any] = [
 @pytest.mark.parametrize("annotation", UNREADABLE, ids=str)
 @pytest.mark.parametrize("field", ["paths", "hosts"])
 def test_a_type_that_nobody_could_check_is_refused(annotation: Any, field: str) -> None:
-    """Where the type tells it, the tool is not made; the error names the function and the argument."""
+    """If the type shows it, the tool is refused; the error names the function and the argument."""
     with pytest.raises(UsageError, match=f"`{field}` of .*take.* the argument 'x' is no") as raised:
         taking(annotation, **{field: ("x",)})
     assert "test_places.taking.<locals>.take" in str(raised.value)
 
 
 def test_a_text_is_read_as_the_system_reads_it() -> None:
-    """A text of a class of its own counts as its letters, not as what it says of itself."""
+    """A string subclass counts as its characters, not as its `__str__`."""
     assert raw_paths(taking(LYING, paths=("x",)), {"x": Lying("/etc/passwd")}) == ("/etc/passwd",)
     assert raw_paths(taking(Name, paths=("x",)), {"x": Name.NOTES}) == ("notes.txt",)
 
@@ -196,7 +196,7 @@ HOSTS: list[tuple[Any, Any]] = [
 def test_a_host_that_is_not_plainly_another_is_blocked(
     annotation: Any, value: Any, tmp_path: Path
 ) -> None:
-    """As soon as anything is blocked, so is a host that cannot be read off the arguments."""
+    """If any host is blocked, so is a host that cannot be read from the arguments."""
     made = taking(annotation, hosts=("x",))
     blocked = permitted("bypassPermissions", blocked=("evil.example",))
     assert outcome(made, value, blocked, tmp_path) == "denied"
@@ -204,7 +204,7 @@ def test_a_host_that_is_not_plainly_another_is_blocked(
 
 
 def test_a_host_that_cannot_be_read_is_told() -> None:
-    """The model hears that it cannot be read; a rule for hosts neither allows nor passes over it."""
+    """The model is told that it cannot be read; a rule for hosts neither allows nor ignores it."""
     made = taking(Any, hosts=("x",))
     odd = called(made, ["good.example", {"host": "evil.example"}])
     assert odd.hosts == ("good.example", "<the argument x: list>")
@@ -217,14 +217,14 @@ def test_a_host_that_cannot_be_read_is_told() -> None:
 
 
 def test_addresses_are_hosts() -> None:
-    """An address of the standard library is read as what it is."""
+    """An address object of the standard library is read as a host."""
     made = taking(ipaddress.IPv4Address | HttpUrl, hosts=("x",))
     assert called(made, "10.0.0.1").hosts == ("10.0.0.1",)
     assert decided(called(made, "10.0.0.1"), blocked=("10.0.0.0/8",)).behaviour == "deny"
 
 
 def test_a_path_whose_own_code_fails_counts_as_outside() -> None:
-    """A `__fspath__` that raises, or gives bytes, is no path."""
+    """A `__fspath__` that raises, or returns bytes, is not a path."""
 
     class Broken(os.PathLike[str]):
         def __fspath__(self) -> str:

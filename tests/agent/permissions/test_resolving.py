@@ -1,4 +1,4 @@
-"""Where paths lead: in a real file system, with real links."""
+"""Path resolution in a real file system, with real links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentobs.errors import UsageError
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with files and links, beside a secret."""
+    """A root with files and links, next to a secret."""
     (tmp_path / "secret").write_text("s")
     (tmp_path / "root-2").mkdir()
     made = tmp_path / "root"
@@ -67,7 +67,7 @@ INSIDE = {
     "..x": "..x",
     "C:\\x": "C:\\x",
 }
-"""Paths that lie in the root, and how they are told; None where they are refused."""
+"""Paths inside the root, and their results; None if they are refused."""
 
 OUTSIDE = [
     "..", "../secret", "src/../../secret", "src/../../root-2", "../root-2/x", "/", "/etc/passwd", "out", "out/x",
@@ -81,13 +81,13 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("path", [path for path, told in INSIDE.items() if told is not None])
 def test_a_path_in_the_root_is_told_relative_to_it(root: Path, path: str) -> None:
-    """Links are followed, `..` is taken after them, and what is not there yet lies where it would be made."""
+    """Links are followed before `..`, and a path that does not exist yet is where it would be created."""
     assert resolver([root])([path]) == [{"path": INSIDE[path], "inside": True}]
 
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=lambda text: ascii(text[:30]))
 def test_a_path_out_of_the_root_is_outside(root: Path, path: str) -> None:
-    """Whatever leads out, or cannot be followed, is outside; the answer is JSON of ordinary length."""
+    """A path that leads out, or cannot be followed, is outside; the answer is JSON of ordinary length."""
     [told] = resolver([root])([path])
     assert told["inside"] is False
     assert len(json.dumps(told, ensure_ascii=False).encode("utf-8")) < 5000
@@ -95,7 +95,7 @@ def test_a_path_out_of_the_root_is_outside(root: Path, path: str) -> None:
 
 
 def test_answers_come_in_the_order_of_the_questions(root: Path) -> None:
-    """Each path has its answer; what is no path is outside."""
+    """Each path has its answer; a value that is not a path is outside."""
     strange: list[Any] = ["src/a.py", "", "../secret", None, 7, "new"]
     told = resolver([root])(strange)
     assert [each["inside"] for each in told] == [True, False, False, False, False, True]
@@ -119,7 +119,7 @@ def test_a_root_may_be_a_link_itself(root: Path, tmp_path: Path) -> None:
 
 
 def test_what_lies_in_another_root_is_told_absolute(root: Path, tmp_path: Path) -> None:
-    """Only the first root has relative names; a root whose name begins alike is another one."""
+    """Only the first root has relative names; a root with a similar prefix is another one."""
     other = os.path.realpath(tmp_path / "root-2")
     resolve = resolver([root, tmp_path / "root-2"])
     assert resolve(["../root-2/x", "out", other]) == [
@@ -130,7 +130,7 @@ def test_what_lies_in_another_root_is_told_absolute(root: Path, tmp_path: Path) 
 
 
 def test_a_link_that_changes_is_followed_anew(root: Path) -> None:
-    """Nothing is remembered between two questions."""
+    """Nothing is cached between two questions."""
     resolve = resolver([root])
     assert resolve(["in"])[0]["inside"] is True
     (root / "in").unlink()
@@ -139,13 +139,13 @@ def test_a_link_that_changes_is_followed_anew(root: Path) -> None:
 
 
 def test_capitals_are_other_letters(root: Path) -> None:
-    """A root in other letters is another folder, unless the file system says otherwise by resolving it."""
+    """A root in another case is another folder, unless the file system resolves it to the same one."""
     [told] = resolver([root])([str(root).upper() + "/src/a.py"])
     assert told["inside"] is False
 
 
 def test_a_root_that_is_none_is_told(root: Path) -> None:
-    """No root, a missing one, a file and a circle are one error each."""
+    """No root, a missing one, a file and a circular link each raise one error."""
     for roots in ([], [root / "missing"], [root / "src/a.py"], [root, root / "loop"]):
         with pytest.raises(UsageError) as caught:
             resolver(roots)
@@ -177,7 +177,7 @@ pieces = st.sampled_from(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(pieces, max_size=7))
 def test_what_is_inside_opens_inside(root: Path, parts: list[str]) -> None:
-    """A path of any links and steps that is called inside leads, where it can be opened, into the root."""
+    """A path of any links and steps that is reported as inside opens, if it can be opened, inside the root."""
     path = "/".join(parts)
     [told] = resolver([root])([path])
     if not told["inside"]:

@@ -1,4 +1,4 @@
-"""Rules: their texts, the settings they come from, and rules that can never matter."""
+"""Rules: their texts, the settings they come from, and rules that never have an effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .calls import permitted, rules
     pattern=st.none() | st.text(min_size=1),
 )
 def test_a_rule_reads_back(tool: str, pattern: str | None) -> None:
-    """Whatever a rule is, its text is read back as the same rule."""
+    """The text of every rule parses to the same rule."""
     try:
         rule = Rule("ask", tool, pattern, "project")
     except UsageError:
@@ -66,7 +66,7 @@ def test_a_text_is_read(text: str, expected: tuple[str, str | None]) -> None:
     ],
 )
 def test_a_slip_in_a_rule_is_told(text: Any, found: str) -> None:
-    """A text that is no rule is one error, which says what was expected."""
+    """A text that is not a rule is one error, which says what was expected."""
     with pytest.raises(UsageError) as caught:
         Rule.parse(text, "allow", "user")
     assert found in caught.value.found
@@ -81,7 +81,7 @@ def test_a_rule_of_another_source_or_behaviour_cannot_be() -> None:
 
 
 def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> None:
-    """Every list becomes rules with the file's source; what is left out holds nothing."""
+    """Every list becomes rules with the file's source; missing lists are empty."""
     settings = {"deny": ["shell(rm *)"], "allow": ["read_file", "shell(git *)"]}
     expected = (
         Rule("allow", "read_file", None, "project"),
@@ -120,7 +120,7 @@ def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> Non
 def test_a_slip_in_settings_is_told(
     tmp_path: Path, text: str, where: str, found: str, todo: str
 ) -> None:
-    """One error names the file, the list and the place in it, what is wrong and what was expected."""
+    """One error has the file, the list and the position in it, the fault and what was expected."""
     file = tmp_path / "settings.json"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -131,7 +131,7 @@ def test_a_slip_in_settings_is_told(
 
 
 def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
-    """Settings that cannot be read are an error, never no rules."""
+    """Unreadable settings are an error, never an empty rule set."""
     for name, content in [("missing", None), ("latin", b'{"deny": ["\xff"]}')]:
         if content is not None:
             (tmp_path / name).write_bytes(content)
@@ -159,7 +159,7 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_permissions_that_do_not_fit_together_cannot_be(changes: Any, found: str) -> None:
-    """Nothing starts with an unknown mode, an unconfirmed bypass, or what is no rule or no host."""
+    """Nothing starts with an unknown mode, an unconfirmed bypass, an invalid rule or an invalid host."""
     with pytest.raises(UsageError) as caught:
         Permissions(**changes)
     assert found in caught.value.found
@@ -187,7 +187,7 @@ NARROW = (
 
 @pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
 def test_rules_as_wide_as_an_interpreter_are_stripped(mode: Any) -> None:
-    """In permissive modes they are named as not in force, and no others are; deny rules never are."""
+    """In permissive modes exactly these rules are reported as ignored; deny rules never are."""
     permissions = permitted(mode, allow=WIDE + NARROW, deny=WIDE, ask=WIDE)
     stripped = permissions.stripped
     assert {str(rule) for rule in stripped} == set(WIDE)
@@ -196,7 +196,7 @@ def test_rules_as_wide_as_an_interpreter_are_stripped(mode: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["default", "plan", "dontAsk"])
 def test_other_modes_strip_nothing(mode: Any) -> None:
-    """Where nothing runs unasked that a rule does not name, whoever wrote the rule has decided."""
+    """If nothing runs without approval or a rule, the rule's author has decided."""
     assert permitted(mode, allow=WIDE).stripped == ()
 
 
@@ -221,7 +221,7 @@ def test_other_modes_strip_nothing(mode: Any) -> None:
 def test_shadowed_rules_are_found(
     deny: list[str], ask: list[str], allow: list[str], shadowed: dict[str, str]
 ) -> None:
-    """Rules that can never matter are found when they are written, each with the rule that comes first."""
+    """Rules that never have an effect are found when they are written, each with the rule that takes precedence."""
     found = permitted(deny=tuple(deny), ask=tuple(ask), allow=tuple(allow)).shadowed()
     assert {str(each.rule): str(each.by) for each in found} == shadowed
     for each in found:
@@ -230,7 +230,7 @@ def test_shadowed_rules_are_found(
 
 
 def test_of_two_equal_rules_one_is_shadowed() -> None:
-    """The rule of the stronger source stays; a rule that stands twice is one."""
+    """The rule with the stronger source stays; a duplicated rule counts once."""
     policy, user = rules("deny", "shell", source="policy"), rules("deny", "shell")
     (found,) = Permissions(rules=user + policy + user).shadowed()
     assert ((found.rule,), (found.by,)) == (user, policy)
@@ -238,7 +238,7 @@ def test_of_two_equal_rules_one_is_shadowed() -> None:
 
 
 def test_a_rule_about_no_tool_is_told() -> None:
-    """A misspelt name forbids nothing, so a sentence names the rule, its source and what was meant."""
+    """A misspelled name forbids nothing, so a sentence names the rule, its source and the probable intention."""
     permissions = permitted(
         allow=("Shell(git *)", "shell(ls)", "mcp__x__*"),
         deny=("shel(rm *)", "SHELL(rm *)", "old_name", "sh*", "*"),

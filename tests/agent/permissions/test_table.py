@@ -1,4 +1,4 @@
-"""The table of modes, tool classes and rules in the document is what happens, cell by cell."""
+"""The documented table of modes, tool classes and rules matches the behavior, cell by cell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = ("no rule", "allow rule", "ask rule", "deny rule")
 
 
 def table() -> dict[tuple[str, str, str], str]:
-    """Return the cells of the document's table, by mode, class and column."""
+    """Return the cells of the documented table, by mode, class and column."""
     lines = DOCUMENT.read_text().split("| mode | tool class |")[1].split("\n\n")[0].splitlines()
     assert [cell.strip() for cell in lines[0].strip("| ").split("|")] == list(COLUMNS)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -53,7 +53,7 @@ def test_the_table_is_whole() -> None:
 
 @pytest.mark.parametrize(("mode", "tool_class", "column"), sorted(CELLS))
 def test_a_cell_is_what_happens(mode: Any, tool_class: str, column: str) -> None:
-    """A call of the class gets what the cell says, whatever source a rule has, with and without a pattern."""
+    """A call of the class gets the cell's decision, whatever a rule's source, with and without a pattern."""
     call = CALLS[tool_class]()
     behaviour: Any = column.removesuffix(" rule")
     patterns = ["git status", "git *"] if tool_class == "shell" else [call.subject, "**", None]
@@ -81,7 +81,7 @@ def test_plan_mode_tells_the_model_to_present_a_plan() -> None:
 
 
 def test_an_edit_of_nobody_knows_what_is_asked_in_accept_edits() -> None:
-    """Edits run unasked only where they name the paths, which then were found within the roots."""
+    """Edits run without approval only if they name their paths, which were found to be inside the roots."""
     assert decide(editing(), permitted("acceptEdits")).behaviour == "allow"
     nowhere = replace(editing(), paths=())
     assert decide(nowhere, permitted("acceptEdits")).behaviour == "ask"
@@ -89,7 +89,7 @@ def test_an_edit_of_nobody_knows_what_is_asked_in_accept_edits() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_tool_that_needs_no_permission_runs(mode: Any) -> None:
-    """Its author's word counts in every mode, in plan mode only for what can be brought back; rules still hold."""
+    """Its declaration counts in every mode, in plan mode only for changes that can be undone; rules still apply."""
     free = writing(needs_permission=False)
     assert decide(free, permitted(mode)).behaviour == "allow"
     assert decide(free, permitted(mode, deny=("send_mail",))).behaviour == "deny"
@@ -98,7 +98,7 @@ def test_a_tool_that_needs_no_permission_runs(mode: Any) -> None:
 
 
 def test_the_examples_of_the_document_hold() -> None:
-    """The settings and the answer in the document are read as they stand there."""
+    """The documented settings and answer are parsed as written."""
     settings, answer = (
         json.loads(block.split("```")[0]) for block in DOCUMENT.read_text().split("```json")[1:]
     )
