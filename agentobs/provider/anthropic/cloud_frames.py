@@ -12,7 +12,7 @@ import binascii
 import json
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 FRAMES = "application/vnd.amazon.eventstream"
 """The content type."""
@@ -23,7 +23,7 @@ _TEXT = 7
 """The kind of a header whose value is text: all that a stream of messages has."""
 
 
-def is_framed(headers: dict[str, str]) -> bool:
+def is_framed(headers: Mapping[str, str]) -> bool:
     """Return whether the response headers announce frames."""
     return headers.get("content-type", "").startswith(FRAMES)
 
@@ -59,7 +59,7 @@ def _frames(body: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
 
 
 def _headers(data: bytes) -> dict[str, str]:
-    """Return the headers up to the first that is no text."""
+    """Return the headers up to the first that is not text."""
     found: dict[str, str] = {}
     at = 0
     while at < len(data):

@@ -1,0 +1,426 @@
+"""The dialect of the Messages API: its paths, headers, requests and usage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from agentobs.provider.anthropic import composition
+from agentobs.provider.anthropic.cloud_frames import is_framed
+from agentobs.provider.anthropic.messages import (
+    SEALED_SHAPE,
+    blocks,
+    fault_of_request,
+    role_of,
+    turn,
+    unmarked_entry,
+    without_ids,
+)
+from agentobs.provider.anthropic.streams import (
+    DELTA_PHRASES,
+    DELTA_SHAPE,
+    assemble,
+    assemble_any,
+    read_response,
+)
+from agentobs.provider.anthropic.usage import batch_results, on_platform, platform_of, usage_rows
+from agentobs.provider.dialect import (
+    Block,
+    BodyPlace,
+    DeltaShape,
+    Dialect,
+    Draft,
+    Message,
+    ResponseFacts,
+    Turn,
+    decimal,
+    finite,
+)
+from agentobs.provider.server_events import is_stream, split_events
+from agentobs.records.exchanges import Answer, Question
+from agentobs.records.labels import Label
+from agentobs.records.usage import Certainty, Usage, not_told
+
+_BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
+"""The results of a batch, as JSON lines; clients may fetch them several times."""
+
+_SAMPLING = re.compile(
+    r"/v1/(?:messages|complete)(?:\?|\Z)"
+    r"|/model/(?P<bedrock>[^/?]+)/invoke(?:-with-response-stream)?(?:\?|\Z)"
+    r"|.*/models/(?!count-tokens:)(?P<vertex>[^/?:]+):(?:streamR|r)awPredict(?:\?|\Z)"
+)
+"""The paths of the requests that a model answers, and that cost: the provider's, and those of the platforms."""
+
+_NOT_SENT = frozenset(
+    {
+        "ConnectError",
+        "ConnectTimeout",
+        "PoolTimeout",
+        "ProxyError",
+        "UnsupportedProtocol",
+        "LocalProtocolError",
+    }
+)
+"""Failures of the transport before a request was sent."""
+
+
+_OPTIONS = frozenset(
+    {
+        "max_tokens", "messages", "metadata", "model", "stop_sequences", "stream", "system", "temperature",
+        "thinking", "tool_choice", "tools", "top_k", "top_p",
+    }
+)  # fmt: skip
+
+
+_FIELD_NAMES = frozenset(
+    (
+        "messages", "content", "text", "input", "system", "tools", "tool_choice", "name", "type", "model", "max_tokens",
+        "thinking", "metadata", "stream", "temperature", "stop_sequences", "cache_control", "input_schema",
+        "properties", "description", "role", "source", "is_error", "tool_use_id", "id", "required", "items", "betas",
+        "top_k", "top_p", "budget_tokens", "service_tier", "output_config", "signature", "data", "citations",
+    )
+)  # fmt: skip
+"""Source: https://docs.claude.com/en/api/messages, 2026-11."""
+
+
+class Anthropic(Dialect):
+    """The Messages API of Anthropic, also on Bedrock and Vertex."""
+
+    name = "anthropic"
+    history_key = "messages"
+    turn_path = "/v1/messages"
+    head_keys: Mapping[Literal["system", "tools"], str] = {"system": "system", "tools": "tools"}
+    call_types = frozenset(("tool_use", "server_tool_use", "mcp_tool_use", "tool_result"))
+    delta_phrases = DELTA_PHRASES
+    version_header = "anthropic-version"
+    sealed_shape = SEALED_SHAPE
+    call_id_prefixes = ("toolu", "srvtoolu", "mcptoolu")
+    output_limit_key = "max_tokens"
+    request_headers = (
+        "content-type",
+        "anthropic-version",
+        "anthropic-beta",
+        "x-stainless-retry-count",
+    )
+    meaningful_headers = ("anthropic-beta", "anthropic-version")
+    response_headers = (
+        "content-type",
+        "request-id",
+        "retry-after",
+        "retry-after-ms",
+        "x-should-retry",
+        "anthropic-ratelimit-*",
+    )
+    credential_headers = ("x-api-key",)
+
+    def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
+        """Return whether a request goes to the provider, or to a platform that has its models."""
+        return (
+            "anthropic-version" in headers
+            or "/publishers/anthropic/models/" in path
+            or (path.startswith("/model/") and "/invoke" in path)
+        )
+
+    def owns(self, path: str) -> bool:
+        """Return whether a path is one of the provider's; it has many, all of them below `/v1`."""
+        return path.startswith("/v1/") or _SAMPLING.match(path) is not None
+
+    def makes_turns(self, path: str) -> bool:
+        """Return whether a request to this path is a turn of a conversation."""
+        return path.partition("?")[0] == self.turn_path
+
+    def endpoint(self, path: str) -> Label:
+        """Return a path as a label of bounded variety."""
+        return endpoint(path)
+
+    def request_id(self, headers: Mapping[str, str]) -> str | None:
+        """Return the provider's ID of a request from its response headers."""
+        return headers.get("request-id")
+
+    def retry_number(self, headers: Mapping[str, str]) -> int:
+        """Return how often the client sent this request before, as the SDK counts it."""
+        count = headers.get("x-stainless-retry-count", "0")
+        return int(count) if count.isascii() and count.isdigit() else 1
+
+    def retry_after_ms(self, headers: Mapping[str, str]) -> float | None:
+        """Return how long the response headers ask the client to wait, the finer one first."""
+        exact_ms = finite(headers.get("retry-after-ms"), 1)
+        return finite(headers.get("retry-after"), 1000) if exact_ms is None else exact_ms
+
+    def may_retry(self, headers: Mapping[str, str]) -> bool | None:
+        """Return what the provider says about a retry; the SDK follows it whatever the status is."""
+        return {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
+
+    def retry_headers(self, wait_ms: float | None) -> dict[str, str]:
+        """Return response headers for the SDK: after `wait_ms`, or no retry."""
+        return (
+            {"x-should-retry": "false"} if wait_ms is None else {"retry-after-ms": decimal(wait_ms)}
+        )
+
+    def turn(self, message: Any) -> Turn:
+        """Return one entry of `messages`."""
+        return turn(message)
+
+    def tool_names(self, body: Mapping[str, Any]) -> list[str]:
+        """Return the names of the tools that a request declares."""
+        tools = body.get("tools")
+        listed = tools if isinstance(tools, list) else []
+        return [str(tool.get("name")) for tool in listed if isinstance(tool, dict)]
+
+    def place(self, keys: Sequence[object]) -> BodyPlace | None:
+        """Return what a path of keys into a request body points at; None if it is empty."""
+        match tuple(keys):
+            case ("messages", int(turn), "content", int(block), *_):
+                return BodyPlace("history", turn, block)
+            case ("messages", int(turn), *_):
+                return BodyPlace("history", turn)
+            case ("messages", *_):
+                return BodyPlace("history")
+            case ("system" | "tools" as zone, *_):
+                return BodyPlace(zone)
+            case ():
+                return None
+            case _:
+                return BodyPlace("option")
+
+    def breakpoint_of(self, value: Mapping[str, Any]) -> str | None:
+        """Return the lifetime of `cache_control`, "" if it names none; None without it."""
+        found = value.get("cache_control")
+        return str(found.get("ttl") or "") if isinstance(found, dict) else None
+
+    def tool_definition(self, tool: Any) -> tuple[Any, Any, Any] | None:
+        """Return name, description and input schema; None if the provider defines the tool."""
+        if not isinstance(tool, dict) or "input_schema" not in tool:
+            return None
+        return tool.get("name"), tool.get("description"), tool["input_schema"]
+
+    @property
+    def field_names(self) -> frozenset[str]:
+        """The names that the Messages API gives to the parts of a request."""
+        return _FIELD_NAMES
+
+    @property
+    def delta_shape(self) -> DeltaShape:
+        """The deltas of texts, of thinking and of tool inputs."""
+        return DELTA_SHAPE
+
+    def samples(self, endpoint: str) -> bool:
+        """Return whether a model answers: a message, a completion, or a call through a platform."""
+        return endpoint in (self.turn_path, "/v1/complete") or endpoint.rpartition("/")[2] in (
+            "invoke",
+            "invoke-with-response-stream",
+        )
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The parameters of the Messages API that callers set (docs.anthropic.com, 2026-11)."""
+        return _OPTIONS
+
+    def system(self, body: Mapping[str, Any]) -> Turn | None:
+        """Return the system prompt: a string, or a list of text blocks."""
+        found = body.get("system")
+        return turn({"role": "system", "content": found}) if found else None
+
+    def continues(self, body: Any) -> str | None:
+        """Return the ID of the response that a message thread continues."""
+        thread = body.get("thread") if isinstance(body, dict) else None
+        before = thread.get("previous_message_id") if isinstance(thread, dict) else None
+        return str(before) if before else None
+
+    def refusal(self, body: Mapping[str, Any]) -> str | None:
+        """Return why the provider would refuse a request, in its own words, or None."""
+        return fault_of_request(body)
+
+    def without_breakpoints(self, value: Any) -> Any:
+        """Return a message, a list of tools or a system prompt without `cache_control`.
+
+        A breakpoint makes a list of what was a string: the content of a message becomes a list, and a list of one
+        plain text block becomes its text.
+        """
+        if isinstance(value, dict):
+            return {**_unmarked(value), "content": [_unmarked(block) for block in blocks(value)]}
+        if isinstance(value, tuple):
+            return tuple(_listed_without(each) for each in value)
+        return _listed_without(value)
+
+    def entry_without_breakpoints(self, entry: bytes) -> bytes:
+        """Return a message without `cache_control`, all as compact JSON."""
+        return unmarked_entry(entry)
+
+    def without_ids(self, value: Any) -> Any:
+        """Return a request body without the IDs and signatures of its blocks."""
+        return without_ids(value)
+
+    def cache_zones(self, head: Mapping[str, Any], headers: Mapping[str, str]) -> Sequence[Any]:
+        """Return the values of the zones; the system prompt is split after its first breakpoint.
+
+        Source: provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/prompt-caching, what
+        invalidates the cache).
+        """
+        static, dynamic = _split(head.get("system"))
+        return (
+            headers.get("anthropic-beta"),
+            (head.get("model"), head.get("speed")),
+            (head.get("tools"),),
+            static,
+            (head.get("tool_choice"), head.get("thinking")),
+            dynamic,
+        )
+
+    def is_stream(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the headers announce server-sent events or the frames of a platform."""
+        return is_stream(headers) or is_framed(headers)
+
+    def stream_pieces(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
+        """Split server-sent events; anything else is one piece."""
+        return split_events(body) if is_stream(headers) else [body]
+
+    def message(self, headers: Mapping[str, str], body: bytes) -> Message:
+        """Return a response, its stream added up."""
+        return self.response(assemble(headers, body) if headers else assemble_any(body))
+
+    def response(self, value: Mapping[str, Any]) -> Message:
+        """Return a message that is already JSON."""
+        message = dict(value)
+        error, usage = message.get("error"), message.get("usage")
+        return Message(
+            role=role_of(message),
+            blocks=turn(message).blocks,
+            raw=message,
+            id=_text(message.get("id")),
+            model=_text(message.get("model")),
+            stop_reason=_text(message.get("stop_reason")),
+            error=str(error.get("type") if isinstance(error, dict) else error) if error else None,
+            usage=usage if isinstance(usage, dict) else None,
+        )
+
+    def facts(self, answer: Answer) -> ResponseFacts:
+        """Return the facts of a response, as far as it arrived."""
+        return read_response(answer)
+
+    def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
+        """Return the JSON body of an error response."""
+        return composition.error_body(status, message, kind)
+
+    def response_body(self, draft: Draft) -> bytes:
+        """Return the JSON body of a response that is not streamed."""
+        return composition.whole(draft)
+
+    def response_stream(self, draft: Draft, deltas: int = 1) -> tuple[str, list[bytes]]:
+        """Return the content type and the server-sent events of a streamed response."""
+        return composition.STREAM, composition.events(draft, deltas)
+
+    def asks_for_stream(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request sets `stream`."""
+        return bool(body.get("stream"))
+
+    def request_message(self, role: Literal["user", "assistant"], blocks: Sequence[Block]) -> Any:
+        """Return a message of a request."""
+        return composition.message(role, blocks)
+
+    def request_body(self, model: str, history: Sequence[bytes]) -> bytes:
+        """Return a request body around messages that are already JSON."""
+        return composition.request_body(model, history)
+
+    def usage_rows(self, model: str, usage: Mapping[str, Any], certainty: Certainty) -> list[Usage]:
+        """Return the top-level counts first, then the iterations."""
+        return usage_rows(model, usage, certainty)
+
+    def usage(
+        self, question: Question, answer: Answer, facts: ResponseFacts, model: str | None
+    ) -> list[Usage]:
+        """Return what an attempt used: the rows of a batch, of a message, or one row without counts."""
+        requested = model or _model_in(question.path) or "unknown"
+        if found := _BATCH_RESULTS.match(question.path):
+            rows = list(_batched(answer, found["batch_id"]))
+        elif facts.usage is not None and facts.is_message:
+            rows = usage_rows(facts.model or requested, facts.usage, facts.certainty)
+        elif _is_untold(question, answer, facts):
+            rows = [not_told(requested)]
+        else:
+            return []
+        platform = platform_of(question.path, model or "")
+        return [on_platform(row, platform) for row in rows]
+
+
+def _batched(answer: Answer, batch_id: str) -> Iterator[Usage]:
+    # A file that broke off may have held more results.
+    certainty: Certainty = "exact" if answer.ending == "complete" else "lower_bound"
+    for custom_id, message in batch_results(answer.body):
+        result_id = f"{batch_id}/{custom_id}"
+        yield from usage_rows(str(message.get("model")), message["usage"], certainty, result_id)
+
+
+def _model_in(path: str) -> str | None:
+    """Return the model that the path of a platform names."""
+    found = _SAMPLING.match(path)
+    model = found and (found["bedrock"] or found["vertex"])
+    return unquote(model) if model else None
+
+
+def _is_untold(question: Question, answer: Answer, facts: ResponseFacts) -> bool:
+    """Return whether a model may have worked for a request, although no usage was reported.
+
+    A refused request costs nothing: an error as the status, or as the first event of a stream.
+    """
+    if question.method != "POST" or not _SAMPLING.match(question.path):
+        return False
+    if answer.status is None:
+        return answer.failure is None or answer.failure.name not in _NOT_SENT
+    has_error = bool(facts.error_type) and not answer.failure
+    return 200 <= answer.status < 300 and (not has_error or facts.is_message)
+
+
+def _split(system: Any) -> tuple[Any, Any]:
+    """Return a system prompt up to its first breakpoint, and what follows; without one all of it stays."""
+    if isinstance(system, list):
+        for at, block in enumerate(system[:-1], 1):
+            if isinstance(block, dict) and block.get("cache_control"):
+                return system[:at], system[at:]
+    return system, None
+
+
+def _listed_without(value: Any) -> Any:
+    if isinstance(value, list):
+        plain = [_unmarked(each) for each in value]
+        only = plain[0] if len(plain) == 1 and isinstance(plain[0], dict) else {}
+        return only["text"] if only.keys() == {"type", "text"} else plain
+    return value
+
+
+def _unmarked(value: Any) -> Any:
+    if not isinstance(value, dict) or "cache_control" not in value:
+        return value
+    return {key: inner for key, inner in value.items() if key != "cache_control"}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+_PATHS = """
+ack action_urls agents analytics anthropic api_keys approve apps archive artifacts batches bundles cancel
+certificates chat claudeOrganization claude_code claude_tag complete compliance_settings configuration
+connectors content cost cost_report count_tokens credentials deny deployment_runs deployments dreams effective
+enrollment_url environments events external_keys federation_issuers federation_rules files heartbeat
+installation_settings invites invoke invoke-with-response-stream locations managed_settings mcp_oauth_validate
+me members memories memory_stores memory_versions messages model models oauth organizations pause permissions
+plugin_marketplaces plugins poll projects publishers rate_limits rbac_group_default rbac_groups rbac_roles
+redact regenerate_signing_secret resources results reveal_token rotate_token run service_accounts sessions
+shares sign_out skills slack_channels slack_workspaces spend_limit_increase_requests spend_limits stats stop
+stream summaries targets telemetry_destinations test threads token tunnels unpause uploads usage usage_report
+user_cost_report user_profiles user_usage_report users v1 validate validate_archive validate_repository vaults
+versions webhooks work workspace workspaces
+"""
+_PATH_WORDS = frozenset(_PATHS.split())
+"""The words of the provider's paths, its own and those of Bedrock and Vertex (anthropic 2.12, resources and lib).
+Other parts of a path are chosen by users: an ID, a model, the name of a file."""
+
+
+def endpoint(path: str) -> Label:
+    """Return a path as a label of bounded variety: no query, `:id` for all but the provider's own words."""
+    parts = path.partition("?")[0].split("/")
+    told = [part if part in _PATH_WORDS or not part else ":id" for part in parts]
+    return Label("/".join(told)[:128] or "/")

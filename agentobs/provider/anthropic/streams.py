@@ -1,0 +1,337 @@
+"""Streamed and whole responses of the Messages API: the message that they add up to, and its facts.
+
+One interpreter, `fold`, adds up the events of a stream. The recorder reads each stream for its facts alone, so
+`read_response` skips the events that hold only text, and joins the pieces of a tool input before it folds them.
+Format: https://docs.anthropic.com/en/docs/build-with-claude/streaming.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentobs.provider.anthropic.cloud_frames import is_framed, unframed
+from agentobs.provider.anthropic.messages import blocks
+from agentobs.provider.dialect import DeltaShape, ResponseFacts, ToolCall, json_bytes
+from agentobs.provider.server_events import is_stream, server_events
+from agentobs.records.exchanges import Answer
+from agentobs.records.facts import AttemptOutcome
+from agentobs.records.usage import Certainty
+
+
+def fold(message: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
+    """Return `message` after one stream event; the argument is changed in place and returned.
+
+    Start with `{}`. Counts of `message_delta` replace those of `message_start`. Tool input stays as text
+    under `partial_json` until its block stops; where that text is not JSON, it stays for good.
+    """
+    match event.get("type"):
+        case "message_start":
+            message.update(event["message"])
+            message["content"] = list(message.get("content") or [])
+        case "content_block_start":
+            _put(message, event["index"], dict(event["content_block"]))
+        case "content_block_delta":
+            _grow(_at(message, event["index"]), event["delta"])
+        case "content_block_stop":
+            _close(_at(message, event["index"]))
+        case "message_delta":
+            message.update(event.get("delta") or {})
+            if event.get("context_management") is not None:
+                message["context_management"] = event["context_management"]
+            counts = {k: v for k, v in (event.get("usage") or {}).items() if v is not None}
+            message["usage"] = {**(message.get("usage") or {}), **counts}
+        case _:
+            pass
+    return message
+
+
+def assemble(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """Return the message (or other JSON object) of a response body, stream or not.
+
+    An error event adds `{"error": ...}`. An empty dict means that nothing could be read.
+    """
+    if is_framed(headers):
+        body = unframed(body)
+    elif not is_stream(headers):
+        parsed = _json_or_none(body.decode("utf-8", "replace"))
+        return parsed if isinstance(parsed, dict) else {}
+    message: dict[str, Any] = {}
+    for server_event in server_events(body):
+        event = _json_or_none(server_event.data)
+        if not isinstance(event, dict):
+            continue
+        if server_event.name == "error" or event.get("type") == "error":
+            message["error"] = event.get("error", event)
+        else:
+            _try_fold(message, event)
+    return message
+
+
+def assemble_any(body: bytes) -> dict[str, Any]:
+    """Return the message of a body without headers: one JSON object, a stream, or a stream in frames."""
+    if body.lstrip()[:1] == b"{":
+        return assemble({}, body)
+    return assemble(_STREAM, body) or assemble(_STREAM, unframed(body))
+
+
+_STREAM = {"content-type": "text/event-stream"}
+
+
+def read_response(answer: Answer) -> ResponseFacts:
+    """Return the facts of a response, as far as it arrived."""
+    if is_framed(answer.headers):
+        stream = _skim(unframed(answer.body))
+    elif is_stream(answer.headers):
+        stream = _skim(answer.body)
+    else:
+        message = assemble(answer.headers, answer.body) if answer.chunks else {}
+        whole = answer.ending == "complete"
+        stream = _Stream(message, error=message.get("error"), is_whole=whole, is_counted=whole)
+    message, error = stream.message, stream.error
+    error_type = (
+        error.get("type") if isinstance(error, dict) else _STATUS_ERRORS.get(answer.status or 0)
+    )
+    if answer.failure:
+        error_type = answer.failure.name
+    is_exact = stream.is_whole and stream.is_counted and not error
+    certainty: Certainty = "exact" if is_exact else "lower_bound"
+    usage = message.get("usage")
+    return ResponseFacts(
+        is_message=message.get("role") == "assistant",
+        id=_text(message.get("id")),
+        model=_text(message.get("model")),
+        stop_reason=_text(message.get("stop_reason")),
+        usage=usage if isinstance(usage, dict) else None,
+        calls=list(stream.calls()),
+        block_ids=[each["id"] for each in blocks(message) if isinstance(each.get("id"), str)],
+        outcome=_outcome(answer, bool(error), stream.is_whole),
+        error_type=_text(error_type),
+        certainty=certainty,
+        cache_miss=_cache_miss(message),
+    )
+
+
+_STATUS_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+"""What a status means where the client did not read the body, as before a retry (docs.anthropic.com, errors)."""
+
+
+def _outcome(answer: Answer, has_error: bool, whole: bool) -> AttemptOutcome:
+    if answer.status is None:
+        return "cancelled" if answer.ending == "cancelled" else "no_response"
+    if answer.status >= 400:
+        return "http_error"
+    if has_error:
+        return "stream_error"
+    if answer.ending == "cancelled" and not whole:
+        return "cancelled"
+    streamed = is_stream(answer.headers) or is_framed(answer.headers)
+    if answer.ending in ("cut", "error") or (streamed and not whole):
+        return "cut"
+    return "ok"
+
+
+def _cache_miss(message: Mapping[str, Any]) -> tuple[str | None, int | None]:
+    """Return the provider's reason for a cache miss, and the tokens that it names."""
+    diagnostics = message.get("diagnostics")
+    reason = diagnostics.get("cache_miss_reason") if isinstance(diagnostics, dict) else None
+    if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
+        return None, None
+    missed = reason.get("cache_missed_input_tokens")
+    is_count = isinstance(missed, int) and not isinstance(missed, bool) and 0 <= missed <= 10**12
+    return reason["type"] or None, missed if is_count else None
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A response that is read for its facts."""
+
+    message: dict[str, Any] = field(default_factory=dict)
+    error: Any = None
+    is_whole: bool = False
+    """Whether it ended."""
+    is_counted: bool = False
+    """Whether its last counts came."""
+    inputs: dict[int, list[str]] = field(default_factory=dict)
+    """The pieces of the inputs of tool calls, by the index of their block."""
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Add one event of a stream."""
+        match event.get("type"):
+            case "message_stop":
+                self.is_whole = True
+            case "completion":
+                self.is_whole = event.get("stop_reason") is not None
+            case "error":
+                self.error = event.get("error") or {"type": "error"}
+            case "content_block_delta" if isinstance(partial := _partial(event), str):
+                self.inputs.setdefault(event["index"], []).append(partial)
+            case "content_block_delta" | "content_block_stop":
+                pass  # text, and the ends of blocks, hold no fact
+            case kind:
+                _try_fold(self.message, event)
+                if kind == "message_delta":
+                    counts = event.get("usage")
+                    is_count = isinstance(counts, dict) and counts.get("output_tokens") is not None
+                    self.is_counted = self.is_counted or is_count
+
+    def calls(self) -> Iterator[ToolCall]:
+        """Yield the calls that the client has to run."""
+        for index, block in enumerate(blocks(self.message)):
+            if block.get("type") == "tool_use":
+                text = "".join(pieces) if (pieces := self.inputs.get(index)) else None
+                given = block.get("input") if text is None else _parsed(text)
+                size = json_bytes(text) or json_bytes(block.get("input"))
+                yield ToolCall(str(block.get("id")), str(block.get("name")), given, size)
+
+
+def _partial(event: Mapping[str, Any]) -> object:
+    delta = event.get("delta")
+    is_placed = isinstance(event.get("index"), int)
+    return delta.get("partial_json") if isinstance(delta, dict) and is_placed else None
+
+
+def _skim(body: bytes) -> _Stream:
+    """Read a stream for its facts alone."""
+    stream = _Stream()
+    raw: list[bytes] = []
+    raw_index = b""
+    for data in _fact_events(body):
+        if typed := _TYPED.fullmatch(data):
+            if typed["index"] != raw_index:
+                _take(stream, raw_index, raw)
+                raw_index = typed["index"]
+            raw.append(typed["partial"])
+            continue
+        _take(stream, raw_index, raw)
+        event = _json_or_none(data)
+        if isinstance(event, dict):
+            stream.add(event)
+    _take(stream, raw_index, raw)
+    return stream
+
+
+def _take(stream: _Stream, index: bytes, raw: list[bytes]) -> None:
+    """Add the pieces of an input, which are escaped as JSON strings are, and empty the list."""
+    if raw:
+        text = b'"' + b"".join(raw) + b'"'
+        decoded = json.loads(text.decode("utf-8", "replace"), strict=False)
+        stream.inputs.setdefault(int(index), []).append(decoded)
+        raw.clear()
+
+
+_TYPED = re.compile(
+    rb' ?\{"type":"content_block_delta","index":(?P<index>\d+),"delta":\{"type":"input_json_delta",'
+    rb'"partial_json":"(?P<partial>[^"\\]*(?:\\["\\/bfnrt][^"\\]*)*)"\}\s*\}\s*'
+)
+"""A delta of a call's input as the provider writes it: most events are deltas, and parsing each as JSON costs
+more than all else that the recorder does. Any other spelling is parsed."""
+
+
+_STRING = rb'"([^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+)"'
+_FIELD = rb'"(?:text|thinking|partial_json|content)"\s*:\s*' + _STRING
+DELTA_SHAPE = DeltaShape(
+    marker=b'_delta"',
+    text=re.compile(rb'_delta"\s*,\s*' + _FIELD),
+    field=re.compile(_FIELD),
+    index=re.compile(rb'"index"\s*:\s*(\d{1,9})'),
+    others=(b'"content_block_delta"', b'"message_delta"', b'"signature_delta"'),
+)
+"""The texts of deltas. Parsing each delta as JSON would cost more than all else that the recorder does."""
+
+_DELTA = (
+    '"}}\n\nevent: content_block_delta\ndata: '
+    '{"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":"'
+)
+DELTA_PHRASES = tuple(
+    json.dumps(_DELTA % (index, kind, key))[1:-1].encode()
+    for kind, key in (("text_delta", "text"), ("input_json_delta", "partial_json"))
+    for index in (0, 1, 2)
+)
+"""What stands between two deltas of a stream, as JSON inside a text has it. The format of compressed journals
+contains them, so they never change."""
+
+
+def _fact_events(body: bytes) -> Iterator[bytes]:
+    """Yield the data of each event, except the deltas of text, which hold no fact."""
+    for piece in (b"\n" + body).split(b"\ndata:")[1:]:
+        if piece.find(b'"text_delta"', 0, 160) < 0:
+            yield piece.partition(b"\n")[0]
+
+
+def _try_fold(message: dict[str, Any], event: dict[str, Any]) -> None:
+    try:
+        fold(message, event)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+        return
+
+
+def _parsed(text: str) -> Any:
+    """Return the input of a call; its text if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _json_or_none(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _put(message: dict[str, Any], index: int, block: dict[str, Any]) -> None:
+    content = message.setdefault("content", [])
+    if index != len(content):
+        raise IndexError(f"content block {index} after {len(content)} blocks")
+    content.append(block)
+
+
+def _at(message: dict[str, Any], index: int) -> dict[str, Any]:
+    block: dict[str, Any] = message["content"][index]
+    return block
+
+
+_TEXT_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "content"}
+
+
+def _grow(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    kind = delta.get("type")
+    if kind in _TEXT_DELTAS:
+        field = _TEXT_DELTAS[kind]
+        block[field] = (block.get(field) or "") + (delta.get(field) or "")
+    elif kind == "signature_delta":
+        block["signature"] = delta["signature"]
+    elif kind == "input_json_delta":
+        block["partial_json"] = block.get("partial_json", "") + delta["partial_json"]
+    elif kind == "citations_delta":
+        block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+    else:
+        block.setdefault("unknown_deltas", []).append(delta)
+
+
+def _close(block: dict[str, Any]) -> None:
+    text = block.get("partial_json")
+    if text is None:
+        return
+    parsed = _json_or_none(text) if text else block.get("input", {})
+    if parsed is not None:
+        block["input"] = parsed
+        del block["partial_json"]

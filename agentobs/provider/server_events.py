@@ -1,0 +1,67 @@
+"""Server-sent events: the framing of streamed responses, whatever a provider sends in it.
+
+Format: the HTML standard, section "Server-sent events".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """One server-sent event."""
+
+    name: str
+    """The `event:` field; `message` where it is missing."""
+    data: str
+    """The `data:` fields, joined with newlines."""
+
+
+def split_events(body: bytes) -> list[bytes]:
+    """Split a stream after each blank line; the pieces join to the same bytes.
+
+    What follows the last blank line (an event that never ended) is the last piece.
+    """
+    pieces: list[bytes] = []
+    start = 0
+    while (end := _event_end(body, start)) != -1:
+        pieces.append(body[start:end])
+        start = end
+    if start < len(body):
+        pieces.append(body[start:])
+    return pieces
+
+
+def server_events(body: bytes) -> Iterator[ServerEvent]:
+    """Parse the whole events of a stream; an unfinished last one is left out."""
+    for piece in split_events(body):
+        if not piece.endswith((b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n")):
+            return
+        name, data = "message", []
+        for line in _LINE_END.split(piece.decode("utf-8", "replace")):
+            field, _, value = line.partition(":")
+            if field == "event":
+                name = value.removeprefix(" ")
+            elif field == "data":
+                data.append(value.removeprefix(" "))
+        if data:
+            yield ServerEvent(name, "\n".join(data))
+
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+"""What ends a line of a stream. `str.splitlines` knows more, such as U+2028, which JSON may hold as it is."""
+
+
+def is_stream(headers: Mapping[str, str]) -> bool:
+    """Return whether the response headers announce server-sent events."""
+    return headers.get("content-type", "").startswith("text/event-stream")
+
+
+def _event_end(body: bytes, start: int) -> int:
+    ends = [
+        at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := body.find(mark, start)) != -1
+    ]
+    return min(ends, default=-1)

@@ -1,0 +1,1 @@
+"""The seam between agentobs and the shapes of providers."""

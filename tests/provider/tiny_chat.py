@@ -1,0 +1,269 @@
+"""A provider that does not exist: a chat API with other paths, keys and framing than any real one.
+
+A request is `{"who": MODEL, "chat": [ENTRY, ...], "live": BOOL}`. An entry is `{"by": "person" | "bot", "say": TEXT}`,
+may hold `"do": [{"ref": ID, "fn": NAME, "with": INPUT}]` and, as a result, `{"by": "tool", "ref": ID, "got": VALUE}`.
+A response is `{"bot": {"ref": ID, "who": MODEL, "say": TEXT, "do": [...]}, "end": WORD, "spent": {"in": N, "out": N}}`.
+A stream is lines of JSON: pieces of `say`, then `do`, then the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from agentobs.provider.dialect import (
+    Block,
+    BodyPlace,
+    DeltaShape,
+    Dialect,
+    Draft,
+    Message,
+    ResponseFacts,
+    SealedShape,
+    ToolCall,
+    Turn,
+    json_bytes,
+    text_of,
+)
+from agentobs.records.exchanges import Answer, Question
+from agentobs.records.facts import AttemptOutcome
+from agentobs.records.labels import Label
+from agentobs.records.usage import Certainty, Usage, not_told
+
+LINES = "application/x-tiny-lines"
+
+
+class TinyChat(Dialect):
+    """The dialect."""
+
+    name = "tinychat"
+    history_key = "chat"
+    turn_path = "/tiny/chat"
+    request_headers = ("content-type", "tiny-edition")
+    meaningful_headers = ("tiny-edition",)
+    response_headers = ("content-type", "tiny-ref")
+    credential_headers = ("tiny-pass",)
+    options = frozenset({"who", "chat", "live"})
+    delta_shape = DeltaShape(
+        marker=b'"piece"',
+        text=re.compile(rb'"piece": "((?:[^"\\]|\\.)*)"'),
+        field=re.compile(rb'"piece": "((?:[^"\\]|\\.)*)"'),
+    )
+
+    sealed_shape = SealedShape(
+        marks=(b"stamp",), value=re.compile(rb'"(stamp)": "([A-Za-z0-9+/]{64,}+={0,2})')
+    )
+
+    def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
+        """Return whether it is a chat."""
+        return self.owns(path)
+
+    def owns(self, path: str) -> bool:
+        """Return whether the path is one of this provider."""
+        return path.startswith("/tiny/")
+
+    def makes_turns(self, path: str) -> bool:
+        """Return whether it is a turn."""
+        return path == self.turn_path
+
+    def endpoint(self, path: str) -> Label:
+        """Return the path; there is only one."""
+        return Label(path if path == self.turn_path else "/tiny/:id")
+
+    def request_id(self, headers: Mapping[str, str]) -> str | None:
+        """Return the provider's reference."""
+        return headers.get("tiny-ref")
+
+    def turn(self, message: Any) -> Turn:
+        """Return one entry of the chat."""
+        if not isinstance(message, dict):
+            return Turn("other", ())
+        role: Literal["user", "assistant"] = "assistant" if message.get("by") == "bot" else "user"
+        return Turn(role, tuple(_blocks(message)), message)
+
+    def place(self, keys: Sequence[object]) -> BodyPlace | None:
+        """Return what a path points at: an entry of the chat, or an option."""
+        match tuple(keys):
+            case ("chat", int(at), "got", *_):
+                return BodyPlace("history", at, 0)
+            case ("chat", int(at), *_):
+                return BodyPlace("history", at)
+            case ():
+                return None
+            case _:
+                return BodyPlace("option")
+
+    def is_stream(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the response is lines of JSON."""
+        return headers.get("content-type") == LINES
+
+    def stream_pieces(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
+        """Split a stream into its lines."""
+        return body.splitlines(keepends=True) if self.is_stream(headers) else [body]
+
+    def message(self, headers: Mapping[str, str], body: bytes) -> Message:
+        """Return a response; a stream is added up."""
+        return self.response(_whole(body))
+
+    def response(self, value: Mapping[str, Any]) -> Message:
+        """Return a response that is already JSON."""
+        bot = value.get("bot")
+        if not isinstance(bot, dict):
+            return Message("other", (), value, error=value.get("oops"))
+        return Message(
+            role="assistant",
+            blocks=tuple(_blocks(bot)),
+            raw=bot,
+            id=bot.get("ref"),
+            model=bot.get("who"),
+            stop_reason=value.get("end"),
+            usage=value.get("spent"),
+        )
+
+    def facts(self, answer: Answer) -> ResponseFacts:
+        """Return the facts of a response."""
+        message = self.message(answer.headers, answer.body)
+        is_whole = answer.ending == "complete" and message.stop_reason is not None
+        outcome: AttemptOutcome = "ok" if is_whole else "cut"
+        if answer.status is None:
+            outcome = "no_response"
+        elif answer.status >= 400:
+            outcome = "http_error"
+        return ResponseFacts(
+            is_message=message.role == "assistant",
+            id=message.id,
+            model=message.model,
+            stop_reason=message.stop_reason,
+            usage=message.usage,
+            calls=[
+                ToolCall(str(call.id), call.name, call.value, json_bytes(call.value))
+                for call in message.calls
+            ],
+            block_ids=[str(call.id) for call in message.calls],
+            outcome=outcome,
+            error_type=message.error,
+            certainty="exact" if is_whole else "lower_bound",
+        )
+
+    def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
+        """Return an error."""
+        return json.dumps({"oops": kind or message}).encode()
+
+    def response_body(self, draft: Draft) -> bytes:
+        """Return a response that is not streamed."""
+        return json.dumps(_drafted(draft)).encode()
+
+    def response_stream(self, draft: Draft, deltas: int = 1) -> tuple[str, list[bytes]]:
+        """Return a streamed response."""
+        return LINES, lines(_drafted(draft))
+
+    def asks_for_stream(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request is live."""
+        return bool(body.get("live"))
+
+    def request_message(self, role: Literal["user", "assistant"], blocks: Sequence[Block]) -> Any:
+        """Return an entry of the chat."""
+        said = "".join(block.text for block in blocks)
+        return {"by": "person" if role == "user" else "bot", "say": said}
+
+    def request_body(self, model: str, history: Sequence[bytes]) -> bytes:
+        """Return a request."""
+        return b'{"who":%s,"chat":[%s]}' % (json.dumps(model).encode(), b",".join(history))
+
+    def usage_rows(self, model: str, usage: Mapping[str, Any], certainty: Certainty) -> list[Usage]:
+        """Return the one row of a response; the provider knows no cache."""
+        return [
+            Usage(
+                iteration=0,
+                kind="message",
+                billed=True,
+                model=model,
+                input_tokens=usage["in"],
+                output_tokens=usage["out"],
+                reasoning_tokens=None,
+                cache_read_tokens=0,
+                cache_write_5m_tokens=0,
+                cache_write_1h_tokens=0,
+                web_search_requests=0,
+                service_tier=None,
+                inference_geo=None,
+                speed=None,
+                certainty=certainty,
+            )
+        ]
+
+    def usage(
+        self, question: Question, answer: Answer, facts: ResponseFacts, model: str | None
+    ) -> list[Usage]:
+        """Return what a chat used."""
+        if facts.usage is not None:
+            return self.usage_rows(facts.model or str(model), facts.usage, facts.certainty)
+        return [not_told(str(model))] if answer.status == 200 else []
+
+
+def lines(response: Mapping[str, Any]) -> list[bytes]:
+    """Return a response as the lines of a stream."""
+    bot = response["bot"]
+    words = bot["say"].split(" ")
+    said = [{"piece": word if at == 0 else f" {word}"} for at, word in enumerate(words)]
+    first = {"begin": {key: bot[key] for key in ("ref", "who")}}
+    calls = [{"do": call} for call in bot.get("do", [])]
+    last = {"end": response["end"], "spent": response["spent"]}
+    return [json.dumps(each).encode() + b"\n" for each in (first, *said, *calls, last)]
+
+
+def _blocks(entry: Mapping[str, Any]) -> Iterator[Block]:
+    if entry.get("by") == "tool":
+        text, is_error = text_of(entry.get("got")), bool(entry.get("bad"))
+        raw = dict(entry)
+        yield Block(
+            "result",
+            "got",
+            entry["ref"],
+            text,
+            "",
+            entry.get("got"),
+            is_error,
+            raw=raw,
+            keys=("got",),
+        )
+        return
+    if entry.get("say"):
+        yield Block("text", "say", text=entry["say"], raw={"say": entry["say"]}, keys=("say",))
+    for at, call in enumerate(entry.get("do") or []):
+        yield Block(
+            "call", "do", call["ref"], "", call["fn"], call["with"], raw=call, keys=("do", at)
+        )
+
+
+def _whole(body: bytes) -> dict[str, Any]:
+    """Return a response as one object, as far as it arrived."""
+    whole: dict[str, Any] = {}
+    for line in body.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            break
+        if "begin" in event:
+            whole["bot"] = {**event["begin"], "by": "bot", "say": "", "do": []}
+        elif "piece" in event:
+            whole["bot"]["say"] += event["piece"]
+        elif "do" in event:
+            whole["bot"]["do"].append(event["do"])
+        else:
+            whole |= event
+    return whole
+
+
+def _drafted(draft: Draft) -> dict[str, Any]:
+    calls = [
+        {"ref": block.id, "fn": block.name, "with": block.value}
+        for block in draft.blocks
+        if block.kind == "call"
+    ]
+    said = "".join(block.text for block in draft.blocks)
+    bot = {"ref": draft.id, "who": draft.model, "by": "bot", "say": said, "do": calls}
+    spent = {"in": draft.tokens.input, "out": draft.tokens.output}
+    return {"bot": bot, "end": "more" if calls else "done", "spent": spent}
