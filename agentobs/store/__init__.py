@@ -1,1 +1,1 @@
-"""The store: one DuckDB file without content, made from the journal's facts and asked in SQL."""
+"""The store: one DuckDB file without content, built from the journal's facts, for queries in SQL."""

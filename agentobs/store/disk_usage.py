@@ -1,4 +1,4 @@
-"""Room: how much a home takes, and a word to its owner before a disk is full."""
+"""Disk usage of a home, and a warning to its owner before the disk is full."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from agentobs.recording.journal.home import Home
 
 VARIABLE = "AGENTOBS_WARN_BYTES"
 WARN_BYTES = 5_000_000_000
-"""From which size of a home on its owner is told, where `AGENTOBS_WARN_BYTES` says nothing else. Our choice."""
+"""The size of a home above which its owner is warned, unless `AGENTOBS_WARN_BYTES` sets another one. Our choice."""
 
 
 def home_bytes(home: Home) -> int:
-    """Return how much room a home takes: segments, the published file, kept results, and what was set aside."""
+    """Return the disk usage of a home: segments, the published file, kept results, and damaged files."""
     total = 0
     for folder, _, names in os.walk(home.path):
         for name in names:
@@ -25,7 +25,7 @@ def home_bytes(home: Home) -> int:
 
 
 def size_text(size: float) -> str:
-    """Return a size for people."""
+    """Return a size in a readable unit."""
     if size < 1000:
         return f"{size:.0f} bytes"
     for unit in ("KB", "MB"):
@@ -36,13 +36,14 @@ def size_text(size: float) -> str:
 
 
 def warning(home: Home) -> str | None:
-    """Return what to tell the owner of a home that takes more room than is usual, or None."""
+    """Return the warning for a home that is larger than usual, or None."""
     told = world.environ(VARIABLE) or ""
     most = int(told) if told.isdecimal() else WARN_BYTES
     size = home_bytes(home)
     if size <= most:
         return None
     return (
-        f"{home.path} takes {size_text(size)}. agentobs prune --older-than 30d --content-only deletes what was said in "
-        f"old sessions, without --content-only all of them; {VARIABLE} sets from when on this is said."
+        f"{home.path} takes {size_text(size)}. agentobs prune --older-than 30d --content-only deletes the content "
+        f"of old sessions, without --content-only all of their data; {VARIABLE} sets the limit "
+        "for this message."
     )

@@ -12,14 +12,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import duckdb
-
 from agentobs.errors import AgentobsError
-from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.line_lookup import small_lines
 from agentobs.recording.journal.segments import content_path
 from agentobs.recording.vault.encryption import opened
 from agentobs.recording.vault.vault import text_bytes
+from agentobs.store.port import Store
 
 DIGEST = re.compile(r"digest:[0-9a-f]{24}(?![0-9a-f])")
 """The form of a digest in facts that stands for a text which is not a label."""
@@ -32,20 +30,14 @@ Cell = Any
 class Texts:
     """The texts of one store, read on demand and cached in this object."""
 
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        home: Home,
-        known: dict[str, str | None] | None = None,
-    ) -> None:
-        """Look texts up by a connection of `connect` to the store of `home`.
+    def __init__(self, store: Store, known: dict[str, str | None] | None = None) -> None:
+        """Look texts up in the content of a store's home.
 
         Args:
-            connection: the connection.
-            home: where the content is.
+            store: the store.
             known: the texts that were read before, to be added to: None for those that cannot be read.
         """
-        self._connection, self._home = connection, home
+        self._store = store
         self._known = {} if known is None else known
 
     def shown(self, rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
@@ -71,8 +63,7 @@ class Texts:
 
     def _read(self, digests: set[str]) -> dict[str, str]:
         """Read texts from the content of the sessions whose facts have these digests."""
-        with self._connection.cursor() as cursor:
-            rows = cursor.execute(_PLACES, [sorted(digests), TRIES]).fetchall()
+        rows = self._store.rows("internal/label_texts", digests=sorted(digests), most=TRIES).rows
         found: dict[str, str] = {}
         for attempt in range(1, TRIES + 1):
             left = [row for row in rows if row[4] == attempt and row[0] not in found]
@@ -84,7 +75,7 @@ class Texts:
     def _in_segment(
         self, segment_id: str, places: Sequence[tuple[str, str, str]]
     ) -> dict[str, str]:
-        path = content_path(self._home, segment_id)
+        path = content_path(self._store.home, segment_id)
         found: dict[str, str] = {}
         try:
             lines = small_lines(path, {content_id for _, _, content_id in places})
@@ -122,17 +113,3 @@ def _in_words(cell: Cell, texts: Mapping[str, str]) -> Cell:
     if isinstance(cell, dict):
         return {key: _in_words(inner, texts) for key, inner in cell.items()}
     return [_in_words(each, texts) for each in cell] if isinstance(cell, list) else cell
-
-
-_PLACES = """
-    SELECT digest, field, segment_id, content_id, row_number() OVER (PARTITION BY digest ORDER BY at_ns DESC) AS place
-    FROM (
-        SELECT name, 'name', session_id, segment_id, arguments_content, started_ns FROM session_starts
-        UNION ALL
-        SELECT reason, 'reason', session_id, segment_id, end_content, ended_ns FROM session_ends
-    ) AS written(digest, field, session_id, segment_id, content_id, at_ns)
-    WHERE list_contains($1::VARCHAR[], digest) AND content_id IS NOT NULL
-        AND session_id NOT IN (SELECT session_id FROM prunings)
-    QUALIFY place <= $2
-"""
-"""Where the texts of some digests are: the newest sessions that have each."""

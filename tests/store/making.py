@@ -127,7 +127,7 @@ def consent(number: int, tool_use_id: str, *, at: int, took: int = SECOND) -> Wo
     asked = {"tool": "weather", "input": {"city": "Bern"}}
     question = WorldQuestion("consent", tool_use_id, asked)
     place = Place(session_id(number), "1" * 32, turn=1)
-    return WorldExchange(place, at, took, question, {"behaviour": "allow", "by": "person"})
+    return WorldExchange(place, at, took, question, {"behavior": "allow", "resolver": "person"})
 
 
 def permission(number: int, tool_use_id: str, *, at: int, **changes: Any) -> Permission:
@@ -140,13 +140,13 @@ def permission(number: int, tool_use_id: str, *, at: int, **changes: Any) -> Per
         "tool_use_id": tool_use_id,
         "tool": "weather",
         "at_ns": at,
-        "behaviour": "allow",
+        "behavior": "allow",
         "reason_type": "person",
         "source": None,
         "resolver": "person",
         "rule": None,
-        "asked": True,
-        "waited_ns": SECOND,
+        "approval_requested": True,
+        "approval_wait_ns": SECOND,
     }
     return Permission(**{**values, **changes})
 

@@ -1,4 +1,4 @@
-"""Conversations of a client that says nothing of itself: each request repeats the history, as on the wire."""
+"""Conversations of a client that does not cover itself: each request repeats the history, as on the wire."""
 
 from __future__ import annotations
 

@@ -9,8 +9,11 @@ import duckdb
 import pytest
 
 from agentobs.errors import UsageError
-from agentobs.store.duckdb.connection import connect, find_session, named
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.connection import connect, named
+from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.named_queries import query_names, query_text
+from agentobs.store.session_lookup import find_session
 from tests.store.making import SECOND, T0, a_home, conversation, record, session_id, start
 
 
@@ -22,8 +25,15 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyC
     record(home, conversation(2, name="refund-loop", at=T0 + SECOND))
     record(home, [start(3, name="my very own session", at=T0 - SECOND)])
     with connect(home) as connection:
-        assert find_session(connection, "my very own session", key=home.key()) == session_id(3)
+        assert find_session(
+            DuckStore(connection, home), "my very own session", key=home.key()
+        ) == session_id(3)
         yield connection
+
+
+def port_of(connection: duckdb.DuckDBPyConnection) -> DuckStore:
+    """Return the store of a connection; its home is not read."""
+    return DuckStore(connection, Home(Path()))
 
 
 def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnection) -> None:
@@ -123,7 +133,7 @@ def test_a_query_that_is_not_there(asked: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(UsageError) as refused:
         named(asked, "cost_by_modell")
     assert str(refused.value) == (
-        "cost_by_modell: no query of that name. Did you mean cost_by_model or cost_by_name or cost_by_model_and_day."
+        "cost_by_modell: no query has that name. Did you mean cost_by_model or cost_by_name or cost_by_model_and_day."
     )
     with pytest.raises(UsageError) as refused:
         named(asked, "sessions", limits=1)
@@ -149,29 +159,30 @@ def test_a_session_by_what_people_call_it(
     asked: duckdb.DuckDBPyConnection, text: str, number: int
 ) -> None:
     """A session is found by its full id, by either end of it, and by name, where the latest counts."""
-    assert find_session(asked, text) == session_id(number)
+    assert find_session(port_of(asked), text) == session_id(number)
 
 
 def test_a_session_that_nobody_knows(asked: duckdb.DuckDBPyConnection) -> None:
     """An unknown name suggests the nearest, an end that fits several ids lists them, three letters are few."""
     with pytest.raises(UsageError, match=r"refund-lop: no session .* Did you mean refund-loop\."):
-        find_session(asked, "refund-lop")
+        find_session(port_of(asked), "refund-lop")
     with pytest.raises(UsageError) as refused:
-        find_session(asked, "0000")
-    assert refused.value.found == "3 sessions answer to that"
+        find_session(port_of(asked), "0000")
+    assert refused.value.found == "3 sessions match"
     assert f"{session_id(2)} (refund-loop), {session_id(1)} (refund-loop)" in refused.value.todo
     with pytest.raises(UsageError, match="The latest are"):
-        find_session(asked, "zzz")
+        find_session(port_of(asked), "zzz")
     with pytest.raises(UsageError):
-        find_session(asked, "002")
+        find_session(port_of(asked), "002")
     with pytest.raises(UsageError):
-        find_session(asked, "%%%%")
+        find_session(port_of(asked), "%%%%")
 
 
 def test_nothing_was_recorded(tmp_path: Path) -> None:
     """In an empty home no session is found, and the error says why."""
-    with connect(a_home(tmp_path)) as connection:
+    home = a_home(tmp_path)
+    with connect(home) as connection:
         with pytest.raises(UsageError, match="Nothing was recorded yet"):
-            find_session(connection, "story")
+            find_session(DuckStore(connection, home), "story")
         for name in query_names():
             assert named(connection, name).fetchall() == []

@@ -40,7 +40,9 @@ def test_a_server_that_has_one_id_for_all(tmp_path: Path) -> None:
             (3, 2, True),
             (4, 1, None),
         ]
-        handled = connection.execute("SELECT called, outcome FROM tool_handling ORDER BY ALL")
+        handled = connection.execute(
+            "SELECT requested_name, outcome FROM tool_handling ORDER BY ALL"
+        )
         assert handled.fetchall() == [
             ("look", "executed"),
             ("look", "executed"),
@@ -61,7 +63,7 @@ def result(at_s: int, size: int, **changes: Any) -> ToolResult:
     return ToolResult(
         session_id=session_id(1),
         tool_use_id=Label(ID),
-        answered_ns=T0 + at_s * SECOND,
+        result_ns=T0 + at_s * SECOND,
         outcome=Label("executed"),
         is_error=False,
         result_bytes=size,

@@ -1,4 +1,4 @@
-"""Compressing: a segment that has ended takes less room, says the same, and is never there in no form."""
+"""Compressing: a segment that has ended takes less room, is equivalent, and is never there in no form."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
+from tests.marks import but_first
 from tests.store.making import (
     a_home,
     attempt,
@@ -146,7 +147,9 @@ ingest.ingest(Home(Path(sys.argv[1])))
 """
 
 
-@pytest.mark.parametrize("place", ["_check", "sync_directory", "unlink"])
+@pytest.mark.parametrize(
+    "place", but_first(["_check", "sync_directory", "unlink"], pytest.mark.crash)
+)
 def test_a_kill_leaves_one_readable_copy(tmp_path: Path, place: str) -> None:
     """SIGKILL at each step of compressing: everything reads back, counts once, and the next ingest ends the work."""
     home, segment_id = made(tmp_path)
@@ -274,7 +277,7 @@ def test_what_was_moved_cut_or_spliced_is_noticed(tmp_path: Path, side: str, for
         assert set(lines) <= set(before), number
 
 
-def test_damage_in_a_block_is_told_by_session(tmp_path: Path) -> None:
+def test_damage_in_a_block_is_timing_source_session(tmp_path: Path) -> None:
     """A damaged block names its sessions: theirs are refused, the others of the segment are whole."""
     from agentobs.store.duckdb import segment_compression
 
@@ -370,6 +373,7 @@ for _ in range(12):
 """
 
 
+@pytest.mark.crash
 def test_nobody_waits_while_segments_are_compressed(tmp_path: Path) -> None:
     """Beside two writers and an ingester that compresses, no reader has less than the one before."""
     home = a_home(tmp_path)

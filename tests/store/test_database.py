@@ -98,6 +98,7 @@ print(last)
 """
 
 
+@pytest.mark.crash
 def test_counts_never_go_backwards(tmp_path: Path) -> None:
     """While two processes record, one publishes and a plain client asks, every answer holds at least
     what was acknowledged before the question, and no one meets an error.
@@ -310,7 +311,7 @@ def test_the_public_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert query("SELECT turns FROM sessions WHERE turns > ?", [2]) == [(3,)]
     with agentobs.connect() as connection:
         assert counts(connection)["attempts"] == 3
-    with pytest.raises(HomeError, match="no recordings here"):
+    with pytest.raises(HomeError, match="no recordings found"):
         agentobs.connect(tmp_path / "nowhere")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
 from agentobs.agent.context import context_windows
+from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import (
     ModelExchange,
     Place,
@@ -23,6 +25,7 @@ from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose, diagnose_all
 from agentobs.store.duckdb.connection import connect, named
+from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.named_queries import query_names, query_text
 from tests.store.making import (
     SECOND,
@@ -79,6 +82,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyC
         yield connection
 
 
+def port_of(connection: duckdb.DuckDBPyConnection) -> DuckStore:
+    """Return the store of a connection; its home is not read."""
+    return DuckStore(connection, Home(Path()))
+
+
 @pytest.fixture(scope="module")
 def evidence(store: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """All that fires, by session and signature."""
@@ -99,7 +107,7 @@ def of(evidence: dict[tuple[str, str], list[dict[str, Any]]]) -> Evidence:
 @pytest.fixture
 def verdicts(store: duckdb.DuckDBPyConnection) -> Callable[[int], dict[str, Verdict]]:
     """Return all verdicts on a story."""
-    return lambda number: {v.signature: v for v in diagnose(store, session_id(number))}
+    return lambda number: {v.signature: v for v in diagnose(port_of(store), session_id(number))}
 
 
 def fired(found: dict[str, Verdict]) -> list[str]:
@@ -135,15 +143,18 @@ def test_a_quiet_session(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
     assert {
         name: verdict.cannot_tell for name, verdict in found.items() if verdict.cannot_tell
     } == {
-        "long_waits": "this client does not tell whom it asks",
-        "silent_hook_cancels": "this client does not tell of its hooks",
+        "long_waits": "this client does not record waits for the user",
+        "silent_hook_cancels": "this client does not report its hooks",
     }
 
 
 def test_an_older_recording(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
     """Where what a signature looks at was not noted, its silence is no good news, and it says so."""
     told = verdicts(OLDER)["contradictions"]
-    assert (told.fires, told.cannot_tell) == (False, "recorded by a version that noted no claims")
+    assert (told.fires, told.cannot_tell) == (
+        False,
+        "recorded by a version that did not detect claims",
+    )
 
 
 def repeating(
@@ -358,7 +369,7 @@ def waited(*seconds: float, wall: float = 100, beside: bool = False, **changes: 
                 1,
                 f"toolu_{at}",
                 at=T0 + int((each if beside else sum(seconds[: at + 1])) * SECOND),
-                waited_ns=int(each * SECOND),
+                approval_wait_ns=int(each * SECOND),
                 **changes,
             )
             for at, each in enumerate(seconds)
@@ -380,7 +391,7 @@ def waited(*seconds: float, wall: float = 100, beside: bool = False, **changes: 
         (story(conversation(1), waited(9, 9.01, 5, wall=45, beside=True)), [9.01 / 45]),
         (story(conversation(1), waited(0.9, wall=1)), []),
         (story(conversation(1), waited(1, wall=4)), [0.25]),
-        (story(conversation(1), waited(11, asked=False)), []),
+        (story(conversation(1), waited(11, approval_requested=False)), []),
     ],
 )
 def test_long_waits(of: Evidence, number: int, values: list[float]) -> None:
@@ -500,7 +511,7 @@ def test_hooks_that_were_sampled(
     """Where not all that hooks did was kept, or nothing of it, that none was cancelled cannot be told."""
     verdict = verdicts(number)["silent_hook_cancels"]
     assert not verdict.fires
-    assert verdict.cannot_tell == "only a share of what hooks did was kept (sampling)"
+    assert verdict.cannot_tell == "only a sample of the hook events was kept"
 
 
 def test_what_became_of_hooks_that_were_sampled(store: duckdb.DuckDBPyConnection) -> None:
@@ -609,11 +620,11 @@ def test_one_session_of_many(
     assert fired(verdicts(LOOP)) == ["repeated_calls"]
     verdict = verdicts(LOOP)["repeated_calls"]
     assert (verdict.strength, len(verdict.evidence), verdict.cannot_tell) == (1.0, 1, None)
-    found = [row[:6] for row in diagnose_all(store).fetchall()]
+    found = [row[:6] for row in diagnose_all(port_of(store)).rows]
     assert found == [row[:6] for row in named(store, "diagnoses_by_session").fetchall()]
     assert (session_id(LOOP), "story", T0, "repeated_calls", 1, 1.0) in found
     assert session_id(QUIET) not in {row[0] for row in found}
-    assert diagnose_all(store, T0 + 1).fetchall() == []
+    assert diagnose_all(port_of(store), T0 + 1).rows == []
     for name in NAMES:
         rows = named(store, name, session_id=session_id(LOOP)).fetchall()
         assert len(rows) == (name == "repeated_calls")

@@ -129,7 +129,7 @@ def test_a_part_of_the_content_is_gone(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     answers = [line for line in lines if b" response " in line]
     path.write_bytes(b"".join(line for line in lines if line is not answers[-1]))
-    assert "a request or its answer in turn 2 of main cannot be read" in refused(home).found
+    assert "a request or its response in turn 2 of main cannot be read" in refused(home).found
 
 
 def test_records_that_were_dropped(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_damage_is_counted_and_costs_only_itself(tmp_path: Path) -> None:
     report = ingest(home)
     assert (report.records, report.damaged_records, report.missing_records) == (3, 1, 3)
     assert report.lines()[1:3] == [
-        "1 stretches of segments do not read back",
+        "1 parts of segments cannot be read",
         "3 records are missing",
     ]
     with plain(home) as connection:
@@ -417,16 +417,14 @@ def test_questions_to_the_world_come_back(tmp_path: Path) -> None:
     with_a_tool(home)
     with connect(home) as connection:
         [row] = connection.execute(
-            "SELECT tool, behaviour, resolver, asked, waited_ms, outcome FROM permission_decisions"
+            "SELECT tool, behavior, resolver, approval_requested, approval_wait_ms, outcome FROM permission_decisions"
         ).fetchall()
         assert row == ("weather", "allow", "person", True, 1000.0, "executed")
         [row] = connection.execute(
-            "SELECT kind, key, turn, waited_ms FROM world_questions"
+            "SELECT kind, key, turn, duration_ms FROM world_questions"
         ).fetchall()
         assert row == ("consent", "toolu_1", 1, 1000.0)
-        [row] = connection.execute(
-            "SELECT permission, permission_waited_ns FROM tool_calls"
-        ).fetchall()
+        [row] = connection.execute("SELECT permission, approval_wait_ns FROM tool_calls").fetchall()
         assert row == ("allow", SECOND)
         told = named(connection, "session_timeline", session_id=session_id(1)).fetchall()
         assert [(r[0], r[4], r[5]) for r in told if r[0] in ("permission", "world")] == [

@@ -297,7 +297,7 @@ rows_of_usage = st.lists(
 def test_neither_order_nor_a_split_changes_a_sum(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Any], seed: Any, cut: int
 ) -> None:
-    """Facts in another order, in several segments, or half of them in another session, sum up the same."""
+    """Facts in a different order, in several segments, or half of them in another session, sum up the same."""
     facts = [
         usage_row(
             number,

@@ -1,4 +1,4 @@
-"""Generations: a file that is ours is replaced whole or built anew; one that is not is never touched."""
+"""Generations: a file that is ours is replaced whole or rebuilt; one that is not is never touched."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_damaged_generation_is_set_aside_and_built_anew(tmp_path: Path, damage
     assert report.published
     assert report.set_aside is not None
     assert report.set_aside.name.startswith("agentobs.duckdb.damaged-")
-    assert "built anew" in report.lines()[-1]
+    assert "rebuilt" in report.lines()[-1]
     with connect(home) as connection:
         assert everything(connection) == before
     with plain(home) as connection:

@@ -112,7 +112,7 @@ def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'0badc0de 3 usage {"atte')
     torn, living = path.read_bytes(), alive.facts.path.read_bytes()
-    assert "a torn end of 23 bytes was cut" in repair(home).lines()[0]
+    assert "an incomplete end of 23 bytes was removed" in repair(home).lines()[0]
     assert torn in aside(home)
     assert alive.facts.path.read_bytes() == living
     assert verify(home).findings == []

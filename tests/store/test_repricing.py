@@ -11,10 +11,13 @@ import pytest
 from agentobs import wiring, world
 from agentobs.ledger import PriceBook, book_of
 from agentobs.recording.journal.home import Home
+from agentobs.runtime import process
+from agentobs.store.backend import open_store
 from agentobs.store.billing import daily_spend
 from agentobs.store.billing.price_scenarios import Repriced, WhatIf, assumptions, reprice
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.store import DuckStore
 from tests.store.making import MODEL, SECOND, T0, a_home, session_id, usage_row, write_facts
 
 PLAIN = {"cache_read_tokens": 0, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0}
@@ -22,8 +25,8 @@ MILLION = 1_000_000
 
 
 def repriced(home: Home, book: PriceBook | None = None, **what_if: Any) -> list[Repriced]:
-    with connect(home) as connection:
-        return reprice(connection, WhatIf(**what_if), book or book_of(home.path))
+    with open_store(home) as store:
+        return reprice(store, WhatIf(**what_if), book or book_of(home.path))
 
 
 def usd(home: Home, **what_if: Any) -> Decimal | None:
@@ -101,7 +104,11 @@ def test_what_is_stored_stays(tmp_path: Path) -> None:
     before = home.database.read_bytes()
     with connect(home) as connection:
         costs = connection.execute("FROM costs").fetchall()
-        reprice(connection, WhatIf(model="claude-opus-5-5", batch=True), book_of(home.path))
+        reprice(
+            DuckStore(connection, home),
+            WhatIf(model="claude-opus-5-5", batch=True),
+            book_of(home.path),
+        )
         assert connection.execute("FROM costs").fetchall() == costs
         assert connection.execute(
             "SELECT count(*) FROM duckdb_tables() WHERE temporary"
@@ -127,7 +134,7 @@ def today(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     clock = [0]
     monkeypatch.setattr(world, "now", lambda: T0 + clock[0] * SECOND)
     monkeypatch.setattr(world, "monotonic", lambda: clock[0] * SECOND)
-    daily_spend._known.clear()
+    process.part(daily_spend.State).known.clear()
     return clock
 
 
@@ -167,5 +174,5 @@ def test_asking_what_was_spent_never_raises(
     home.database.chmod(0o600)
     home.database.write_bytes(b"somebody else's file")
     home.manifest.unlink()
-    with pytest.warns(RuntimeWarning, match="what was spent today is not known"):
+    with pytest.warns(RuntimeWarning, match="today's spending is unknown"):
         assert wiring.spent_today(home.path) == known

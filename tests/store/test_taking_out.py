@@ -71,7 +71,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     for wrong in (tmp_path / "x.txt", tmp_path / "nowhere" / "x.csv"):
         assert run(home, "export", "costs", "-o", wrong).exit_code == 1
     assert "no query" in str(run(home, "export", "costs; DROP", "-o", tmp_path / "y.csv").exception)
-    assert "It takes" in str(
+    assert "It has the parameters" in str(
         run(home, "export", "sessions", "-o", tmp_path / "y.csv", "--param", "x=1").exception
     )
     assert (

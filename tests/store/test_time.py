@@ -23,6 +23,7 @@ from agentobs.store.analysis.wall_time import (
     critical_path,
     interaction_times,
 )
+from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect, named
 from tests.provider_script import streamed, text
 from tests.store.making import (
@@ -83,7 +84,7 @@ def test_the_critical_path(inside: list[Any], spent: dict[str, int]) -> None:
 
 
 def test_what_lies_inside_tells_more() -> None:
-    """A call is split into its wait for a person and its run; the rest of it is the program's own work."""
+    """A call is split into its wait for the user and its run; the rest of it is the program's own work."""
     call = interval("tool", "tool", 10, 90)
     asked = interval("blocked_on_user", "person", 20, 50, "tool")
     ran = interval("execution", "tool", 55, 85, "tool")
@@ -241,9 +242,9 @@ def test_an_interaction_of_our_loop(tmp_path: Path) -> None:
     """The spans of the loop say when it waited for what; retries are told apart from the model's own time."""
     home = a_home(tmp_path)
     record(home, our_loop())
-    with connect(home, ingest=False) as connection:
-        [split] = interaction_times(connection, session_id(1))
-    assert (split.told_by, split.has_ended, split.wall_ns) == ("spans", True, 40 * SECOND)
+    with open_store(home, ingest=False) as store:
+        [split] = interaction_times(store, session_id(1))
+    assert (split.timing_source, split.has_ended, split.wall_ns) == ("spans", True, 40 * SECOND)
     seconds = {part: getattr(split, f"{part}_ns") / SECOND for part in PARTS}
     assert seconds == {
         "model": 4, "retry_wait": 3, "queued": 22, "person": 0, "hook": 1, "tool": 3, "own": 7,
@@ -262,8 +263,8 @@ def test_an_interaction_that_never_ended(tmp_path: Path) -> None:
     record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
         *told("interaction", 0, None, 1, None), *told("llm_request", 1, 5, 2, 1), *told("tool", 5, None, 3, 1),
         *told("blocked_on_user", 6, None, 4, 3)])  # fmt: skip
-    with connect(home, ingest=False) as connection:
-        [split] = interaction_times(connection, session_id(1))
+    with open_store(home, ingest=False) as store:
+        [split] = interaction_times(store, session_id(1))
     assert (split.has_ended, split.wall_ns, split.model_ns) == (False, 6 * SECOND, 4 * SECOND)
     assert (split.own_ns, split.tool_ns) == (SECOND, SECOND)
 
@@ -278,9 +279,9 @@ def test_an_interaction_of_another_client(tmp_path: Path) -> None:
     talk.says("Hm.")
     home = a_home(tmp_path)
     record(home, talk.whole())
-    with connect(home, ingest=False) as connection:
-        [split] = interaction_times(connection, session_id(1))
-    assert (split.told_by, split.wall_ns) == ("wire", 2 * SECOND + SECOND // 2)
+    with open_store(home, ingest=False) as store:
+        [split] = interaction_times(store, session_id(1))
+    assert (split.timing_source, split.wall_ns) == ("wire", 2 * SECOND + SECOND // 2)
     assert (split.model_ns, split.tool_ns, split.own_ns) == (
         SECOND + SECOND // 4,
         SECOND + SECOND // 4,
@@ -317,11 +318,13 @@ def test_how_long_people_were_waited_for(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     waits = [0.5, 9.9, 10, 59, 600]
     facts = [
-        permission(1, f"toolu_{at}", at=T0 + at, waited_ns=int(each * SECOND))
+        permission(1, f"toolu_{at}", at=T0 + at, approval_wait_ns=int(each * SECOND))
         for at, each in enumerate(waits)
     ]
-    denied = permission(1, "toolu_9", at=T0, behaviour="deny", waited_ns=SECOND)
-    silent = permission(1, "toolu_8", at=T0, asked=False, resolver="rule", waited_ns=0)
+    denied = permission(1, "toolu_9", at=T0, behavior="deny", approval_wait_ns=SECOND)
+    silent = permission(
+        1, "toolu_8", at=T0, approval_requested=False, resolver="rule", approval_wait_ns=0
+    )
     write_facts(home, [*facts, denied, silent, *told("blocked_on_user", 1, 3, 7, None, label=Label("budget")),
         *told("blocked_on_user", 5, None, 8, None, label=Label("send"))])  # fmt: skip
     rows = asked(home, "waits_for_people", session_id=session_id(1))
@@ -330,7 +333,7 @@ def test_how_long_people_were_waited_for(tmp_path: Path) -> None:
     ] == [
         ("weather", "person", 6, 0, 1),
         ("budget", "person", 1, 0, 0),
-        ("send", "nobody", 0, 1, 0),
+        ("send", "unattended", 0, 1, 0),
     ]
     buckets = [
         rows[0][name] for name in ("under_1s", "under_10s", "under_1min", "under_10min", "longer")

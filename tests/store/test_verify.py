@@ -64,13 +64,13 @@ def test_a_home_as_it_was_written(tmp_path: Path) -> None:
     report = verify(home)
     assert report.findings == []
     assert (report.segments, report.ok) == (3, True)
-    assert report.lines() == ["3 segments, 47 records, 17 contents: all as written"]
+    assert report.lines() == ["3 segments, 47 records, 17 contents: all intact"]
     segment.close()
 
 
 @pytest.mark.parametrize("side", ["facts", "content"])
 def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
-    """A flipped bit in any byte of a segment is found, and costs its record and at most its neighbour."""
+    """A flipped bit in any byte of a segment is found, and costs its record and at most its neighbor."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1)])
     [segment_id] = segment_ids(home)
@@ -113,7 +113,7 @@ def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(b"".join([*lines[:2], foreign, *lines[2:]]))
     [finding] = verify(home).findings
     assert (finding.path, finding.offset) == (path, len(lines[0]) + len(lines[1]))
-    assert finding.found == "its check sum does not match"
+    assert finding.found == "its checksum does not match"
     with connect(home) as connection:
         assert counts(connection)["usage"] == 3
     path.rename(path.with_name(f"{'e' * 32}.facts"))
@@ -141,7 +141,7 @@ def test_a_torn_tail(tmp_path: Path) -> None:
     with segment.facts.path.open("ab") as file:
         file.write(b'0badc0de 3 usage {"atte')
     [finding] = verify(home).findings
-    assert finding.found == "its last 23 bytes are no whole record"
+    assert finding.found == "its last 23 bytes are not a complete record"
     assert finding.offset == segment.facts.path.stat().st_size - 23
 
 
@@ -164,8 +164,8 @@ def test_content_that_is_missing_is_noticed(tmp_path: Path) -> None:
     found = [finding.found for finding in verify(home).findings]
     assert found == [
         "1 record missing before record 4",
-        f"names content {base}, which is missing",
-        f"differs from content {base}, which is missing",
+        f"references content {base}, which is missing",
+        f"is based on content {base}, which is missing",
     ]
     content.unlink()
     report = verify(home)
@@ -184,7 +184,7 @@ def test_a_seal_that_counts_otherwise(tmp_path: Path) -> None:
     segment.facts.append("seal", {"lines": 7})
     segment.abandon()
     [finding] = verify(home).findings
-    assert finding.found == "its last line counts otherwise"
+    assert finding.found == "the counts in its last line do not match"
 
 
 def change(home: Home, sql: str) -> None:
@@ -207,9 +207,9 @@ def change(home: Home, sql: str) -> None:
         ("INSERT INTO usage FROM usage", "table usage has 4 rows of segment {} for 2 records"),
         (
             "UPDATE segments SET facts_offset = 10000000",
-            "segment {} is shorter than what was read of it",
+            "segment {} is shorter than when it was ingested",
         ),
-        ("DROP VIEW sessions; DROP TABLE span_ends", "table span_ends does not read back: "),
+        ("DROP VIEW sessions; DROP TABLE span_ends", "table span_ends cannot be read: "),
     ],
 )
 def test_rows_are_held_against_the_segments(tmp_path: Path, sql: str, found: str) -> None:
@@ -239,10 +239,10 @@ def test_the_published_file_is_held_against_its_manifest(tmp_path: Path) -> None
     home.database.write_bytes(data)
     os.utime(home.database, ns=(found.st_atime_ns, found.st_mtime_ns))
     [finding] = verify(home).findings
-    assert finding.found == "not the generation that was published"
+    assert finding.found == "not the published generation"
     os.utime(home.database, ns=(1, 1))
     [finding] = verify(home).findings
-    assert finding.found == "not the generation that was published"
+    assert finding.found == "not the published generation"
     home.database.write_bytes(b"my notes")
     [finding] = verify(home).findings
     assert finding.found.startswith("does not open")

@@ -128,7 +128,7 @@ def test_the_parts_of_a_session(tmp_path: Path) -> None:
             ("main", 1, 1, MODEL, 1),
             ("main", 2, 2, MODEL, 0),
         ]
-        sql = "SELECT name, turn, asked_ns, started_ns, duration_ns, source, outcome, is_error FROM tool_calls"
+        sql = "SELECT name, turn, requested_ns, started_ns, duration_ns, source, outcome, is_error FROM tool_calls"
         asked = T0 + SECOND + 5_000_000
         assert rows(sql) == [
             ("weather", 1, asked, T0 + 2 * SECOND, SECOND, "run", "executed", False)
@@ -323,12 +323,12 @@ def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
         asked, took = attempt(1, number, content=[WEATHER]), number * SECOND
         place = replace(asked.place, lane=lane, turn=1)
         ran = tool(1, "toolu_1", "weather", at=T0 + 5 * SECOND, took=took)
-        decided = permission(1, "toolu_1", at=T0 + 4 * SECOND, lane=lane, waited_ns=took)
+        decided = permission(1, "toolu_1", at=T0 + 4 * SECOND, lane=lane, approval_wait_ns=took)
         parts += [replace(asked, place=place), decided, replace(ran, place=place)]
     record(home, [*parts, end(1)])
     with connect(home) as connection:
         calls = connection.execute(
-            "SELECT lane, duration_ns, permission_waited_ns FROM tool_calls ORDER BY lane"
+            "SELECT lane, duration_ns, approval_wait_ns FROM tool_calls ORDER BY lane"
         ).fetchall()
         decisions = connection.execute("SELECT count(*) FROM permission_decisions").fetchone()
         found = named(connection, "session_timeline", session_id=session_id(1))

@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import duckdb
-
 from agentobs.agent.sessions.reconstruction import (
     AttemptSummary,
     conversation_of,
@@ -15,14 +13,15 @@ from agentobs.agent.sessions.reconstruction import (
     needed,
 )
 from agentobs.errors import RecordingError, UsageError, say_once
+from agentobs.provider.registry import turn_paths
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import facts_path, read, segment_ids
 from agentobs.recording.session import flush
-from agentobs.recording.vault.vault import read_session
 from agentobs.records.canonical_json import Json
+from agentobs.store.backend import open_store
 from agentobs.store.billing.daily_spend import usage_of
-from agentobs.store.duckdb.connection import connect
-from agentobs.store.named_queries import find_session, named
+from agentobs.store.port import Store
+from agentobs.store.session_lookup import find_session
 
 
 def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = None) -> Json:
@@ -45,25 +44,21 @@ def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = 
     # The earlier session may have ended in this process a moment ago.
     if not flush():
         raise RecordingError(
-            "what this process recorded last is not written yet",
+            "the latest records of this process are not written yet",
             where=str(place.path),
             todo="Try again",
         )
-    with connect(place) as connection:
-        session_id = _found(connection, place, str(asked["session_id"]))
-        known = _known(connection, session_id)
+    with open_store(place) as store:
+        session_id = _found(store, place, str(asked["session_id"]))
+        known = _known(store, session_id)
         _check(known, is_fork=asked.get("relation") == "fork", turn=turn)
         until_ns = _end(known, turn) if turn is not None else None
-        segments = [
-            str(row[0])
-            for row in named(connection, "session_segments", session_id=session_id).fetchall()
-        ]
-        usage = usage_of(connection, session_id)
-    recording = read_session(place, session_id, segments, bodies=needed(known.asked, until_ns))
+        usage = usage_of(store, session_id)
+        recording = store.content(session_id, bodies=needed(known.asked, until_ns))
     return conversation_of(recording, usage, until_ns=until_ns, lost=known.dropped)
 
 
-def _found(connection: duckdb.DuckDBPyConnection, home: Home, text: str) -> str:
+def _found(store: Store, home: Home, text: str) -> str:
     """Return the ID of the matching session.
 
     Raises:
@@ -71,7 +66,7 @@ def _found(connection: duckdb.DuckDBPyConnection, home: Home, text: str) -> str:
         ForeignError: no session matches, but a segment is of a newer version.
     """
     try:
-        return find_session(connection, text, key=home.key())
+        return find_session(store, text, key=home.key())
     except UsageError:
         for each in segment_ids(home):
             next(read(facts_path(home, each)), None)
@@ -90,12 +85,20 @@ class _Known:
     redactions: int
 
 
-def _known(connection: duckdb.DuckDBPyConnection, session_id: str) -> _Known:
-    parameters = {"session_id": session_id}
-    status, dropped, earlier = connection.execute(_SESSION, parameters).fetchone() or ("", 0, None)
-    rows = connection.execute(_ASKED, parameters).fetchall()
+def _known(store: Store, session_id: str) -> _Known:
+    summary = store.rows("internal/session_summary", session_id=session_id).first() or {}
+    name = "internal/conversation_attempts"
+    rows = store.rows(name, session_id=session_id, endpoints=turn_paths()).rows
     attempts = [AttemptSummary(*row[:-1]) for row in rows]
-    return _Known(session_id, status, dropped, earlier, attempts, sum(row[-1] for row in rows))
+    redactions = sum(row[-1] for row in rows)
+    return _Known(
+        session_id,
+        summary.get("status", ""),
+        summary.get("dropped", 0),
+        summary.get("continues_session_id"),
+        attempts,
+        redactions,
+    )
 
 
 def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:
@@ -113,14 +116,14 @@ def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:
         )
     if known.dropped and turn is None:
         raise RecordingError(
-            f"{known.dropped} records of the session were not written, so that nobody knows what was said last",
+            f"{known.dropped} records of the session were not written, so the end of the conversation is unknown",
             where=known.session_id,
             todo="Fork it at a turn that agentobs show lists",
         )
     if known.redactions:
         say_once(
-            f"session {known.session_id} held secrets, which were not recorded: the model reads placeholders in "
-            "their places",
+            f"session {known.session_id} contained secrets, which were not recorded: the model sees "
+            "placeholders instead",
             about=f"redactions of {known.session_id}",
         )
 
@@ -135,18 +138,10 @@ def _end(known: _Known, turn: int) -> int | None:
         return end_of_turn(known.asked, turn)
     except UsageError as error:
         earlier = known.continues_session_id
-        todo = f"{error.todo}; what was said before it is in {earlier}" if earlier else error.todo
+        todo = (
+            f"{error.todo}; the conversation before it is in {earlier}" if earlier else error.todo
+        )
         raise UsageError(error.found, where=known.session_id, todo=todo) from None
 
-
-_SESSION = """
-    SELECT status, dropped::BIGINT, continues_session_id FROM sessions WHERE session_id = $session_id
-"""
-_ASKED = """
-    SELECT attempt_id, lane, turn, started_ns, outcome IN ('ok', 'cancelled'), redactions
-    FROM attempts
-    WHERE session_id = $session_id AND endpoint = '/v1/messages'
-    ORDER BY started_ns, sequence
-"""
 
 __all__ = ["load_conversation"]

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
-
-from agentobs.store.named_queries import named
+from agentobs.store.port import Store, Table
 
 Known = Mapping[str, int]
 """The counts of `diagnosable`: what data a session has."""
@@ -51,7 +49,7 @@ class Verdict:
 
 def _no_likeness(known: Known) -> str | None:
     if known["compared_calls"] < known["calls"]:
-        return "recorded by a version that noted no likeness of inputs"
+        return "recorded by a version that did not compute the similarity of inputs"
     return None
 
 
@@ -62,16 +60,16 @@ def _no_price(known: Known) -> str | None:
 
 
 def _no_decisions(known: Known) -> str | None:
-    return None if known["told_interactions"] else "this client does not tell whom it asks"
+    return None if known["told_interactions"] else "this client does not record waits for the user"
 
 
 def _no_hooks(known: Known) -> str | None:
     if not known["told_interactions"]:
-        return "this client does not tell of its hooks"
+        return "this client does not report its hooks"
     # With a sampling share of 0 there are no hook events, but answers of the world are never
     # sampled.
     is_sampled = known["sampled_hooks"] or (known["hook_answers"] and not known["kept_hooks"])
-    return "only a share of what hooks did was kept (sampling)" if is_sampled else None
+    return "only a sample of the hook events was kept" if is_sampled else None
 
 
 def _no_prompts(known: Known) -> str | None:
@@ -82,82 +80,82 @@ def _no_prompts(known: Known) -> str | None:
 
 def _no_kinds(known: Known) -> str | None:
     if known["sorted_errors"] < known["wire_errors"]:
-        return "recorded by a version that did not sort the errors of other clients"
+        return "recorded by a version that did not classify errors of other clients"
     return None
 
 
 def _no_claims(known: Known) -> str | None:
     if known["older_starts"]:
-        return "recorded by a version that noted no claims"
+        return "recorded by a version that did not detect claims"
     return None
 
 
 SIGNATURES = (
     Signature(
         "repeated_calls",
-        "the same tool with like arguments in three turns in a row",
-        "The agent learns nothing from the result. Say in the result what would be different next "
-        "time, or refuse a call that repeats the last one",
+        "the same tool with similar arguments in three consecutive turns",
+        "The agent learns nothing from the result. State in the result what would be "
+        "different next time, or refuse a call that repeats the last one",
         _no_likeness,
     ),
     Signature(
         "rising_costs",
-        "each of five turns in a row costs more than the one before",
-        "The history is paid again each turn. Mark the prompt for the cache (agentobs cache "
+        "five consecutive turns that each cost more than the previous one",
+        "Each turn pays for the history again. Add cache breakpoints to the prompt (agentobs cache "
         "SESSION), shorten results, or compact earlier",
         _no_price,
     ),
     Signature(
         "full_contexts",
-        "a prompt over 80 % of the window of its model",
-        "Compact earlier, hand parts to sub-agents, or take a model with a larger window: answers "
-        "get worse before the provider refuses",
+        "a prompt that uses over 80 % of the model's context window",
+        "Compact earlier, delegate parts to sub-agents, or use a model with a larger "
+        "window: quality drops before the provider rejects a request",
     ),
     Signature(
         "large_results",
         "a tool's result of more than 10,000 characters in a conversation of 30 messages or more",
-        "Cut the result where the tool makes it, and let the agent ask for the part that it needs: "
-        "each later turn pays for all of it",
+        "Shorten the result in the tool, and let the agent request the part that it "
+        "needs: each later turn pays for all of it",
     ),
     Signature(
         "long_waits",
-        "a person waited for longer than 10 s, or for a fifth of the wall time and at least 1 s",
-        "Allow by a rule what is always allowed, or let a classifier answer first "
-        "(docs/permissions.md); agentobs waits tells for which tools",
+        "an approval took longer than 10 s, or for a fifth of the wall time and at least 1 s",
+        "Add a rule for what is always allowed, or let a classifier decide first "
+        "(docs/permissions.md); agentobs waits lists the tools",
         _no_decisions,
     ),
     Signature(
         "repeated_denials",
-        "three calls of one tool or more that were not permitted",
-        "The agent does not take the hint. Leave the tool out, or say in the prompt what is not "
+        "three or more calls of one tool that were not permitted",
+        "The agent does not adapt. Remove the tool, or state in the prompt what is not "
         "permitted and what to do instead",
         _no_kinds,
     ),
     Signature(
         "silent_hook_cancels",
-        "a hook that was cancelled, while what it should have looked at went on",
-        "Give it more time (timeout_s) or make it quicker; where it guards something, let it block "
-        "when it has no answer (docs/hooks.md)",
+        "a hook that was cancelled while the action that it should have checked continued",
+        "Increase its timeout (timeout_s) or make it faster; if it is a safeguard, let "
+        "it block on a timeout (docs/hooks.md)",
         _no_hooks,
     ),
     Signature(
         "broken_caches",
-        "a request that changed what the cache held, 1,024 tokens or more of it",
-        "Keep what changes out of the prefix: tools in one order, dates and the like after the last "
-        "mark. agentobs cache SESSION tells what it cost",
+        "a request that changed a cached prefix, 1,024 tokens or more of it",
+        "Keep the prefix constant: tools in a fixed order, dates after the last "
+        "breakpoint. agentobs cache SESSION shows the cost",
         _no_prompts,
     ),
     Signature(
         "repeated_tool_errors",
-        "a tool that failed three times or more in one way, and in a fifth of its calls or more",
-        "schema: say in its description what it takes, with an example. semantic: let its error say "
+        "a tool that failed three or more times with the same kind of error, and in at least a fifth of its calls",
+        "schema: describe its input with an example. semantic: let its error state "
         "what would work. denied: see repeated_denials",
         _no_kinds,
     ),
     Signature(
         "contradictions",
-        "an answer that claims success though every result that it answers is an error",
-        "Read the answer beside the results (agentobs show SESSION --content), or ask a model: "
+        "an answer that claims success although every result before it is an error",
+        "Compare the answer with the results (agentobs show SESSION --content), or ask a model: "
         "agentobs diagnose SESSION --judge MODEL",
         _no_claims,
     ),
@@ -165,21 +163,17 @@ SIGNATURES = (
 """All signatures, in the order in which they are shown."""
 
 
-def diagnose(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[Verdict]:
+def diagnose(store: Store, session_id: str) -> list[Verdict]:
     """Return the finding for each signature in a session."""
-    found = _dicts(named(connection, "diagnoses", session_id=session_id))
-    [known] = _dicts(named(connection, "diagnosable", session_id=session_id))
+    found = store.rows("diagnoses", session_id=session_id).dicts()
+    [known] = store.rows("diagnosable", session_id=session_id).dicts()
     return [_verdict(each, found, known) for each in SIGNATURES]
 
 
-def diagnose_all(
-    connection: duckdb.DuckDBPyConnection, since_ns: int | None = None
-) -> duckdb.DuckDBPyConnection:
-    """Query the signatures found per session, for sessions that started since an instant; fetch
-    rows from the result.
-    """
-    bounds = _dicts(named(connection, "session_range", since_ns=since_ns))
-    return named(connection, "diagnoses_by_session", since_ns=since_ns, **(bounds or [{}])[0])
+def diagnose_all(store: Store, since_ns: int | None = None) -> Table:
+    """Return the signatures found per session, for sessions that started since an instant."""
+    bounds = store.rows("session_range", since_ns=since_ns).first() or {}
+    return store.rows("diagnoses_by_session", since_ns=since_ns, **bounds)
 
 
 def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Known) -> Verdict:
@@ -192,8 +186,3 @@ def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Kn
         cannot_tell=None if evidence else signature.unknown(known),
         todo=signature.todo,
     )
-
-
-def _dicts(answered: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    columns = [str(column[0]) for column in answered.description or []]
-    return [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]

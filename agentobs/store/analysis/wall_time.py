@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, get_args
 
-import duckdb
-
-from agentobs.store.named_queries import named
+from agentobs.store.port import Store
 
 Part = Literal["model", "tool", "queued", "person", "hook", "retry_wait", "own"]
 """The categories of time: a response of the model; a tool; a call in the queue; an approval wait; a
@@ -83,23 +81,21 @@ class Split:
     retry_wait_ns: int
     own_ns: int
     has_ended: bool
-    told_by: Literal["spans", "wire"]
+    timing_source: Literal["spans", "wire"]
     """Whether it was recorded by our loop, or derived from the requests of another client."""
     path: tuple[Piece, ...]
     """The critical path, in order."""
 
 
-def interaction_times(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[Split]:
+def interaction_times(store: Store, session_id: str) -> list[Split]:
     """Return how the time of each interaction of a session was spent, in the order of their starts."""
-    answered = named(connection, "interaction_intervals", session_id=session_id)
-    columns = [str(column[0]) for column in answered.description or []]
-    rows = [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
+    rows = store.rows("interaction_intervals", session_id=session_id).dicts()
     splits = []
     for interaction_id, group in groupby(rows, key=lambda row: str(row["interaction_id"])):
         known = list(group)
         fields = Interval.__slots__
         intervals = [Interval(**{name: row[name] for name in fields}) for row in known]
-        splits.append(_split(interaction_id, intervals, known[0]["told_by"]))
+        splits.append(_split(interaction_id, intervals, known[0]["timing_source"]))
     return splits
 
 
@@ -156,8 +152,7 @@ def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Seque
 def _own_part(part: Part, under: Sequence[Interval]) -> Part:
     """Return the category of an interval's time that no child covers.
 
-    If a child shows when the model, the tool or an agent itself was active, the rest is the
-    program's own time.
+    If a child shows when the model, the tool or an agent itself was active, the rest is the program's own time.
     """
     told_better = any(child.part == part or child.name == "sub_agent" for child in under)
     return "own" if told_better else part
@@ -168,7 +163,7 @@ def _piece(node: Interval, part: Part, started_ns: int, ended_ns: int) -> Piece:
 
 
 def _split(
-    interaction_id: str, intervals: list[Interval], told_by: Literal["spans", "wire"]
+    interaction_id: str, intervals: list[Interval], timing_source: Literal["spans", "wire"]
 ) -> Split:
     whole, *inside = intervals
     end_ns = whole.ended_ns
@@ -186,6 +181,6 @@ def _split(
         wall_ns=end_ns - whole.started_ns,
         **{f"{part}_ns": ns for part, ns in spent.items()},
         has_ended=whole.ended_ns is not None,
-        told_by=told_by,
+        timing_source=timing_source,
         path=tuple(path),
     )

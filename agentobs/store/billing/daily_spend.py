@@ -13,15 +13,14 @@ import threading
 from dataclasses import dataclass
 from decimal import Decimal
 
-import duckdb
-
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError, say_once
 from agentobs.ledger import Meter, book_of
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.records.facts import UsageRow
-from agentobs.store.duckdb.connection import connected
-from agentobs.store.named_queries import named
+from agentobs.runtime import process
+from agentobs.store.backend import open_store
+from agentobs.store.port import Store
 
 FRESH_SECONDS = 2.0
 """How long a result is cached. A new query takes 120 ms at ten million calls (November 2026, 2 cores)."""
@@ -32,11 +31,17 @@ _DAY_NS = 86_400_000_000_000
 @dataclass(slots=True)
 class _Known:
     since_ns: int
-    asked_ns: int
+    requested_ns: int
     answer: tuple[Decimal, int]
 
 
-_known: dict[str, _Known] = {}
+class State:
+    """The last results, by home."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, _Known] = {}
+
+
 _lock = threading.Lock()
 
 
@@ -54,25 +59,26 @@ def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> t
         HomeError: there are no recordings at that place.
         ForeignError: the store file is not ours, or of a newer version.
     """
+    state = process.part(State)
     place = home if isinstance(home, Home) else existing_home(home)
     with _lock:
         key = str(place.path)
-        known, now = _known.get(key), world.monotonic()
-        if known and known.since_ns == since_ns and now - known.asked_ns < FRESH_SECONDS * 1e9:
+        known, now = state.known.get(key), world.monotonic()
+        if known and known.since_ns == since_ns and now - known.requested_ns < FRESH_SECONDS * 1e9:
             return known.answer
         # The first query updates the published file if that is due; later ones read the tail.
-        with connected(place, ingest=known is None) as connection:
-            row = named(connection, "spent_today", since_ns=since_ns).fetchone()
-        answer = (row[0], row[1]) if row else (Decimal(0), 0)
-        _known[key] = _Known(since_ns, now, answer)
+        with open_store(place, ingest=known is None) as store:
+            rows = store.rows("spent_today", since_ns=since_ns).rows
+        answer = (rows[0][0], rows[0][1]) if rows else (Decimal(0), 0)
+        state.known[key] = _Known(since_ns, now, answer)
         return answer
 
 
 def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None) -> Meter:
     """Return a meter with the spending of one session so far, live recordings included.
 
-    A resumed conversation has several sessions; `agentobs.agent.resumed` carries over the spending
-    of all of them. Records that a recorder could not write make the sum a lower bound.
+    A resumed conversation has several sessions; `agentobs.agent.resumed` carries over the spending of all of them.
+    Records that a recorder could not write make the sum a lower bound.
 
     Args:
         session_id: the full ID of the session.
@@ -84,48 +90,26 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
         ForeignError: the store file is not ours, or of a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
-    parameters = {"session_id": session_id}
     meter = Meter(book_of(place.path))
-    with connected(place, ingest=True) as connection:
-        known = connection.execute(_KNOWN_SESSION, parameters).fetchone()
-        if known is None:
+    with open_store(place) as store:
+        known = store.rows("internal/session_losses", session_id=session_id).rows
+        if not known:
             raise UsageError(
-                "no session has that id",
+                "no session with that ID",
                 where=session_id[:80],
-                todo="Give the full id; agentobs sessions lists them",
+                todo="Pass the full ID; agentobs sessions lists them",
             )
-        meter.add_facts(usage_of(connection, session_id))
-        [lost] = connection.execute(_LOST, parameters).fetchone() or (0,)
-    if lost:
+        meter.add_facts(usage_of(store, session_id))
+    if lost := known[0][0]:
         meter.lose(lost)
     return meter
 
 
-def usage_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[UsageRow]:
+def usage_of(store: Store, session_id: str) -> list[UsageRow]:
     """Return the usage billed to this session only, oldest first."""
     names = [each.name for each in dataclasses.fields(UsageRow)]
-    rows = connection.execute(
-        f"SELECT {', '.join(names)} {_OWN_USAGE}", {"session_id": session_id}
-    ).fetchall()
-    return [UsageRow(**dict(zip(names, row, strict=True))) for row in rows]
-
-
-_KNOWN_SESSION = """
-    SELECT 1 FROM session_starts WHERE session_id = $session_id
-    UNION ALL SELECT 1 FROM usage WHERE session_id = $session_id LIMIT 1
-"""
-_OWN_USAGE = """
-    FROM usage AS u
-    WHERE session_id = $session_id AND billed AND (batch_result_id IS NULL OR NOT EXISTS (
-        -- A result of a batch belongs to whoever fetched it first.
-        FROM usage AS o
-        WHERE o.batch_result_id = u.batch_result_id AND o.iteration = u.iteration AND o.billed
-            AND o.session_id <> u.session_id
-            AND (o.at_ns, o.attempt_id, o.segment_id, o.sequence) < (u.at_ns, u.attempt_id, u.segment_id, u.sequence)
-    ))
-    ORDER BY at_ns, attempt_id, segment_id, sequence
-"""
-_LOST = "SELECT coalesce(sum(dropped), 0)::BIGINT FROM session_ends WHERE session_id = $session_id"
+    rows = store.rows("internal/session_usage", session_id=session_id).dicts()
+    return [UsageRow(**{name: row[name] for name in names}) for row in rows]
 
 
 def spent_today(home: Home | str | os.PathLike[str] | None = None) -> Decimal:
@@ -134,6 +118,7 @@ def spent_today(home: Home | str | os.PathLike[str] | None = None) -> Decimal:
     For budgets: it never raises. If the store cannot be queried, a warning is printed once, and
     today's last result is returned.
     """
+    state = process.part(State)
     now_ns = world.now()
     since_ns = now_ns - now_ns % _DAY_NS
     try:
@@ -142,7 +127,7 @@ def spent_today(home: Home | str | os.PathLike[str] | None = None) -> Decimal:
         return Decimal(0)
     try:
         return spent(since_ns, place)[0]
-    except (AgentobsError, OSError, duckdb.Error) as error:
-        say_once(f"what was spent today is not known: {error}", about=f"spending of {place.path}")
-        known = _known.get(str(place.path))
+    except (AgentobsError, OSError) as error:
+        say_once(f"what was spent today is unknown: {error}", about=f"spending of {place.path}")
+        known = state.known.get(str(place.path))
         return known.answer[0] if known and known.since_ns == since_ns else Decimal(0)

@@ -138,8 +138,8 @@ def read_reports(paths: list[Path], workspace: str | None = None) -> list[Report
         names = ", ".join(map(str, paths))
         raise bad(
             names,
-            "a report without any results: it does not say which time it covers",
-            "Ask for a range in which something was used",
+            "a report without results: the time that it covers is unknown",
+            "Request a range with usage",
         )
     kinds = set[Kind]().union(*(page.kinds for page in pages)) or {"usage"}
     order: tuple[Kind, ...] = ("usage", "cost")
@@ -148,7 +148,7 @@ def read_reports(paths: list[Path], workspace: str | None = None) -> list[Report
     if workspace is not None and known and workspace not in known:
         raise bad(
             f"--workspace {workspace[:80]}",
-            "the report has no result of that workspace",
+            "the report has no results of that workspace",
             f"It has {', '.join(known[:20])}",
         )
     return reports
@@ -265,5 +265,5 @@ def _twice(where: str, span: Span, other: str) -> Exception:
     return bad(
         where,
         f"{span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} stands in {other} already",
-        "Name the pages of one request only",
+        "Pass the pages of one request only",
     )

@@ -13,8 +13,6 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-import duckdb
-
 from agentobs.ledger import canonical_model
 from agentobs.store.billing.provider_report import (
     SEARCH_USD,
@@ -25,7 +23,7 @@ from agentobs.store.billing.provider_report import (
     Report,
 )
 from agentobs.store.billing.report_pages import CAPPED_AT, Kind
-from agentobs.store.named_queries import named
+from agentobs.store.port import Store
 
 State = Literal["match", "rounding", "differs", "only_in_report", "only_here"]
 """`match`: identical to the last digit; `rounding`: within the tolerance."""
@@ -80,14 +78,14 @@ class Reconciled:
         return all(line.state in ("match", "rounding") for line in self.lines)
 
 
-def reconcile(connection: duckdb.DuckDBPyConnection, report: Report) -> Reconciled:
+def reconcile(store: Store, report: Report) -> Reconciled:
     """Compare the stored calls with one report, over the time that it covers.
 
     Args:
-        connection: from `connect`.
+        store: the store of the calls.
         report: all pages of one kind, from `read_reports`.
     """
-    ours, doubts, calls = _ours(connection, report)
+    ours, doubts, calls = _ours(store, report)
     keys = sorted(
         {key for key, value in report.figures.items() if value}
         | {k for k, v in ours.items() if v != 0},
@@ -103,16 +101,13 @@ def span_ns(report: Report) -> dict[str, int]:
 
 
 def _ours(
-    connection: duckdb.DuckDBPyConnection, report: Report
+    store: Store, report: Report
 ) -> tuple[dict[Key, Decimal | None], dict[Key, int], set[Key]]:
     """Return our figures, the inexact calls behind each, and the keys that have calls."""
-    found = named(connection, "usage_by_model_day", **span_ns(report))
-    columns = [str(column[0]) for column in found.description]
     figures: dict[Key, Decimal | None] = {}
     doubts: dict[Key, int] = {}
     calls: set[Key] = set()
-    for values in found.fetchall():
-        row = dict(zip(columns, values, strict=True))
+    for row in store.rows("usage_by_model_day", **span_ns(report)).dicts():
         for key, value in _figures(row, report):
             known = figures.get(key)
             figures[key] = value if known is None else known if value is None else known + value
@@ -183,18 +178,18 @@ def _line(
 def _notes(report: Report, ours: dict[Key, Decimal | None]) -> Iterable[str]:
     kind = f"the {report.kind} report"
     if not report.is_complete:
-        yield f"{kind} goes on (has_more): name the files of its next pages, too"
+        yield f"{kind} goes on (has_more): pass the files of its next pages as well"
     for start, end in report.holes[:5]:
-        yield f"{kind} says nothing of {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}: name the pages between, too"
+        yield f"{kind} does not cover {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}: pass the pages between as well"
     if len(report.holes) > 5:
-        yield f"{kind} has {len(report.holes) - 5} more such holes"
+        yield f"{kind} has {len(report.holes) - 5} more such gaps"
     if report.capped_pages:
         yield (
             f"{kind} has buckets with {CAPPED_AT} groups, the most that the provider gives: others may be missing; "
-            f"ask analytics/{report.kind}, which gives all"
+            f"ask analytics/{report.kind}, which returns all"
         )
     if report.is_listed:
-        yield f"{kind} lists only times in which something was used: before and after them nothing is compared"
+        yield f"{kind} lists only times with usage: nothing is compared before and after them"
     if len(report.workspaces) > 1:
         names = ", ".join(sorted(report.workspaces))
         yield f"{kind} covers {len(report.workspaces)} workspaces ({names}): choose with --workspace"

@@ -150,7 +150,9 @@ def bad(where: str, found: str, todo: str) -> UsageError:
 def _parsed(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise bad(str(path), "larger than any report", "Name a file of the Admin API")
+            raise bad(
+                str(path), "larger than any report", "Pass a file with a report of the Admin API"
+            )
         parsed = json.loads(path.read_bytes(), parse_float=Decimal, parse_constant=_no_constant)
     except OSError as error:
         raise bad(str(path), f"cannot be read: {error.strerror}", "Name a file") from error
@@ -163,10 +165,12 @@ def _parsed(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         where = f"{path}, page {number + 1}" if len(pages) > 1 else str(path)
         if isinstance(page, dict) and page.get("type") == "error":
             raise bad(
-                where, "an error of the provider, no report", "Ask it again with a key of an admin"
+                where,
+                "an error of the provider, not a report",
+                "Request it again with an admin key",
             )
         if not isinstance(page, dict) or not isinstance(page.get("data"), list):
-            raise bad(where, "no page of a report: it has no list `data`", WANTED)
+            raise bad(where, "not a page of a report: it has no list `data`", WANTED)
         yield where, page
 
 
@@ -201,9 +205,9 @@ def _item(entry: Mapping[str, Any], where: str) -> Row:
 
 def _bucket(bucket: Any, where: str) -> tuple[Span, list[Row]]:
     if isinstance(bucket, dict) and "actor" in bucket:
-        raise bad(where, "a report by user, which leaves out what no user did", WANTED)
+        raise bad(where, "a report by user, which omits usage without a user", WANTED)
     if not isinstance(bucket, dict) or not isinstance(bucket.get("results"), list):
-        raise bad(where, "no bucket: it has no list `results`", WANTED)
+        raise bad(where, "not a bucket: it has no list `results`", WANTED)
     span = _span(bucket, where)
     rows = []
     for index, result in enumerate(bucket["results"]):
@@ -222,8 +226,8 @@ def _check(row: Row) -> None:
     if row.values.get("rbac_group_id") is not None:
         raise bad(
             f"{row.where}.rbac_group_id",
-            "grouped by teams, which overlap: who is in two of them counts twice",
-            "Ask again without group_by[]=rbac_group_id",
+            "grouped by teams, which overlap: members of two teams are counted twice",
+            "Request it again without group_by[]=rbac_group_id",
         )
 
 
@@ -240,8 +244,8 @@ def _span(entry: Mapping[str, Any], where: str) -> Span:
     if not timedelta() < end - start <= timedelta(days=1):
         raise bad(
             where,
-            "a time that is not at most a day",
-            "Ask with bucket_width (analytics/cost, analytics/usage: time_bucket_width) 1d, 1h or 1m",
+            "a time range that is longer than a day",
+            "Use bucket_width (analytics/cost, analytics/usage: time_bucket_width) 1d, 1h or 1m",
         )
     return start, end
 
@@ -255,7 +259,7 @@ def _instant(entry: Mapping[str, Any], name: str, where: str) -> datetime:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _first_line(error: Exception) -> str:

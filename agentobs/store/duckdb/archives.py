@@ -1,11 +1,11 @@
-"""Archives: past months lie in files of their own, so that an ingest copies only what is recent.
+"""Archives: sessions of past months are stored in separate files, so that an ingest copies only recent data.
 
-The published file is copied for each generation. Where it has grown beyond `ARCHIVE_BYTES`, the rows of sessions
-that ended in a past month move to `archive/YYYY-MM.duckdb`, and the next generation is published without them. An
-archive is in its place, durable, before the generation that names it, and is never changed after: whatever has to
-change (another layout, a session that is pruned) is written to a file of another name. So each generation has its
-own archives, readers keep those that they opened, and a file that no generation names goes with the next ingest.
-Archives have tables alone; prices and watermarks stay in the published file.
+The published file is copied for each generation. If it has grown beyond `ARCHIVE_BYTES`, the rows of sessions that
+ended in a past month move to `archive/YYYY-MM.duckdb`, and the next generation is published without them. An archive is
+durable before the generation that names it is published, and never changes afterwards: a new layout, or a pruned
+session, is written to a file with another name. So each generation has its own archives, readers keep the archives that
+they opened, and the next ingest deletes files that no generation names. Archives contain only tables; prices and
+watermarks stay in the published file.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ from agentobs.store.duckdb.schema import (
 
 VARIABLE = "AGENTOBS_ARCHIVE_BYTES"
 ARCHIVE_BYTES = 1_000_000_000
-"""From which size of the published file on past months are archived, where `AGENTOBS_ARCHIVE_BYTES` says nothing
-else. Our choice: about what is copied in a few seconds."""
+"""The size of the published file above which past months are archived, unless `AGENTOBS_ARCHIVE_BYTES` sets another
+one. Our choice: about what is copied in a few seconds.
+"""
 SHARE = 10
-"""Archived is only what makes up this part of all rows: the rest has to be written anew for it. Our choice."""
+"""Sessions are archived only if they make up this fraction of all rows, because the rest has to be rewritten. Our
+choice.
+"""
 
 MOVED = tuple(table for table in TABLES.values() if table != TABLES[Pruning])
-"""The tables whose rows move; what was pruned is told by the published file."""
+"""The tables whose rows move; pruned sessions are listed in the published file."""
 
 
 def is_large(path: Path) -> bool:
@@ -52,9 +55,9 @@ def is_large(path: Path) -> bool:
 
 
 def sessions_by_month(path: Path) -> dict[str, list[str]]:
-    """Return the sessions of a draft that are to be archived, by the month (UTC) of their last activity.
+    """Return the sessions of a draft that should be archived, by the month (UTC) of their last activity.
 
-    They are whole, have no segment that is open, and are so many that it is worth it; else there are none.
+    They have ended and have no open segment. Empty if there are too few of them to be worthwhile.
     """
     with duckdb.connect(str(path), read_only=True, config=SETTINGS) as connection:
         rows = connection.execute(_SESSIONS, {"month_ns": _month_ns(world.now())}).fetchall()
@@ -70,7 +73,7 @@ def seal(home: Home, path: Path, by_month: Mapping[str, Sequence[str]]) -> tuple
     """Write the rows of some sessions of a draft to archives, a new one for each month.
 
     Raises:
-        OSError, duckdb.Error: one could not be written.
+        OSError, duckdb.Error: an archive could not be written.
     """
     condition = "WHERE session_id IN (SELECT unnest($sessions))"
     return tuple(
@@ -80,11 +83,11 @@ def seal(home: Home, path: Path, by_month: Mapping[str, Sequence[str]]) -> tuple
 
 
 def renewed(home: Home, archives: Sequence[Archive]) -> tuple[Archive, ...]:
-    """Return the archives with a new one in the place of each that has an older layout.
+    """Return the archives with a new one in place of each with an older layout.
 
     Raises:
-        DamagedError: one does not read back.
-        OSError, duckdb.Error: one could not be written.
+        DamagedError: an archive cannot be read.
+        OSError, duckdb.Error: an archive could not be written.
     """
     with duckdb.connect(config=SETTINGS) as connection:
         layouts = list(generations.attach_archives(connection, home, archives).values())
@@ -102,11 +105,11 @@ def renewed(home: Home, archives: Sequence[Archive]) -> tuple[Archive, ...]:
 def without(
     home: Home, archives: Sequence[Archive], taken: Collection[tuple[str, str]]
 ) -> tuple[tuple[Archive, ...], int]:
-    """Return the archives without the rows of some sessions in some segments, new ones where they had any, and how many
-    rows went.
+    """Return the archives without the rows of some sessions in some segments, and the number of removed rows. Archives
+    that had such rows are replaced.
 
     Raises:
-        OSError, duckdb.Error: one could not be written.
+        OSError, duckdb.Error: an archive could not be written.
     """
     if not taken:
         return tuple(archives), 0
@@ -127,12 +130,12 @@ def without(
 
 
 def note(connection: duckdb.DuckDBPyConnection, archives: Sequence[Archive]) -> None:
-    """Write down in a draft which archives belong to it."""
+    """Record in a draft which archives belong to it."""
     remember(connection, ARCHIVES, json.dumps([dataclasses.asdict(each) for each in archives]))
 
 
 def clear(home: Home, kept: Sequence[Archive]) -> None:
-    """Delete the archives that belong to no generation any more; the caller holds the lock."""
+    """Delete the archives that no generation names; the caller holds the lock."""
     if home.archive.is_symlink() or not home.archive.is_dir():
         return
     names = {archive.name for archive in kept}
@@ -148,11 +151,11 @@ def clear(home: Home, kept: Sequence[Archive]) -> None:
 def costs_of_all(
     connection: duckdb.DuckDBPyConnection, archived: Collection[str]
 ) -> Iterator[None]:
-    """Let `costs` in the connection to a draft be those of attached archives, too, while the context is open."""
+    """Make `costs` in the connection to a draft include attached archives, while the context is open."""
     if not archived:
         yield
         return
-    # `main` alone would be that of the temporary views, too.
+    # `main` alone would resolve to the schema of the temporary views.
     row = connection.execute("SELECT current_database()").fetchone()
     own = '"' + str(row[0] if row else "").replace('"', '""') + '".main'
     connection.execute(f"CREATE TEMP VIEW usage AS {united('usage', archived, own)}")
@@ -163,7 +166,9 @@ def costs_of_all(
 
 
 def united(table: str, archived: Collection[str], first: str = "") -> str:
-    """Return the rows of a table of a database, and of archives by the names that they are attached under."""
+    """Return the SQL for the rows of a table in a database and in archives, given the names that they are attached
+    under.
+    """
     places = [first or "main", *(f"{name}.main" for name in archived)]
     return " UNION ALL BY NAME ".join(f"FROM {place}.{table}" for place in places)
 
@@ -184,7 +189,7 @@ def _written(
 
 
 def _placed(home: Home, month: str, draft: Path) -> Archive:
-    """Put a draft into its place, durably; nobody knows of it yet."""
+    """Move a draft to its final path, durably; no generation names it yet."""
     home.archive.mkdir(mode=0o700, exist_ok=True)
     found = generations.made_durable(draft)
     name = _free_name(home, month)
@@ -196,20 +201,22 @@ def _placed(home: Home, month: str, draft: Path) -> Archive:
 
 
 def _free_name(home: Home, month: str) -> str:
-    """Return the name of the next archive of a month: above all that are there, which may be open somewhere."""
+    """Return the name of the next archive of a month: higher than all existing ones, which may be open in other
+    processes.
+    """
     found = [ARCHIVE_NAME.fullmatch(path.name) for path in home.archive.iterdir()]
     numbers = [int(each[2] or 1) for each in found if each and each[1] == month]
     return f"{month}.{max(numbers) + 1}.duckdb" if numbers else f"{month}.duckdb"
 
 
 def _month_ns(now_ns: int) -> int:
-    """Return when the month of an instant began (UTC), nanoseconds since 1970."""
+    """Return the start of the month of a time (UTC), nanoseconds since 1970."""
     now = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
     return int(datetime(now.year, now.month, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
 
 
 def _last(table: str) -> str:
-    """Return SQL for the latest instant in a row. Durations, and offsets from a start, are small beside instants."""
+    """Return the SQL for the latest time in a row. Durations, and offsets from a start, are small in comparison."""
     names = [name for name in fact_columns(table) if name.endswith("_ns")]
     return f"greatest({', '.join(['0::BIGINT', *names])})"
 

@@ -1,6 +1,6 @@
-"""Checkup: what is wrong with a home and with what was recorded there, where, and what to do about it.
+"""Checkup: the problems of a home and its recordings, where they are, and what to do about them.
 
-Nothing is mended and nothing is written, not even a generation of the store.
+Nothing is repaired and nothing is written, not even a generation of the store.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ import duckdb
 
 from agentobs.errors import AgentobsError, DamagedError, HomeError
 from agentobs.recording.journal.home import ENVIRONMENT, Home, existing_home, is_home
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.generations import current
-from agentobs.store.named_queries import named
 
 Level = Literal["ok", "note", "wrong"]
-"""Nothing to do; worth knowing; to be mended."""
+"""Nothing to do; worth knowing; needs repair."""
 
 LARGE_BYTES = 10 * 1024**3
-"""From this size on a home is worth a look: about ten thousand sessions of 60 turns (1.1 MB each). Our choice."""
+"""A home above this size is reported: about ten thousand sessions of 60 turns (1.1 MB each). Our choice."""
 
 SHOWN = 3
-"""How many of a sort are named."""
+"""How many items of a kind are listed."""
 
-RECORD = "Record a session first (agentobs demo makes one), or name another home with --home or "
+RECORD = (
+    "Record a session first (agentobs demo creates one), or choose another home with --home or "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +39,35 @@ class Finding:
     """What one check found."""
 
     check: str
-    """What was looked at, a word."""
+    """What was checked, one word."""
     level: Level
     found: str
     """What is there."""
     where: str
-    """The file, the directory, the session, the variable."""
+    """The file, directory, session or variable."""
     todo: str
-    """What to do; empty where there is nothing to do."""
+    """What to do; empty if nothing is to be done."""
 
 
 def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
-    """Return what the checks of a home and of what is recorded in it found, one finding or more for each check.
+    """Return the findings for a home and its recordings, one or more for each check.
 
     Args:
-        path: the home, which need not be there.
-        now_ns: what the clock says.
+        path: the home; it need not exist.
+        now_ns: the current time.
         since_ns: losses, orphans and the like count from then on; damage always counts.
     """
     try:
         home = existing_home(path)
     except AgentobsError as error:
-        what = "the directory is empty" if path.is_dir() else "there is nothing"
+        what = "the directory is empty" if path.is_dir() else "it does not exist"
         if path.is_dir() and any(path.iterdir()):
             what = error.found
         return [
             Finding("home", "wrong", f"no recordings: {what}", str(path), f"{RECORD}{ENVIRONMENT}")
         ]
     if not is_home(home) and not home.database.is_file():
-        told = "no recordings: the directory holds other things"
+        told = "no recordings: the directory contains other files"
         return [Finding("home", "wrong", told, str(path), f"{RECORD}{ENVIRONMENT}")]
     found = [*_directory(home), *_key(home), *_size(home), *_published(home)]
     with warnings.catch_warnings(record=True) as warned:
@@ -90,33 +91,33 @@ def _unreadable(error: Exception, home: Home) -> Finding:
     if isinstance(error, AgentobsError):
         return Finding("store", "wrong", error.found, error.where or str(home.path), error.todo)
     told = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return Finding("store", "wrong", told, str(home.database), "agentobs verify tells more")
+    return Finding("store", "wrong", told, str(home.database), "agentobs verify shows details")
 
 
 def _directory(home: Home) -> Iterator[Finding]:
-    """Look at whether the home can be written, and by whom it can be read."""
+    """Check whether the home can be written, and who can read it."""
     if not os.access(home.segments, os.W_OK | os.X_OK):
-        told = "nothing can be recorded here: it is not writable"
-        yield Finding("home", "wrong", told, str(home.segments), "Give it back its mode: chmod 700")
+        told = "recordings cannot be written here: it is not writable"
+        yield Finding("home", "wrong", told, str(home.segments), "Restore its mode: chmod 700")
     else:
         yield Finding("home", "ok", "recordings can be written here", str(home.path), "")
     try:
         home.check_key()
     except AgentobsError as error:
-        told = f"nothing can be recorded here: {error.found}"
+        told = f"recordings cannot be written here: {error.found}"
         yield Finding("key", "wrong", told, error.where, error.todo)
     paths = [home.path, home.segments, home.path / "key", *_files(home)]
     open_paths = [path for path in paths if _mode(path) & 0o077]
     if open_paths:
         told = f"others can read {_several(len(open_paths), 'path')} of it"
-        todo = f"Take their rights away: chmod -R go= {home.path}"
+        todo = f"Revoke their access: chmod -R go= {home.path}"
         yield Finding("permissions", "wrong", told, _some(map(str, open_paths)), todo)
     else:
-        yield Finding("permissions", "ok", "nobody else can read it", str(home.path), "")
+        yield Finding("permissions", "ok", "only you can read it", str(home.path), "")
 
 
 def _key(home: Home) -> Iterator[Finding]:
-    """Look at whether the key is there that digests of names were made with, and is one."""
+    """Check whether the key that names were digested with exists and is valid."""
     place = home.path / "key"
     try:
         home.check_key()
@@ -124,26 +125,29 @@ def _key(home: Home) -> Iterator[Finding]:
         yield Finding("key", "wrong", error.found, error.where or str(place), error.todo)
     except OSError as error:
         told = f"it cannot be read: {error.strerror or type(error).__name__}"
-        yield Finding("key", "wrong", told, str(place), "Give it back its mode: chmod 600")
+        yield Finding("key", "wrong", told, str(place), "Restore its mode: chmod 600")
     else:
         if not place.exists() and _files(home):
-            told = "there is none, and there are recordings: equal names stop having equal digests with the next one"
-            todo = "Bring it back from where it was copied to; else what is recorded from now on has a new one"
+            told = (
+                "it is missing, although there are recordings: from the next recording on, equal names "
+                "no longer have equal digests"
+            )
+            todo = "Restore it from a copy; otherwise new recordings use a new key"
             yield Finding("key", "wrong", told, str(place), todo)
         else:
             yield Finding("key", "ok", "equal names have equal digests", str(place), "")
 
 
 def _published(home: Home) -> Iterator[Finding]:
-    """Look at whether the published store is as it was published; answers come from the segments where it is not."""
+    """Check whether the published store is intact; if it is not, answers come from the segments."""
     try:
         current(home)
     except DamagedError as error:
         told = f"the published store is damaged: {error.found}; answers come from the segments"
-        todo = error.todo or "agentobs ingest builds it anew from the segments"
+        todo = error.todo or "agentobs ingest rebuilds it from the segments"
         yield Finding("store", "wrong", told, error.where or str(home.database), todo)
     except (AgentobsError, OSError, duckdb.Error):
-        return  # Who connects is told.
+        return  # Connecting reports it.
 
 
 def _files(home: Home) -> list[Path]:
@@ -178,8 +182,8 @@ def _bytes(path: Path) -> int:
 def _newer(warned: list[str]) -> Iterator[Finding]:
     newer = [text for text in warned if "newer version" in text]
     if newer:
-        told = f"left out of all answers: {_several(len(newer), 'file')} of a newer version"
-        todo = "Install that version of agentobs-kit here as well"
+        told = f"not included in results: {_several(len(newer), 'file')} of a newer version"
+        todo = "Install that version of agentobs-kit here"
         yield Finding("versions", "wrong", told, _some(newer), todo)
 
 
@@ -188,12 +192,15 @@ def _lately(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -
     if not row["sessions"]:
         days = (now_ns - (row["last_ns"] or now_ns)) / 86_400e9
         last = f", the last one {days:.1f} days ago" if row["last_ns"] else ""
-        told = f"no session was recorded lately, {row['all_sessions']} before{last}"
-        todo = f"Where the agent runs, look whether {ENVIRONMENT} names this home and agentobs.record is called"
+        told = f"no session was recorded recently, {row['all_sessions']} before{last}"
+        todo = (
+            f"On the agent's machine, check that {ENVIRONMENT} is this home and that "
+            "agentobs.record is called"
+        )
         yield Finding("recorded", "note", told, "session_starts", todo)
         return
     contents = ", ".join(each for each in row["contents"] or [] if each)
-    told = f"{_several(row['sessions'], 'session')} lately; what was said may go: {contents}"
+    told = f"{_several(row['sessions'], 'session')} recently, with content: {contents}"
     yield Finding("recorded", "ok", told, "session_starts", "")
 
 
@@ -208,7 +215,7 @@ def _lost(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Find
     why = _some(str(row["what"] or "unknown") for row in rows)
     told = f"dropped: {_several(sum(row['records'] for row in rows), 'record')} ({why})"
     todo = (
-        "ENOSPC: make room on the disk. queue_full: the machine is too busy, or the disk too slow. These sessions are "
+        "ENOSPC: free disk space. queue_full: the machine is too busy, or the disk too slow. These sessions are "
         "incomplete and cannot be frozen"
     )
     yield Finding("losses", "wrong", told, _sessions(rows), todo)
@@ -217,35 +224,39 @@ def _lost(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Find
 def _damaged(connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
     rows = _rows(connection, "damaged_segments")
     if not rows:
-        yield Finding("damage", "ok", "all segments read back", "segments", "")
+        yield Finding("damage", "ok", "all segments are readable", "segments", "")
         return
     missing = sum(row["missing_records"] or 0 for row in rows)
     told = f"damaged: {_several(len(rows), 'segment')}, with {_several(missing, 'record')} missing"
     names = _some(str(row["segment_id"]) for row in rows)
     yield Finding(
-        "damage", "wrong", told, names, "agentobs verify tells where, and which sessions it touches"
+        "damage",
+        "wrong",
+        told,
+        names,
+        "agentobs verify shows where, and which sessions are affected",
     )
 
 
 def _orphans(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Finding]:
     rows = _rows(connection, "open_at_death", since_ns=since_ns)
     if not rows:
-        yield Finding("orphans", "ok", "nothing was left open", "spans", "")
+        yield Finding("orphans", "ok", "no operations were left open", "spans", "")
         return
     names = _some(str(row["name"]) for row in rows)
     told = f"never ended: {_several(len(rows), 'span or call', 'spans and calls')} ({names})"
-    todo = "Their process died or forgot them: agentobs orphans SESSION tells what was going on"
+    todo = "Their process died or did not end them: agentobs orphans SESSION lists them"
     yield Finding("orphans", "wrong", told, _sessions(rows), todo)
 
 
 def _clock(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -> Iterator[Finding]:
     rows = _rows(connection, "clock_jumps", since_ns=since_ns, now_ns=now_ns)
     if not rows:
-        yield Finding("clock", "ok", "the wall clock did not go back", "events, spans", "")
+        yield Finding("clock", "ok", "the wall clock did not jump", "events, spans", "")
         return
     most = max(row["jump_ns"] for row in rows)
     told = f"the wall clock jumped, by {most / 1e9:,.1f} s at most: {_some(row['what'] for row in rows)}"
-    todo = "Times of these sessions cannot be compared. Let the clock be slewed, not set, while agents run"
+    todo = "Times of these sessions cannot be compared. Configure the clock to be slewed, not set, while agents run"
     yield Finding("clock", "wrong", told, _sessions(rows), todo)
 
 
@@ -257,7 +268,7 @@ def _unpriced(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[
     calls = sum(row["calls"] for row in rows)
     models = _some(str(row["model"] or "a model without a name") for row in rows)
     told = f"without a price: {_several(calls, 'call')} ({models})"
-    todo = "Give them one in prices.toml (docs/prices.md), or install a newer genai-prices: sums leave them out"
+    todo = "Add one in prices.toml (docs/prices.md), or install a newer genai-prices: sums leave them out"
     yield Finding("prices", "wrong", told, "costs", todo)
 
 
@@ -274,7 +285,7 @@ def _sessions(rows: list[dict[str, Any]]) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    """Return a few different names, and how many more there are."""
+    """Return a few different names, and the number of the others."""
     known = list(dict.fromkeys(names))
     more = f" and {len(known) - SHOWN:,} more" if len(known) > SHOWN else ""
     return ", ".join(known[:SHOWN]) + more

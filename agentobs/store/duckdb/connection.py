@@ -1,7 +1,7 @@
-"""The live view: a read-only connection in which the published file and the live tail are one.
+"""The live view: a read-only connection that combines the published file and the live tail.
 
-Whatever was recorded before `connect` was called is in its answers, ingested or not, and counts never go
-backwards. Nobody waits for a lock: where no ingest is possible, the tail is only longer.
+Answers contain everything that was recorded before `connect` was called, whether or not it was ingested, and counts
+never decrease. Readers never wait for a lock: if no ingest is possible, the tail is longer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import duckdb
 
@@ -24,19 +25,19 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.journal_tail import Mark, Rows, batches, has_records, new_bytes
 from agentobs.store.duckdb.loader import fact_columns, load, read_marks, save_marks
 from agentobs.store.duckdb.schema import SETTINGS, cached_views, create_tables, create_views, newest
-from agentobs.store.duckdb.sql_worker import Parameters
-from agentobs.store.named_queries import find_session, named
+from agentobs.store.named_queries import bound
+from agentobs.store.port import Parameters
 
 NEW_BYTES = 2_000_000
-"""How much a tail may hold before it is ingested: about 5,000 records."""
+"""How large a tail may become before it is ingested, bytes: about 5,000 records."""
 NEW_SECONDS = 10
-"""How old a generation may be before something new is ingested."""
+"""How old a generation may be before new records are ingested."""
 SHARE = 50
-"""In a large store both grow, so that copying stays a small part of the work: the tail to a fiftieth."""
+"""In a large store both limits grow, so that copying stays a small part of the work: the tail to a fiftieth."""
 SECONDS_SIZE = 64 * 1024 * 1024
 """The size of a file that is written in about a tenth of a second, bytes."""
 TRIES = 3
-"""How often a store is opened that another one replaces just then, and whose archives may be gone with it."""
+"""How often opening a store is retried while another process replaces it, which may delete its archives."""
 
 
 def connect(
@@ -44,19 +45,18 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """Return a read-only connection to everything that was recorded, up to this moment.
 
-    It sees no file, no network and no variable of this program, and its settings cannot be changed. It is in
-    this process, where a statement can use up memory and time: for statements of others there is `query`.
+    Statements cannot reach files, the network or variables of this program, and cannot change settings. The connection
+    is in this process, where a statement can use up memory and time: for statements of others use `query`.
 
     Args:
         home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
-        ingest: whether to bring the published file up to date first, where enough is new and that is
-            possible.
-        unsafe: leave it open: files, network, extensions and settings are in its reach. The published file
-            is read-only all the same.
+        ingest: whether to update the published file first, if enough is new and that is possible.
+        unsafe: whether statements can reach files, network, extensions and settings. The published file is read-only in
+            any case.
 
     Raises:
         HomeError: there are no recordings at that place.
-        ForeignError: the file in the place of the store is not ours, or of a newer version.
+        ForeignError: the store file is not ours, or of a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
     return connected(place, ingest=ingest, unsafe=unsafe)
@@ -69,7 +69,7 @@ def connected(
     memory_bytes: int | None = None,
     unsafe: bool = False,
 ) -> duckdb.DuckDBPyConnection:
-    """Return the connection of `connect`, with a limit to what DuckDB itself counts as its memory."""
+    """Return the connection of `connect`, with a limit on the memory that DuckDB counts."""
     if ingest:
         _freshen(place)
     connection = duckdb.connect(config=SETTINGS)
@@ -84,7 +84,7 @@ def connected(
                 break
         if not is_united:
             _read_all(connection, place)
-        # Nothing is written beside a store that was copied to another place alone.
+        # Nothing is written next to a store file that was copied somewhere without its home.
         is_home = place.segments.is_dir()
         create_views(connection, cached_views(place.path, write=ingest and is_home))
         connection.execute(
@@ -100,14 +100,27 @@ def connected(
     return connection
 
 
+def named(
+    connection: duckdb.DuckDBPyConnection, name: str, /, **parameters: Any
+) -> duckdb.DuckDBPyConnection:
+    """Run a named query and return its result.
+
+    A parameter that is not given is NULL, which means no limit or no filter.
+
+    Raises:
+        UsageError: there is no such query, or it has no such parameter.
+    """
+    return connection.execute(*bound(name, parameters))
+
+
 def select(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters = None
 ) -> duckdb.DuckDBPyConnection:
-    """Run one SELECT statement; the rows are fetched from what is returned.
+    """Run one SELECT statement and return its result.
 
     Raises:
         UsageError: it is not one SELECT statement.
-        duckdb.Error: DuckDB's own words about the statement.
+        duckdb.Error: DuckDB refused the statement.
     """
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or not _asks(connection, statements[0]):
@@ -120,7 +133,7 @@ def select(
 
 
 def _asks(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> bool:
-    """Return whether a statement is a SELECT, in any of its forms, or the explanation of one."""
+    """Return whether a statement is a SELECT, in any of its forms, or an EXPLAIN of one."""
     if statement.type == duckdb.StatementType.EXPLAIN:
         explained = _EXPLAIN.sub("", statement.query, count=1)
         inner = connection.extract_statements(explained)
@@ -129,11 +142,11 @@ def _asks(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) ->
 
 
 _EXPLAIN = re.compile(r"\s*EXPLAIN\b\s*(?:ANALYZE\b)?\s*(?:\([^()]*\)(?=\s*[A-Z]))?", re.IGNORECASE)
-"""What stands before the statement that is explained. What it does not fit, as with comments between, is refused."""
+"""The prefix of an explained statement. A prefix that does not match, such as one with comments, is refused."""
 
 
 def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
-    """Return whether so much is new, or the generation so old, that it is worth the copy of the file."""
+    """Return whether enough is new, or the generation old enough, to copy the file."""
     if new_bytes <= 0:
         return False
     growth = max(1.0, generation.bytes / SECONDS_SIZE)
@@ -142,7 +155,7 @@ def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
 
 
 def _freshen(home: Home) -> None:
-    """Ingest where that is due and possible; where it is not, the tail has what is new."""
+    """Ingest if that is due and possible; otherwise the tail has the new records."""
     generation = generations.glance(home)
     if generation is None:
         due = bool(generations.generations(home)) or has_records(home)
@@ -156,7 +169,7 @@ def _freshen(home: Home) -> None:
 
 
 def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
-    """Unite the published file, its archives and the tail; returns False where there is no file that can be used."""
+    """Combine the published file, its archives and the tail; return False if there is no usable file."""
     try:
         if generations.current(home) is None or generations.attach(connection, home) < newest():
             return False
@@ -203,7 +216,9 @@ def _unite_segments(connection: duckdb.DuckDBPyConnection, changed: Mapping[str,
 def _unite_prices(
     connection: duckdb.DuckDBPyConnection, home: Home, changed: Mapping[str, Mark]
 ) -> None:
-    """Price the tail too, and all by the prices in force; the next ingest keeps what was looked up here."""
+    """Price the tail, too, and everything at the prices in force. The next ingest stores the prices that were looked up
+    here.
+    """
     published, contexts = "published.main.prices", []
     if changed:
         contexts = price_tables.new_contexts(connection, "tail.usage", published, list(changed))
@@ -219,7 +234,7 @@ def _unite_prices(
 
 
 def _read_all(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
-    """Do without a published file: read all segments into memory."""
+    """Read all segments into memory, without a published file."""
     create_tables(connection)
     book = price_tables.readable_book(home.path)
     for rows in batches(home, {}):
@@ -231,17 +246,17 @@ def _read_all(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection) -> None:
-    """Take away everything but reading. The last setting closes the door behind the others."""
+    """Revoke everything but reading. The last setting locks the configuration."""
     for setting in (
         "python_scan_all_frames = false",
         "allow_community_extensions = false",
         "allow_persistent_secrets = false",
-        # Without one nothing is written beside the store, and what does not fit into the memory is refused.
-        # With one, statements could write into it.
+        # Without a directory for temporary files, nothing is written next to the store, and queries that do not fit
+        # into memory fail. With one, statements could write into it.
         "temp_directory = ''",
         "enable_external_access = false",
-        # That setting alone leaves the published file and those that DuckDB would write beside it (.wal) in reach
-        # of COPY and read_blob. What is open stays open.
+        # That setting alone would leave the published file, and files that DuckDB would write next to it (.wal),
+        # accessible to COPY and read_blob. Open files stay open.
         "disabled_filesystems = 'LocalFileSystem'",
         "lock_configuration = true",
     ):
@@ -251,10 +266,10 @@ def _lock_down(connection: duckdb.DuckDBPyConnection) -> None:
 def _warn(rows: Rows) -> None:
     for path in rows.refused:
         warnings.warn(
-            f"agentobs: {path} was written by a newer version and is left out of the answers",
+            f"agentobs: {path} was written by a newer version and is not included in results",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
-__all__ = ["connect", "connected", "find_session", "is_due", "named", "select"]
+__all__ = ["connect", "connected", "is_due", "named", "select"]

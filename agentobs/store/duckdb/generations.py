@@ -1,11 +1,11 @@
-"""Generations: how a DuckDB file replaces the one before it, and how a file is known to be ours.
+"""Generations: how one DuckDB file replaces another, and how a file is recognized as ours.
 
-A generation is prepared beside the published file and renamed over it, so that readers keep the one that
-they opened. The manifest names the last two generations and is written before the rename: whenever a
-process dies, the file in place is one of the two. Only the process that holds the home's lock publishes.
+A generation is prepared next to the published file and renamed over it, so that readers keep the file that they opened.
+The manifest names the last two generations and is written before the rename: whenever a process dies, the published
+file is one of the two. Only the process that holds the home's lock publishes.
 
-Past months may lie in archives, files of the same layout (store/archives.py). Which of them belong to a
-generation stands in its own file, so that the one rename decides about all rows.
+Past months may be in archives, files with the same layout (`archives.py`). The list of archives of a generation is in
+its own file, so that one rename switches all rows at once.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from agentobs.recording.journal.home import Home, create, sync_directory
 from agentobs.store.duckdb.schema import layout, newest
 
 DRAFT = ".ingest-"
-"""How the names of files begin that are not published yet."""
+"""The prefixes of files that are not published yet."""
 POLL_SECONDS = 0.02
 """How often a held lock is tried again."""
 ARCHIVES = "archives"
-"""Under which key the table `meta` of a published file has the list of its archives, as JSON."""
+"""The key in the table `meta` of a published file whose value is the list of its archives, as JSON."""
 ARCHIVE_NAME = re.compile(r"([0-9]{4}-[0-9]{2})(?:\.([0-9]{1,6}))?\.duckdb")
 """The name of an archive: its month (UTC) and, from the second file of a month on, a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A file with sessions of a past month, which belongs to a generation and is never changed."""
+    """A file with sessions of a past month that belongs to a generation and never changes."""
 
     name: str
     """Its name in the directory of archives."""
@@ -53,7 +53,7 @@ class Archive:
     digest: str
     """Its digest."""
     modified_ns: int
-    """Its modification time: while this and the size are the same, the digest is not computed again."""
+    """Its modification time: while this and the size are unchanged, the digest is not computed again."""
 
     def __post_init__(self) -> None:
         if not ARCHIVE_NAME.fullmatch(self.name):
@@ -65,26 +65,26 @@ class Generation:
     """One published state of the store, as the manifest describes it."""
 
     number: int
-    """Counts from 1; 0 for a file that came without a manifest."""
+    """Counts from 1; 0 for a file without a manifest."""
     bytes: int
     """Size of the file."""
     digest: str
     """Digest of the file."""
     modified_ns: int
-    """Its modification time: while this and the size are the same, the digest is not computed again."""
+    """Its modification time: while this and the size are unchanged, the digest is not computed again."""
     published_ns: int
     """When it was published, nanoseconds since 1970."""
     facts_bytes: int
-    """How much of the segments' facts it holds."""
+    """How many bytes of the segments' facts it contains."""
     read: Mapping[str, int] = field(default_factory=dict)
-    """How much of the facts of each segment that was not compressed yet, by segment."""
+    """How many bytes of the facts of each uncompressed segment it contains, by segment."""
     archives: tuple[Archive, ...] = ()
     """The archives that belong to it."""
 
 
 @contextlib.contextmanager
 def locked(home: Home, wait_seconds: float) -> Iterator[bool]:
-    """Hold the home's lock; gives False where another process held it for all of the time.
+    """Hold the home's lock; yield False if another process held it all the time.
 
     Raises:
         OSError: the home cannot be written.
@@ -99,7 +99,7 @@ def locked(home: Home, wait_seconds: float) -> Iterator[bool]:
 
 
 def generations(home: Home) -> list[Generation]:
-    """Return the generations that the manifest names, newest first; none where it cannot be read."""
+    """Return the generations that the manifest names, newest first; none if it cannot be read."""
     try:
         entries = json.loads(home.manifest.read_bytes())["generations"]
         return [_generation(entry) for entry in entries]
@@ -108,7 +108,7 @@ def generations(home: Home) -> list[Generation]:
 
 
 def glance(home: Home) -> Generation | None:
-    """Return the published generation by sizes and times alone; None where nothing matches."""
+    """Return the published generation, identified by size and time alone; None if no entry matches."""
     try:
         found = home.database.lstat()
     except OSError:
@@ -123,21 +123,21 @@ def glance(home: Home) -> Generation | None:
 
 
 def current(home: Home) -> Generation | None:
-    """Return the published generation, or None where there is no file.
+    """Return the published generation, or None if there is no file.
 
-    A file of ours that came without a manifest, because it was copied here alone, is taken as it is.
+    A store file without a manifest, because it was copied here alone, is used as it is.
 
     Raises:
         ForeignError: the file is not ours.
-        DamagedError: the file is ours, and it or an archive of it is not as it was published.
+        DamagedError: the file is ours, and it or an archive of it was changed.
     """
     if not _is_there(home.database):
         return None
     if generation := glance(home):
         return generation
     if _wal(home.database).exists():
-        # DuckDB would play it back into every answer, and refuse the next generation because of it.
-        raise DamagedError("another client has written beside it", where=str(home.database))
+        # DuckDB would replay it into every answer, and refuse the next generation because of it.
+        raise DamagedError("another client has written at the same time", where=str(home.database))
     named = generations(home)
     size, digest = home.database.stat().st_size, file_digest(home.database)
     for generation in named:
@@ -147,7 +147,7 @@ def current(home: Home) -> Generation | None:
     with duckdb.connect() as connection:
         attach(connection, home)
         if named:
-            raise DamagedError("not the generation that was published", where=str(home.database))
+            raise DamagedError("not the published generation", where=str(home.database))
         archives = listed(connection)
     check_archives(home, archives)
     return Generation(0, size, digest, 0, 0, 0, archives=archives)
@@ -158,7 +158,7 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Home) -> int:
 
     Raises:
         ForeignError: it is not ours, or a newer version wrote it.
-        DamagedError: it does not open, and the manifest says that it was ours.
+        DamagedError: it does not open, although the manifest names it.
     """
     path = str(home.database).replace("'", "''")
     try:
@@ -182,17 +182,17 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Home) -> int:
 
 
 def listed(connection: duckdb.DuckDBPyConnection) -> tuple[Archive, ...]:
-    """Return the archives that belong to the attached published file, as it says itself.
+    """Return the archives that the attached published file names.
 
     Raises:
-        DamagedError: that cannot be read.
+        DamagedError: the list cannot be read.
     """
     sql = "SELECT value FROM published.main.meta WHERE key = ?"
     try:
         row = connection.execute(sql, [ARCHIVES]).fetchone()
         return tuple(Archive(**entry) for entry in json.loads(row[0])) if row else ()
     except (duckdb.Error, ValueError, TypeError) as error:
-        raise DamagedError("its list of archives does not read back") from error
+        raise DamagedError("its list of archives cannot be read") from error
 
 
 def attach_archives(
@@ -201,7 +201,7 @@ def attach_archives(
     """Attach archives read-only, and return the layout of each by the name that it is attached under.
 
     Raises:
-        DamagedError: one is missing, is not as it was sealed, or does not open.
+        DamagedError: an archive is missing, was changed, or does not open.
     """
     check_archives(home, archives)
     found: dict[str, int] = {}
@@ -220,25 +220,25 @@ def attach_archives(
 
 
 def check_archives(home: Home, archives: Sequence[Archive]) -> None:
-    """Look whether archives are there as they were sealed: by size and time, and where these differ by digest.
+    """Check that archives are unchanged: by size and time, and by digest if these differ.
 
     Raises:
-        DamagedError: one is not.
+        DamagedError: an archive is missing or was changed.
     """
     for archive in archives:
         path = home.archive / archive.name
         if _wal(path).exists():
-            raise DamagedError("another client has written beside it", where=str(path))
+            raise DamagedError("another client has written at the same time", where=str(path))
         try:
             same = _is_stamped(home, archive) or file_digest(path) == archive.digest
         except OSError as error:
-            raise DamagedError("an archive of the store, and missing", where=str(path)) from error
+            raise DamagedError("an archive of the store is missing", where=str(path)) from error
         if not same:
-            raise DamagedError("not the archive that was sealed", where=str(path))
+            raise DamagedError("its content does not match its digest", where=str(path))
 
 
 def draft(home: Home, *, copy: bool, of: Path | None = None) -> Path:
-    """Return the path of a new draft, with a copy of the published file, or another one, in it where asked for."""
+    """Return the path of a new draft, optionally with a copy of the published file or another one."""
     path = home.path / f"{DRAFT}{world.new_id()}.duckdb"
     if copy:
         create(path)
@@ -247,7 +247,7 @@ def draft(home: Home, *, copy: bool, of: Path | None = None) -> Path:
 
 
 def clear_drafts(home: Home) -> None:
-    """Delete what ingesters that were killed left behind; the caller holds the lock, so nobody uses it."""
+    """Delete drafts of ingests that were killed; the caller holds the lock, so no process uses them."""
     for path in home.path.glob(f"{DRAFT}*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -263,10 +263,10 @@ def publish(
     read: Mapping[str, int] | None = None,
     archives: Sequence[Archive] = (),
 ) -> Generation:
-    """Make a draft, closed and whole, the published file in place of another; return what it is now.
+    """Publish a draft, closed and complete, in place of the current file; return its generation.
 
     Raises:
-        OSError: it could not be made durable; what was published before still is.
+        OSError: it could not be made durable; the current file stays published.
     """
     found = made_durable(path)
     before = generations(home)
@@ -288,14 +288,14 @@ def publish(
 
 
 def made_durable(path: Path) -> os.stat_result:
-    """Make a draft, closed and whole, read-only and durable; return what it is now."""
+    """Make a draft, closed and complete, read-only and durable; return its description."""
     path.chmod(0o400)
     _sync(path)
     return path.stat()
 
 
 def set_aside(home: Home, place: Path | None = None) -> Path:
-    """Rename the published file out of the way, its archives before it, and return its new place."""
+    """Move the published file aside, after its archives, and return its new path."""
     place = place or _aside(home)
     _move(home.archive, place.with_name(f"{place.name}.archive"))
     _move(_wal(home.database), place.with_name(f"{place.name}.wal"))
@@ -312,7 +312,7 @@ def file_digest(path: Path) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, without a final stop."""
+    """Return the first line of an error's text, without a final period."""
     return str(error).partition("\n")[0].rstrip(".")
 
 
@@ -322,7 +322,7 @@ def _generation(entry: dict[str, Any]) -> Generation:
 
 
 def _is_stamped(home: Home, archive: Archive) -> bool:
-    """Return whether an archive is a file of the size and time that it was sealed with."""
+    """Return whether an archive is a file with its recorded size and time."""
     try:
         found = (home.archive / archive.name).lstat()
     except OSError:
@@ -333,7 +333,7 @@ def _is_stamped(home: Home, archive: Archive) -> bool:
 
 
 def _wal(path: Path) -> Path:
-    """Return where DuckDB keeps what a client wrote and did not check in; a file of ours has none."""
+    """Return the path where DuckDB keeps uncommitted writes of a client; our files have none."""
     return path.with_name(f"{path.name}.wal")
 
 
@@ -388,5 +388,5 @@ def _foreign(path: Path, found: str) -> ForeignError:
     return ForeignError(
         found,
         where=str(path),
-        todo="It was left as it is: move it away, or name another home with --home",
+        todo="It was not changed: move it away, or choose another home with --home",
     )

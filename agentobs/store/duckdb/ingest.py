@@ -1,7 +1,7 @@
 """Ingest: new records of the segments become the next generation of the published file.
 
-Records count once however often this runs and wherever it dies: a watermark for each segment is in the
-same file as the rows that were read up to it, and the file is replaced as a whole.
+Each record counts once, however often ingest runs and wherever it is killed: the watermark of each segment is in the
+same file as the rows that were read up to it, and the file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentobs.store.duckdb.segment_compression import Compressed, compress_ended
 from agentobs.store.duckdb.segment_rewrite import apply_prunings
 
 WAIT_SECONDS = 10.0
-"""How long an ingest waits for another one that is at work."""
+"""How long an ingest waits for another one that is running."""
 
 
 @dataclass(slots=True)
@@ -34,47 +34,47 @@ class IngestReport:
     """What an ingest did."""
 
     busy: bool = False
-    """Another process was at work all the time; nothing was done."""
+    """Another process was ingesting all the time; nothing was done."""
     published: bool = False
-    """Whether a new generation was published; there is none where nothing was new."""
+    """Whether a new generation was published; none is if nothing was new."""
     generation: int = 0
-    """The number of the generation that is published now, 0 without one."""
+    """The number of the published generation, 0 without one."""
     records: int = 0
     """Records that were added."""
     segments: int = 0
-    """Segments that were read further."""
+    """Segments with new records."""
     damaged_records: int = 0
-    """Stretches of segments that did not read back, among what was read now."""
+    """Damaged ranges of segments in the new data."""
     missing_records: int = 0
-    """Sequence numbers without a record, among what was read now."""
+    """Missing sequence numbers in the new data."""
     unknown_records: int = 0
     """Records of a kind that this version does not know; they stay in their segment."""
     misfit_records: int = 0
-    """Records that read back and are no fact."""
+    """Readable records that are not valid facts."""
     pruned_rows: int = 0
     """Rows of sessions that were pruned."""
     archived_sessions: int = 0
     """Sessions of past months that moved to archives."""
     refused: list[Path] = field(default_factory=list)
-    """Segments of a newer format, which were left alone."""
+    """Segments of a newer format, which were skipped."""
     set_aside: Path | None = None
-    """Where a damaged generation was put before the store was built anew from the segments."""
+    """Where a damaged generation was moved before the store was rebuilt from the segments."""
     compressed: Compressed = field(default_factory=Compressed)
     """What was compressed of the segments that have ended."""
     uncompressed: str = ""
-    """Why not all that could be was compressed, or nothing."""
+    """Why compression stopped early, or did not start."""
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people: what was done, then what was found."""
+        """Return the report as lines: what was done, then what was found."""
         if self.busy:
             return ["another process is ingesting; nothing was done"]
         done = f"{self.records} records from {self.segments} segments"
         first = f"generation {self.generation}: {done}" if self.published else "nothing new"
         found = {
-            "stretches of segments do not read back": self.damaged_records,
+            "parts of segments cannot be read": self.damaged_records,
             "records are missing": self.missing_records,
-            "records are of a kind that this version does not know": self.unknown_records,
-            "records are no facts": self.misfit_records,
+            "records have a kind that this version does not know": self.unknown_records,
+            "records are not facts": self.misfit_records,
         }
         return [
             first,
@@ -85,26 +85,26 @@ class IngestReport:
                 if (moved := self.archived_sessions)
                 else []
             ),
-            *(f"{path}: of a newer format, left alone" for path in self.refused),
+            *(f"{path}: newer format, skipped" for path in self.refused),
             *([str(self.compressed)] if self.compressed.files else []),
             *([f"segments are not compressed: {self.uncompressed}"] if self.uncompressed else []),
-            *([f"{self.set_aside}: damaged, built anew"] if self.set_aside else []),
+            *([f"{self.set_aside}: damaged, rebuilt"] if self.set_aside else []),
         ]
 
 
 def ingest(
     home: Home, *, wait_seconds: float = WAIT_SECONDS, is_awaited: bool = False
 ) -> IngestReport:
-    """Bring the published file up to date with the segments, then compress those that have ended.
+    """Update the published file from the segments, then compress segments that have ended.
 
     Args:
         home: where they are.
-        wait_seconds: how long to wait for another process that is at work.
-        is_awaited: whether somebody waits for an answer: then little is compressed.
+        wait_seconds: how long to wait for another process that is ingesting.
+        is_awaited: whether a reader waits for the result: then little is compressed.
 
     Raises:
-        ForeignError: a file that is not ours, or of a newer version, is in its place.
-        HomeError: it could not be written, such as on a full disk; what was published before still is.
+        ForeignError: the store file is not ours, or of a newer version.
+        HomeError: it could not be written, for example because the disk is full; the current file stays published.
         OSError: the home cannot be written at all.
     """
     with generations.locked(home, wait_seconds) as held:
@@ -123,7 +123,7 @@ def ingest(
 
 
 def _ingest(home: Home, is_awaited: bool) -> IngestReport:
-    """Ingest, as the one process that does; raises DamagedError where the published file must go."""
+    """Ingest while holding the lock; raises DamagedError if the published file must be rebuilt."""
     book = price_tables.readable_book(home.path)
     generation, marks, is_old = _published(home, book)
     archives.clear(home, generation.archives if generation else ())
@@ -138,7 +138,7 @@ def _ingest(home: Home, is_awaited: bool) -> IngestReport:
         raise HomeError(
             f"the store could not be written: {generations.first_line(error)}",
             where=str(home.database),
-            todo="What was recorded is safe in the segments; make room and ingest again",
+            todo="What was recorded is safe in the segments; free disk space and ingest again",
         ) from error
     try:
         report.compressed = compress_ended(home, marks, is_awaited=is_awaited)
@@ -148,7 +148,7 @@ def _ingest(home: Home, is_awaited: bool) -> IngestReport:
 
 
 def _is_as_published(home: Home, generation: Generation) -> bool:
-    """Return whether the published file and its archives have their digests."""
+    """Return whether the published file and its archives match their digests."""
     files = {home.database: generation.digest}
     files |= {home.archive / each.name: each.digest for each in generation.archives}
     return all(
@@ -157,7 +157,7 @@ def _is_as_published(home: Home, generation: Generation) -> bool:
 
 
 def _published(home: Home, book: PriceBook) -> tuple[Generation | None, dict[str, Mark], bool]:
-    """Return the published generation, its marks, and whether it must be replaced even without news."""
+    """Return the published generation, its marks, and whether it must be replaced even if nothing is new."""
     generation = generations.current(home)
     if generation is None:
         return None, {}, True
@@ -172,7 +172,7 @@ def _published(home: Home, book: PriceBook) -> tuple[Generation | None, dict[str
 
 
 def _is_stale(connection: duckdb.DuckDBPyConnection, book: PriceBook, prices: str) -> bool:
-    """Return whether stored calls must be priced anew: never by prices that could not be read."""
+    """Return whether stored calls must be priced again; never with prices that could not be read."""
     return not price_tables.is_unread(book) and price_tables.is_stale(connection, book, prices)
 
 
@@ -184,7 +184,7 @@ def _advance(
     book: PriceBook,
     report: IngestReport,
 ) -> None:
-    """Read what is new, and publish where something is."""
+    """Read new records, and publish them if there are any."""
     report.generation = generation.number if generation else 0
     pending = batches(home, marks)
     first = next(pending)
@@ -231,7 +231,7 @@ def _advance(
 def _compacted(
     home: Home, path: Path, archived: Sequence[str], sealed: Sequence[generations.Archive]
 ) -> Path:
-    """Copy a draft into one in which no block holds what was deleted from it, nor sessions that were archived."""
+    """Copy a draft into one without blocks of deleted data, and without the sessions that were archived."""
     made = generations.draft(home, copy=False)
     before = str(path).replace("'", "''")
     stays = "WHERE session_id IS NULL OR session_id NOT IN (SELECT unnest(?::VARCHAR[]))"
@@ -255,12 +255,12 @@ _OUR_TABLES = """
 
 
 def _plain(home: Home) -> list[str]:
-    """Return the segments whose facts were not compressed yet."""
+    """Return the segments whose facts are not compressed yet."""
     return [name for name, is_compressed in forms(home).items() if not is_compressed]
 
 
 def _count(rows: Rows, report: IngestReport) -> None:
-    """Add what was found in a batch to the report."""
+    """Add the findings of a batch to the report."""
     report.segments += len(rows.marks)
     report.damaged_records += rows.damaged
     report.missing_records += rows.missing

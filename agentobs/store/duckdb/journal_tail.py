@@ -1,7 +1,7 @@
-"""The tail: what the segments hold beyond their watermarks, read into rows that DuckDB can load.
+"""The tail: the records of segments beyond their watermarks, as rows that DuckDB can load.
 
-Ingest and the live view read it in the same way. A watermark is one row of the table `segments`; the
-journal's reader checks every line on the way.
+Ingest and the live view share this code. A watermark is one row of the table `segments`. The journal's reader checks
+every line.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from agentobs.records.labels import is_label
 State = Literal["open", "sealed", "dead"]
 
 BATCH_BYTES = 32 * 1024 * 1024
-"""How much is read before it is loaded; it bounds the memory that an ingest takes."""
+"""How many bytes are read before they are loaded; this bounds the memory of an ingest."""
 
 _KINDS = frozenset(TABLES.values())
 _QUICK = frozenset(kind.encode() for kind in _KINDS)
 _TELLING = frozenset(kind.encode() for kind in TELLING)
 _LONGEST = 1024 * 1024
-"""A fact is a few hundred bytes; a line beyond this size was not written by us."""
+"""A fact is a few hundred bytes; a line above this size was not written by agentobs."""
 _FAR = 2**62
-"""A sequence number beyond this was not written by us, and would not fit its column."""
+"""A sequence number above this was not written by agentobs, and would not fit its column."""
 
 
 @dataclass(slots=True)
 class Mark:
-    """How far a segment was read, and what was found until there: one row of the table `segments`."""
+    """How far a segment was read, and the findings up to there: one row of the table `segments`."""
 
     segment_id: str
     facts_offset: int = 0
@@ -56,32 +56,32 @@ class Mark:
 
 @dataclass(slots=True)
 class Rows:
-    """Records that were read and wait to be loaded, and the marks that then hold."""
+    """Records that wait to be loaded, and the marks that are valid afterwards."""
 
     tables: dict[str, list[bytes]] = field(default_factory=dict)
-    """One JSON object a record, by table."""
+    """One JSON object per record, by table."""
     marks: dict[str, Mark] = field(default_factory=dict)
-    """The segments that were read further or changed their state."""
+    """The segments with new records or a new state."""
     size: int = 0
     """Bytes in `tables`."""
     damaged: int = 0
-    """Stretches that did not read back."""
+    """Damaged ranges."""
     missing: int = 0
-    """Sequence numbers that no record has."""
+    """Missing sequence numbers."""
     unknown: int = 0
     """Records of a kind that this version does not know."""
     misfits: int = 0
-    """Records that read back and still are no fact."""
+    """Readable records that are not valid facts."""
     refused: list[Path] = field(default_factory=list)
-    """Segments of a newer format, which were left alone."""
+    """Segments of a newer format, which were skipped."""
 
 
 def unread(home: Home, marks: Mapping[str, Mark]) -> list[Mark]:
-    """Return the marks of the segments that may have something new, oldest first.
+    """Return the marks of the segments that may have new records, oldest first.
 
-    A segment that has ended and was read to its end costs one `stat`, and nothing once it was compressed: only
-    those are. An empty file is left alone: its process has not locked it yet, and to ask whether it lives could
-    get in the way of that.
+    A segment that has ended and was read to its end costs one `stat`, and nothing once it is compressed. An empty file
+    is
+    skipped: its process has not locked it yet, and checking whether the process is alive could interfere with that.
     """
     found = []
     for segment_id, is_compressed in forms(home).items():
@@ -102,13 +102,13 @@ def has_records(home: Home) -> bool:
 
 
 def new_bytes(home: Home, read: Mapping[str, int]) -> int:
-    """Return how much of the facts lies beyond what was read, by segment; what was compressed was read before."""
+    """Return how many bytes of facts have not been read, by segment; compressed segments have been read."""
     plain = (name for name, is_compressed in forms(home).items() if not is_compressed)
     return sum(max(0, _size(facts_path(home, name)) - read.get(name, 0)) for name in plain)
 
 
 def batches(home: Home, marks: Mapping[str, Mark]) -> Iterator[Rows]:
-    """Read all that is new, a bounded batch at a time; a batch ends at the end of a segment."""
+    """Read all new records in bounded batches; a batch ends at the end of a segment."""
     rows = Rows()
     for mark in unread(home, marks):
         follow(home, mark, rows)
@@ -122,7 +122,7 @@ def follow(home: Home, before: Mark, rows: Rows) -> None:
     """Read one segment from its mark on, into `rows`."""
     path = facts_path(home, before.segment_id)
     mark = dataclasses.replace(before)
-    # Asked first: whatever a process wrote before it ended is there to be read below.
+    # This check comes first: everything that a process wrote before it ended can then be read below.
     alive = is_alive(path)
     told: list[Line] = []
     quick = set(_QUICK)
@@ -157,7 +157,7 @@ def follow(home: Home, before: Mark, rows: Rows) -> None:
 
 
 def _take_run(run: Run, mark: Mark, rows: Rows) -> None:
-    """Take many facts, as `_take` does one."""
+    """Add many facts, as `_take` adds one."""
     head = b'{"segment_id":"%s","sequence":' % mark.segment_id.encode()
     tables: dict[bytes, list[bytes]] = {}
     for kind in set(run.kinds):
@@ -174,10 +174,10 @@ def _take_run(run: Run, mark: Mark, rows: Rows) -> None:
 
 
 def _take(line: Line, mark: Mark, rows: Rows) -> None:
-    """Take one line: a record of a fact becomes a row that carries its segment and sequence."""
+    """Add one line: the record of a fact becomes a row with its segment and sequence."""
     sequence, kind = line.sequence, line.kind
     if not mark.sequence < sequence < _FAR:
-        mark.damaged_records += 1  # a record that stands there twice counts once
+        mark.damaged_records += 1  # a duplicate record counts once
         return
     mark.sequence = sequence
     if kind in _KINDS:
@@ -200,7 +200,7 @@ def _take_fact(segment_id: str, line: Line, rows: Rows) -> None:
         rows.misfits += 1
         return
     if not payload.isascii():
-        # DuckDB reads no lone surrogates; a tag that holds one is kept with a replacement character.
+        # DuckDB does not read lone surrogates; they are replaced in tags.
         payload = payload.decode("utf-8", "replace").encode()
     row = b'{"segment_id":"%s","sequence":%d,%s' % (segment_id.encode(), line.sequence, payload[1:])
     rows.tables.setdefault(line.kind, []).append(row)

@@ -1,8 +1,8 @@
-"""Loading: rows of JSON into tables, through DuckDB's own reader.
+"""Loading of JSON rows into tables with DuckDB's own reader.
 
-`read_json` over a file takes 0.6 to 2.5 us a row by its width (November 2026); the same text as a bound
-parameter takes 20 us. So the rows get a path: on Linux that of an anonymous file in memory, so that
-nothing touches the disk.
+`read_json` over a file takes 0.6 to 2.5 us per row, depending on its width (November 2026); the same text as a bound
+parameter takes 20 us. Therefore the rows get a path: on Linux that of an anonymous file in memory, so that nothing is
+written to disk.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _TYPES = {str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN", float: "DOUBLE"}
 
 
 def load(connection: duckdb.DuckDBPyConnection, rows: Rows, schema: str = "main") -> int:
-    """Insert rows into the fact tables of a schema; return how many.
+    """Insert rows into the fact tables of a schema; return their number.
 
-    A number that does not fit its column becomes NULL, and a row that is no JSON object is left out and
-    counted as a misfit: what a hostile provider sends must not keep everything else out.
+    A number that does not fit its column becomes NULL, and a row that is not a JSON object is skipped and counted as a
+    misfit: invalid data of a provider must not keep everything else out.
     """
     inserted = 0
     for table, lines in rows.tables.items():
@@ -56,7 +56,7 @@ def save_marks(
 
 
 def read_marks(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, Mark]:
-    """Return the marks of a `segments` table by segment id."""
+    """Return the marks of a `segments` table by segment ID."""
     names = ", ".join(_mark_columns())
     rows = connection.execute(f"SELECT {names} FROM {table}").fetchall()
     return {row[0]: Mark(*row) for row in rows}
@@ -69,7 +69,7 @@ def insert(
     columns: Mapping[str, str],
     defaults: Mapping[str, Any] | None = None,
 ) -> int:
-    """Insert JSON objects, one a line, into a table; return how many rows it took.
+    """Insert JSON objects, one per line, into a table; return the number of inserted rows.
 
     `defaults` are the values of columns that lines may lack, by name.
     """
@@ -87,7 +87,7 @@ def insert(
 
 @cache
 def fact_columns(table: str) -> dict[str, str]:
-    """Return the columns of a fact table with their types, in order; they follow from the fact's class."""
+    """Return the columns of a fact table with their types, in order, derived from the class of the fact."""
     fact = next(fact for fact, name in TABLES.items() if name == table)
     hints = get_type_hints(fact)
     own = {f.name: sql_type(hints[f.name]) for f in dataclasses.fields(fact)}
@@ -96,7 +96,7 @@ def fact_columns(table: str) -> dict[str, str]:
 
 @cache
 def fact_defaults(table: str) -> dict[str, str | float]:
-    """Return the defaults of the fields that came later, which records written before them have."""
+    """Return the defaults of fields that were added later, which older records do not have."""
     fact = next(fact for fact, name in TABLES.items() if name == table)
     fields = dataclasses.fields(fact)
     return {f.name: f.default for f in fields if isinstance(f.default, str | float | int)}

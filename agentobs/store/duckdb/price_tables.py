@@ -1,9 +1,8 @@
-"""Prices in the store: those of every context in which tokens were used, by the prices in force.
+"""Prices in the store: the price of every context in which tokens were used, at the prices in force.
 
-What a call cost is a function of its instant and of the prices in force, and of nothing else: not of the day on
-which it was ingested. When the prices are of another version (a newer genai-prices, another overlay, the user's
-own file), every context is looked up anew, for all time, and people are told once what that changes. So a store
-that is built anew from its segments tells the same money.
+The cost of a call depends only on its time and on the prices in force, not on the day of its ingest. When the version
+of the prices changes (a newer genai-prices, another overlay, the user's own file), every context is looked up again,
+for all time, and the effect is reported once. So a store that is rebuilt from its segments has the same costs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _CONTEXT = "model, service_tier, inference_geo, speed"
 def new_contexts(
     connection: duckdb.DuckDBPyConnection, usage: str, prices: str, segment_ids: Sequence[str]
 ) -> list[Context]:
-    """Return the contexts in these segments' usage that the table `prices` does not know."""
+    """Return the contexts in these segments' usage that are not in the table `prices`."""
     rows = connection.execute(
         f"""
         SELECT DISTINCT {_CONTEXT} FROM {usage}
@@ -51,7 +50,7 @@ def add(
     book: PriceBook,
     table: str = "prices",
 ) -> None:
-    """Look contexts up and insert what they cost."""
+    """Look up contexts and insert their prices."""
     _insert(connection, [unit for context in contexts for unit in book.resolve(context)], table)
 
 
@@ -65,14 +64,14 @@ def is_stale(
 
 
 def renew(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Look every context of the table `prices` up anew, for all time."""
+    """Look up every context of the table `prices` again, for all time."""
     rows = connection.execute(f"SELECT DISTINCT {_CONTEXT} FROM prices").fetchall()
     connection.execute("DELETE FROM prices")
     add(connection, [Context(*row) for row in sorted(rows, key=str)], book)
 
 
 def renew_and_tell(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Renew prices of another version in a store, and tell people once what stored calls cost before and now."""
+    """Update prices of another version in a store, and report once what stored calls cost before and now."""
     if not is_stale(connection, book):
         return
     versions = "SELECT string_agg(DISTINCT price_version, ', ' ORDER BY price_version) FROM prices"
@@ -90,7 +89,7 @@ def renew_and_tell(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> No
 
 
 class _Unread(PriceBook):
-    """Stands for a file of prices that cannot be read: no model has a price until it can."""
+    """The placeholder for a file of prices that cannot be read: until it can, no model has a price."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,10 +106,10 @@ _NOT_READ = "own prices could not be read"
 
 
 def readable_book(path: Path) -> PriceBook:
-    """Return the prices for a home; where its own file is no good that is said once, and the answer has no prices.
+    """Return the prices for a home. If its own file is invalid, that is reported once, and the result has no prices.
 
-    Recording, ingest and questions about anything but money go on: a call that was not priced yet costs NULL, and
-    gets its price when the file is mended.
+    Recording, ingest and queries about anything but money continue: a call that was not priced yet costs NULL, and gets
+    its price when the file is fixed.
     """
     try:
         book = book_of(path)
@@ -118,7 +117,7 @@ def readable_book(path: Path) -> PriceBook:
             book.overlays()
     except AgentobsError as error:
         say_once(
-            f"own prices are left out: {error} Calls that have no price yet cost NULL until then.",
+            f"your prices are ignored: {error} Calls that have no price yet cost NULL until then.",
             about=f"own prices of {path}",
         )
         return _Unread()
@@ -126,7 +125,7 @@ def readable_book(path: Path) -> PriceBook:
 
 
 def is_unread(book: PriceBook) -> bool:
-    """Return whether the prices could not be read: what has a price keeps it."""
+    """Return whether the prices could not be read; calls that have a price keep it."""
     return isinstance(book, _Unread)
 
 

@@ -1,9 +1,9 @@
-"""Repair: what is damaged is replaced by what reads back of it, and nothing is destroyed.
+"""Repair: damaged files are replaced by their readable parts, and nothing is destroyed.
 
-Torn tails are cut, damaged stretches taken out. Where the published file still has the rows of facts that do not
-read back, they become records again, with their old numbers; in the place of the others stands a line that says that
-they are lost. Whatever is replaced goes to `<home>/damaged/`, where nothing is ever deleted. Then the store is
-built anew from the segments. Segments whose process lives are left alone.
+Torn tails are cut off and damaged ranges removed. If the published file still has the rows of unreadable facts, these
+become records again, with their old numbers; a line that records the loss replaces the others. Replaced files move to
+`<home>/damaged/`, where nothing is ever deleted. Then the store is rebuilt from the segments. Segments of running
+processes are skipped.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ class RepairReport:
     """What a repair did."""
 
     done: list[str] = field(default_factory=list)
-    """What was changed, a sentence each."""
+    """The changes, one sentence each."""
     left: list[str] = field(default_factory=list)
-    """What could not be mended, a sentence each."""
+    """The problems that could not be repaired, one sentence each."""
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people."""
+        """Return the report as lines."""
         return [*self.done, *self.left] or ["nothing to repair"]
 
 
 def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
-    """Mend what can be mended in a home.
+    """Repair the home as far as possible.
 
     Raises:
-        HomeError: another process is at work all the time, or the home cannot be written.
-        ForeignError: a file that is not ours is in the place of the store.
+        HomeError: another process holds the lock all the time, or the home cannot be written.
+        ForeignError: the store file is not ours.
     """
     report = RepairReport()
     with generations.locked(home, wait_seconds) as held:
@@ -81,14 +81,14 @@ def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
         _move_lonely(home, report)
         if home.database.exists() and (report.done or not holds_what_it_should(home)):
             place = generations.set_aside(home, _place(home, home.database))
-            report.done.append(f"{home.database.name}: set aside as {place}, and built anew")
+            report.done.append(f"{home.database.name}: moved to {place} and rebuilt")
     done = ingest(home)
     report.done += [f"{line}" for line in done.lines()] if done.published else []
     return report
 
 
 class _Known:
-    """The rows of the published file, while it is as it was published; else nothing is known."""
+    """The rows of the published file if it is intact; otherwise nothing is known."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -128,13 +128,13 @@ class _Known:
             try:
                 rows = self._connection.execute(sql, [segment_id]).fetchall()
             except duckdb.Error:
-                continue  # a store of an older layout has not all tables
+                continue  # a damaged store may lack tables
             found |= {sequence: (table, _as_written(text)) for sequence, text in rows}
         return found
 
 
 def _as_written(text: str) -> bytes:
-    """Return a row as a record has it: without its place."""
+    """Return a row as its record: without segment and sequence."""
     value = json.loads(text)
     del value["segment_id"], value["sequence"]
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
@@ -161,7 +161,7 @@ def _mend_segment(home: Home, segment_id: str, known: _Known, report: RepairRepo
 
 
 def _is_whole(path: Path, last: int) -> bool:
-    """Return whether a file reads back to its end, and no tail is torn."""
+    """Return whether a file is readable to its end, without a torn tail."""
     sequence = 0
     for item in read(path):
         if isinstance(item, Damage):
@@ -172,31 +172,31 @@ def _is_whole(path: Path, last: int) -> bool:
 
 
 def _mend(home: Home, path: Path, rows: Known, last: int, report: RepairReport) -> None:
-    """Put what reads back of a file in its place, and the file itself aside."""
+    """Replace a file by its readable part, and move the file itself aside."""
     left = without(path, (), 0, rows, last)
     torn = tail(path)
     places = [_keep(home, each) for each in (path, compressed_path(path)) if each.exists()]
     replace(home, path, pieces_of(left.lines, compression.segment_of(path)))
-    told = [f"{left.kept} records read back"]
+    told = [f"{left.kept} records recovered"]
     told += [f"{left.restored} of them from the published file"] if left.restored else []
     told += [f"{left.lost} are lost"] if left.lost else []
-    told += [f"a torn end of {torn} bytes was cut"] if torn else []
+    told += [f"an incomplete end of {torn} bytes was removed"] if torn else []
     kept = " and ".join(str(place) for place in places)
-    report.done.append(f"{path.name}: {', '.join(told)}; as it was: {kept}")
+    report.done.append(f"{path.name}: {', '.join(told)}; original: {kept}")
 
 
 def _move_lonely(home: Home, report: RepairReport) -> None:
-    """Put content aside whose facts are gone: nothing leads to it."""
+    """Move content aside whose facts are gone, because nothing refers to it."""
     known = set(segment_ids(home))
     for path in sorted(home.segments.glob("*.content*")):
         if compression.segment_of(path) not in known:
             place = _place(home, path)
             path.rename(place)
-            report.done.append(f"{path.name}: its facts are gone; moved to {place}")
+            report.done.append(f"{path.name}: its facts are missing; moved to {place}")
 
 
 def _keep(home: Home, path: Path) -> Path:
-    """Give a file a second name among what is damaged, durably."""
+    """Link a file into the directory of damaged files, durably."""
     place = _place(home, path)
     os.link(path, place)
     sync_directory(place.parent)

@@ -1,10 +1,10 @@
-"""Pruning: sessions, or what was said in them, are deleted for good, by age, by size or by name.
+"""Pruning: sessions, or only their content, are deleted permanently, by age, by size or by name.
 
-First a record of it is written, in a segment of its own; from then on it is decided. Whoever ingests next, this
-process or another after a kill, takes the records out of the segments and the rows out of the published file, and
-writes that file anew, so that no block of it holds what was deleted. A store that is built anew from the segments
-has the same record, and agrees. Open segments are never touched: a session that has one is left out, and what comes
-into one all the same goes when it has ended.
+First a record of the pruning is written, in a segment of its own; from then on it is decided. The next ingest, in this
+process or in another one after a kill, removes the records from the segments and the rows from the published file, and
+rewrites that file, so that none of its blocks contains deleted data. A store that is rebuilt from the segments reads
+the same record, and agrees. Open segments are never touched: a session with an open segment is skipped, and records
+that are added to one nevertheless are deleted when it has ended.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from agentobs.store.duckdb.ingest import ingest
 What = Literal["content", "all"]
 
 ROUNDS = 4
-"""How often it is measured again whether a home is small enough; a session's size is only known about."""
+"""How often the size of a home is measured again; the sizes of sessions are estimates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A session that is to be pruned."""
+    """A session that will be pruned."""
 
     session_id: str
     name: str | None
     last_ns: int
-    """When something was last recorded of it, nanoseconds since 1970."""
+    """The time of its last record, nanoseconds since 1970."""
     bytes: int
-    """About how much room its records take, or of its content where only that goes."""
+    """The estimated size of its records, or of its content if only that is deleted."""
 
 
 @dataclass(slots=True)
@@ -50,25 +50,29 @@ class PruneReport:
     what: What
     chosen: list[Chosen] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
-    """Sessions that were named or are old enough, and have a segment that is open: they were left out."""
+    """Sessions that match but have an open segment: they were skipped."""
     before: int = 0
     """Bytes of the home before."""
     after: int | None = None
-    """Bytes of the home now; None where nothing was done."""
+    """Bytes of the home now; None if nothing was done."""
     is_pending: bool = False
-    """Whether another process was ingesting, so that the next ingest does it."""
+    """Whether another process was ingesting, so that the next ingest deletes the data."""
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people."""
-        noun = "sessions" if self.what == "all" else "sessions: their content"
+        """Return the report as lines."""
+        noun = "sessions" if self.what == "all" else "sessions: content only"
         about = sum(each.bytes for each in self.chosen)
         done = f"{len(self.chosen)} {noun}, about {size_text(about)}"
         told = [f"would prune {done}" if self.after is None else f"pruned {done}"]
-        told += [f"{each}: still running, left alone" for each in self.running]
+        told += [f"{each}: still running, skipped" for each in self.running]
         if self.after is not None:
-            told.append(f"the home had {size_text(self.before)} and has {size_text(self.after)}")
+            told.append(
+                f"home size: {size_text(self.before)} before, {size_text(self.after)} after"
+            )
         if self.is_pending:
-            told.append("another process is ingesting; the next ingest deletes what was chosen")
+            told.append(
+                "another process is ingesting; the next ingest deletes the selected sessions"
+            )
         return told
 
 
@@ -81,18 +85,18 @@ def prune(
     what: What = "all",
     dry_run: bool = False,
 ) -> PruneReport:
-    """Delete sessions, or their content alone.
+    """Delete sessions, or only their content.
 
     Args:
         home: where they are.
-        sessions: their full ids.
-        before_ns: all of which nothing was recorded since then.
-        keep_bytes: the oldest, until the home is no larger than that.
-        what: `content` keeps the facts: what it cost, what failed.
-        dry_run: only say what would be done.
+        sessions: their full IDs.
+        before_ns: all sessions without a record since then.
+        keep_bytes: the oldest sessions, until the home is no larger than this.
+        what: `content` keeps the facts, such as costs and errors.
+        dry_run: only report what would be done.
 
     Raises:
-        HomeError, ForeignError: as an ingest does.
+        HomeError, ForeignError: as for an ingest.
         OSError: the home cannot be written.
     """
     report = PruneReport(what, before=home_bytes(home))
@@ -111,7 +115,7 @@ def prune(
 
 
 def _decide(home: Home, session_ids: Sequence[str], what: What) -> None:
-    """Write down that these sessions are pruned; from here on they are."""
+    """Record that these sessions are pruned; from here on they are."""
     segment = Segment(home)
     now = world.now()
     for session_id in session_ids:
@@ -127,7 +131,7 @@ def _choose(
     keep_bytes: int | None,
     what: What,
 ) -> tuple[list[Chosen], list[str]]:
-    """Return the sessions to prune, oldest first, and those that would be but for an open segment."""
+    """Return the sessions to prune, oldest first, and those that are skipped because of an open segment."""
     with connected(home, ingest=False) as connection:
         rows = connection.execute(_SESSIONS, {"what": what}).fetchall()
         held = connection.execute(_HELD).fetchall()
@@ -148,7 +152,7 @@ def _choose(
 
 
 def _until(sessions: Sequence[Chosen], too_many: int) -> list[Chosen]:
-    """Return the first of some sessions whose sizes together make up what is too many."""
+    """Return the first of some sessions whose sizes add up to the excess."""
     chosen: list[Chosen] = []
     for each in sessions:
         if too_many <= 0:
@@ -159,7 +163,7 @@ def _until(sessions: Sequence[Chosen], too_many: int) -> list[Chosen]:
 
 
 def _sizes(home: Home, held: Sequence[tuple[str, str]], what: What) -> dict[str, int]:
-    """Return about how many bytes each session takes: a block, or a plain file, is shared among its sessions."""
+    """Return the estimated bytes of each session; a block, or an uncompressed file, is shared among its sessions."""
     sizes: dict[str, float] = {}
     by_segment: dict[str, list[str]] = {}
     for segment_id, session_id in held:
@@ -192,7 +196,7 @@ _SESSIONS = f"""
             SELECT session_id, started_ns AS at_ns FROM session_starts
             UNION ALL SELECT session_id, ended_ns FROM session_ends
             UNION ALL SELECT session_id, started_ns + duration_ns FROM attempts
-            UNION ALL SELECT session_id, answered_ns FROM tool_results
+            UNION ALL SELECT session_id, result_ns FROM tool_results
             UNION ALL SELECT session_id, at_ns FROM events
             UNION ALL SELECT session_id, started_ns FROM span_starts
             UNION ALL SELECT session_id, ended_ns FROM span_ends

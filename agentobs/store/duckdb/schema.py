@@ -1,9 +1,9 @@
-"""The layout of the store: migrations, each applied once, and views, made anew when their text changes.
+"""The layout of the store: migrations, each applied once, and views, created again when their text changes.
 
-The SQL stands in `migrations/` and `views/`, both in the order of the files' names. A migration that was
-released is never edited; the next one is added. The views name no schema, so that the same text makes them
-inside the published file and in a live connection, where the fact tables are views too; they are made anew
-with each generation, so a change of theirs needs no migration.
+The SQL is in `migrations/` and `views/`, both in the order of the file names. A released migration is never edited;
+changes go into the next one. The views name no schema, so that the same text creates them inside the published file and
+in a live connection, where the fact tables are views, too. They are created again with each generation, so changes to
+them need no migration.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ import duckdb
 from agentobs import world
 from agentobs.recording.journal.home import VIEWS_PREFIX, create
 from agentobs.records.canonical_json import digest
+from agentobs.runtime import process
 
 APPLICATION = "agentobs"
-"""What `meta` says in a file of ours."""
+"""The value in `meta` that marks a file as ours."""
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     # A name in a query is a table, never a variable of this program.
     "python_enable_replacements": False,
-    # Rows come through paths like /proc/self/fd/7, which name another file each time.
+    # Rows come through paths like /proc/self/fd/7, which denote a different file each time.
     "enable_external_file_cache": False,
 }
-"""Settings of every connection of ours."""
+"""Settings of all our connections."""
 
 _HERE = Path(__file__).parent
 
@@ -44,7 +45,7 @@ class Migration:
     number: int
     """Its place in the order, from 1."""
     name: str
-    """The name of its file, without the ending."""
+    """The name of its file, without the suffix."""
     sql: str
 
 
@@ -61,7 +62,7 @@ def newest() -> int:
 
 
 def layout(connection: duckdb.DuckDBPyConnection, database: str) -> int | None:
-    """Return the layout of an attached database, or None where the file is not ours."""
+    """Return the layout of an attached database, or None if the file is not ours."""
     try:
         rows = connection.execute(f"SELECT key, value FROM {database}.main.meta").fetchall()
     except (duckdb.CatalogException, duckdb.BinderException):
@@ -74,9 +75,9 @@ def layout(connection: duckdb.DuckDBPyConnection, database: str) -> int | None:
 
 
 def migrate(connection: duckdb.DuckDBPyConnection, *, is_bare: bool = False) -> None:
-    """Bring the database that is in use up to the newest layout, within the caller's transaction.
+    """Migrate the database in use to the newest layout, within the caller's transaction.
 
-    A bare one gets tables alone, without comments and views, which take more time than they.
+    A `bare` database gets only tables, because comments and views take more time than tables.
     """
     before = _applied(connection)
     for migration in migrations():
@@ -106,7 +107,7 @@ def transaction(path: Path, *, is_bare: bool = False) -> Iterator[duckdb.DuckDBP
 
 @contextlib.contextmanager
 def _changed(path: Path, is_bare: bool) -> Iterator[duckdb.DuckDBPyConnection]:
-    # One thread: rows come in files too small to share, and another thread only gets in the way.
+    # One thread: rows come in files too small to share, and a second thread only adds overhead.
     with duckdb.connect(str(path), config={**SETTINGS, "threads": 1}) as connection:
         connection.begin()
         migrate(connection, is_bare=is_bare)
@@ -115,25 +116,30 @@ def _changed(path: Path, is_bare: bool) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute("CHECKPOINT")
 
 
-_blanks: dict[tuple[bool, str], bytes] = {}
+class State:
+    """Empty databases that this process has created."""
+
+    def __init__(self) -> None:
+        self.blanks: dict[tuple[bool, str], bytes] = {}
 
 
 def _blank(path: Path, is_bare: bool) -> bytes:
-    """Return an empty database of the newest layout, made beside `path` the first time that this process wants one.
+    """Return an empty database of the newest layout, created next to `path` at the first call in this process.
 
-    To make it takes half a second, most of it for comments; to copy its megabyte takes a hundredth of that.
+    Creating it takes half a second, most of it for comments; copying its megabyte takes a hundredth of that.
     """
+    state = process.part(State)
     made = is_bare, digest(_views().encode() + repr(migrations()).encode())
-    if made not in _blanks:
+    if made not in state.blanks:
         draft = path.with_name(f"{path.stem}.blank{path.suffix}")
         try:
             with _changed(draft, is_bare):
                 pass
-            _blanks[made] = draft.read_bytes()
+            state.blanks[made] = draft.read_bytes()
         finally:
             draft.unlink(missing_ok=True)
             draft.with_name(f"{draft.name}.wal").unlink(missing_ok=True)
-    return _blanks[made]
+    return state.blanks[made]
 
 
 def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
@@ -145,8 +151,8 @@ def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
 def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = None) -> None:
     """Create the views in the database in use, without comments.
 
-    To bind all of them takes a seventh of a second of CPU time, because each binds those that it uses. To copy them
-    from a file that has them takes a hundredth.
+    Binding all of them takes a seventh of a second of CPU time, because each binds those that it uses. Copying them
+    from a file with bound views takes a hundredth of a second.
 
     Args:
         connection: to an in-memory database that has the tables.
@@ -159,7 +165,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = Non
             connection.execute("DETACH bound_views")
             return
         except duckdb.Error:
-            # Damaged, or written by another version of DuckDB: the next process writes it again.
+            # It is damaged, or another version of DuckDB wrote it: the next process writes it again.
             cache.unlink(missing_ok=True)
             connection.execute("DETACH DATABASE IF EXISTS bound_views")
     connection.execute(_without_comments(_views()))
@@ -170,7 +176,7 @@ def cached_views(directory: Path, *, write: bool) -> Path | None:
 
     Args:
         directory: where the file is; its name depends on the views and on DuckDB's version.
-        write: whether to write it where it is missing; a directory that cannot be written is left alone.
+        write: whether to write it if it is missing; a directory that cannot be written is left alone.
     """
     version = digest((_views() + duckdb.__version__).encode()).rpartition(":")[2]
     path = directory / f"{VIEWS_PREFIX}{version[:16]}.duckdb"
@@ -191,7 +197,7 @@ def cached_views(directory: Path, *, write: bool) -> Path | None:
 
 @cache
 def _bound_views() -> bytes:
-    """Return a database that holds the views alone."""
+    """Return a database that contains only the views."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "views.duckdb")
         with duckdb.connect(config=SETTINGS) as connection:
@@ -209,13 +215,13 @@ def _quoted(path: Path) -> str:
 
 
 def create_temporary_costs(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the view `costs` over what `usage` and `prices` are for this connection alone."""
+    """Create the view `costs` over this connection's own `usage` and `prices`."""
     sql = _without_comments((_HERE / "views" / "00_costs.sql").read_text("utf-8"))
     connection.execute(sql.replace("CREATE OR REPLACE VIEW", "CREATE OR REPLACE TEMP VIEW"))
 
 
 def _without_comments(sql: str) -> str:
-    """Leave out the comments, a line each: they cost six times as much time as what they comment on."""
+    """Remove the comments, one per line: they take six times as long as the statements that they describe."""
     lines = sql.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("COMMENT ON"))
 
@@ -228,8 +234,8 @@ def _views() -> str:
 
 
 def _applied(connection: duckdb.DuckDBPyConnection) -> int:
-    """Return the number of the last migration that was applied, 0 in a new file."""
-    # Asked of the catalog: a query that fails would abort the caller's transaction.
+    """Return the number of the last applied migration, 0 in a new file."""
+    # This reads the catalog, because a query that fails would abort the caller's transaction.
     found = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'migrations'")
     if not found.fetchone():
         return 0
@@ -243,6 +249,6 @@ def _recall(connection: duckdb.DuckDBPyConnection, key: str) -> str | None:
 
 
 def remember(connection: duckdb.DuckDBPyConnection, key: str, value: str) -> None:
-    """Note something about the file in its table `meta`."""
+    """Store a property of the file in its table `meta`."""
     connection.execute("DELETE FROM meta WHERE key = ?", [key])
     connection.execute("INSERT INTO meta VALUES (?, ?)", [key, value])

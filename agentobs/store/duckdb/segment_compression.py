@@ -1,8 +1,8 @@
-"""Compressing: the files of segments that have ended take a tenth of the room, and are never there in no form.
+"""Compression of ended segments: their files shrink to a tenth, and exist in at least one form at any time.
 
-Done by whoever ingests, under the home's lock, never by an agent's process. A file is written beside the plain
-one, made durable, read back and held against it, and renamed; then the directory is made durable, and only
-then the plain file goes. While both are there the compressed one counts.
+Only an ingest compresses, under the home's lock, never an agent's process. The compressed file is written next to the
+plain one, made durable, read back and compared with it, and renamed. Then the directory is made durable, and only then
+is the plain file deleted. While both exist the compressed one counts.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from agentobs.store.duckdb.generations import DRAFT, file_digest
 from agentobs.store.duckdb.journal_tail import Mark
 
 BLOCK_BYTES = 2 * 1024 * 1024
-"""How much of a plain file makes a block: what is decompressed to read one record of it."""
+"""How many bytes of a plain file make a block: reading one record decompresses one block."""
 RESTED_NS = 600 * 1_000_000_000
-"""How long a segment has rested before an ingest that a reader waits for compresses it. Our choice."""
+"""How long a segment must be unchanged before an ingest that a reader waits for compresses it. Our choice."""
 AT_ONCE_BYTES = 16 * 1024 * 1024
 """How much such an ingest compresses: a fifth of a second. Our choice."""
 
@@ -47,7 +47,7 @@ class Compressed:
     before: int = 0
     """Bytes of the plain files."""
     after: int = 0
-    """Bytes of the compressed ones."""
+    """Bytes of the compressed files."""
 
     def __str__(self) -> str:
         return f"{self.files} files compressed: {self.before:,} bytes to {self.after:,}"
@@ -61,10 +61,10 @@ def compress_ended(
     Args:
         home: where they are.
         marks: how far each was read.
-        is_awaited: whether somebody waits for an answer: then only a bounded part of it is done.
+        is_awaited: whether a reader waits for the result: then the amount of work is bounded.
 
     Raises:
-        OSError: the disk is full, or the home cannot be written; every file is whole in one form.
+        OSError: the disk is full, or the home cannot be written; every file is complete in one form.
     """
     done = Compressed()
     waiting: list[Path] = []
@@ -85,11 +85,11 @@ def compress_ended(
 
 
 def replace(home: Home, path: Path, pieces: Iterable[tuple[bytes, Summary]]) -> Index:
-    """Put other lines in the place of a file, in compressed form; the plain one goes.
+    """Replace a file by other lines, compressed; the plain file is deleted.
 
     Raises:
-        OSError: it could not be written; the file is as it was.
-        DamagedError: what was written does not read back; the file is as it was.
+        OSError: it could not be written; the file is unchanged.
+        DamagedError: the written file cannot be read back; the file is unchanged.
     """
     index = _write(home, path, pieces, rewritten=True)
     sync_directory(home.segments)
@@ -97,8 +97,8 @@ def replace(home: Home, path: Path, pieces: Iterable[tuple[bytes, Summary]]) -> 
     return index
 
 
-def summarised(data: bytes, seed: int) -> Summary:
-    """Return what some whole lines are: their numbers, kinds, sessions and content ids."""
+def summarized(data: bytes, seed: int) -> Summary:
+    """Return the properties of some complete lines: numbers, kinds, sessions and content IDs."""
     kinds: Counter[str] = Counter()
     sessions: dict[str, None] = {}
     contents: list[str] = []
@@ -121,7 +121,7 @@ def summarised(data: bytes, seed: int) -> Summary:
 
 
 def pieces_of(data: Iterable[bytes], segment_id: str) -> Iterator[tuple[bytes, Summary]]:
-    """Gather whole lines into blocks, each with its summary."""
+    """Group complete lines into blocks, each with its summary."""
     seed = zlib.crc32(segment_id.encode())
     gathered: list[bytes] = []
     size = 0
@@ -130,11 +130,11 @@ def pieces_of(data: Iterable[bytes], segment_id: str) -> Iterator[tuple[bytes, S
         size += len(each)
         if size >= BLOCK_BYTES:
             block = b"".join(gathered)
-            yield block, summarised(block, seed)
+            yield block, summarized(block, seed)
             gathered, size = [], 0
     if gathered:
         block = b"".join(gathered)
-        yield block, summarised(block, seed)
+        yield block, summarized(block, seed)
 
 
 def _ended(home: Home, marks: Mapping[str, Mark], *, is_awaited: bool) -> Iterator[Path]:
@@ -153,7 +153,9 @@ def _ended(home: Home, marks: Mapping[str, Mark], *, is_awaited: bool) -> Iterat
 
 
 def _compress(home: Home, path: Path) -> Index | None:
-    """Compress one file, or find that it was; None where that cannot be, such as for a record without an end."""
+    """Compress one file, or find that it already was; None if that is impossible, for example for an unterminated
+    record.
+    """
     index = _whole(path)
     if index is not None:
         return index
@@ -165,7 +167,7 @@ def _compress(home: Home, path: Path) -> Index | None:
 
 
 def _whole(path: Path) -> Index | None:
-    """Return the index of a compressed file that stands beside the plain one since somebody was killed."""
+    """Return the index of a compressed file next to the plain one, left by a process that was killed."""
     try:
         file, index = compression.read_index(compressed_path(path))
     except (FileNotFoundError, DamagedError, ForeignError):
@@ -197,13 +199,13 @@ def _check(draft: Path, path: Path, written: Index) -> None:
     """Read a draft back.
 
     Raises:
-        DamagedError: it is not what was to be written.
+        DamagedError: its content differs.
     """
     file, index = compression.read_index(draft, written.segment_id)
     with file:
         expected = index.digest if index.rewritten else file_digest(path)
         if index != written or not _reads_back(file, index, expected):
-            raise DamagedError("a compressed file that does not read back", where=str(path))
+            raise DamagedError("a compressed file that cannot be read back", where=str(path))
 
 
 def _reads_back(file: BinaryIO, index: Index, digest: str) -> bool:
@@ -217,7 +219,7 @@ def _reads_back(file: BinaryIO, index: Index, digest: str) -> bool:
 
 
 def _blocks_of(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces that end with a line; a torn last line comes with the last."""
+    """Yield the bytes of a file in pieces that end with a line; a torn last line is part of the last piece."""
     with contextlib.closing(path.open("rb")) as file:
         while data := file.read(BLOCK_BYTES):
             yield data + file.readline()

@@ -1,8 +1,8 @@
-"""Rewriting: a segment without the records of some sessions, or without what does not read back.
+"""Rewriting of segments: without the records of some sessions, or without damaged records.
 
-What stays keeps its sequence, so that each record is still the one that it was. In the place of those that go
-stands one line: `pruned`, with the sessions and the time, or `lost`, with the reason. So the rest verifies, nothing
-counts as missing that was pruned, and what is lost stays known.
+The other records keep their sequence numbers. One line replaces the removed ones: `pruned`, with the sessions and the
+time, or `lost`, with the reason. So the rest passes verification, pruned records do not count as missing, and losses
+stay known.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from agentobs.store.duckdb.loader import save_marks
 from agentobs.store.duckdb.segment_compression import pieces_of, replace
 
 FRAME = ("segment", "seal", "pruned", "lost")
-"""The kinds of lines that are not about anything that was recorded."""
+"""The kinds of lines that are not about recorded data."""
 
 _SESSION = re.compile(rb'"session_id":"([^"\\]{1,128})"')
 
 
 @dataclass(slots=True)
 class Rewritten:
-    """What stays of a file."""
+    """The rest of a file."""
 
     lines: list[bytes] = field(default_factory=list)
     kept: int = 0
@@ -52,9 +52,9 @@ class Rewritten:
     pruned: int = 0
     """Records that go."""
     lost: int = 0
-    """Records that did not read back."""
+    """Records that could not be read."""
     restored: int = 0
-    """Records that did not read back, and were known from elsewhere."""
+    """Records that could not be read, and were restored from elsewhere."""
 
 
 def without(
@@ -64,17 +64,17 @@ def without(
     known: Mapping[int, tuple[str, bytes]] | None = None,
     last: int = 0,
 ) -> Rewritten:
-    """Return what stays of a file without the records of some sessions, and without what does not read back.
+    """Return the rest of a file without the records of some sessions, and without damaged records.
 
     Args:
         path: of the plain file.
-        sessions: whose records go.
-        pruned_ns: when, for the lines that stand for them.
-        known: kind and JSON of records by number, which take the place of those that do not read back.
-        last: the number of the last record that there was, where more is known than the file tells.
+        sessions: whose records are removed.
+        pruned_ns: the time in the lines that replace them.
+        known: kind and JSON of records by number, which replace unreadable ones.
+        last: the number of the last record, if it is known to be higher than the file shows.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the file does not exist.
         ForeignError: it is of a newer format.
     """
     result = Rewritten()
@@ -89,7 +89,7 @@ def without(
                 sequence += item.missing
             continue
         if item.sequence <= sequence:
-            continue  # it stands there twice
+            continue  # a duplicate
         sequence = item.sequence
         session_id = session_of(item) if item.kind not in FRAME else None
         if session_id is not None and session_id in sessions:
@@ -110,7 +110,7 @@ def without(
 def _lose(
     result: Rewritten, seed: int, first: int, last: int, known: Mapping[int, tuple[str, bytes]]
 ) -> None:
-    """Put what is known of some records in their place, and for the others a line that says that they are lost."""
+    """Restore the known records, and replace the others by a line that records the loss."""
     at = first
     for number in [*sorted(each for each in known if first <= each <= last), last + 1]:
         if at < number:
@@ -127,13 +127,14 @@ def _lose(
 def prune_segment(
     home: Home, segment_id: str, sessions: Collection[str], everything: Collection[str], now_ns: int
 ) -> int:
-    """Take the content of some sessions out of a segment, and all of others; return how many records went.
+    """Remove the content of some sessions from a segment, and everything of others; return the number of removed
+    records.
 
-    A file in which nothing else is left goes. Doing it again changes nothing.
+    A file without other records is deleted. Repeating the call changes nothing.
 
     Raises:
-        OSError: it could not be written; each file is as it was, or as it shall be.
-        DamagedError: what was written does not read back; the file is as it was.
+        OSError: it could not be written; each file is either unchanged or complete.
+        DamagedError: the written file cannot be read back; the file is unchanged.
     """
     facts, content = facts_path(home, segment_id), content_path(home, segment_id)
     pruned = 0
@@ -154,7 +155,7 @@ class Pruned:
     rows: int
     """Rows of the published file."""
     gone: tuple[tuple[str, str], ...]
-    """Of which sessions all is gone, each with a segment that held it: archives may have rows of them."""
+    """The sessions that are deleted completely, each with a segment that held it: archives may have rows of them."""
 
 
 def apply_prunings(
@@ -164,12 +165,12 @@ def apply_prunings(
     read: Collection[str],
     archived: Collection[str] = (),
 ) -> Pruned | None:
-    """Do what prunings say to segments, rows and marks; return what went, None where nothing was to do.
+    """Apply prunings to segments, rows and marks; return what was removed, None if there was nothing to do.
 
-    They are those that stand in the segments that were read now, and those of sessions that these hold. Only what
-    was recorded before goes: a segment that was begun later, such as that of a log that was imported again, stays.
-    One that is open stays with its rows until it has ended; nobody prunes a session that is known to have one.
-    Archives, by the names that they are attached under, tell where sessions are, and stay as they are.
+    They are those in the segments that were read now, and those of sessions in these segments. Only data recorded
+    before the pruning is removed: a segment that started later, such as that of a log that was imported again, stays.
+    An open segment keeps its rows until it has ended; sessions known to have one are not pruned. Archives, given by the
+    names that they are attached under, show where sessions are, and are not changed.
 
     Raises:
         OSError, DamagedError: as for `prune_segment`.
@@ -204,7 +205,7 @@ def apply_prunings(
 def _mark_anew(
     connection: duckdb.DuckDBPyConnection, home: Home, segment_id: str, marks: dict[str, Mark]
 ) -> None:
-    """Bring the mark of a segment to what its file says now, as if it had been read for the first time."""
+    """Set the mark of a segment to what its file contains now, as if it had been read for the first time."""
     del marks[segment_id]
     connection.execute("DELETE FROM segments WHERE segment_id = ?", [segment_id])
     rows = Rows()
@@ -228,7 +229,7 @@ def _delete_rows(
             given,
         ).fetchone()
         deleted += row[0] if row else 0
-    # A store that is built anew looks up only what is still used.
+    # A rebuilt store looks up only contexts that are still used.
     connection.execute(
         f"DELETE FROM prices WHERE NOT EXISTS (SELECT 1 FROM ({united('usage', archived)}) AS usage {_USES})",
         given,
@@ -237,7 +238,7 @@ def _delete_rows(
 
 
 def _holding(archived: Collection[str]) -> str:
-    """Return SQL for the segments that hold something of sessions."""
+    """Return the SQL for the segments that contain records of sessions."""
     rows = " UNION ALL ".join(
         f"SELECT segment_id, session_id FROM ({united(table, archived)})" for table in _TOLD
     )
@@ -251,7 +252,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOLD = [table for table in TABLES.values() if table != TABLES[Pruning]]
 _HELD = " UNION ALL ".join(f"SELECT segment_id, session_id FROM {table}" for table in _TOLD)
 _NEW_PRUNINGS = f"""
-    SELECT session_id, coalesce(max(pruned_ns) FILTER (what = 'all'), -1), max(pruned_ns) FROM prunings
+    SELECT session_id, coalesce(max(pruned_ns) FILTER (scope = 'all'), -1), max(pruned_ns) FROM prunings
     WHERE session_id IS NOT NULL AND (
         segment_id IN (SELECT unnest($told))
         OR session_id IN (SELECT session_id FROM ({_HELD}) WHERE segment_id IN (SELECT unnest($ended)))
@@ -274,7 +275,7 @@ def remove(path: Path) -> None:
 
 
 def line_of(seed: int, sequence: int, kind: str, value: bytes | dict[str, Any]) -> bytes:
-    """Return a line as the journal has it."""
+    """Return a line in the format of the journal."""
     payload = (
         value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
     )
@@ -290,7 +291,7 @@ def session_of(line: Line) -> str | None:
 
 @dataclass(slots=True)
 class _Run:
-    """Records that follow each other and go."""
+    """Consecutive records that are removed."""
 
     seed: int
     first: int = 0
@@ -304,7 +305,7 @@ class _Run:
         self.pruned_ns = max(self.pruned_ns, pruned_ns)
 
     def ended(self) -> Iterator[bytes]:
-        """Yield the line that stands for them, if there are any, and begin anew."""
+        """Yield the line that replaces them, if there are any, and start again."""
         if self.last:
             value = {
                 "from": self.first,
@@ -327,7 +328,7 @@ def _put(home: Home, path: Path, left: Rewritten, *, keep_empty: bool) -> int:
 
 
 def _may_hold(path: Path, sessions: Collection[str]) -> bool:
-    """Return whether a file may hold something of some sessions: the index of a compressed one tells."""
+    """Return whether a file may contain records of some sessions, according to the index if it is compressed."""
     try:
         file, index = compression.read_index(compressed_path(path))
     except (FileNotFoundError, DamagedError):

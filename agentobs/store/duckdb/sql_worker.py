@@ -1,9 +1,9 @@
-"""Questions in SQL from anybody: asked in a process of their own, which has limits and can be killed.
+"""SQL of others, run in a separate process that has limits and can be killed.
 
-DuckDB's own limits do not hold a question that wants to do harm: `repeat` and other scalar and list functions
-go past them. So the connection lives in a fresh process that has given away its right to open files, to
-write them, and to use more memory and processor time than it was told; this half starts it, hands it the
-question, reads the rows, and kills it when its time is over. `worker_main` is the other half.
+DuckDB's own limits do not stop malicious statements: `repeat` and other scalar and list functions exceed them. So the
+connection is in a fresh process that has given up its rights to open files, to write them, and to exceed its limits of
+memory and processor time. This half starts the process, sends it the statement, reads the rows, and kills it on
+timeout. `sql_worker_main` is the other half.
 """
 
 from __future__ import annotations
@@ -31,43 +31,44 @@ Cut = Literal["rows", "bytes"]
 """Why an answer ended before its last row."""
 
 ENDING_SECONDS = 1.0
-"""How long a worker that has closed its pipe may take until it has ended. Our choice."""
+"""How long a worker that has closed its pipe may take to end. Our choice."""
 QUESTION_BYTES = 16 * 1024 * 1024
-"""The longest message to a worker: text of the statement and parameters. Our choice."""
+"""The maximum length of a message to a worker: text of the statement and parameters. Our choice."""
 MESSAGE_BYTES = 64 * 1024
-"""The longest message of a worker that is no part of an answer. Our choice."""
+"""The maximum length of a message from a worker that is not part of an answer. Our choice."""
 LONGEST_SECONDS = 1_000_000
-"""The longest time that can be allowed, about what the system can wait for in one call (2^31 ms)."""
+"""The maximum allowed time, about what the system can wait for in one call (2^31 ms)."""
 MOST = 2**50
-"""The largest of the other limits. Our choice: beyond any machine."""
+"""The maximum of the other limits. Our choice: beyond any machine."""
 OUT_OF_MEMORY = 77
-"""The code with which a worker ends that has no memory left to say so."""
+"""The exit code of a worker that has no memory left to report an error."""
 
 _INHERITED = ("TZ", "LD_LIBRARY_PATH", "AGENTOBS_PRICES")
-"""All that a worker gets of the environment: the zone that instants are shown in, what the interpreter may
-need to start, and where the prices are (`ledger.book`, which would be slow to import here)."""
+"""The environment variables that a worker gets: the time zone of displayed times, what the interpreter may need to
+start, and where the prices are (`ledger.book`, which would be slow to import here).
+"""
 
 
 _KINDS = {kind.__name__: kind for kind in (UsageError, HomeError, ForeignError, DamagedError)}
-"""The errors that a worker may tell of by their names."""
+"""The errors that a worker may report by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one question may cost. All of it is our choice: far above what people ask, far below harm."""
+    """Limits of one query. All are our choice: far above normal use, far below harm."""
 
     timeout_seconds: float = 30.0
-    """How long one question may take, from when the store is open."""
+    """How long one query may take, once the store is open."""
     memory_bytes: int = 1024**3
-    """How much memory a question may use beyond what the open store takes."""
+    """How much memory a query may use beyond that of the open store."""
     rows: int = 1_000_000
     """How many rows an answer may have."""
     columns: int = 1_000
     """How many columns."""
     answer_bytes: int = 128 * 1024**2
-    """How large it may be as JSON, and so how large one cell."""
+    """How large an answer may be as JSON, and therefore how large one cell."""
     opening_seconds: float = 600.0
-    """How long opening the store may take, with an ingest of what was recorded since the last."""
+    """How long opening the store may take, including an ingest of new records."""
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
@@ -86,17 +87,17 @@ def query(
 ) -> list[tuple[Any, ...]]:
     """Return the rows of one SELECT statement over everything that was recorded, up to this moment.
 
-    The statement runs in a process of its own, which reaches no file, no network, no setting and no
-    variable of this program, and which is killed where it goes past its limits.
+    The statement runs in a separate process, which cannot reach files, the network, settings or variables of this
+    program, and which is killed if it exceeds its limits.
 
     Args:
-        sql: one statement; `?` and `$name` stand for parameters.
+        sql: one statement; `?` and `$name` are parameters.
         parameters: a sequence for `?`, a mapping for `$name`.
         home: as for `connect`.
-        limits: what it may cost.
+        limits: the limits of the query.
 
     Raises:
-        UsageError: it is not one SELECT statement, DuckDB refuses it, or it went past a limit.
+        UsageError: it is not one SELECT statement, DuckDB refuses it, or it exceeded a limit.
         HomeError, ForeignError: as for `connect`.
     """
     with Worker(home, limits) as worker:
@@ -105,19 +106,19 @@ def query(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer while it comes."""
+    """An answer whose rows are being received."""
 
     columns: list[str]
-    """The names of its columns; a name may come twice."""
+    """Column names; a name may occur twice."""
     rows: Iterator[tuple[Any, ...]]
-    """Its rows, to be read once. Reading them raises where a limit is met; what came before counts."""
+    """Its rows, to be read once. Reading them raises an error when a limit is reached; earlier rows are valid."""
 
 
 class Worker:
-    """A process that has opened a home and answers questions about it, one after the other.
+    """A process that has opened a home and answers queries about it, one after the other.
 
-    It sees what was recorded before it was started. It is for one thread, and over after the first question
-    that had to be stopped from outside.
+    It sees the data recorded before it was started. It is for one thread, and unusable after the first query that had
+    to be stopped from outside.
     """
 
     def __init__(
@@ -127,11 +128,11 @@ class Worker:
         *,
         ingest: bool = True,
     ) -> None:
-        """Start it. It opens the store meanwhile; the first question waits for that.
+        """Start it. It opens the store in the background; the first query waits for that.
 
         Args:
             home: as for `connect`.
-            limits: what each question may cost.
+            limits: the limits of each query.
             ingest: as for `connect`.
 
         Raises:
@@ -151,29 +152,29 @@ class Worker:
 
     @property
     def process_id(self) -> int:
-        """The id of the process."""
+        """The ID of the process."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it accepts queries."""
         return self._process.poll() is None
 
     def ask(self, sql: str, parameters: Parameters = None) -> Answer:
-        """Ask one question; the rows of the one before must have been read.
+        """Run one query; the rows of the previous one must have been read.
 
         Args:
-            sql: one statement; `?` and `$name` stand for parameters.
+            sql: one statement; `?` and `$name` are parameters.
             parameters: a sequence for `?`, a mapping for `$name`.
 
         Raises:
-            UsageError: it is not one SELECT statement, DuckDB refuses it, or it went past a limit.
+            UsageError: it is not one SELECT statement, DuckDB refuses it, or it exceeded a limit.
             ForeignError: as for `connect`.
         """
         question = encoded({"sql": sql, "parameters": _packed(parameters)})
         if len(question) > QUESTION_BYTES:
-            found = f"the statement and its parameters take {size(len(question))}"
-            todo = f"They may take {size(QUESTION_BYTES)}"
+            found = f"the statement and its parameters have {size(len(question))}"
+            todo = f"The limit is {size(QUESTION_BYTES)}"
             raise UsageError(found, where="sql", todo=todo)
         with self._killed_on_error():
             self._await_opening()
@@ -181,7 +182,7 @@ class Worker:
                 raise _ended("the worker has ended")
             if self._is_answering:
                 self.close()
-                raise _ended("it was asked before the last row of another answer was read")
+                raise _ended("it was called before the last row of another result was read")
             self._left_ns = int(self._limits.timeout_seconds * 1e9)
             self._is_answering = True
             self._send(question)
@@ -190,9 +191,9 @@ class Worker:
         return Answer([str(name) for name in columns], self._rows())
 
     def close(self) -> None:
-        """Kill it and whatever it started. It has nothing that could be lost."""
+        """Kill it and its child processes. It has nothing that could be lost."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            # While it was not waited for, no other process can have its number.
+            # Until it is waited for, no other process can have its ID.
             if self._process.returncode is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
@@ -215,14 +216,14 @@ class Worker:
             self._is_open = True
 
     def _send(self, message: bytes) -> None:
-        """Send a message. That the worker has ended is seen, and said, when its answer is read."""
+        """Send a message. If the worker has ended, that is reported when its answer is read."""
         assert self._process.stdin
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(message)
             self._process.stdin.flush()
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of the latest answer; an answer that is left early ends the worker."""
+        """Yield the rows of the latest answer; the worker ends if not all rows are read."""
         left = self._limits.answer_bytes + 2 * MESSAGE_BYTES
         with self._killed_on_error():
             while "end" not in (message := self._receive(left, "rows", "end")):
@@ -237,14 +238,14 @@ class Worker:
         """Return the next message, which has one of these keys.
 
         Raises:
-            AgentobsError: what the worker has to say, or what it died of.
+            AgentobsError: the error that the worker reported, or the cause of its death.
         """
         self._fill(LENGTH)
         length = int.from_bytes(self._received[:LENGTH], "big")
         self._size = length
         if length > most:
             self.close()
-            raise _ended("the worker sent more than it may")
+            raise _ended("the worker sent more than the limit")
         self._fill(LENGTH + length)
         data = bytes(self._received[LENGTH : LENGTH + length])
         del self._received[: LENGTH + length]
@@ -255,7 +256,7 @@ class Worker:
         return message
 
     def _fill(self, length: int) -> None:
-        """Read until there are so many bytes, or the time is over. What the reader of the rows takes does not count."""
+        """Read this many bytes, or until the time is over. Time taken by the consumer does not count."""
         assert self._process.stdout
         if self._process.stdout.closed:
             raise _ended("the worker has ended")
@@ -274,7 +275,7 @@ class Worker:
             self._received += data
 
     def _told(self, error: Any) -> AgentobsError:
-        """Return the error that the worker told of."""
+        """Return the error that the worker reported."""
         told = {name: str(value) for name, value in dict(error).items()}
         if "limit" in told:
             return over(told["limit"], self._limits)
@@ -289,15 +290,17 @@ class Worker:
         if code == -signal.SIGXCPU:
             raise over("cpu", self._limits)
         if code in (OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS):
-            # The library aborts where it cannot handle that there is no memory.
+            # The library aborts if it cannot handle a failed allocation.
             raise over("memory", self._limits)
         if code == -signal.SIGKILL:
-            raise _ended("the worker was killed from outside, perhaps for want of memory")
+            raise _ended(
+                "the worker was killed by another process, possibly because memory ran out"
+            )
         raise _ended(f"the worker ended by itself (code {code})")
 
     @contextlib.contextmanager
     def _killed_on_error(self) -> Iterator[None]:
-        """Kill the worker where we are interrupted, the rows are left, or it sends what it may not."""
+        """Kill the worker if we are interrupted, if not all rows are read, or if it sends an invalid message."""
         try:
             yield
         except UsageError:
@@ -308,14 +311,14 @@ class Worker:
 
 
 def over(limit: str, limits: Limits) -> UsageError:
-    """Return the error of a question that went past its time, processor time or memory."""
+    """Return the error of a query that exceeded its time, processor time or memory."""
     seconds = f"{limits.timeout_seconds:g} s"
     match limit:
         case "memory":
             found = f"it needs more than {size(limits.memory_bytes)} of memory and was stopped"
             return _limit(found, "memory", "memory_bytes")
         case "cpu":
-            found = f"it used more processor time than {seconds} allow and was stopped"
+            found = f"it used more processor time than {seconds} and was stopped"
         case _:
             found = f"it took longer than {seconds} and was stopped"
     return _limit(found, "timeout", "timeout_seconds")
@@ -323,12 +326,14 @@ def over(limit: str, limits: Limits) -> UsageError:
 
 def too_wide(count: int, limits: Limits) -> UsageError:
     """Return the error of an answer with too many columns."""
-    found = f"the answer would have {count:,} columns, more than {limits.columns:,}; it was refused"
+    found = (
+        f"the result would have {count:,} columns, more than {limits.columns:,}; it was rejected"
+    )
     return _limit(found, "max-columns", "columns")
 
 
 def size(count: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes in a readable unit."""
     for unit, factor in (("GiB", 1024**3), ("MiB", 1024**2)):
         if count >= factor:
             return f"{count / factor:.4g} {unit}"
@@ -337,14 +342,14 @@ def size(count: int) -> str:
 
 def _cut(cut: Cut, limits: Limits) -> UsageError:
     if cut == "rows":
-        found = f"the answer has more than {limits.rows:,} rows; the others were cut off"
+        found = f"the result has more than {limits.rows:,} rows; the others were dropped"
         return _limit(found, "max-rows", "rows")
-    found = f"the answer is larger than {size(limits.answer_bytes)}; the rest was cut off"
+    found = f"the result is larger than {size(limits.answer_bytes)}; the rest was dropped"
     return _limit(found, "max-bytes", "answer_bytes")
 
 
 def _limit(found: str, option: str, name: str) -> UsageError:
-    todo = f"Ask for less, or raise the limit: --{option} on the command line, Limits({name}=...) in Python"
+    todo = f"Select less, or raise the limit: --{option} on the command line, Limits({name}=...) in Python"
     return UsageError(found, where="sql", todo=todo)
 
 
@@ -355,19 +360,19 @@ def _slow(limits: Limits) -> UsageError:
 
 
 def _ended(found: str) -> UsageError:
-    return UsageError(found, where="sql", todo="Ask again; nothing was lost")
+    return UsageError(found, where="sql", todo="Retry; no data was lost")
 
 
 def _start() -> subprocess.Popen[bytes]:
     """Start the other half: a fresh interpreter, not a fork of this one with its threads and open files."""
     if not sys.executable:
         raise UsageError(
-            "this program has no Python interpreter that could be started beside it",
+            "this program has no Python interpreter that can be started as a second process",
             where="sql",
-            todo="agentobs.connect() asks in this process",
+            todo="agentobs.connect() runs queries in this process",
         )
     environment = {name: value for name in _INHERITED if (value := world.environ(name))}
-    # The same modules as here, and none of the directory that we happen to be in (-P).
+    # The same modules as here, and none from the current directory (-P).
     environment["PYTHONPATH"] = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "agentobs.store.duckdb.sql_worker_main"],

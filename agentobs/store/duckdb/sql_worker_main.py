@@ -1,7 +1,7 @@
-"""The other half of `worker`: opens the store, gives away its rights, and answers.
+"""The other half of `sql_worker`: opens the store, gives up its rights, and answers queries.
 
-Opening is our own code, and may have to ingest; the limits hold from the first question on. What an answer
-needs is imported before, for after that no file can be opened any more.
+Our own code opens the store, and may have to ingest; the limits apply from the first query on. All modules that an
+answer needs are imported before, because afterwards no file can be opened.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Cut, Limits, too_wid
 from agentobs.store.duckdb.worker_protocol import decoded, encoded, packed_row, unpack
 
 NEEDED = ("datetime", "decimal", "uuid", "pytz", "collections.abc", "types", "typing")
-"""What DuckDB imports when it first meets a value of such a type."""
+"""Modules that DuckDB imports when it first encounters a value of such a type."""
 RESERVED_BYTES = 256 * 1024 * 1024
-"""Address space beyond the limit, which threads set aside and do not fill. Our choice."""
+"""Address space beyond the limit, which threads reserve and do not use. Our choice."""
 BATCH = 256
-"""How many rows are taken from DuckDB at a time: few, because a cell may be large. Our choice."""
+"""How many rows are fetched from DuckDB at a time: few, because a cell may be large. Our choice."""
 TEXT = 500
-"""How much of DuckDB's words about an error is passed on, characters. Our choice."""
+"""How much of an error message of DuckDB is passed on, characters. Our choice."""
 
 
 def main() -> None:
-    """Answer questions until whoever started this process closes the pipe, or has died."""
+    """Answer queries until the parent process closes the pipe, or has died."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out, questions = _pipes()
     told = questions.get()
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _pipes() -> tuple[IO[bytes], queue.SimpleQueue[dict[str, Any]]]:
-    """Return where answers go, and where questions come from; nothing else may write between them."""
+    """Return the streams for answers and queries; nothing else may write to them."""
     out = os.fdopen(os.dup(1), "wb")
     source = os.fdopen(os.dup(0), "rb")
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -73,7 +73,7 @@ def _pipes() -> tuple[IO[bytes], queue.SimpleQueue[dict[str, Any]]]:
 
 
 def _listen(source: IO[bytes], questions: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Pass questions on, and end this process when nobody can ask any more, whatever it is at."""
+    """Pass queries on, and end this process when its parent has gone, whatever it is doing."""
     while (question := decoded(source)) is not None:
         questions.put(question)
     os._exit(0)
@@ -83,13 +83,13 @@ def _opened(home: Path, ingest: bool, limits: Limits) -> duckdb.DuckDBPyConnecti
     for name in NEEDED:
         importlib.import_module(name)
     connection = connected(Home(home), ingest=ingest, memory_bytes=limits.memory_bytes)
-    # The first answer loads the rest, such as the zone that instants are shown in.
+    # The first answer loads the rest, such as the time zone of displayed times.
     connection.execute("SELECT now(), 1::DECIMAL(4, 2), uuid()").fetchall()
     return connection
 
 
 def _confine(limits: Limits) -> None:
-    """Give away the right to open files and sockets, to write files, and to use more memory. For good."""
+    """Give up, permanently, the rights to open files and sockets, to write files, and to use more memory."""
     most = _address_space() + limits.memory_bytes + RESERVED_BYTES
     with contextlib.suppress(ValueError, OSError):  # not every system can
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -98,7 +98,7 @@ def _confine(limits: Limits) -> None:
 
 
 def _allow(limits: Limits) -> None:
-    """Allow processor time for one more question: all of its time, on every core."""
+    """Allow processor time for one more query: all of its time, on every core."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     more = limits.timeout_seconds * (os.cpu_count() or 1)
     most = int(used.ru_utime + used.ru_stime + more) + 1
@@ -108,11 +108,11 @@ def _allow(limits: Limits) -> None:
 def _try_to_answer(
     connection: duckdb.DuckDBPyConnection, question: dict[str, Any], limits: Limits, out: IO[bytes]
 ) -> None:
-    """Answer, or say why not.
+    """Answer, or report the error.
 
     Raises:
-        BrokenPipeError: nobody reads the answer any more.
-        MemoryError: there is not even enough memory to say so.
+        BrokenPipeError: the parent no longer reads.
+        MemoryError: there is not even enough memory to report it.
     """
     try:
         _answer(connection, question, limits, out)
@@ -132,7 +132,7 @@ def _answer(
 ) -> None:
     """Send the columns and rows of an answer, as far as the limits allow."""
     parameters = unpack(question["parameters"])
-    # What a statement may hold that looks like a question (WITH a AS (DELETE ...)) must not change the tail.
+    # Statements that only look like a query (WITH a AS (DELETE ...)) must not change the tail.
     connection.execute("BEGIN TRANSACTION READ ONLY")
     answered = select(connection, question["sql"], parameters)
     columns = [str(column[0]) for column in answered.description or []]
@@ -144,7 +144,7 @@ def _answer(
         _send(out, {"end": "bytes"})
         return
     out.write(names)
-    out.flush()  # so that whoever asked has them before the first row
+    out.flush()  # so that the parent has them before the first row
     _send(out, {"end": _send_rows(answered, limits, out)})
 
 
@@ -165,7 +165,7 @@ def _send_rows(answered: duckdb.DuckDBPyConnection, limits: Limits, out: IO[byte
 
 
 def _send_what_fits(packed: list[Any], left_bytes: int, out: IO[bytes]) -> None:
-    """Send the rows up to the one that would go past the limit, one by one."""
+    """Send the rows up to the one that would exceed the limit, one by one."""
     for row in packed:
         message = _rows([row])
         left_bytes -= len(message)
@@ -184,7 +184,7 @@ def _send(out: IO[bytes], message: dict[str, Any]) -> None:
 
 
 def _told(error: Exception) -> dict[str, str]:
-    """Return an error as it is sent."""
+    """Return an error as a message."""
     if isinstance(error, AgentobsError):
         told = {"kind": type(error).__name__, "found": error.found}
         return told | {"where": error.where, "todo": error.todo}
@@ -197,11 +197,11 @@ def _told(error: Exception) -> dict[str, str]:
     return {"kind": "UsageError", "found": found, "where": "sql", "todo": _TODO}
 
 
-_TODO = "docs/tables.md names all columns, docs/sql.md says what can be asked"
+_TODO = "docs/tables.md lists all columns, docs/sql.md explains the dialect"
 
 
 def _address_space() -> int:
-    """Return how much address space this process has, bytes; 0 where the system does not tell."""
+    """Return the size of this process's address space in bytes; 0 if the system does not report it."""
     try:
         pages = Path("/proc/self/statm").read_text("ascii").split()[0]
     except OSError:

@@ -1,7 +1,7 @@
-"""Verify: read everything back, and say what is damaged, where, and what is lost with it.
+"""Verification: read everything back, and report what is damaged, where, and what is lost with it.
 
-Every line of every segment is checked, every content id that a fact names is looked for, and the
-published file is held against its manifest and against the segments that it was made from.
+Every line of every segment is checked, every content ID in a fact is looked up, and the published file is compared with
+its manifest and with the segments that it was made from.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ _CONTENT_FIELDS = {
     "tool_results": ("content",),
     "world_answers": ("content",),
 }
-"""The fields of facts that name content."""
-_NOTHING = "nothing: delete the file, and the next ingest makes it anew from the segments"
+"""The fields of facts that contain content IDs."""
+_NOTHING = "nothing: delete the file, and the next ingest rebuilds it from the segments"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was written."""
+    """One piece of damage."""
 
     path: Path
     offset: int | None
-    """Where in the file, bytes; None where it concerns the whole file."""
+    """Where in the file, bytes; None if it concerns the whole file."""
     found: str
-    """What is wrong, for people."""
+    """A description of the problem."""
     lost: str
-    """What is lost with it, for people."""
+    """A description of the loss."""
     sessions: tuple[str, ...] = ()
-    """The sessions that it is or may be of, where that can be known."""
+    """The sessions that are or may be affected, if known."""
     records: int = 0
-    """How many records are lost, where their numbers tell."""
+    """How many records are lost, if their numbers show it."""
 
     def __str__(self) -> str:
         place = f"{self.path}" if self.offset is None else f"{self.path} at byte {self.offset}"
@@ -80,53 +80,53 @@ class VerifyReport:
     segments: int = 0
     """Segments that were read."""
     records: int = 0
-    """Lines of facts that read back."""
+    """Readable lines of facts."""
     contents: int = 0
-    """Lines of content that read back."""
+    """Readable lines of content."""
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is under way, for people: it is no damage, and nobody has to do anything."""
+    """Work in progress: not damage, and nothing to do."""
 
     @property
     def ok(self) -> bool:
-        """Whether everything reads back as it was written."""
+        """Whether everything is as it was written."""
         return not self.findings
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people: what was read, then each finding."""
+        """Return the report as lines: what was read, then each finding."""
         read_back = f"{self.segments} segments, {self.records} records, {self.contents} contents"
         if self.ok:
-            return [f"{read_back}: all as written", *self.notes]
+            return [f"{read_back}: all intact", *self.notes]
         found = f"{read_back}: {len(self.findings)} findings"
         return [found, *map(str, self.findings), *self.notes]
 
 
 @dataclass(slots=True)
 class _Facts:
-    """What the facts of one segment say."""
+    """The facts of one segment."""
 
     size: int = 0
-    """Size of the file, of the plain one where it was compressed, bytes."""
+    """Size of the file, or of the plain file before it was compressed, bytes."""
     is_original: bool = True
-    """Whether it is what the process wrote: nothing was pruned, and no repair left a gap."""
+    """Whether it is as the process wrote it: nothing was pruned, and no repair left a gap."""
     named: dict[str, tuple[int, str, str]] = field(default_factory=dict)
-    """The content ids that they name, with offset, kind and session of the first record that does."""
+    """Its content IDs, with offset, kind and session of the first record that contains each."""
     sessions: set[str] = field(default_factory=set)
     """The sessions of their records."""
     opened_ns: int = 0
-    """When the segment was begun, nanoseconds since 1970."""
+    """When the segment was started, nanoseconds since 1970."""
     pruned: set[_Pruned] = field(default_factory=set)
-    """What was pruned by them."""
+    """The prunings recorded in it."""
     ingested: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     """Records by table and session, up to the watermark."""
 
 
 _Pruned = tuple[str, str, int]
-"""A session that was pruned, what of it, and when, nanoseconds since 1970."""
+"""A pruned session, what of it was pruned, and when, nanoseconds since 1970."""
 
 
 def verify(home: Home) -> VerifyReport:
-    """Read a home from end to end; nothing is changed."""
+    """Read a whole home; nothing is changed."""
     report = VerifyReport()
     counted: dict[str, _Facts] = {}
     missing: list[Finding] = []
@@ -138,7 +138,7 @@ def verify(home: Home) -> VerifyReport:
             counted[segment_id] = _read_facts(facts_path(home, segment_id), mark, report)
         for segment_id, facts in counted.items():
             missing += _check_content(home, segment_id, facts, report)
-        # Asked last, for whoever prunes says so before the first of its records goes.
+        # This comes last, because a pruning is recorded before its first record is removed.
         pruned = _prunings(home, counted)
         pending = pruned - _applied(connection)
         report.notes += [_under_way(each) for each in sorted(pending)]
@@ -152,7 +152,7 @@ def verify(home: Home) -> VerifyReport:
                 report.notes += [f"{each.path}: {each.found}, until it has ended" for each in held]
         for path in sorted(home.segments.glob("*.content*")):
             if segment_of(path) not in counted:
-                lost = "what it holds can be reached from no record"
+                lost = "no record references its content"
                 report.findings.append(Finding(path, None, "its facts are missing", lost))
         if connection is not None:
             places = {"published": home.database, **archived}
@@ -168,9 +168,7 @@ def verify(home: Home) -> VerifyReport:
 
 
 def holds_what_it_should(home: Home) -> bool:
-    """Return whether the published file and its archives are as they were published, read back, and have the rows
-    of the segments.
-    """
+    """Return whether the published file and its archives are intact, readable, and have the rows of the segments."""
     findings = verify(home).findings
     return not any(
         home.database == each.path or home.archive in each.path.parents for each in findings
@@ -178,8 +176,8 @@ def holds_what_it_should(home: Home) -> bool:
 
 
 def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
-    """Yield the lines of a file that read back, and report everything else."""
-    # An empty file is not locked yet; to ask whether its process lives could get in the way of that.
+    """Yield the readable lines of a file, and report everything else."""
+    # An empty file is not locked yet; checking whether its process is alive could interfere with that.
     alive = file_size(path) == 0 or is_alive(path)
     last = None
     try:
@@ -195,18 +193,18 @@ def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
         report.findings.append(Finding(path, None, error.found, "all of it, for this version"))
         return
     if not alive and (torn := tail(path)):
-        found = f"its last {torn} bytes are no whole record"
+        found = f"its last {torn} bytes are not a complete record"
         lost = "one record, which was being written when its process ended or the power failed"
         report.findings.append(Finding(path, file_size(path) - torn, found, lost))
     is_counted = last and last.kind == "seal"
     if last and is_counted and _value(last).get("lines") != last.sequence - 1:
         report.findings.append(
-            Finding(path, last.start, "its last line counts otherwise", "unknown")
+            Finding(path, last.start, "the counts in its last line do not match", "unknown")
         )
 
 
 def _finding(path: Path, damage: Damage) -> Finding:
-    """Return what is damaged, and what was lost with it as far as that can be known."""
+    """Return a description of damage, and of the loss as far as it is known."""
     place = _place(path)
     held = damage.held
     if held is None:
@@ -216,13 +214,13 @@ def _finding(path: Path, damage: Damage) -> Finding:
     lost = (
         "as said"
         if damage.missing
-        else f"what is missing of records {held.first} to {held.last}: {kinds}"
+        else f"the missing ones of records {held.first} to {held.last}: {kinds}"
     )
     return Finding(place, damage.start, damage.reason, lost, held.sessions, damage.missing)
 
 
 def _place(path: Path) -> Path:
-    """Return the file that is there: the compressed one, or the plain one."""
+    """Return the existing file: the compressed one, or the plain one."""
     packed = compressed_path(path)
     return packed if packed.exists() else path
 
@@ -256,7 +254,7 @@ def _read_facts(path: Path, mark: Mark, report: VerifyReport) -> _Facts:
 
 
 def _prunings(home: Home, counted: Mapping[str, _Facts]) -> set[_Pruned]:
-    """Return what was pruned, by the segments that were read and those that came since."""
+    """Return the prunings in the segments that were read and in later ones."""
     found = {each for facts in counted.values() for each in facts.pruned}
     for segment_id in segment_ids(home):
         if segment_id not in counted:
@@ -268,34 +266,34 @@ def _prunings(home: Home, counted: Mapping[str, _Facts]) -> set[_Pruned]:
 
 
 def _applied(connection: duckdb.DuckDBPyConnection | None) -> set[_Pruned]:
-    """Return what was pruned by the time that the file was published."""
+    """Return the prunings before the file was published."""
     if connection is None:
         return set()
     try:
-        sql = "SELECT session_id, what, pruned_ns FROM published.main.prunings"
+        sql = "SELECT session_id, scope, pruned_ns FROM published.main.prunings"
         return {
             (str(each), str(what), at_ns)
             for each, what, at_ns in connection.execute(sql).fetchall()
         }
     except duckdb.Error:
-        return set()  # reported as unreadable, or of a layout that had none
+        return set()  # reported as unreadable
 
 
 def _under_way(pruned: _Pruned) -> str:
     session_id, what, _ = pruned
     of_it = f"session {session_id}" if what == "all" else f"the content of session {session_id}"
-    return f"{of_it} is being pruned, or who did it was killed: the next ingest does the rest"
+    return f"{of_it} is being pruned, or the prune was killed: the next ingest completes it"
 
 
 def _not_pruned(
     home: Home, segment_id: str, facts: _Facts, pruned: set[_Pruned], pending: set[_Pruned]
 ) -> Iterator[Finding]:
-    """Find sessions that were pruned and are there; a segment that was begun later may hold them."""
+    """Find pruned sessions that still exist; a segment that was started later may contain them."""
     done = [each for each in pruned if each[1] == "all" and each[2] >= facts.opened_ns]
     going = {session_id for session_id, _, _ in pending}
     for session_id in sorted(facts.sessions & {each[0] for each in done} - going):
-        found = f"holds records of session {session_id}, which was pruned"
-        lost = "nothing: agentobs prune takes them out"
+        found = f"contains records of session {session_id}, which was pruned"
+        lost = "nothing: agentobs prune removes them"
         yield Finding(_place(facts_path(home, segment_id)), None, found, lost, (session_id,))
 
 
@@ -308,7 +306,7 @@ def _is_gone(finding: Finding, counted: Mapping[str, _Facts], pruned: set[_Prune
 def _check_content(
     home: Home, segment_id: str, facts: _Facts, report: VerifyReport
 ) -> Iterator[Finding]:
-    """Find content that is missing and that the facts name, and bodies that a difference starts from."""
+    """Find missing content that facts refer to, and missing bodies that deltas are based on."""
     path = content_path(home, segment_id)
     known: set[str] = set()
     bases: dict[str, int] = {}
@@ -321,14 +319,14 @@ def _check_content(
                 bases.setdefault(str(base), line.start)
     for content_id, (offset, kind, session_id) in facts.named.items():
         if content_id not in known:
-            found = f"names content {content_id}, which is missing"
+            found = f"references content {content_id}, which is missing"
             lost = f"the text of this record ({kind} of session {session_id})"
             place = _place(facts_path(home, segment_id))
             yield Finding(place, offset, found, lost, (session_id,))
     for base, offset in bases.items():
         if base not in known:
-            found = f"differs from content {base}, which is missing"
-            lost = "the text of this request and of all that go on from it"
+            found = f"is based on content {base}, which is missing"
+            lost = "the text of this request and of all requests based on it"
             yield Finding(path, offset, found, lost)
 
 
@@ -336,7 +334,7 @@ def _check_content(
 def _published(
     home: Home, report: VerifyReport
 ) -> Iterator[tuple[duckdb.DuckDBPyConnection | None, dict[str, Path], dict[str, Mark]]]:
-    """Open the published file and give its archives and watermarks; None where there is none that can be read."""
+    """Open the published file and yield its archives and watermarks; None if there is no readable one."""
     connection = None
     archived: dict[str, Path] = {}
     marks: dict[str, Mark] = {}
@@ -351,11 +349,11 @@ def _published(
             }
             marks = read_marks(connection, "published.main.segments")
     except (DamagedError, ForeignError) as error:
-        lost = _NOTHING if isinstance(error, DamagedError) else "the answers of the store"
+        lost = _NOTHING if isinstance(error, DamagedError) else "results of queries"
         place = Path(error.where) if error.where else home.database
         report.findings.append(Finding(place, None, error.found, lost))
     except duckdb.Error as error:
-        found = f"table segments does not read back: {generations.first_line(error)}"
+        found = f"table segments cannot be read: {generations.first_line(error)}"
         report.findings.append(Finding(home.database, None, found, _NOTHING))
     try:
         yield (connection if marks else None), archived, marks
@@ -365,11 +363,11 @@ def _published(
 
 
 def _as_published(home: Home) -> bool:
-    """Return whether there is a published file; its whole digest is computed, and those of its archives.
+    """Return whether there is a published file; its digest and those of its archives are computed completely.
 
     Raises:
         ForeignError: it is not ours.
-        DamagedError: it is not as its manifest says.
+        DamagedError: it does not match its manifest.
     """
     generation = generations.current(home)
     if generation is None:
@@ -380,12 +378,12 @@ def _as_published(home: Home) -> bool:
         same = path.exists() and generations.file_digest(path) == digest
         # Another generation may have been published in between; then the manifest has another entry.
         if not same and generations.current(home) == generation:
-            told = "the generation that was published" if path == home.database else _SEALED
+            told = "the published generation" if path == home.database else _SEALED
             raise DamagedError(f"not {told}", where=str(path))
     return True
 
 
-_SEALED = "the archive that was sealed"
+_SEALED = "the sealed archive"
 
 
 def _unreadable(connection: duckdb.DuckDBPyConnection, database: str) -> Iterator[str]:
@@ -396,7 +394,7 @@ def _unreadable(connection: duckdb.DuckDBPyConnection, database: str) -> Iterato
                 f"SELECT max(hash(COLUMNS(*))) FROM {database}.main.{table}"
             ).fetchall()
         except duckdb.Error as error:
-            yield f"table {table} does not read back: {generations.first_line(error)}"
+            yield f"table {table} cannot be read: {generations.first_line(error)}"
 
 
 def _miscounted(
@@ -407,7 +405,7 @@ def _miscounted(
     counted: dict[str, _Facts],
     going: Collection[str],
 ) -> Iterator[str]:
-    """Compare the rows of each segment with its lines up to the watermark, but for sessions that are being pruned."""
+    """Compare the rows of each segment with its lines up to the watermark, except for sessions being pruned."""
     try:
         rows = {table: _rows(connection, table, archived, going) for table in sorted(_TABLES)}
         all_rows = {
@@ -421,10 +419,10 @@ def _miscounted(
         if not left and any(each[segment_id] for each in all_rows.values()):
             continue  # nothing but what is being pruned
         if facts is None or not is_there(facts_path(home, segment_id)):
-            yield f"segment {segment_id} is gone; the rows of its {mark.sequence} records are still here"
+            yield f"segment {segment_id} is missing; the rows of its {mark.sequence} records still exist"
             continue
         if facts.is_original and facts.size < mark.facts_offset:
-            yield f"segment {segment_id} is shorter than what was read of it"
+            yield f"segment {segment_id} is shorter than when it was ingested"
         lines_of: Counter[str] = Counter()
         for (kind, session_id), number in facts.ingested.items():
             lines_of[kind] += number if session_id not in going else 0
@@ -451,7 +449,7 @@ def _rows(
 
 def _pruned(line: Line) -> _Pruned:
     value = _value(line)
-    return str(value.get("session_id")), str(value.get("what")), _number(line, "pruned_ns")
+    return str(value.get("session_id")), str(value.get("scope")), _number(line, "pruned_ns")
 
 
 def _number(line: Line, name: str) -> int:
@@ -460,7 +458,7 @@ def _number(line: Line, name: str) -> int:
 
 
 def _value(line: Line) -> dict[str, Any]:
-    """Return the parsed payload, empty where it is no JSON object."""
+    """Return the parsed payload, empty if it is not a JSON object."""
     try:
         value = line.value()
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""What is said between the two halves of a worker: JSON, with its length in front.
+"""The messages between the two halves of a worker: JSON, prefixed with its length.
 
-What JSON has no type for is an object with one key, the name of the type, so that rows arrive as DuckDB gave
-them. Nothing that is read here can run anything. A date that Python has no type for is text already in DuckDB's
-answer, and a zone comes as its offset.
+A value of a type that JSON does not have is an object with one key, the name of the type, so that rows arrive as DuckDB
+returned them. Nothing that is read here can run code. A date outside Python's range is already text in DuckDB's answer,
+and a time zone is sent as its offset.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from uuid import UUID
 from agentobs.errors import DamagedError, UsageError
 
 LENGTH = 4
-"""How many bytes of a message are its length, the first byte the highest."""
+"""How many bytes the length of a message has, most significant byte first."""
 
 
 def encoded(message: dict[str, Any]) -> bytes:
-    """Return a message as it is sent.
+    """Return a message as bytes.
 
     Raises:
         UsageError: a value in it cannot be sent.
@@ -43,10 +43,10 @@ def decoded(pipe: IO[bytes]) -> dict[str, Any] | None:
 
 
 def read(data: bytes, *expected: str) -> dict[str, Any]:
-    """Return a message, which has one of the expected keys where some are named.
+    """Return a message; if keys are given, it must have one of them.
 
     Raises:
-        DamagedError: it is none.
+        DamagedError: it is not a valid message.
     """
     try:
         message = json.loads(data)
@@ -61,7 +61,7 @@ def row_of(packed: Any) -> tuple[Any, ...]:
     """Return a row that `pack` has packed, value for value.
 
     Raises:
-        DamagedError: it is none.
+        DamagedError: it is not a packed row.
     """
     if not isinstance(packed, list):
         raise _wrong()
@@ -69,15 +69,15 @@ def row_of(packed: Any) -> tuple[Any, ...]:
 
 
 def packed_row(row: tuple[Any, ...]) -> list[Any]:
-    """Return a row as JSON holds it."""
+    """Return a row as JSON values."""
     return [value if type(value) in _SAME else pack(value) for value in row]
 
 
 def pack(value: Any) -> Any:
-    """Return a value as JSON holds it.
+    """Return a value as JSON.
 
     Raises:
-        UsageError: its type is none that rows have.
+        UsageError: rows cannot have values of this type.
     """
     match value:
         case None | bool() | int() | str():
@@ -108,10 +108,10 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """Return the value that `pack` was given.
+    """Return the value that was passed to `pack`.
 
     Raises:
-        DamagedError: `pack` did not make it.
+        DamagedError: `pack` did not create it.
     """
     if isinstance(value, list):
         return [unpack(each) for each in value]
@@ -132,15 +132,13 @@ def unpack(value: Any) -> Any:
 
 
 def _wrong() -> DamagedError:
-    return DamagedError(
-        "a message of a form that is not ours", where="the worker", todo="Ask again"
-    )
+    return DamagedError("a malformed message", where="the worker", todo="Ask again")
 
 
 _SAME = frozenset((type(None), bool, int, str))
-"""Types that are the same in JSON, whatever the value."""
+"""Types whose values are always the same in JSON."""
 _PLAIN = frozenset((type(None), bool, int, float, str))
-"""Types that JSON gives back as they were. Floats that are no numbers do not come as floats."""
+"""Types that JSON returns unchanged. NaN and infinities are packed."""
 _LARGEST = sys.float_info.max
 _TYPES = (
     "Pass None, bool, int, float, str, bytes, Decimal, UUID, dates, times, lists, tuples or dicts"

@@ -1,10 +1,10 @@
--- What was paid again for what the cache had held, by reason?
+-- How much was paid again for tokens that the cache had held, by reason?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before then, or
--- NULL. A row for each reason and whoever says so, as in cache_misses; unpriced_calls have no price and are not in the money.
+-- NULL. One row for each reason and its source, as in cache_misses; unpriced_calls have no price and are not in the money.
 SELECT
     reason,
-    said_by,
+    reason_source,
     count(*) AS calls,
     count(DISTINCT session_id) AS sessions,
     sum(missed_tokens) AS missed_tokens,
@@ -15,5 +15,5 @@ WHERE
     ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
     AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
-GROUP BY reason, said_by
-ORDER BY sum(wasted_usd) DESC NULLS LAST, reason, said_by;
+GROUP BY reason, reason_source
+ORDER BY sum(wasted_usd) DESC NULLS LAST, reason, reason_source;

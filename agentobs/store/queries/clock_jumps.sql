@@ -1,15 +1,15 @@
 -- Where did the wall clock jump while a session was recorded?
 --
--- $since_ns: only sessions that started then or later, or NULL. $now_ns: what the clock says now, or NULL. what is
--- `backwards`, where something that was recorded later is more than a second earlier; `end_before_start`; or `future`,
--- where the clock of then was ahead of that of now by more than a minute. A jump ahead looks like a wait otherwise.
+-- $since_ns: only sessions that started then or later, or NULL. $now_ns: the current time, or NULL. what is
+-- `backwards`, if a later record has a time that is more than a second earlier; `end_before_start`; or `future`,
+-- if the clock was ahead of the current one by more than a minute. Otherwise a jump ahead looks like a wait.
 WITH chosen AS (
     SELECT session_id, min(started_ns) AS started_ns
     FROM session_starts
     GROUP BY session_id
     HAVING $since_ns::BIGINT IS NULL OR min(started_ns) >= $since_ns::BIGINT
 ), told AS (
-    -- What is told at the instant that it speaks of. The spans of other clients' calls are told when they end.
+    -- Facts recorded at the time that they contain. The spans of other clients' calls are recorded when they end.
     SELECT session_id, session_sequence, at_ns FROM events SEMI JOIN chosen USING (session_id)
     UNION ALL
     SELECT starts.session_id, starts.session_sequence, starts.started_ns

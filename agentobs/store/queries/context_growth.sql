@@ -1,10 +1,10 @@
--- How much did each request of a session take in, and where was the conversation made shorter?
+-- How large was the context of each request of a session, and where was the conversation compacted?
 --
--- $session_id: the session. A row for each request that was answered or at least counted, in order; requests for the upkeep of a
--- lane (compaction, hooks, classifiers) are none of its conversation and left out. context_tokens is the whole prompt: input, cache
--- reads and cache writes. window_tokens is what the model takes at once: as our own loop told it, else by the model's name, else
--- NULL. compacted says why the conversation was made shorter since the request before of the lane, and was_tokens how many tokens
--- it had then; both NULL where it was not.
+-- $session_id: the session. One row for each request with a response or a count, in order; auxiliary requests of a
+-- lane (compaction, hooks, classifiers) do not belong to its conversation and are left out. context_tokens is the whole prompt: input, cache
+-- reads and cache writes. window_tokens is the size of the context window: as our own loop recorded it, else by the model's name, else
+-- NULL. compacted is the reason of a compaction since the previous request of the lane, and was_tokens the number of tokens
+-- before it; both NULL without one.
 WITH prompts AS (
     SELECT
         attempt_id,

@@ -1,14 +1,14 @@
--- Which sessions make up the conversation of a session, oldest first, and what did each cost?
+-- Which sessions belong to the conversation of a session, oldest first, and what did each cost?
 --
--- $session_id: any session of it. What was spent in a session stands with that session alone, so that the sum of
--- the rows is what the conversation cost. A fork is a conversation of its own.
+-- $session_id: any session of it. The cost of a session is counted for that session only, so that the sum of
+-- the rows is the cost of the conversation. A fork is a separate conversation.
 WITH spent AS (
     SELECT
         session_id,
         count(*) AS calls,
         sum(cost_usd) AS cost_usd,
         summed_status(cost_usd, cost_status) AS cost_status
-    FROM sure_costs
+    FROM audited_costs
     GROUP BY session_id
 )
 SELECT

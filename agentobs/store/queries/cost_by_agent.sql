@@ -1,4 +1,4 @@
--- What did each agent of each session cost, sub-agents by themselves, dearest first?
+-- What did each agent of each session cost, sub-agents separately, most expensive first?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
 -- then, or NULL.

@@ -1,7 +1,7 @@
--- What did each conversation cost, the sessions that resume it included, dearest first?
+-- What did each conversation cost, the sessions that resume it included, most expensive first?
 --
 -- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. $limit: at most so many, or
--- NULL for all. A session is counted in one conversation only; a fork is a conversation of its own.
+-- NULL for all. A session is counted in one conversation only; a fork is a separate conversation.
 SELECT
     coalesce(parts.conversation_id, spent.session_id) AS conversation_id,
     count(DISTINCT spent.session_id) AS sessions,
@@ -13,7 +13,7 @@ SELECT
     sum(spent.cost_usd) AS cost_usd,
     summed_status(spent.cost_usd, spent.cost_status) AS cost_status,
     count(*) FILTER (WHERE spent.cost_usd IS NULL) AS unpriced_calls
-FROM sure_costs AS spent
+FROM audited_costs AS spent
 LEFT JOIN conversation_parts AS parts ON spent.session_id = parts.session_id
 WHERE
     ($since_ns::BIGINT IS NULL OR spent.at_ns >= $since_ns::BIGINT)

@@ -24,7 +24,7 @@ SELECT
     sum(cache_write_5m_usd) AS cache_write_5m_usd,
     sum(cache_write_1h_usd) AS cache_write_1h_usd,
     sum(server_tools_usd) AS server_tools_usd
-FROM sure_costs
+FROM audited_costs
 WHERE
     ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)

@@ -24,7 +24,7 @@ WITH summed AS (
         sum(cache_write_5m_tokens) AS cache_write_5m_tokens,
         sum(cache_write_1h_tokens) AS cache_write_1h_tokens,
         sum(web_search_requests) AS web_search_requests
-    FROM sure_costs
+    FROM audited_costs
     WHERE
         ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
         AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)

@@ -1,4 +1,4 @@
--- What did all sessions of one name cost, their sub-agents included, dearest first?
+-- What did all sessions with one name cost, their sub-agents included, most expensive first?
 --
 -- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. $limit: at most so many names, or NULL
 -- for all.
@@ -9,7 +9,7 @@ WITH named AS (
 )
 SELECT
     named.name,
-    count(DISTINCT sure_costs.session_id) AS sessions,
+    count(DISTINCT audited_costs.session_id) AS sessions,
     count(*) AS calls,
     sum(input_tokens) AS input_tokens,
     sum(output_tokens) AS output_tokens,
@@ -29,8 +29,8 @@ SELECT
     sum(cache_write_5m_usd) AS cache_write_5m_usd,
     sum(cache_write_1h_usd) AS cache_write_1h_usd,
     sum(server_tools_usd) AS server_tools_usd
-FROM sure_costs
-LEFT JOIN named ON sure_costs.session_id = named.session_id
+FROM audited_costs
+LEFT JOIN named ON audited_costs.session_id = named.session_id
 WHERE
     ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
     AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)

@@ -1,4 +1,4 @@
--- What did each session cost, its sub-agents included, dearest first?
+-- What did each session cost, its sub-agents included, most expensive first?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
 -- then, or NULL. $limit: at most so many sessions, or NULL for all.
@@ -24,7 +24,7 @@ WITH spent AS (
         sum(cache_write_5m_usd) AS cache_write_5m_usd,
         sum(cache_write_1h_usd) AS cache_write_1h_usd,
         sum(server_tools_usd) AS server_tools_usd
-    FROM sure_costs
+    FROM audited_costs
     WHERE
         ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
         AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)

@@ -1,4 +1,4 @@
--- For whom was it spent: the agent itself, sub-agents, or the calls made for their upkeep?
+-- What was spent for which purpose: the agent itself, sub-agents, or auxiliary calls?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
 -- then, or NULL.

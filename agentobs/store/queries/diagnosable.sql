@@ -1,7 +1,7 @@
--- Of what that failure signatures look at does a session tell anything?
+-- For which failure signatures does a session have data?
 --
--- $session_id: the session. Where a count is 0, or less than the one that it is a part of, a signature that does not
--- fire says nothing: nobody knows. So it is where hooks were sampled, or answered and left no event.
+-- $session_id: the session. If a count is 0, or less than the one that it is a part of, the absence of a finding
+-- means nothing. This is the case if hooks were sampled, or left no event.
 SELECT
     (SELECT count(*) FROM tool_uses WHERE session_id = $session_id::VARCHAR) AS calls,
     (

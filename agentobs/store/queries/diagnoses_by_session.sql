@@ -1,7 +1,7 @@
--- In which sessions does which failure signature fire, how often, and how strongly at most?
+-- Which failure signatures were found in which sessions, how often, and with what maximum strength?
 --
 -- $since_ns: only sessions that started then or later, or NULL. $first_session_id, $last_session_id: only sessions whose
--- ids lie between these, or NULL: bounds that `session_range` tells keep a question about a day from looking at years.
+-- IDs are between these, or NULL: bounds from `session_range` keep a query about a day from reading years.
 -- $limit: at most so many rows, or NULL for all. The latest sessions come first.
 WITH started AS (
     SELECT session_id, min(started_ns) AS started_ns, arg_min(name, started_ns) AS name

@@ -1,14 +1,14 @@
--- What became of the hooks that were asked?
+-- What were the outcomes of hooks?
 --
 -- $session_id: only this session, or NULL. $since_ns: only hooks that answered then or later, or NULL.
--- A row for each hook and outcome: `success`, `blocking`, `non_blocking_error` or `cancelled`. Where only a share of the
--- answers was kept, the counts are estimates of all there were: right on average.
+-- One row for each hook and outcome: `success`, `blocking`, `non_blocking_error` or `cancelled`. If answers were
+-- sampled, the counts are unbiased estimates of the total.
 SELECT
     coalesce(labels['hook'], 'hook') AS hook,
     label AS outcome,
     round(estimated_count(rate))::BIGINT AS times,
     round(estimated_sum((coalesce(numbers['rewrites'], 0) > 0)::INTEGER, rate))::BIGINT AS rewrites,
-    round(estimated_sum((coalesce(numbers['overtaken'], 0) > 0)::INTEGER, rate))::BIGINT AS overtaken,
+    round(estimated_sum((coalesce(numbers['overridden'], 0) > 0)::INTEGER, rate))::BIGINT AS overridden,
     round(estimated_sum(coalesce(numbers['requests'], 0), rate))::BIGINT AS model_requests,
     quantile_disc(numbers['duration_ns'], 0.5)::BIGINT AS p50_ns,
     quantile_disc(numbers['duration_ns'], 0.95)::BIGINT AS p95_ns,

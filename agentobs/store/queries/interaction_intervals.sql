@@ -1,11 +1,11 @@
--- What went on during each interaction of a session, when, and as a part of what?
+-- What happened during each interaction of a session, when, and as part of what?
 --
 -- $session_id: the session. The first row of an interaction is the interaction itself, with no parent. part is what
--- the time counts as for which nothing inside says more: `model`, `tool`, `queued`, `person`, `retry_wait`, `hook` or
--- `own`; NULL for a span that our loop did not open, which counts as what it lies in. ended_ns is NULL where no end is
--- known. told_by is `spans` where our own loop tells what it does; `wire`
--- where it is read off the requests of another client: the time from an answer with calls to the request with their
--- results is then the tool's, for nobody knows how much of it was the client's own.
+-- the time counts as unless a child is more specific: `model`, `tool`, `queued`, `person`, `retry_wait`, `hook` or
+-- `own`; NULL for a span that our loop did not open, which counts as its parent. ended_ns is NULL if no end is
+-- known. timing_source is `spans` if our own loop recorded it; `wire`
+-- if it was derived from the requests of another client: the time from an answer with calls to the request with their
+-- results then counts as the tool's, because the client's own share is unknown.
 WITH windows AS (
     SELECT interaction_id, any_value(lane) AS lane, min(started_ns) AS started_ns, max(ended_ns) AS ended_ns
     FROM interactions
@@ -18,7 +18,7 @@ WITH windows AS (
 ), told AS (
     SELECT DISTINCT trace_id AS interaction_id FROM traced WHERE name = 'interaction'
 ), ran AS (
-    -- Where it is told when tools ran, the rest of a call is the loop's own work: it decides, and looks at the result.
+    -- If the run time of tools is known, the rest of a call is the loop's own work: decisions, and processing of the result.
     SELECT DISTINCT trace_id AS interaction_id FROM traced WHERE name = 'execution'
 ), tried AS (
     SELECT
@@ -63,18 +63,18 @@ WITH windows AS (
     SELECT
         interaction_id, format('call {} of {}', ordinal, attempt_id) AS id, interaction_id AS parent_id, lane,
         'tool' AS name, name AS label,
-        'tool' AS part, coalesce(started_ns, asked_ns) AS started_ns,
-        CASE source WHEN 'run' THEN started_ns + duration_ns ELSE answered_ns END AS ended_ns
+        'tool' AS part, coalesce(started_ns, requested_ns) AS started_ns,
+        CASE source WHEN 'run' THEN started_ns + duration_ns ELSE result_ns END AS ended_ns
     FROM tool_calls
     WHERE
         session_id = $session_id::VARCHAR
         AND interaction_id IN (SELECT interaction_id FROM windows)
         AND interaction_id NOT IN (SELECT interaction_id FROM told)
-        AND answered_ns IS NOT NULL
+        AND result_ns IS NOT NULL
 )
 SELECT
     nodes.*,
-    CASE WHEN told.interaction_id IS NULL THEN 'wire' ELSE 'spans' END AS told_by
+    CASE WHEN told.interaction_id IS NULL THEN 'wire' ELSE 'spans' END AS timing_source
 FROM nodes
 JOIN windows USING (interaction_id)
 LEFT JOIN told USING (interaction_id)

@@ -1,7 +1,7 @@
--- Where was a person waited for longer than 10 s, or for a fifth of the wall time?
+-- Where did the agent wait for the user longer than 10 s, or for a fifth of the wall time?
 --
--- $session_id: only this session, or NULL. $since_ns: only what showed then or later, or NULL. $limit: at most so
--- many, or NULL for all. A row for each place where the signature fires; no row, it does not.
+-- $session_id: only this session, or NULL. $since_ns: only findings then or later, or NULL. $limit: at most so
+-- many, or NULL for all. One row for each place where the signature is found; no rows if it is not.
 SELECT *, value / threshold AS strength
 FROM long_waits
 WHERE

@@ -1,8 +1,8 @@
--- What was lost of which sessions, and why?
+-- Which sessions have lost records, and why?
 --
--- $session_id: only this session, or NULL. $since_ns: only what was lost then or later, or NULL. $until_ns: only what
--- was lost before it, or NULL. where_lost is `queue`, where nobody took a record in time, or `recorder`, which could not
--- write it; what is the kind of the records. A session that ended with a loss that is told nowhere else has a row without
+-- $session_id: only this session, or NULL. $since_ns: only losses then or later, or NULL. $until_ns: only losses
+-- before it, or NULL. where_lost is `queue` if a record was not taken in time, or `recorder` if it could not
+-- be written; what is the kind of the records. A session that ended with a loss that is recorded nowhere else has a row without
 -- either.
 WITH told AS (
     SELECT session_id, 'queue' AS where_lost, label AS what, numbers['count']::BIGINT AS records, at_ns

@@ -1,18 +1,18 @@
 -- What was open when a process died: spans that never ended, and tool calls without a result?
 --
--- $session_id: only this session, or NULL. $since_ns: only what began then or later, or NULL. Of calls those count
--- that no later answer goes on from, in sessions that crashed. last_ns is the last that is known of the session.
+-- $session_id: only this session, or NULL. $since_ns: only what started then or later, or NULL. Of the tool calls,
+-- those that no later answer continues, in sessions that crashed. last_ns is the last activity of the session.
 WITH dead AS (
     SELECT session_id, lane, 'span' AS kind, name, label, span_id AS id, started_ns
     FROM spans
     WHERE status IN ('orphan', 'orphaned')
     UNION ALL
-    SELECT calls.session_id, calls.lane, 'tool_call' AS kind, calls.name, NULL AS label, calls.tool_use_id AS id, calls.asked_ns
+    SELECT calls.session_id, calls.lane, 'tool_call' AS kind, calls.name, NULL AS label, calls.tool_use_id AS id, calls.requested_ns
     FROM tool_calls AS calls
     ANTI JOIN attempts AS later
         ON calls.session_id = later.session_id AND later.continues_attempt_id = calls.attempt_id
     WHERE
-        calls.answered_ns IS NULL
+        calls.result_ns IS NULL
         AND calls.session_id IN (SELECT session_id FROM sessions WHERE status = 'crashed')
 ), chosen AS (
     SELECT *
@@ -23,7 +23,7 @@ WITH dead AS (
 ), known AS (
     SELECT session_id, started_ns + duration_ns AS at_ns FROM attempts
     UNION ALL
-    SELECT session_id, answered_ns FROM tool_results
+    SELECT session_id, result_ns FROM tool_results
     UNION ALL
     SELECT session_id, at_ns FROM events
     UNION ALL
@@ -31,7 +31,7 @@ WITH dead AS (
     UNION ALL
     SELECT session_id, ended_ns FROM span_ends WHERE status <> 'orphaned'
     UNION ALL
-    SELECT session_id, asked_ns FROM tool_uses
+    SELECT session_id, requested_ns FROM tool_uses
 ), last AS (
     SELECT session_id, max(at_ns) AS last_ns
     FROM known

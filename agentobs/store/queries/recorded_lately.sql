@@ -1,6 +1,6 @@
--- What was recorded since an instant, and when was something recorded last?
+-- What was recorded since a time, and when was the last record?
 --
--- $since_ns: the instant, or NULL for ever. contents are where content may go that sessions since then said, each once.
+-- $since_ns: the time, or NULL for no limit. contents are the content modes of sessions since then, each once.
 SELECT
     count(*) FILTER (WHERE $since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT) AS sessions,
     count(*) AS all_sessions,

@@ -1,6 +1,6 @@
--- Which are the least and the greatest id among the sessions that started since an instant?
+-- Which are the least and the greatest ID among the sessions that started since a time?
 --
--- $since_ns: the instant, or NULL for ever. Ids are made in the order of time, so that all between them are about those.
+-- $since_ns: the time, or NULL for no limit. IDs are generated in the order of time, so those in between are of the same period.
 SELECT min(session_id) AS first_session_id, max(session_id) AS last_session_id
 FROM session_starts
 WHERE $since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT

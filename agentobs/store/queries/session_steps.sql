@@ -1,6 +1,6 @@
 -- What did a session do, step by step: requests to the provider, tool calls, decisions about them?
 --
--- $session_id: the session. What a request took and cost stands beside it; bytes tell how much was asked and answered.
+-- $session_id: the session. The duration and cost of a request are in its row; bytes are the sizes of request and answer.
 WITH spent AS (
     SELECT
         attempt_id,
@@ -10,7 +10,7 @@ WITH spent AS (
         sum(cache_write_tokens) AS cache_write_tokens,
         sum(cost_usd) AS cost_usd,
         summed_status(cost_usd, cost_status) AS cost_status
-    FROM sure_costs
+    FROM audited_costs
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
 ), called AS (
@@ -35,19 +35,19 @@ WITH spent AS (
     LEFT JOIN called ON attempts.attempt_id = called.attempt_id
     WHERE attempts.session_id = $session_id::VARCHAR
     UNION ALL BY NAME
-    -- A call comes behind the answer that makes it, and the decision about it before it runs.
+    -- A call follows the answer that contains it, and the decision about it precedes its execution.
     SELECT
         'tool_call' AS kind, lane, turn, tool_use_id AS id, name, outcome, input_bytes, result_bytes,
-        asked_ns AS started_ns, duration_ns, 2 AS place, ordinal
+        requested_ns AS started_ns, duration_ns, 2 AS place, ordinal
     FROM tool_calls
     WHERE session_id = $session_id::VARCHAR
     UNION ALL BY NAME
     SELECT
         'decision' AS kind, decided.lane, decided.turn, decided.tool_use_id AS id, decided.tool AS name,
         concat_ws(
-            ' ', decided.behaviour, decided.reason_type, decided.source, nullif(decided.resolver, decided.reason_type)
+            ' ', decided.behavior, decided.reason_type, decided.source, nullif(decided.resolver, decided.reason_type)
         ) AS outcome,
-        coalesce(min(calls.asked_ns), min(decided.at_ns)) AS started_ns, min(decided.waited_ns) AS duration_ns,
+        coalesce(min(calls.requested_ns), min(decided.at_ns)) AS started_ns, min(decided.approval_wait_ns) AS duration_ns,
         1 AS place, min(calls.ordinal) AS ordinal
     FROM permissions AS decided
     LEFT JOIN tool_calls AS calls
@@ -57,5 +57,5 @@ WITH spent AS (
     GROUP BY ALL
 )
 SELECT * FROM steps
--- Of an answer's calls the first comes first, with what was decided about it.
+-- The calls of an answer are in order, each with the decision about it.
 ORDER BY started_ns, CASE WHEN place = 0 THEN 0 ELSE 1 END, ordinal, place, id;

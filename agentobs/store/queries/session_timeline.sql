@@ -1,10 +1,10 @@
--- What happened in a session, in order: spans, attempts, tool calls, decisions about them, and what came
+-- What happened in a session, in order: spans, attempts, tool calls, decisions about them, and inputs
 -- from outside while it ran?
 --
--- $session_id: the session. depth is 0 for a span without a parent; an attempt and the tool calls that
--- it asks for lie one deeper than the span that they were made in, and so do the decisions about them.
--- An agent that another one started lies one deeper than the call that did.
--- A decision has the wait for it as its duration.
+-- $session_id: the session. depth is 0 for a span without a parent; an attempt and
+-- its tool calls are one level deeper than the span that they were made in, and so are the decisions about them.
+-- A sub-agent is one level deeper than the call that started it.
+-- The duration of a decision is the wait for it.
 WITH RECURSIVE known AS (
     SELECT *, coalesce(parent_span_id, linked_span_id) AS under_span_id
     FROM spans
@@ -14,8 +14,8 @@ WITH RECURSIVE known AS (
     FROM known
     WHERE under_span_id IS NULL OR under_span_id NOT IN (SELECT span_id FROM known)
     UNION ALL
-    -- Parents that run in a circle are reached from no root; a span id that recurs ends at 100.
-    -- The span of a call lies beside the attempts of its turn, and the call itself one deeper, as they do.
+    -- Cyclic parents are reached from no root; a repeated span ID ends at level 100.
+    -- The span of a call is at the level of the attempts of its turn, and the call itself is one level deeper.
     SELECT known.span_id, nested.depth + CASE WHEN known.name IN ('sub_agent', 'interaction') THEN 2 ELSE 1 END
     FROM nested
     JOIN known ON known.under_span_id = nested.span_id
@@ -41,7 +41,7 @@ WITH RECURSIVE known AS (
     UNION ALL BY NAME
     SELECT
         'tool_call' AS kind, calls.lane, calls.turn, calls.tool_use_id AS id, calls.name,
-        calls.source AS label, coalesce(calls.started_ns, calls.asked_ns) AS started_ns,
+        calls.source AS label, coalesce(calls.started_ns, calls.requested_ns) AS started_ns,
         calls.duration_ns, coalesce(tried.depth, 0) AS depth, calls.outcome
     FROM tool_calls AS calls
     LEFT JOIN tried ON calls.attempt_id = tried.attempt_id
@@ -50,16 +50,16 @@ WITH RECURSIVE known AS (
     SELECT
         'permission' AS kind, decided.lane, decided.turn, decided.tool_use_id AS id, decided.tool AS name,
         concat_ws(' ', decided.reason_type, decided.source, nullif(decided.resolver, decided.reason_type)) AS label,
-        decided.at_ns - decided.waited_ns AS started_ns,
-        CASE WHEN decided.asked THEN decided.waited_ns END AS duration_ns,
-        coalesce(tried.depth, 0) AS depth, decided.behaviour AS outcome
+        decided.at_ns - decided.approval_wait_ns AS started_ns,
+        CASE WHEN decided.approval_requested THEN decided.approval_wait_ns END AS duration_ns,
+        coalesce(tried.depth, 0) AS depth, decided.behavior AS outcome
     FROM permissions AS decided
     LEFT JOIN decided_calls AS come
         ON decided.segment_id = come.segment_id AND decided.sequence = come.sequence
     LEFT JOIN answered_calls AS answered
         ON come.result_segment_id = answered.segment_id AND come.result_sequence = answered.sequence
     LEFT JOIN (
-        -- Of a call without a result the turn tells.
+        -- For a call without a result, the turn is used.
         SELECT lane, turn, tool_use_id, max(attempt_id) AS attempt_id
         FROM tool_uses
         WHERE session_id = $session_id::VARCHAR

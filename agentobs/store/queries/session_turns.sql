@@ -11,7 +11,7 @@ WITH spent AS (
         sum(cost_usd) AS cost_usd,
         summed_status(cost_usd, cost_status) AS cost_status,
         count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls
-    FROM sure_costs
+    FROM audited_costs
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
 ), ran AS (

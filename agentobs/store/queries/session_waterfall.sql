@@ -1,12 +1,12 @@
--- What went on in a session, from when to when, in which lane, and how did it end?
+-- What happened in a session, from when to when, in which lane, and how did it end?
 --
 -- $session_id: the session. kind is `session` for the session itself, which comes first; `interaction`; `sub_agent`: a run of
--- an agent that a call started; `request`: an attempt, or a request that no attempt is known of; `tool`; `agent`: a call
--- that starts an agent; `queued`, `person`, `retry_wait`, `hook`: what was waited for; `compaction`; `span`: one of the
--- user's own. lane is where it belongs: requests for the upkeep of a lane (compaction, hooks, classifiers) count as that lane's,
+-- an agent that a call started; `request`: an attempt, or a request without a known attempt; `tool`; `agent`: a call
+-- that starts an agent; `queued`, `person`, `retry_wait`, `hook`: waits; `compaction`; `span`: one of the
+-- user's own. lane: auxiliary requests of a lane (compaction, hooks, classifiers) count as that lane's,
 -- with is_upkeep. part is what its time counts as. state is `ok`, `failed`, `stopped` (cancelled, denied, skipped), `open`
--- (it may still end) or `orphaned` (it will never end). ended_ns is the last that is known of what is `open` or `orphaned`;
--- NULL where that is nothing. detail is the error, or what came of a call. tokens are those of the whole prompt.
+-- (it may still end) or `orphaned` (it will never end). for `open` and `orphaned`, ended_ns is the last activity;
+-- NULL if there is none. detail is the error, or the outcome of a call. tokens are those of the whole prompt.
 WITH this AS MATERIALIZED (
     SELECT * FROM sessions WHERE session_id = $session_id::VARCHAR
 ), is_running AS (
@@ -37,9 +37,9 @@ WITH this AS MATERIALIZED (
 ), calls AS MATERIALIZED (
     SELECT
         tool_calls.*,
-        -- A conversation that went on, or a session that ended well, did without the result: nothing ran that is known of.
+        -- A conversation that continued, or a session that completed, did not need the result: no tool is known to have run.
         tool_calls.outcome IS NULL AND (
-            last_tried.started_ns > tool_calls.asked_ns OR (FROM is_over)
+            last_tried.started_ns > tool_calls.requested_ns OR (FROM is_over)
         ) AS is_unanswered
     FROM tool_calls
     LEFT JOIN last_tried ON tool_calls.lane = last_tried.lane
@@ -141,11 +141,11 @@ WITH this AS MATERIALIZED (
         CASE WHEN lanes.lane IS NULL THEN 'tool' ELSE 'agent' END AS kind,
         concat_ws(' ', calls.attempt_id, calls.ordinal, calls.tool_use_id) AS id, calls.interaction_id, calls.lane,
         calls.turn, calls.name AS label, CASE WHEN lanes.lane IS NULL THEN 'tool' ELSE 'own' END AS part,
-        coalesce(calls.started_ns, calls.asked_ns) AS started_ns,
+        coalesce(calls.started_ns, calls.requested_ns) AS started_ns,
         CASE
-            WHEN calls.is_unanswered THEN calls.asked_ns
+            WHEN calls.is_unanswered THEN calls.requested_ns
             WHEN calls.source = 'run' THEN calls.started_ns + calls.duration_ns
-            ELSE calls.answered_ns
+            ELSE calls.result_ns
         END AS ended_ns,
         CASE
             WHEN calls.is_unanswered THEN 'stopped'
@@ -163,7 +163,7 @@ WITH this AS MATERIALIZED (
     FROM calls
     LEFT JOIN lanes ON lanes.lane = calls.lane || '/' || calls.tool_use_id
     UNION ALL BY NAME
-    -- A tool that ran before the answer that asks for it was there whole, when its process died.
+    -- A tool that ran before the answer with its call was complete when its process died.
     SELECT
         'tool' AS kind, span_id AS id, trace_id AS interaction_id, lane, label, 'tool' AS part, started_ns,
         coalesce(last_activity_ns, ended_ns) AS ended_ns, status AS state
@@ -176,16 +176,16 @@ WITH this AS MATERIALIZED (
     -- Waits from before there were spans of them.
     SELECT
         'person' AS kind, concat_ws(' ', 'asked about', asked.tool_use_id, asked.at_ns) AS id, asked.interaction_id,
-        asked.lane, asked.turn, asked.tool AS label, 'person' AS part, asked.at_ns - asked.waited_ns AS started_ns,
-        asked.at_ns AS ended_ns, CASE WHEN asked.behaviour = 'deny' THEN 'stopped' ELSE 'ok' END AS state,
+        asked.lane, asked.turn, asked.tool AS label, 'person' AS part, asked.at_ns - asked.approval_wait_ns AS started_ns,
+        asked.at_ns AS ended_ns, CASE WHEN asked.behavior = 'deny' THEN 'stopped' ELSE 'ok' END AS state,
         asked.resolver AS detail
     FROM permissions AS asked
     WHERE
-        asked.session_id = $session_id::VARCHAR AND asked.asked AND NOT EXISTS (
+        asked.session_id = $session_id::VARCHAR AND asked.approval_requested AND NOT EXISTS (
             FROM mine WHERE mine.name = 'blocked_on_user' AND mine.trace_id IS NOT DISTINCT FROM asked.interaction_id
         )
     UNION ALL BY NAME
-    -- Clients other than our loop tell of a compaction, and not how long it took.
+    -- Clients other than our loop report compactions without their duration.
     SELECT
         'compaction' AS kind, concat_ws(' ', 'compaction', lane, at_ns) AS id, interaction_id, lane, turn, label,
         'own' AS part, at_ns AS started_ns, at_ns AS ended_ns, 'ok' AS state
@@ -204,6 +204,6 @@ SELECT
     kind, id, interaction_id, CASE WHEN is_upkeep THEN regexp_replace(lane, '/[^/]*$', '') ELSE lane END AS lane, is_upkeep,
     turn, label, part, started_ns, ended_ns, state, detail, prompt_tokens, output_tokens
 FROM placed
--- The answer of a classifier or a hook may be a call, which nobody is to run.
+-- The answer of a classifier or a hook may be a tool call that is not meant to be executed.
 WHERE NOT (is_upkeep AND kind = 'tool' AND coalesce(detail, '') = 'no result')
 ORDER BY kind <> 'session', started_ns, ended_ns DESC NULLS FIRST, id;

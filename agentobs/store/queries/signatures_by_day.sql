@@ -1,9 +1,9 @@
--- In how many of the sessions that started on each day (UTC) did which failure signature fire, and how often?
+-- In how many of the sessions that started on each day (UTC) was each failure signature found, and how often?
 --
 -- $since_ns, $until_ns: only sessions that started then or later, and before then, or NULL. $first_session_id,
--- $last_session_id: only sessions whose ids lie between these, or NULL: bounds that `session_range` tells keep a question
--- about a day from looking at years. A session in which two signatures fire counts for both; see `sessions_by_day` for
--- how many sessions there were.
+-- $last_session_id: only sessions whose IDs are between these, or NULL: bounds from `session_range` keep a query
+-- about a day from reading years. A session with two signatures counts for both; see `sessions_by_day` for
+-- the number of sessions.
 WITH started AS (
     SELECT session_id, make_timestamp_ns(min(started_ns))::DATE AS day
     FROM session_starts

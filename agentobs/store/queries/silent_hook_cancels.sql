@@ -1,7 +1,7 @@
--- Which hooks were cancelled while what they should have looked at went on?
+-- Which hooks were cancelled while the action that they should have checked continued?
 --
--- $session_id: only this session, or NULL. $since_ns: only what showed then or later, or NULL. $limit: at most so
--- many, or NULL for all. A row for each place where the signature fires; no row, it does not.
+-- $session_id: only this session, or NULL. $since_ns: only findings then or later, or NULL. $limit: at most so
+-- many, or NULL for all. One row for each place where the signature is found; no rows if it is not.
 SELECT *, value / threshold AS strength
 FROM silent_hook_cancels
 WHERE

@@ -1,14 +1,14 @@
 -- Which tools are the slowest, net of the time that they waited for people?
 --
--- $session_id: only this session, or NULL. $since_ns: only calls that were asked for then or later, or NULL. $limit: at
--- most so many tools, or NULL for all. Percentiles are exact. timed_calls are those that were seen running; of any
--- other the time from the answer that asks for it to the request with its result stands for it, in which the client may
--- have done other things as well. What waits a tool's own agent had is left out of the net time, and calls that never
--- ran, such as denied ones, count as calls alone.
+-- $session_id: only this session, or NULL. $since_ns: only calls requested then or later, or NULL. $limit: at
+-- most so many tools, or NULL for all. Percentiles are exact. timed_calls are those whose run time was recorded; for
+-- other calls it is the time from the answer with the call to the request with its result, in which the client may
+-- have done other things as well. The net time excludes waits of an agent that the tool runs, and calls that never
+-- ran, such as denied ones, are only counted.
 WITH calls AS (
     SELECT
         * REPLACE (CASE WHEN has_run THEN duration_ns END AS duration_ns),
-        CASE WHEN has_run THEN coalesce(duration_ns, answered_ns - asked_ns) END AS took_ns
+        CASE WHEN has_run THEN coalesce(duration_ns, result_ns - requested_ns) END AS took_ns
     FROM (
         SELECT *, coalesce(outcome, '') NOT IN (
             'invalid', 'unknown', 'denied', 'blocked', 'skipped', 'aborted', 'duplicate', 'deduplicated'
@@ -17,7 +17,7 @@ WITH calls AS (
     )
     WHERE
         ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
-        AND ($since_ns::BIGINT IS NULL OR asked_ns >= $since_ns::BIGINT)
+        AND ($since_ns::BIGINT IS NULL OR requested_ns >= $since_ns::BIGINT)
 ), waits AS (
     -- An agent that a call started has a lane under that of the call.
     SELECT calls.session_id, calls.lane, calls.tool_use_id, sum(spans.duration_ns) AS waited_ns
@@ -45,7 +45,7 @@ SELECT
     quantile_disc(net_ns, 0.99) AS p99_ns,
     max(net_ns) AS max_ns,
     sum(net_ns) AS total_ns,
-    sum(permission_waited_ns) AS permission_waited_ns
+    sum(approval_wait_ns) AS approval_wait_ns
 FROM net
 GROUP BY name
 ORDER BY p95_ns DESC NULLS LAST, name

@@ -1,6 +1,6 @@
 -- How long do the tools take?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls that were asked for then or later, and
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls requested then or later, and
 -- before then, or NULL. Only calls whose running was seen have a duration; the percentiles are exact.
 SELECT
     name,
@@ -15,7 +15,7 @@ SELECT
 FROM tool_calls
 WHERE
     ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
-    AND ($since_ns::BIGINT IS NULL OR asked_ns >= $since_ns::BIGINT)
-    AND ($until_ns::BIGINT IS NULL OR asked_ns < $until_ns::BIGINT)
+    AND ($since_ns::BIGINT IS NULL OR requested_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR requested_ns < $until_ns::BIGINT)
 GROUP BY name
 ORDER BY total_ns DESC NULLS LAST, name;

@@ -16,7 +16,7 @@ SELECT
     sum(server_tools_usd) AS server_tools_usd,
     count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
     count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls
-FROM sure_costs
+FROM audited_costs
 WHERE
     ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
     AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)

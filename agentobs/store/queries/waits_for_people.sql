@@ -1,17 +1,17 @@
--- How long were people waited for?
+-- How long did the agent wait for people?
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only waits that ended then or later, and before then,
--- or NULL. A row for each tool and whoever answered for it; `budget` stands for the question whether to go on beyond
--- one. unanswered are waits that nothing ended before the process did, which have no duration. Percentiles are exact;
--- the last five columns count the answers by how long they took.
+-- or NULL. One row for each tool and resolver; `budget` is the question whether to continue beyond
+-- one. unanswered are waits that had not ended when the process did; they have no duration. Percentiles are exact;
+-- the last five columns count the answers by duration.
 WITH waits AS (
-    SELECT session_id, tool AS about, resolver, behaviour = 'deny' AS is_denied, waited_ns, at_ns
+    SELECT session_id, tool AS about, resolver, behavior = 'deny' AS is_denied, approval_wait_ns AS waited_ns, at_ns
     FROM permissions
-    WHERE asked
+    WHERE approval_requested
     UNION ALL
     SELECT
         session_id, coalesce(label, 'unknown') AS about,
-        CASE WHEN status IN ('open', 'orphan', 'orphaned') THEN 'nobody' ELSE 'person' END AS resolver, NULL AS is_denied,
+        CASE WHEN status IN ('open', 'orphan', 'orphaned') THEN 'unattended' ELSE 'person' END AS resolver, NULL AS is_denied,
         CASE WHEN status NOT IN ('open', 'orphan', 'orphaned') THEN duration_ns END AS waited_ns, started_ns AS at_ns
     FROM spans
     WHERE name = 'blocked_on_user' AND (label = 'budget' OR status IN ('open', 'orphan', 'orphaned'))

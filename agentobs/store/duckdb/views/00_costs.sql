@@ -1,4 +1,4 @@
--- Money, one row a call: usage times price. What people ask about it stands in 20_money.sql.
+-- Costs, one row per call: usage times price. The views for users are in 20_money.sql.
 
 CREATE OR REPLACE VIEW costs AS
 WITH each_price AS (
@@ -25,7 +25,7 @@ WITH each_price AS (
     FROM (
         SELECT * FROM usage WHERE billed AND batch_result_id IS NULL
         UNION ALL
-        -- The results of a batch can be fetched again and again: each counts once, when it first came.
+        -- The results of a batch can be fetched repeatedly: each counts once, when it was first fetched.
         SELECT * FROM usage WHERE billed AND batch_result_id IS NOT NULL
         QUALIFY row_number() OVER (
             PARTITION BY batch_result_id, iteration ORDER BY at_ns, attempt_id, segment_id, sequence
@@ -105,13 +105,13 @@ FROM priced;
 COMMENT ON VIEW costs IS 'What each billed call cost: usage times price, in six parts that add up. A response with iterations has one row for each.';
 COMMENT ON COLUMN costs.session_id IS 'The session.';
 COMMENT ON COLUMN costs.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN costs.iteration IS '0 where the response has no iterations, else their number from 1.';
+COMMENT ON COLUMN costs.iteration IS '0 if the response has no iterations, else their number from 1.';
 COMMENT ON COLUMN costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN costs.sent_at IS 'The same instant, for people. [UTC]';
 COMMENT ON COLUMN costs.day IS 'The day of it. [UTC]';
 COMMENT ON COLUMN costs.kind IS 'What was sampled: `message`, `compaction` and others.';
 COMMENT ON COLUMN costs.model IS 'The model that is billed.';
-COMMENT ON COLUMN costs.canonical_model IS 'The one name of the model, whatever alias or dated id was billed.';
+COMMENT ON COLUMN costs.canonical_model IS 'The canonical name of the model, whatever alias or dated ID was billed.';
 COMMENT ON COLUMN costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN costs.speed IS '`standard` or `fast`, or NULL.';
@@ -128,13 +128,13 @@ COMMENT ON COLUMN costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]'
 COMMENT ON COLUMN costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
 COMMENT ON COLUMN costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
 COMMENT ON COLUMN costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
-COMMENT ON COLUMN costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
+COMMENT ON COLUMN costs.cost_usd IS 'The total; NULL, never 0, without a price. [USD]';
 COMMENT ON COLUMN costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, or the provider ran something that has no price here; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
 COMMENT ON COLUMN costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
-COMMENT ON COLUMN costs.price_version IS 'The version of the prices that were asked.';
-COMMENT ON COLUMN costs.input_usd_each IS 'The price of a token of uncached input; NULL where there is none. [USD]';
-COMMENT ON COLUMN costs.output_usd_each IS 'The price of a token of output; NULL where there is none. [USD]';
-COMMENT ON COLUMN costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL where there is none. [USD]';
-COMMENT ON COLUMN costs.cache_write_5m_usd_each IS 'The price of a token written to the cache for 5 minutes; NULL where there is none. [USD]';
-COMMENT ON COLUMN costs.cache_write_1h_usd_each IS 'The price of a token written to the cache for 1 hour; NULL where there is none. [USD]';
-COMMENT ON COLUMN costs.web_search_usd_each IS 'The price of a web search; NULL where there is none. [USD]';
+COMMENT ON COLUMN costs.price_version IS 'The version of the prices that were used.';
+COMMENT ON COLUMN costs.input_usd_each IS 'The price of a token of uncached input; NULL without a price. [USD]';
+COMMENT ON COLUMN costs.output_usd_each IS 'The price of a token of output; NULL without a price. [USD]';
+COMMENT ON COLUMN costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN costs.cache_write_5m_usd_each IS 'The price of a token written to the cache for 5 minutes; NULL without a price. [USD]';
+COMMENT ON COLUMN costs.cache_write_1h_usd_each IS 'The price of a token written to the cache for 1 hour; NULL without a price. [USD]';
+COMMENT ON COLUMN costs.web_search_usd_each IS 'The price of a web search; NULL without a price. [USD]';

@@ -1,4 +1,4 @@
--- Sessions and what happened in them: what was recorded piece by piece, put together.
+-- Sessions and their steps, joined from the recorded facts.
 
 CREATE OR REPLACE VIEW turns AS
 SELECT
@@ -31,10 +31,10 @@ COMMENT ON COLUMN turns.attempt IS 'Its number among the tries of the call, from
 COMMENT ON COLUMN turns.started_ns IS 'When that attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN turns.started_at IS 'The same instant, for people. [UTC]';
 COMMENT ON COLUMN turns.duration_ns IS 'How long that attempt took. [ns]';
-COMMENT ON COLUMN turns.first_chunk_ns IS 'When the first piece of the answer came. [ns after started_ns]';
+COMMENT ON COLUMN turns.first_chunk_ns IS 'When the first chunk of the answer arrived. [ns after started_ns]';
 COMMENT ON COLUMN turns.model IS 'The model that answered.';
 COMMENT ON COLUMN turns.stop_reason IS 'Why it stopped, or NULL.';
-COMMENT ON COLUMN turns.tool_use_count IS 'Tool calls that it asks for.';
+COMMENT ON COLUMN turns.tool_use_count IS 'Tool calls in the answer.';
 COMMENT ON COLUMN turns.message_count IS 'Messages in the request.';
 COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider) or `replayed` (a fork answered from a recording, at no cost).';
 
@@ -58,13 +58,13 @@ SELECT
     arg_max(origin, attempt) AS origin
 FROM attempts
 GROUP BY session_id, llm_request_id;
-COMMENT ON VIEW llm_requests IS 'One row for each logical call to the provider, its retries taken together.';
+COMMENT ON VIEW llm_requests IS 'One row for each logical call to the provider, including its retries.';
 COMMENT ON COLUMN llm_requests.session_id IS 'The session.';
 COMMENT ON COLUMN llm_requests.llm_request_id IS 'The call.';
 COMMENT ON COLUMN llm_requests.interaction_id IS 'The interaction, or NULL outside of one.';
 COMMENT ON COLUMN llm_requests.lane IS 'The lane.';
 COMMENT ON COLUMN llm_requests.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN llm_requests.endpoint IS 'The path, each id in it replaced by `:id`.';
+COMMENT ON COLUMN llm_requests.endpoint IS 'The path; each ID in it is replaced by `:id`.';
 COMMENT ON COLUMN llm_requests.model_requested IS 'The model that the request names, or NULL.';
 COMMENT ON COLUMN llm_requests.model IS 'The model that answered last, or NULL.';
 COMMENT ON COLUMN llm_requests.attempts IS 'How often it was tried.';
@@ -86,17 +86,17 @@ SELECT
     u.tool_use_id,
     u.name,
     u.ordinal,
-    u.asked_ns,
-    make_timestamp_ns(u.asked_ns) AS asked_at,
+    u.requested_ns,
+    make_timestamp_ns(u.requested_ns) AS requested_at,
     r.started_ns,
     r.duration_ns,
-    r.answered_ns,
+    r.result_ns,
     r.source,
     r.outcome,
     r.is_error,
-    r.tries,
-    coalesce(p.behaviour, w.behaviour) AS permission,
-    coalesce(p.waited_ns, w.waited_ns) AS permission_waited_ns,
+    r.attempts,
+    coalesce(p.behavior, w.behavior) AS permission,
+    coalesce(p.approval_wait_ns, w.approval_wait_ns) AS approval_wait_ns,
     u.input_bytes,
     r.result_bytes
 FROM tool_uses AS u
@@ -105,8 +105,8 @@ LEFT JOIN answered_calls AS a
 LEFT JOIN tool_results AS r ON a.segment_id = r.segment_id AND a.sequence = r.sequence
 LEFT JOIN (
     SELECT
-        d.result_segment_id, d.result_sequence, arg_max(behaviour, at_ns) AS behaviour,
-        sum(waited_ns)::BIGINT AS waited_ns
+        d.result_segment_id, d.result_sequence, arg_max(behavior, at_ns) AS behavior,
+        sum(approval_wait_ns)::BIGINT AS approval_wait_ns
     FROM decided_calls AS d
     JOIN permissions ON d.segment_id = permissions.segment_id AND d.sequence = permissions.sequence
     GROUP BY d.result_segment_id, d.result_sequence
@@ -114,34 +114,34 @@ LEFT JOIN (
 LEFT JOIN (
     -- Of a call that has no result there is a decision all the same.
     SELECT
-        session_id, lane, turn, tool_use_id, arg_max(behaviour, at_ns) AS behaviour,
-        sum(waited_ns)::BIGINT AS waited_ns
+        session_id, lane, turn, tool_use_id, arg_max(behavior, at_ns) AS behavior,
+        sum(approval_wait_ns)::BIGINT AS approval_wait_ns
     FROM permissions
     ANTI JOIN decided_calls AS d ON d.segment_id = permissions.segment_id AND d.sequence = permissions.sequence
     GROUP BY session_id, lane, turn, tool_use_id
 ) AS w
     ON a.session_id IS NULL AND u.session_id = w.session_id AND u.tool_use_id = w.tool_use_id
     AND u.lane = w.lane AND u.turn IS NOT DISTINCT FROM w.turn;
-COMMENT ON VIEW tool_calls IS 'One row for each tool call, with its result where there is one.';
+COMMENT ON VIEW tool_calls IS 'One row for each tool call, with its result if there is one.';
 COMMENT ON COLUMN tool_calls.session_id IS 'The session.';
 COMMENT ON COLUMN tool_calls.interaction_id IS 'The interaction, or NULL outside of one.';
 COMMENT ON COLUMN tool_calls.lane IS 'The lane.';
 COMMENT ON COLUMN tool_calls.turn IS 'The turn within the lane, from 1.';
-COMMENT ON COLUMN tool_calls.attempt_id IS 'The attempt whose answer asks for it.';
-COMMENT ON COLUMN tool_calls.tool_use_id IS 'The provider''s id of the call.';
+COMMENT ON COLUMN tool_calls.attempt_id IS 'The attempt whose answer contains it.';
+COMMENT ON COLUMN tool_calls.tool_use_id IS 'The provider''s ID of the call.';
 COMMENT ON COLUMN tool_calls.name IS 'The tool.';
 COMMENT ON COLUMN tool_calls.ordinal IS 'Its place among the calls of the answer, from 1.';
-COMMENT ON COLUMN tool_calls.asked_ns IS 'When the answer that asks for it ended. [ns since 1970 UTC]';
-COMMENT ON COLUMN tool_calls.asked_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN tool_calls.requested_ns IS 'When the answer that contains it ended. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.requested_at IS 'The same instant, for people. [UTC]';
 COMMENT ON COLUMN tool_calls.started_ns IS 'When the tool started; NULL where that was not seen. [ns since 1970 UTC]';
 COMMENT ON COLUMN tool_calls.duration_ns IS 'How long it ran; NULL where that was not seen. [ns]';
-COMMENT ON COLUMN tool_calls.answered_ns IS 'When the result was there, or was sent; NULL without a result. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.result_ns IS 'When the result was there, or was sent; NULL without a result. [ns since 1970 UTC]';
 COMMENT ON COLUMN tool_calls.source IS '`run`: our loop ran it; `wire`: it was read off a request; NULL without a result.';
-COMMENT ON COLUMN tool_calls.outcome IS 'What became of it, as in tool_results: `executed`, `failed`, `denied` and others; NULL without a result.';
-COMMENT ON COLUMN tool_calls.is_error IS 'Whether the model was told that it is an error; NULL without a result.';
-COMMENT ON COLUMN tool_calls.tries IS 'How often it was begun; NULL without a result.';
+COMMENT ON COLUMN tool_calls.outcome IS 'The outcome, as in tool_results: `executed`, `failed`, `denied` and others; NULL without a result.';
+COMMENT ON COLUMN tool_calls.is_error IS 'Whether the model was sent the result as an error; NULL without a result.';
+COMMENT ON COLUMN tool_calls.attempts IS 'How often it was started; NULL without a result.';
 COMMENT ON COLUMN tool_calls.permission IS '`allow` or `deny`; NULL where nothing decided.';
-COMMENT ON COLUMN tool_calls.permission_waited_ns IS 'How long that decision waited for somebody outside the loop; NULL where nothing decided. [ns]';
+COMMENT ON COLUMN tool_calls.approval_wait_ns IS 'How long that decision waited for somebody outside the loop; NULL where nothing decided. [ns]';
 COMMENT ON COLUMN tool_calls.input_bytes IS 'Size of its input. [bytes]';
 COMMENT ON COLUMN tool_calls.result_bytes IS 'Size of its result; NULL without one. [bytes]';
 
@@ -162,12 +162,12 @@ COMMENT ON VIEW interactions IS 'One row for each interaction: one user prompt t
 COMMENT ON COLUMN interactions.session_id IS 'The session.';
 COMMENT ON COLUMN interactions.interaction_id IS 'The interaction.';
 COMMENT ON COLUMN interactions.lane IS 'The lane.';
-COMMENT ON COLUMN interactions.started_ns IS 'When the prompt came. [ns since 1970 UTC]';
+COMMENT ON COLUMN interactions.started_ns IS 'When the prompt was received. [ns since 1970 UTC]';
 COMMENT ON COLUMN interactions.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN interactions.ended_ns IS 'When it ended; NULL where it did not. [ns since 1970 UTC]';
-COMMENT ON COLUMN interactions.duration_ns IS 'How long it took; NULL where it did not end. [ns]';
-COMMENT ON COLUMN interactions.result IS 'How it ended, such as `success`; NULL where it did not.';
-COMMENT ON COLUMN interactions.is_error IS 'Whether that is an error; NULL where it did not end.';
+COMMENT ON COLUMN interactions.ended_ns IS 'When it ended; NULL if it did not. [ns since 1970 UTC]';
+COMMENT ON COLUMN interactions.duration_ns IS 'How long it took; NULL if it did not end. [ns]';
+COMMENT ON COLUMN interactions.result IS 'How it ended, such as `success`; NULL if it did not.';
+COMMENT ON COLUMN interactions.is_error IS 'Whether that is an error; NULL if it did not end.';
 
 CREATE OR REPLACE VIEW spans AS
 WITH ended AS (
@@ -188,7 +188,7 @@ WITH ended AS (
     UNION ALL
     SELECT session_id, started_ns + duration_ns FROM attempts SEMI JOIN lost USING (session_id)
     UNION ALL
-    SELECT session_id, answered_ns FROM tool_results SEMI JOIN lost USING (session_id)
+    SELECT session_id, result_ns FROM tool_results SEMI JOIN lost USING (session_id)
     UNION ALL
     SELECT session_id, at_ns FROM events SEMI JOIN lost USING (session_id)
 ), last_seen AS (
@@ -235,24 +235,24 @@ SELECT
 FROM known;
 COMMENT ON VIEW spans IS 'One row for each span, ended or not.';
 COMMENT ON COLUMN spans.session_id IS 'The session.';
-COMMENT ON COLUMN spans.trace_id IS 'The interaction, or the session outside of one; an id of its own where it outlives what started it.';
+COMMENT ON COLUMN spans.trace_id IS 'The interaction, or the session outside of one; an ID of its own if it outlives what started it.';
 COMMENT ON COLUMN spans.span_id IS 'The span.';
 COMMENT ON COLUMN spans.parent_span_id IS 'The span that it was opened in, or NULL.';
 COMMENT ON COLUMN spans.linked_span_id IS 'The span that started this one and had ended by then, or was to end before it; or NULL.';
-COMMENT ON COLUMN spans.remote_parent IS 'The trace context, as a W3C `traceparent`, in which another program started this one; NULL where none did, and in spans that lie in others.';
+COMMENT ON COLUMN spans.remote_parent IS 'The trace context, as a W3C `traceparent`, in which another program started this one; NULL if none did, and for spans inside others.';
 COMMENT ON COLUMN spans.lane IS 'The lane.';
 COMMENT ON COLUMN spans.name IS 'What it spans, such as `llm_request`.';
 COMMENT ON COLUMN spans.label IS 'What it is about, such as the model or the tool, or NULL.';
-COMMENT ON COLUMN spans.numbers IS 'What was said of it in numbers, by name; NULL without any.';
-COMMENT ON COLUMN spans.labels IS 'What was said of it in labels, by name; NULL without any.';
+COMMENT ON COLUMN spans.numbers IS 'Its numbers by name; NULL without any.';
+COMMENT ON COLUMN spans.labels IS 'Its labels by name; NULL without any.';
 COMMENT ON COLUMN spans.started_ns IS 'When it started. [ns since 1970 UTC]';
 COMMENT ON COLUMN spans.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN spans.ended_ns IS 'When it ended; of an orphaned one, when it was given up, or when its session was last heard of where its process died before; NULL where it is open. [ns since 1970 UTC]';
-COMMENT ON COLUMN spans.duration_ns IS 'How long it took; NULL where it is open or orphaned. [ns]';
-COMMENT ON COLUMN spans.status IS '`ok`, `error` or `cancelled`; `open`: it may still end; `orphaned`: nobody ended it.';
+COMMENT ON COLUMN spans.ended_ns IS 'When it ended; for an orphaned span, when agentobs ended it, or the last activity of its session if the process had died before; NULL if it is open. [ns since 1970 UTC]';
+COMMENT ON COLUMN spans.duration_ns IS 'How long it took; NULL if it is open or orphaned. [ns]';
+COMMENT ON COLUMN spans.status IS '`ok`, `error` or `cancelled`; `open`: it may still end; `orphaned`: the program did not end it.';
 COMMENT ON COLUMN spans.error_type IS 'The class of the error, or the provider''s type of it; NULL without one.';
 COMMENT ON COLUMN spans.last_activity_ns IS 'Of an orphaned one, when something was last seen to happen in it, or in its session where its process died; else NULL. [ns since 1970 UTC]';
-COMMENT ON COLUMN spans.late IS 'Whether it had been ended as orphaned before it ended as it says.';
+COMMENT ON COLUMN spans.late IS 'Whether it was ended as orphaned before its real end.';
 
 CREATE OR REPLACE VIEW span_health AS
 SELECT
@@ -267,7 +267,7 @@ COMMENT ON VIEW span_health IS 'One row for each session with spans: whether the
 COMMENT ON COLUMN span_health.session_id IS 'The session.';
 COMMENT ON COLUMN span_health.spans IS 'Spans.';
 COMMENT ON COLUMN span_health.open_spans IS 'Those that may still end.';
-COMMENT ON COLUMN span_health.orphaned_spans IS 'Those that nobody ended: something was left without an end, or the process died.';
+COMMENT ON COLUMN span_health.orphaned_spans IS 'Spans that were not ended: the program forgot to, or the process died.';
 COMMENT ON COLUMN span_health.late_spans IS 'Those that had been ended as orphaned, and ended after all.';
 
 CREATE OR REPLACE VIEW continuations AS
@@ -280,16 +280,16 @@ FROM (
     FROM session_starts
     WHERE continues_session_id IS NOT NULL
     UNION ALL
-    -- Who did not say so at the start says it when the earlier conversation is read.
+    -- If the relation is not recorded at the start, it is recorded when the earlier conversation is read.
     SELECT session_id, label, CASE kind WHEN 'resumed' THEN 'resume' ELSE 'fork' END, at_ns
     FROM events
     WHERE kind IN ('resumed', 'forked') AND label IS NOT NULL
 )
 WHERE continues_session_id <> session_id
 GROUP BY session_id;
-COMMENT ON VIEW continuations IS 'One row for each session that goes on from an earlier one.';
+COMMENT ON VIEW continuations IS 'One row for each session that continues an earlier one.';
 COMMENT ON COLUMN continuations.session_id IS 'The session.';
-COMMENT ON COLUMN continuations.continues_session_id IS 'The session that it goes on from; it may lie in another home.';
+COMMENT ON COLUMN continuations.continues_session_id IS 'The session that it continues; it may be in another home.';
 COMMENT ON COLUMN continuations.relation IS '`resume`: it is the same conversation; `fork`: another one that begins like it.';
 
 CREATE OR REPLACE VIEW conversation_parts AS
@@ -307,7 +307,7 @@ WITH RECURSIVE resumed AS (
 SELECT session_id, conversation_id FROM parts;
 COMMENT ON VIEW conversation_parts IS 'One row for each session of a conversation that was resumed; one that never was has no rows here.';
 COMMENT ON COLUMN conversation_parts.session_id IS 'The session.';
-COMMENT ON COLUMN conversation_parts.conversation_id IS 'The session with which the conversation began. A fork begins one of its own.';
+COMMENT ON COLUMN conversation_parts.conversation_id IS 'The session with which the conversation began. A fork begins a new one.';
 
 CREATE OR REPLACE VIEW sessions AS
 WITH ids AS (
@@ -359,7 +359,7 @@ WITH ids AS (
     SELECT session_id, count(*) AS tool_calls FROM tool_uses GROUP BY session_id
 ), activity AS (
     SELECT session_id, max(started_ns + duration_ns) AS at_ns FROM attempts GROUP BY session_id
-    UNION ALL SELECT session_id, max(answered_ns) FROM tool_results GROUP BY session_id
+    UNION ALL SELECT session_id, max(result_ns) FROM tool_results GROUP BY session_id
     UNION ALL SELECT session_id, max(at_ns) FROM events GROUP BY session_id
     UNION ALL SELECT session_id, max(started_ns) FROM span_starts GROUP BY session_id
     UNION ALL SELECT session_id, max(ended_ns) FROM span_ends GROUP BY session_id
@@ -380,7 +380,7 @@ WITH ids AS (
     SELECT
         session_id,
         sum(records) AS dropped,
-        -- The process lived on and could tell: it did end, and with what outcome is not known.
+        -- The process kept recording: the session did end, and its outcome is unknown.
         max(at_ns) FILTER (WHERE kind = 'session_ends') AS end_lost_ns
     FROM gaps
     GROUP BY session_id
@@ -403,7 +403,7 @@ WITH ids AS (
         active.at_ns AS active_ns,
         started.resumed_ns,
         ended.last,
-        -- What came after the end, such as the end itself of a run before, only `gaps` tells of.
+        -- Records after the end, such as the end of an earlier run, are only known to `gaps`.
         greatest(coalesce(ended.dropped, 0), coalesce(missing.dropped, 0)) AS dropped,
         coalesce(missing.end_lost_ns >= coalesce(started.resumed_ns, 0), false) AS is_end_lost,
         running.session_id IS NOT NULL AS is_running,
@@ -472,32 +472,32 @@ SELECT
 FROM joined;
 COMMENT ON VIEW sessions IS 'One row for each session.';
 COMMENT ON COLUMN sessions.session_id IS 'The session.';
-COMMENT ON COLUMN sessions.name IS 'What its author called it; a keyed digest where that is no label.';
+COMMENT ON COLUMN sessions.name IS 'The name given by the author; a keyed digest if it is not a label.';
 COMMENT ON COLUMN sessions.status IS '`completed`; `failed`; `interrupted`: by Ctrl-C or cancellation; `incomplete`: it ended, and its end could not be written, see `gaps`; `running`: it may still end; `crashed`: it did not end, and no process is left that could end it.';
 COMMENT ON COLUMN sessions.reason IS 'Why it failed, or NULL.';
-COMMENT ON COLUMN sessions.signature IS 'What tells one failure from another, or NULL.';
+COMMENT ON COLUMN sessions.signature IS 'Identifies a kind of failure, or NULL.';
 COMMENT ON COLUMN sessions.started_ns IS 'When it started. [ns since 1970 UTC]';
 COMMENT ON COLUMN sessions.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN sessions.ended_ns IS 'When it ended; NULL where it did not. [ns since 1970 UTC]';
-COMMENT ON COLUMN sessions.duration_ns IS 'How long it took; NULL where it did not end. [ns]';
+COMMENT ON COLUMN sessions.ended_ns IS 'When it ended; NULL if it did not. [ns since 1970 UTC]';
+COMMENT ON COLUMN sessions.duration_ns IS 'How long it took; NULL if it did not end. [ns]';
 COMMENT ON COLUMN sessions.last_activity_ns IS 'The last that is known of it: its start, its end, or anything between. [ns since 1970 UTC]';
 COMMENT ON COLUMN sessions.entry IS 'The function that started it, as `module:name`, or NULL.';
-COMMENT ON COLUMN sessions.tags IS 'Labels given by its author.';
+COMMENT ON COLUMN sessions.tags IS 'Labels set by the author.';
 COMMENT ON COLUMN sessions.interactions IS 'Interactions.';
 COMMENT ON COLUMN sessions.turns IS 'Answers of a model that arrived whole.';
 COMMENT ON COLUMN sessions.llm_requests IS 'Logical calls to the provider.';
 COMMENT ON COLUMN sessions.attempts IS 'HTTP requests to the provider.';
-COMMENT ON COLUMN sessions.tool_calls IS 'Tool calls that a model asked for.';
+COMMENT ON COLUMN sessions.tool_calls IS 'Tool calls of the model.';
 COMMENT ON COLUMN sessions.input_tokens IS 'Billed input neither read from nor written to the cache. [tokens]';
 COMMENT ON COLUMN sessions.output_tokens IS 'Billed output. [tokens]';
 COMMENT ON COLUMN sessions.cache_read_tokens IS 'Billed cache reads. [tokens]';
 COMMENT ON COLUMN sessions.cache_write_tokens IS 'Billed cache writes. [tokens]';
-COMMENT ON COLUMN sessions.cost_usd IS 'What the priced calls cost; NULL where none has a price. [USD]';
+COMMENT ON COLUMN sessions.cost_usd IS 'The cost of the priced calls; NULL if none has a price. [USD]';
 COMMENT ON COLUMN sessions.unpriced_calls IS 'Billed calls without a price, which cost_usd leaves out.';
 COMMENT ON COLUMN sessions.dropped IS 'Records that were not written. [records]';
 COMMENT ON COLUMN sessions.incomplete IS 'Whether something is missing: records were dropped, or a segment that holds it is damaged.';
-COMMENT ON COLUMN sessions.conversation_id IS 'The session with which its conversation began: its own id, or that of the first one where it resumes an earlier session.';
-COMMENT ON COLUMN sessions.continues_session_id IS 'The session that it goes on from, or NULL.';
-COMMENT ON COLUMN sessions.relation IS '`resume`: it is the same conversation; `fork`: another one that begins like it; NULL where it goes on from none.';
-COMMENT ON COLUMN sessions.forked_turn IS 'Of a session that `agentobs fork` made, the turn of the parent whose answer is the last replayed one; else NULL.';
+COMMENT ON COLUMN sessions.conversation_id IS 'The session with which its conversation began: its own ID, or that of the first one if it resumes an earlier session.';
+COMMENT ON COLUMN sessions.continues_session_id IS 'The session that it continues, or NULL.';
+COMMENT ON COLUMN sessions.relation IS '`resume`: the same conversation; `fork`: another one that begins like it; NULL if it continues none.';
+COMMENT ON COLUMN sessions.forked_turn IS 'For a session made by `agentobs fork`, the turn of the parent with the last replayed answer; else NULL.';
 COMMENT ON COLUMN sessions.replayed_requests IS 'The number of LLM requests that a fork answered from a recording, at no cost.';

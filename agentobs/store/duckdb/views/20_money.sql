@@ -1,6 +1,6 @@
--- Money as people ask about it: by model, session, day, agent, source and tool, and what caching did.
+-- Costs by model, session, day, agent, source and tool, and the effect of caching.
 --
--- Each sum has beside it how sure it is. Sums are exact decimals; where nothing has a price a sum is NULL,
+-- Each sum has its certainty in another column. Sums are exact decimals; if nothing has a price a sum is NULL,
 -- never 0.
 
 -- How sure the sum of what some calls cost is: as sure as the least sure of them.
@@ -24,10 +24,10 @@ UNION
 SELECT session_id FROM attempts WHERE segment_id IN (FROM damaged_segments)
 UNION
 SELECT session_id FROM session_ends WHERE segment_id IN (FROM damaged_segments);
-COMMENT ON VIEW incomplete_sessions IS 'Sessions of which something is missing: records were dropped, or a segment that holds them is damaged.';
+COMMENT ON VIEW incomplete_sessions IS 'Sessions with missing data: records were dropped, or a segment that contains them is damaged.';
 COMMENT ON COLUMN incomplete_sessions.session_id IS 'The session.';
 
-CREATE OR REPLACE VIEW sure_costs AS
+CREATE OR REPLACE VIEW audited_costs AS
 SELECT
     * REPLACE (
         CASE
@@ -36,70 +36,70 @@ SELECT
         END AS cost_status
     )
 FROM costs;
-COMMENT ON VIEW sure_costs IS 'One row for each billed call, as in costs; where records of its session are missing, a call is a lower bound at best. What is summed up below is summed up from here.';
-COMMENT ON COLUMN sure_costs.session_id IS 'The session.';
-COMMENT ON COLUMN sure_costs.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN sure_costs.iteration IS '0 where the response has no iterations, else their number from 1.';
-COMMENT ON COLUMN sure_costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN sure_costs.sent_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN sure_costs.day IS 'The day of it. [UTC]';
-COMMENT ON COLUMN sure_costs.kind IS 'What was sampled: `message`, `compaction` and others.';
-COMMENT ON COLUMN sure_costs.model IS 'The model that is billed.';
-COMMENT ON COLUMN sure_costs.canonical_model IS 'The one name of the model, whatever alias or dated id was billed.';
-COMMENT ON COLUMN sure_costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
-COMMENT ON COLUMN sure_costs.inference_geo IS 'Where inference ran, or NULL.';
-COMMENT ON COLUMN sure_costs.speed IS '`standard` or `fast`, or NULL.';
-COMMENT ON COLUMN sure_costs.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN sure_costs.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN sure_costs.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN sure_costs.cache_write_tokens IS 'Input written to the cache: the sum of the next two. [tokens]';
-COMMENT ON COLUMN sure_costs.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
-COMMENT ON COLUMN sure_costs.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
-COMMENT ON COLUMN sure_costs.web_search_requests IS 'Web searches that the provider ran. [requests]';
-COMMENT ON COLUMN sure_costs.input_usd IS 'Part of cost_usd: uncached input. [USD]';
-COMMENT ON COLUMN sure_costs.output_usd IS 'Part of cost_usd: output. [USD]';
-COMMENT ON COLUMN sure_costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
-COMMENT ON COLUMN sure_costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
-COMMENT ON COLUMN sure_costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
-COMMENT ON COLUMN sure_costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
-COMMENT ON COLUMN sure_costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
-COMMENT ON COLUMN sure_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, the provider ran something that has no price here, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
-COMMENT ON COLUMN sure_costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
-COMMENT ON COLUMN sure_costs.price_version IS 'The version of the prices that were asked.';
-COMMENT ON COLUMN sure_costs.input_usd_each IS 'The price of a token of uncached input; NULL where there is none. [USD]';
-COMMENT ON COLUMN sure_costs.output_usd_each IS 'The price of a token of output; NULL where there is none. [USD]';
-COMMENT ON COLUMN sure_costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL where there is none. [USD]';
-COMMENT ON COLUMN sure_costs.cache_write_5m_usd_each IS 'The price of a token written to the cache for 5 minutes; NULL where there is none. [USD]';
-COMMENT ON COLUMN sure_costs.cache_write_1h_usd_each IS 'The price of a token written to the cache for 1 hour; NULL where there is none. [USD]';
-COMMENT ON COLUMN sure_costs.web_search_usd_each IS 'The price of a web search; NULL where there is none. [USD]';
+COMMENT ON VIEW audited_costs IS 'One row for each billed call, as in costs; where records of its session are missing, a call is a lower bound at best. What is summed up below is summed up from here.';
+COMMENT ON COLUMN audited_costs.session_id IS 'The session.';
+COMMENT ON COLUMN audited_costs.attempt_id IS 'The attempt.';
+COMMENT ON COLUMN audited_costs.iteration IS '0 if the response has no iterations, else their number from 1.';
+COMMENT ON COLUMN audited_costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN audited_costs.sent_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN audited_costs.day IS 'The day of it. [UTC]';
+COMMENT ON COLUMN audited_costs.kind IS 'What was sampled: `message`, `compaction` and others.';
+COMMENT ON COLUMN audited_costs.model IS 'The model that is billed.';
+COMMENT ON COLUMN audited_costs.canonical_model IS 'The canonical name of the model, whatever alias or dated ID was billed.';
+COMMENT ON COLUMN audited_costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
+COMMENT ON COLUMN audited_costs.inference_geo IS 'Where inference ran, or NULL.';
+COMMENT ON COLUMN audited_costs.speed IS '`standard` or `fast`, or NULL.';
+COMMENT ON COLUMN audited_costs.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN audited_costs.output_tokens IS 'Output, reasoning included. [tokens]';
+COMMENT ON COLUMN audited_costs.cache_read_tokens IS 'Input read from the cache. [tokens]';
+COMMENT ON COLUMN audited_costs.cache_write_tokens IS 'Input written to the cache: the sum of the next two. [tokens]';
+COMMENT ON COLUMN audited_costs.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
+COMMENT ON COLUMN audited_costs.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
+COMMENT ON COLUMN audited_costs.web_search_requests IS 'Web searches that the provider ran. [requests]';
+COMMENT ON COLUMN audited_costs.input_usd IS 'Part of cost_usd: uncached input. [USD]';
+COMMENT ON COLUMN audited_costs.output_usd IS 'Part of cost_usd: output. [USD]';
+COMMENT ON COLUMN audited_costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
+COMMENT ON COLUMN audited_costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
+COMMENT ON COLUMN audited_costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
+COMMENT ON COLUMN audited_costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
+COMMENT ON COLUMN audited_costs.cost_usd IS 'The total; NULL, never 0, without a price. [USD]';
+COMMENT ON COLUMN audited_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, the provider ran something that has no price here, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN audited_costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
+COMMENT ON COLUMN audited_costs.price_version IS 'The version of the prices that were used.';
+COMMENT ON COLUMN audited_costs.input_usd_each IS 'The price of a token of uncached input; NULL without a price. [USD]';
+COMMENT ON COLUMN audited_costs.output_usd_each IS 'The price of a token of output; NULL without a price. [USD]';
+COMMENT ON COLUMN audited_costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN audited_costs.cache_write_5m_usd_each IS 'The price of a token written to the cache for 5 minutes; NULL without a price. [USD]';
+COMMENT ON COLUMN audited_costs.cache_write_1h_usd_each IS 'The price of a token written to the cache for 1 hour; NULL without a price. [USD]';
+COMMENT ON COLUMN audited_costs.web_search_usd_each IS 'The price of a web search; NULL without a price. [USD]';
 
 CREATE OR REPLACE VIEW call_costs AS
 SELECT
     attempts.interaction_id,
     coalesce(attempts.lane, 'main') AS lane,
     attempts.turn,
-    CASE sure_costs.kind
+    CASE audited_costs.kind
         WHEN 'compaction' THEN 'compaction'
         WHEN 'advisor_message' THEN 'advisor'
         ELSE coalesce(attempts.query_source, 'main')
     END AS source,
-    sure_costs.*
-FROM sure_costs
-LEFT JOIN attempts ON sure_costs.session_id = attempts.session_id AND sure_costs.attempt_id = attempts.attempt_id;
-COMMENT ON VIEW call_costs IS 'One row for each billed call, as in sure_costs, with who made it.';
+    audited_costs.*
+FROM audited_costs
+LEFT JOIN attempts ON audited_costs.session_id = attempts.session_id AND audited_costs.attempt_id = attempts.attempt_id;
+COMMENT ON VIEW call_costs IS 'One row for each billed call, as in audited_costs, with its source.';
 COMMENT ON COLUMN call_costs.interaction_id IS 'The interaction, or NULL outside of one.';
 COMMENT ON COLUMN call_costs.lane IS 'The agent: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN call_costs.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN call_costs.source IS 'For whom: `main`, `sub_agent`, `hook`, `classifier`, `memory`, `summary`; `compaction`: the client''s or, as an iteration, the provider''s; `advisor`: a model that the provider asked beside.';
+COMMENT ON COLUMN call_costs.source IS 'The purpose: `main`, `sub_agent`, `hook`, `classifier`, `memory`, `summary`; `compaction`: the client''s or, as an iteration, the provider''s; `advisor`: another model that the provider called.';
 COMMENT ON COLUMN call_costs.session_id IS 'The session.';
 COMMENT ON COLUMN call_costs.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN call_costs.iteration IS '0 where the response has no iterations, else their number from 1.';
+COMMENT ON COLUMN call_costs.iteration IS '0 if the response has no iterations, else their number from 1.';
 COMMENT ON COLUMN call_costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN call_costs.sent_at IS 'The same instant, for people. [UTC]';
 COMMENT ON COLUMN call_costs.day IS 'The day of it. [UTC]';
 COMMENT ON COLUMN call_costs.kind IS 'What was sampled: `message`, `compaction` and others.';
 COMMENT ON COLUMN call_costs.model IS 'The model that is billed.';
-COMMENT ON COLUMN call_costs.canonical_model IS 'The one name of the model, whatever alias or dated id was billed.';
+COMMENT ON COLUMN call_costs.canonical_model IS 'The canonical name of the model, whatever alias or dated ID was billed.';
 COMMENT ON COLUMN call_costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN call_costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN call_costs.speed IS '`standard` or `fast`, or NULL.';
@@ -116,16 +116,16 @@ COMMENT ON COLUMN call_costs.cache_read_usd IS 'Part of cost_usd: cache reads. [
 COMMENT ON COLUMN call_costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
 COMMENT ON COLUMN call_costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
 COMMENT ON COLUMN call_costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
-COMMENT ON COLUMN call_costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
+COMMENT ON COLUMN call_costs.cost_usd IS 'The total; NULL, never 0, without a price. [USD]';
 COMMENT ON COLUMN call_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, the provider ran something that has no price here, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
 COMMENT ON COLUMN call_costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
-COMMENT ON COLUMN call_costs.price_version IS 'The version of the prices that were asked.';
-COMMENT ON COLUMN call_costs.input_usd_each IS 'The price of a token of uncached input; NULL where there is none. [USD]';
-COMMENT ON COLUMN call_costs.output_usd_each IS 'The price of a token of output; NULL where there is none. [USD]';
-COMMENT ON COLUMN call_costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL where there is none. [USD]';
-COMMENT ON COLUMN call_costs.cache_write_5m_usd_each IS 'The price of a token written to the cache for 5 minutes; NULL where there is none. [USD]';
-COMMENT ON COLUMN call_costs.cache_write_1h_usd_each IS 'The price of a token written to the cache for 1 hour; NULL where there is none. [USD]';
-COMMENT ON COLUMN call_costs.web_search_usd_each IS 'The price of a web search; NULL where there is none. [USD]';
+COMMENT ON COLUMN call_costs.price_version IS 'The version of the prices that were used.';
+COMMENT ON COLUMN call_costs.input_usd_each IS 'The price of a token of uncached input; NULL without a price. [USD]';
+COMMENT ON COLUMN call_costs.output_usd_each IS 'The price of a token of output; NULL without a price. [USD]';
+COMMENT ON COLUMN call_costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN call_costs.cache_write_5m_usd_each IS 'The price of a token written to the cache for 5 minutes; NULL without a price. [USD]';
+COMMENT ON COLUMN call_costs.cache_write_1h_usd_each IS 'The price of a token written to the cache for 1 hour; NULL without a price. [USD]';
+COMMENT ON COLUMN call_costs.web_search_usd_each IS 'The price of a web search; NULL without a price. [USD]';
 
 CREATE OR REPLACE VIEW cost_by_session AS
 WITH spent AS (
@@ -150,7 +150,7 @@ WITH spent AS (
         sum(cache_write_5m_usd) AS cache_write_5m_usd,
         sum(cache_write_1h_usd) AS cache_write_1h_usd,
         sum(server_tools_usd) AS server_tools_usd
-    FROM sure_costs
+    FROM audited_costs
     GROUP BY session_id
 ), named AS (
     SELECT session_id, arg_min(name, started_ns) AS name, min(started_ns) AS started_ns
@@ -169,7 +169,7 @@ COMMENT ON COLUMN cost_by_session.input_tokens IS 'Input neither read from nor w
 COMMENT ON COLUMN cost_by_session.output_tokens IS 'Output, reasoning included. [tokens]';
 COMMENT ON COLUMN cost_by_session.cache_read_tokens IS 'Input read from the cache. [tokens]';
 COMMENT ON COLUMN cost_by_session.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_session.cost_usd IS 'What the priced calls cost; NULL, never 0, where none has a price. [USD]';
+COMMENT ON COLUMN cost_by_session.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
 COMMENT ON COLUMN cost_by_session.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
 COMMENT ON COLUMN cost_by_session.exact_calls IS 'Calls whose cost is exact.';
 COMMENT ON COLUMN cost_by_session.lower_bound_calls IS 'Calls that cost at least what is summed.';
@@ -207,17 +207,17 @@ SELECT
     sum(cache_write_5m_usd) AS cache_write_5m_usd,
     sum(cache_write_1h_usd) AS cache_write_1h_usd,
     sum(server_tools_usd) AS server_tools_usd
-FROM sure_costs
+FROM audited_costs
 GROUP BY canonical_model;
-COMMENT ON VIEW cost_by_model IS 'What each model cost: one row for all ids and aliases of the same model.';
+COMMENT ON VIEW cost_by_model IS 'The cost of each model: one row for all IDs and aliases of the same model.';
 COMMENT ON COLUMN cost_by_model.canonical_model IS 'The one name of the model.';
-COMMENT ON COLUMN cost_by_model.models IS 'The ids that were billed, as the provider named them.';
+COMMENT ON COLUMN cost_by_model.models IS 'The billed IDs, as the provider named them.';
 COMMENT ON COLUMN cost_by_model.calls IS 'Billed calls; a response with iterations counts each of them.';
 COMMENT ON COLUMN cost_by_model.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
 COMMENT ON COLUMN cost_by_model.output_tokens IS 'Output, reasoning included. [tokens]';
 COMMENT ON COLUMN cost_by_model.cache_read_tokens IS 'Input read from the cache. [tokens]';
 COMMENT ON COLUMN cost_by_model.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_model.cost_usd IS 'What the priced calls cost; NULL, never 0, where none has a price. [USD]';
+COMMENT ON COLUMN cost_by_model.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
 COMMENT ON COLUMN cost_by_model.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
 COMMENT ON COLUMN cost_by_model.exact_calls IS 'Calls whose cost is exact.';
 COMMENT ON COLUMN cost_by_model.lower_bound_calls IS 'Calls that cost at least what is summed.';
@@ -254,7 +254,7 @@ SELECT
     sum(cache_write_5m_usd) AS cache_write_5m_usd,
     sum(cache_write_1h_usd) AS cache_write_1h_usd,
     sum(server_tools_usd) AS server_tools_usd
-FROM sure_costs
+FROM audited_costs
 GROUP BY day;
 COMMENT ON VIEW cost_by_day IS 'What each day cost. Days are those of UTC, by when a call was sent.';
 COMMENT ON COLUMN cost_by_day.day IS 'The day. [UTC]';
@@ -263,7 +263,7 @@ COMMENT ON COLUMN cost_by_day.input_tokens IS 'Input neither read from nor writt
 COMMENT ON COLUMN cost_by_day.output_tokens IS 'Output, reasoning included. [tokens]';
 COMMENT ON COLUMN cost_by_day.cache_read_tokens IS 'Input read from the cache. [tokens]';
 COMMENT ON COLUMN cost_by_day.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_day.cost_usd IS 'What the priced calls cost; NULL, never 0, where none has a price. [USD]';
+COMMENT ON COLUMN cost_by_day.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
 COMMENT ON COLUMN cost_by_day.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
 COMMENT ON COLUMN cost_by_day.exact_calls IS 'Calls whose cost is exact.';
 COMMENT ON COLUMN cost_by_day.lower_bound_calls IS 'Calls that cost at least what is summed.';
@@ -311,7 +311,7 @@ COMMENT ON COLUMN cost_by_agent.input_tokens IS 'Input neither read from nor wri
 COMMENT ON COLUMN cost_by_agent.output_tokens IS 'Output, reasoning included. [tokens]';
 COMMENT ON COLUMN cost_by_agent.cache_read_tokens IS 'Input read from the cache. [tokens]';
 COMMENT ON COLUMN cost_by_agent.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_agent.cost_usd IS 'What the priced calls cost; NULL, never 0, where none has a price. [USD]';
+COMMENT ON COLUMN cost_by_agent.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
 COMMENT ON COLUMN cost_by_agent.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
 COMMENT ON COLUMN cost_by_agent.exact_calls IS 'Calls whose cost is exact.';
 COMMENT ON COLUMN cost_by_agent.lower_bound_calls IS 'Calls that cost at least what is summed.';
@@ -350,14 +350,14 @@ SELECT
     sum(server_tools_usd) AS server_tools_usd
 FROM call_costs
 GROUP BY source;
-COMMENT ON VIEW cost_by_source IS 'What was spent for whom: the agent itself, sub-agents, and the calls made for their upkeep.';
+COMMENT ON VIEW cost_by_source IS 'The cost by purpose: the agent itself, sub-agents, and auxiliary calls.';
 COMMENT ON COLUMN cost_by_source.source IS '`main`, `sub_agent`, `compaction`, `advisor`, `hook`, `classifier` and others.';
 COMMENT ON COLUMN cost_by_source.calls IS 'Billed calls; a response with iterations counts each of them.';
 COMMENT ON COLUMN cost_by_source.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
 COMMENT ON COLUMN cost_by_source.output_tokens IS 'Output, reasoning included. [tokens]';
 COMMENT ON COLUMN cost_by_source.cache_read_tokens IS 'Input read from the cache. [tokens]';
 COMMENT ON COLUMN cost_by_source.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_source.cost_usd IS 'What the priced calls cost; NULL, never 0, where none has a price. [USD]';
+COMMENT ON COLUMN cost_by_source.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
 COMMENT ON COLUMN cost_by_source.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
 COMMENT ON COLUMN cost_by_source.exact_calls IS 'Calls whose cost is exact.';
 COMMENT ON COLUMN cost_by_source.lower_bound_calls IS 'Calls that cost at least what is summed.';
@@ -381,9 +381,9 @@ WITH asked AS (
     SELECT *, count(*) OVER (PARTITION BY session_id, attempt_id) > 1 AS is_shared
     FROM asked
 ), spent AS (
-    SELECT tools.name, tools.tool_calls, tools.is_shared, sure_costs.*
-    FROM sure_costs
-    LEFT JOIN tools ON sure_costs.session_id = tools.session_id AND sure_costs.attempt_id = tools.attempt_id
+    SELECT tools.name, tools.tool_calls, tools.is_shared, audited_costs.*
+    FROM audited_costs
+    LEFT JOIN tools ON audited_costs.session_id = tools.session_id AND audited_costs.attempt_id = tools.attempt_id
 ), counted AS (
     SELECT
         name,
@@ -421,16 +421,16 @@ SELECT summed.name, counted.* EXCLUDE (name), summed.* EXCLUDE (name)
 FROM summed
 JOIN counted ON summed.name IS NOT DISTINCT FROM counted.name;
 COMMENT ON VIEW cost_by_tool_turn IS 'What turns cost that ended in calls of a tool. A turn that calls several tools stands whole with each of them.';
-COMMENT ON COLUMN cost_by_tool_turn.name IS 'The tool; NULL for calls of the model that asked for no tool.';
-COMMENT ON COLUMN cost_by_tool_turn.turns IS 'Answers that ask for the tool.';
-COMMENT ON COLUMN cost_by_tool_turn.shared_turns IS 'Those among them that ask for other tools, too: their money stands with each.';
-COMMENT ON COLUMN cost_by_tool_turn.tool_calls IS 'How often the tool was asked for in them.';
+COMMENT ON COLUMN cost_by_tool_turn.name IS 'The tool; NULL for answers without tool calls.';
+COMMENT ON COLUMN cost_by_tool_turn.turns IS 'Answers with calls of the tool.';
+COMMENT ON COLUMN cost_by_tool_turn.shared_turns IS 'Answers among them with calls of other tools, too: their cost is included for each tool.';
+COMMENT ON COLUMN cost_by_tool_turn.tool_calls IS 'The number of calls of the tool in them.';
 COMMENT ON COLUMN cost_by_tool_turn.calls IS 'Billed calls; a response with iterations counts each of them.';
 COMMENT ON COLUMN cost_by_tool_turn.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
 COMMENT ON COLUMN cost_by_tool_turn.output_tokens IS 'Output, reasoning included. [tokens]';
 COMMENT ON COLUMN cost_by_tool_turn.cache_read_tokens IS 'Input read from the cache. [tokens]';
 COMMENT ON COLUMN cost_by_tool_turn.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_tool_turn.cost_usd IS 'What the priced calls cost; NULL, never 0, where none has a price. [USD]';
+COMMENT ON COLUMN cost_by_tool_turn.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
 COMMENT ON COLUMN cost_by_tool_turn.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
 COMMENT ON COLUMN cost_by_tool_turn.exact_calls IS 'Calls whose cost is exact.';
 COMMENT ON COLUMN cost_by_tool_turn.lower_bound_calls IS 'Calls that cost at least what is summed.';
@@ -452,10 +452,10 @@ SELECT
     sum(cost_usd) AS cost_usd,
     count(*) / sum(count(*)) OVER () AS share_of_calls,
     list_sort(list(DISTINCT canonical_model)) AS models
-FROM sure_costs
+FROM audited_costs
 GROUP BY cost_status;
 COMMENT ON VIEW cost_certainty IS 'How sure the money is: calls by their status, with what they cost.';
-COMMENT ON COLUMN cost_certainty.cost_status IS '`exact`, `lower_bound`, `estimated`, `unknown_model` or `unpriced`, as in sure_costs.';
+COMMENT ON COLUMN cost_certainty.cost_status IS '`exact`, `lower_bound`, `estimated`, `unknown_model` or `unpriced`, as in audited_costs.';
 COMMENT ON COLUMN cost_certainty.calls IS 'Billed calls of that status.';
 COMMENT ON COLUMN cost_certainty.cost_usd IS 'What they cost; NULL where they have no price. [USD]';
 COMMENT ON COLUMN cost_certainty.share_of_calls IS 'Their share of all billed calls, from 0 to 1.';
@@ -484,7 +484,7 @@ FROM (
             (cache_write_5m_tokens * (cache_write_5m_usd_each - input_usd_each))::DECIMAL(38, 12)
             + (cache_write_1h_tokens * (cache_write_1h_usd_each - input_usd_each))::DECIMAL(38, 12)
         ) AS write_premium_usd
-    FROM sure_costs
+    FROM audited_costs
 )
 GROUP BY session_id;
 COMMENT ON VIEW cache_efficiency IS 'What caching did for each session: how much of the input it served, and the money that it saved beyond what writing it cost.';
@@ -497,7 +497,7 @@ COMMENT ON COLUMN cache_efficiency.hit_ratio IS 'Share of all input that was rea
 COMMENT ON COLUMN cache_efficiency.read_saved_usd IS 'What the reads would have cost beyond what they did, as uncached input. [USD]';
 COMMENT ON COLUMN cache_efficiency.write_premium_usd IS 'What the writes cost beyond uncached input. [USD]';
 COMMENT ON COLUMN cache_efficiency.saved_usd IS 'The first less the second: below 0 where caching cost more than it saved. [USD]';
-COMMENT ON COLUMN cache_efficiency.cost_usd IS 'What the priced calls cost; NULL, never 0, where none has a price. [USD]';
+COMMENT ON COLUMN cache_efficiency.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
 COMMENT ON COLUMN cache_efficiency.cost_status IS 'How sure the money is, as in cost_by_session.';
 COMMENT ON COLUMN cache_efficiency.unpriced_calls IS 'Calls without a price, which the money leaves out.';
 
@@ -570,7 +570,7 @@ SELECT
 FROM known AS now
 LEFT JOIN known AS before
     ON now.session_id = before.session_id AND now.previous_attempt_id = before.attempt_id;
-COMMENT ON VIEW cached_calls IS 'What each call read from and wrote to the cache, beside the call that it goes on from. Of a response with iterations the last one stands here.';
+COMMENT ON VIEW cached_calls IS 'Cache reads and writes of each call, with the call that it continues. For a response with iterations, the last one is shown.';
 COMMENT ON COLUMN cached_calls.session_id IS 'The session.';
 COMMENT ON COLUMN cached_calls.lane IS 'The agent: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN cached_calls.attempt_id IS 'The attempt.';
@@ -586,14 +586,14 @@ COMMENT ON COLUMN cached_calls.cache_read_usd_each IS 'Price of a token that is 
 COMMENT ON COLUMN cached_calls.cache_write_5m_usd_each IS 'Price of a token that is written for 5 minutes. [USD]';
 COMMENT ON COLUMN cached_calls.cache_write_1h_usd_each IS 'Price of a token that is written for 1 hour. [USD]';
 COMMENT ON COLUMN cached_calls.cost_status IS 'How sure the money of the call is, as in costs.';
-COMMENT ON COLUMN cached_calls.previous_attempt_id IS 'The attempt that its prompt goes on from or was compared with, or NULL.';
+COMMENT ON COLUMN cached_calls.previous_attempt_id IS 'The attempt whose prompt it continues or was compared with, or NULL.';
 COMMENT ON COLUMN cached_calls.gap_ns IS 'How long after that one it was sent; NULL without one. [ns]';
 COMMENT ON COLUMN cached_calls.previous_cached_tokens IS 'What the cache held after that one; NULL without one. [tokens]';
 COMMENT ON COLUMN cached_calls.lifetime_ns IS 'How long the cache keeps it: 1 hour where either was written for that, else 5 minutes. [ns]';
-COMMENT ON COLUMN cached_calls.changed IS 'What changed first before what was new, as in prefixes; NULL where nothing did, or nothing is known.';
+COMMENT ON COLUMN cached_calls.changed IS 'The first zone that changed, as in prefixes; NULL if none did, or nothing is known.';
 COMMENT ON COLUMN cached_calls.changed_message IS 'Which message changed, from 1; NULL unless `changed` is `messages`.';
-COMMENT ON COLUMN cached_calls.miss_reason IS 'Why the provider says that the cache missed, or NULL.';
-COMMENT ON COLUMN cached_calls.missed_tokens IS 'How much it says was missed, about; NULL where it does not. [tokens]';
+COMMENT ON COLUMN cached_calls.miss_reason IS 'The reason of the cache miss that the provider reports, or NULL.';
+COMMENT ON COLUMN cached_calls.missed_tokens IS 'The estimated number of missed tokens that it reports; NULL if it does not. [tokens]';
 
 CREATE OR REPLACE VIEW zone_changes AS
 SELECT
@@ -621,16 +621,16 @@ JOIN attempts AS compared
 COMMENT ON VIEW zone_changes IS 'What changed from one prompt to the next, by the digests of their zones.';
 COMMENT ON COLUMN zone_changes.session_id IS 'The session.';
 COMMENT ON COLUMN zone_changes.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN zone_changes.compared_attempt_id IS 'The earlier attempt whose prompt it goes on from, or is the nearest to.';
+COMMENT ON COLUMN zone_changes.compared_attempt_id IS 'The earlier attempt whose prompt it continues, or the most similar one.';
 COMMENT ON COLUMN zone_changes.turn IS 'The turn of the attempt in its lane, or NULL.';
 COMMENT ON COLUMN zone_changes.compared_turn IS 'The turn of the earlier one, or NULL.';
-COMMENT ON COLUMN zone_changes.zones_changed IS 'The names of all zones that changed, in the order of the prompt, joined by a comma: `betas`, `model`, `tools`, `system`, `parameters`, `system_dynamic`, `messages`; NULL where none did.';
+COMMENT ON COLUMN zone_changes.zones_changed IS 'The names of all zones that changed, in the order of the prompt, joined by a comma: `betas`, `model`, `tools`, `system`, `parameters`, `system_dynamic`, `messages`; NULL if none did.';
 
 CREATE OR REPLACE VIEW cache_misses AS
 WITH missed AS (
     SELECT
         * EXCLUDE (missed_tokens),
-        -- Here and below: counts that are none have no money, and do not end what is asked about others.
+        -- Here and below: invalid counts have no cost, and do not make queries fail.
         try_cast(
             coalesce(missed_tokens, greatest(previous_cached_tokens - cache_read_tokens, 0)) AS BIGINT
         ) AS missed_tokens
@@ -672,7 +672,7 @@ SELECT
         WHEN is_told THEN 'provider'
         WHEN changed IS NOT NULL THEN 'request'
         WHEN gap_ns > lifetime_ns THEN 'gap'
-    END AS said_by,
+    END AS reason_source,
     zones_changed,
     turn,
     compared_turn,
@@ -682,22 +682,22 @@ LEFT JOIN zone_changes
     ON split.session_id = zone_changes.session_id
     AND split.attempt_id = zone_changes.attempt_id
     AND split.previous_attempt_id = zone_changes.compared_attempt_id;
-COMMENT ON VIEW cache_misses IS 'Calls that paid again for what the cache had held after the call before, and why.';
+COMMENT ON VIEW cache_misses IS 'Calls that paid again for tokens that the cache had held after the call before, and why.';
 COMMENT ON COLUMN cache_misses.session_id IS 'The session.';
 COMMENT ON COLUMN cache_misses.lane IS 'The agent: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN cache_misses.attempt_id IS 'The attempt.';
 COMMENT ON COLUMN cache_misses.at_ns IS 'When it was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN cache_misses.model IS 'The model that is billed.';
 COMMENT ON COLUMN cache_misses.gap_ns IS 'How long after the call before it was sent. [ns]';
-COMMENT ON COLUMN cache_misses.missed_tokens IS 'What was paid again: as the provider says, else what the cache held less what was read; never more than the call wrote or sent as plain input. [tokens]';
+COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid again: as the provider reports, else what the cache held minus what was read; never more than the call wrote or sent as uncached input. [tokens]';
 COMMENT ON COLUMN cache_misses.wasted_usd IS 'What that cost beyond reading it: an estimate; NULL without a price. [USD]';
-COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`; `betas_changed`, `system_dynamic_changed`; `expired`: it came later than the cache keeps; `unknown`: nothing that was sent changed; or another word of the provider''s.';
+COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`; `betas_changed`, `system_dynamic_changed`; `expired`: it was sent after the lifetime of the cache; `unknown`: no zone of the request changed; or another reason of the provider''s.';
 COMMENT ON COLUMN cache_misses.changed_message IS 'Which message changed, from 1, or NULL.';
-COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL where none did, or nothing is known.';
+COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if none did, or nothing is known.';
 COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL where nothing is known.';
 COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request that it is compared with; NULL where nothing is known.';
 COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
-COMMENT ON COLUMN cache_misses.said_by IS '`provider`: its diagnostics; `request`: the first part of the request that changed; `gap`: the time between the calls; NULL where the reason is unknown.';
+COMMENT ON COLUMN cache_misses.reason_source IS '`provider`: its diagnostics; `request`: the first zone of the request that changed; `gap`: the time between the calls; NULL if the reason is unknown.';
 
 CREATE OR REPLACE VIEW cache_lifetimes AS
 WITH reused AS (
@@ -782,10 +782,10 @@ GROUP BY session_id;
 COMMENT ON VIEW cache_lifetimes IS 'What the cache of each session would have cost with either lifetime, had all else been the same: the gaps between its calls decide.';
 COMMENT ON COLUMN cache_lifetimes.session_id IS 'The session.';
 COMMENT ON COLUMN cache_lifetimes.calls IS 'Calls that read from or wrote to the cache.';
-COMMENT ON COLUMN cache_lifetimes.gaps_over_5m IS 'Calls that came more than 5 minutes after the one that they go on from.';
-COMMENT ON COLUMN cache_lifetimes.gaps_over_1h IS 'Calls that came more than 1 hour after it.';
+COMMENT ON COLUMN cache_lifetimes.gaps_over_5m IS 'Calls sent more than 5 minutes after the one that they continue.';
+COMMENT ON COLUMN cache_lifetimes.gaps_over_1h IS 'Calls sent more than 1 hour after it.';
 COMMENT ON COLUMN cache_lifetimes.cache_usd IS 'What reads and writes cost as they were; NULL where nothing has a price. [USD]';
 COMMENT ON COLUMN cache_lifetimes.cache_5m_usd IS 'What they would have cost with a lifetime of 5 minutes. [USD]';
 COMMENT ON COLUMN cache_lifetimes.cache_1h_usd IS 'What they would have cost with a lifetime of 1 hour. [USD]';
-COMMENT ON COLUMN cache_lifetimes.better IS '`5m` or `1h`: what would have cost less; `either` where it is the same; NULL without a price.';
+COMMENT ON COLUMN cache_lifetimes.better IS 'The cheaper lifetime, `5m` or `1h`; `either` if the cost is equal; NULL without a price.';
 COMMENT ON COLUMN cache_lifetimes.unpriced_calls IS 'Calls without a price, which the money leaves out.';

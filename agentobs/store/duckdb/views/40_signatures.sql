@@ -13,9 +13,9 @@ COMMENT ON COLUMN model_windows.window_tokens IS 'How many tokens it takes at on
 
 CREATE OR REPLACE VIEW repeated_calls AS
 WITH likely AS (
-    -- Turns follow each other where the request of the later one goes on from the answer of the earlier one.
+    -- Turns are consecutive if the request of the later one continues the answer of the earlier one.
     SELECT
-        later.session_id, later.lane, later.turn, later.attempt_id, later.tool_use_id, later.name, later.asked_ns,
+        later.session_id, later.lane, later.turn, later.attempt_id, later.tool_use_id, later.name, later.requested_ns,
         later.ordinal, earlier.attempt_id AS earlier_attempt_id, earlier.tool_use_id AS earlier_tool_use_id,
         bit_count(xor(later.input_similarity, earlier.input_similarity)) AS bits_apart
     FROM tool_uses AS later
@@ -30,7 +30,7 @@ SELECT
     third.session_id,
     third.lane,
     third.turn,
-    third.asked_ns AS at_ns,
+    third.requested_ns AS at_ns,
     third.name AS about,
     3::DOUBLE AS value,
     3::DOUBLE AS threshold,
@@ -129,7 +129,7 @@ WITH prompts AS (
     FROM costs
     GROUP BY session_id, attempt_id
 ), told AS (
-    -- Our own loop says what it takes for the window, which may be what the provider told it.
+    -- Our own loop records the size of the window that it uses, which may come from the provider.
     SELECT session_id, lane, at_ns, numbers['window'] AS window_tokens
     FROM events
     WHERE kind = 'context' AND numbers['window'] IS NOT NULL
@@ -148,7 +148,7 @@ WITH prompts AS (
         )::DOUBLE AS window_tokens
     FROM attempts
     JOIN prompts ON attempts.session_id = prompts.session_id AND attempts.attempt_id = prompts.attempt_id
-    -- Another model that is asked later may take less: what counts is what was last said before.
+    -- Another model that is used later may have a smaller window: the last recorded one counts.
     ASOF LEFT JOIN told
         ON attempts.session_id = told.session_id AND attempts.lane = told.lane AND attempts.started_ns >= told.at_ns
     LEFT JOIN model_windows ON prompts.model = model_windows.model
@@ -177,7 +177,7 @@ COMMENT ON COLUMN full_contexts.turn IS 'The turn within the lane, from 1, or NU
 COMMENT ON COLUMN full_contexts.at_ns IS 'When. [ns since 1970 UTC]';
 COMMENT ON COLUMN full_contexts.about IS 'The model.';
 COMMENT ON COLUMN full_contexts.value IS 'The share of the window that the prompt filled.';
-COMMENT ON COLUMN full_contexts.threshold IS 'The share that is taken for too full.';
+COMMENT ON COLUMN full_contexts.threshold IS 'The share above which a context counts as too full.';
 COMMENT ON COLUMN full_contexts.detail IS 'Its tokens and those of the window.';
 COMMENT ON COLUMN full_contexts.evidence_id IS 'The attempt.';
 
@@ -186,7 +186,7 @@ SELECT
     calls.session_id,
     calls.lane,
     calls.turn,
-    results.answered_ns AS at_ns,
+    results.result_ns AS at_ns,
     calls.name AS about,
     coalesce(results.text_characters, results.result_bytes)::DOUBLE AS value,
     10000::DOUBLE AS threshold,
@@ -200,7 +200,7 @@ JOIN tool_uses AS calls
 JOIN attempts AS asked ON calls.session_id = asked.session_id AND calls.attempt_id = asked.attempt_id
 WHERE
     coalesce(results.text_characters, results.result_bytes) > 10000
-    -- With the answer that made the call and the message that carries the result.
+    -- With the answer that contains the call and the message that contains the result.
     AND asked.message_count + 2 >= 30;
 COMMENT ON VIEW large_results IS 'A tool returned more than 10,000 characters to a conversation of 30 messages or more: one row for each result.';
 COMMENT ON COLUMN large_results.session_id IS 'The session.';
@@ -209,19 +209,19 @@ COMMENT ON COLUMN large_results.turn IS 'The turn within the lane, from 1, or NU
 COMMENT ON COLUMN large_results.at_ns IS 'When. [ns since 1970 UTC]';
 COMMENT ON COLUMN large_results.about IS 'The tool.';
 COMMENT ON COLUMN large_results.value IS 'The text of the result; its bytes where that was not noted. [characters]';
-COMMENT ON COLUMN large_results.threshold IS 'What is taken for too long. [characters]';
+COMMENT ON COLUMN large_results.threshold IS 'The size above which a result counts as too long. [characters]';
 COMMENT ON COLUMN large_results.detail IS 'How many messages the conversation had with it.';
 COMMENT ON COLUMN large_results.evidence_id IS 'The call.';
 
 CREATE OR REPLACE VIEW long_waits AS
 WITH waits AS (
-    SELECT * FROM permissions WHERE asked AND resolver <> 'classifier'
+    SELECT * FROM permissions WHERE approval_requested AND resolver <> 'classifier'
 ), met AS (
-    -- Of waits beside each other the time that they share counts once.
+    -- Concurrent waits count once.
     SELECT
         *,
         max(at_ns) OVER (
-            PARTITION BY session_id, interaction_id ORDER BY at_ns - waited_ns, at_ns, sequence
+            PARTITION BY session_id, interaction_id ORDER BY at_ns - approval_wait_ns, at_ns, sequence
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS until_ns
     FROM waits
@@ -231,9 +231,9 @@ WITH waits AS (
         waits.interaction_id,
         any_value(waits.lane) AS lane,
         max(waits.at_ns) AS at_ns,
-        arg_max(waits.tool, waits.waited_ns) AS about,
+        arg_max(waits.tool, waits.approval_wait_ns) AS about,
         count(*) AS times,
-        sum(greatest(0, waits.at_ns - greatest(waits.at_ns - waits.waited_ns, coalesce(waits.until_ns, 0)))) AS waited_ns,
+        sum(greatest(0, waits.at_ns - greatest(waits.at_ns - waits.approval_wait_ns, coalesce(waits.until_ns, 0)))) AS waited_ns,
         max(interactions.duration_ns) AS wall_ns
     FROM met AS waits
     JOIN interactions
@@ -246,12 +246,12 @@ SELECT
     turn,
     at_ns,
     tool AS about,
-    waited_ns / 1e9 AS value,
+    approval_wait_ns / 1e9 AS value,
     10::DOUBLE AS threshold,
-    format('{} answered after {:.1f} s: {}', resolver, waited_ns / 1e9, behaviour) AS detail,
+    format('{} answered after {:.1f} s: {}', resolver, approval_wait_ns / 1e9, behavior) AS detail,
     tool_use_id AS evidence_id
 FROM waits
-WHERE waited_ns > 10000000000
+WHERE approval_wait_ns > 10000000000
 UNION ALL
 SELECT
     session_id,
@@ -278,7 +278,7 @@ COMMENT ON COLUMN long_waits.evidence_id IS 'The call, or the interaction.';
 
 CREATE OR REPLACE VIEW repeated_denials AS
 WITH denied AS (
-    SELECT calls.session_id, calls.lane, calls.turn, calls.name, calls.tool_use_id, results.answered_ns, results.outcome
+    SELECT calls.session_id, calls.lane, calls.turn, calls.name, calls.tool_use_id, results.result_ns, results.outcome
     FROM tool_results AS results
     JOIN answered_calls AS answered ON results.segment_id = answered.segment_id AND results.sequence = answered.sequence
     JOIN tool_uses AS calls
@@ -290,12 +290,12 @@ SELECT
     session_id,
     lane,
     max(turn) AS turn,
-    max(answered_ns) AS at_ns,
+    max(result_ns) AS at_ns,
     name AS about,
     count(*)::DOUBLE AS value,
     3::DOUBLE AS threshold,
     format('{} calls were denied, {} of them by hooks', count(*), count(*) FILTER (WHERE outcome = 'blocked')) AS detail,
-    arg_max(tool_use_id, answered_ns) AS evidence_id
+    arg_max(tool_use_id, result_ns) AS evidence_id
 FROM denied
 GROUP BY session_id, lane, name
 HAVING count(*) >= 3;
@@ -326,7 +326,7 @@ LEFT JOIN interactions
     ON events.session_id = interactions.session_id AND events.interaction_id = interactions.interaction_id
 -- Where the whole run was stopped, its hooks were with it.
 WHERE events.kind = 'hook' AND events.label = 'cancelled' AND coalesce(interactions.result, '') <> 'cancelled';
-COMMENT ON VIEW silent_hook_cancels IS 'A hook was cancelled, and what it should have looked at went on: one row for each.';
+COMMENT ON VIEW silent_hook_cancels IS 'One row for each hook that was cancelled while the action that it should have checked continued.';
 COMMENT ON COLUMN silent_hook_cancels.session_id IS 'The session.';
 COMMENT ON COLUMN silent_hook_cancels.lane IS 'The lane.';
 COMMENT ON COLUMN silent_hook_cancels.turn IS 'The turn within the lane, from 1, or NULL.';
@@ -351,13 +351,13 @@ SELECT
         coalesce('changed: ' || missed.zones_changed, 'changed: ' || replace(missed.reason, '_changed', '')),
         'message ' || missed.changed_message,
         'wasted $' || round(missed.wasted_usd, 4),
-        'told by the ' || missed.said_by
+        'told by the ' || missed.reason_source
     ) AS detail,
     missed.attempt_id AS evidence_id
 FROM cache_misses AS missed
 LEFT JOIN attempts AS compared
     ON missed.session_id = compared.session_id AND missed.compared_attempt_id = compared.attempt_id
--- A compaction between the two is meant to: the conversation begins anew.
+-- After a compaction a miss is intended: the conversation starts again.
 ANTI JOIN (
     SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction'
 ) AS compacted
@@ -373,7 +373,7 @@ COMMENT ON COLUMN broken_caches.at_ns IS 'When. [ns since 1970 UTC]';
 COMMENT ON COLUMN broken_caches.about IS 'What broke it, as in cache_misses: `tools_changed`, `system_changed` and others.';
 COMMENT ON COLUMN broken_caches.value IS 'What was paid again. [tokens]';
 COMMENT ON COLUMN broken_caches.threshold IS 'The shortest prompt that is cached. [tokens]';
-COMMENT ON COLUMN broken_caches.detail IS 'All zones that changed, the first message that did, what that cost, and who says so.';
+COMMENT ON COLUMN broken_caches.detail IS 'All zones that changed, the first message that did, the cost of the miss, and the source of the reason.';
 COMMENT ON COLUMN broken_caches.evidence_id IS 'The attempt.';
 
 CREATE OR REPLACE VIEW repeated_tool_errors AS
@@ -384,7 +384,7 @@ WITH answered AS (
         calls.turn,
         calls.name,
         calls.tool_use_id,
-        results.answered_ns,
+        results.result_ns,
         CASE
             WHEN results.outcome IN ('invalid', 'unknown', 'duplicate', 'deduplicated') THEN 'schema'
             WHEN results.outcome IN ('denied', 'blocked') THEN 'denied'
@@ -404,12 +404,12 @@ SELECT
     session_id,
     lane,
     max(turn) AS turn,
-    max(answered_ns) AS at_ns,
+    max(result_ns) AS at_ns,
     name AS about,
     count(*)::DOUBLE AS value,
     3::DOUBLE AS threshold,
     format('{}: {} of {} calls', kind, count(*), any_value(calls)) AS detail,
-    arg_max(tool_use_id, answered_ns) AS evidence_id
+    arg_max(tool_use_id, result_ns) AS evidence_id
 FROM counted
 WHERE kind IS NOT NULL
 GROUP BY session_id, lane, name, kind

@@ -1,4 +1,4 @@
--- Events: every fact that happened at an instant as one stream. Written by `make docs` from the catalogue in
+-- Events: every fact that happened at an instant as one stream. Written by `make docs` from the catalog in
 -- agentobs/records/event_catalog.py; change that, not this file.
 
 CREATE OR REPLACE VIEW event_log AS
@@ -93,7 +93,7 @@ FROM attempts
 UNION ALL
 SELECT
     session_id, interaction_id, turn, lane, query_source, chain_id, depth, session_sequence,
-    asked_ns, 'tool_use', name,
+    requested_ns, 'tool_use', name,
     map_from_entries(list_filter([
         {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR},
         {'k': 'attempt_id', 'v': attempt_id::VARCHAR}
@@ -107,7 +107,7 @@ FROM tool_uses
 UNION ALL
 SELECT
     session_id, interaction_id, turn, lane, query_source, chain_id, depth, session_sequence,
-    answered_ns, 'tool', CASE outcome WHEN 'duplicate' THEN 'deduplicated' ELSE outcome END,
+    result_ns, 'tool', CASE outcome WHEN 'duplicate' THEN 'deduplicated' ELSE outcome END,
     map_from_entries(list_filter([
         {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR},
         {'k': 'tool', 'v': tool::VARCHAR},
@@ -117,9 +117,9 @@ SELECT
     map_from_entries(list_filter([
         {'k': 'duration_ns', 'v': duration_ns::DOUBLE},
         {'k': 'is_error', 'v': is_error::DOUBLE},
-        {'k': 'tries', 'v': tries::DOUBLE},
-        {'k': 'asked_bytes', 'v': asked_bytes::DOUBLE},
-        {'k': 'ran_bytes', 'v': ran_bytes::DOUBLE},
+        {'k': 'attempts', 'v': attempts::DOUBLE},
+        {'k': 'requested_bytes', 'v': requested_bytes::DOUBLE},
+        {'k': 'executed_bytes', 'v': executed_bytes::DOUBLE},
         {'k': 'coerced', 'v': coerced::DOUBLE},
         {'k': 'result_bytes', 'v': result_bytes::DOUBLE},
         {'k': 'text_characters', 'v': text_characters::DOUBLE}
@@ -129,7 +129,7 @@ FROM tool_results
 UNION ALL
 SELECT
     session_id, interaction_id, turn, lane, query_source, chain_id, depth, session_sequence,
-    at_ns, 'permission', behaviour,
+    at_ns, 'permission', behavior,
     map_from_entries(list_filter([
         {'k': 'tool_use_id', 'v': tool_use_id::VARCHAR},
         {'k': 'tool', 'v': tool::VARCHAR},
@@ -139,8 +139,8 @@ SELECT
         {'k': 'rule', 'v': rule::VARCHAR}
     ], lambda e: e.v IS NOT NULL)),
     map_from_entries(list_filter([
-        {'k': 'asked', 'v': asked::DOUBLE},
-        {'k': 'waited_ns', 'v': waited_ns::DOUBLE}
+        {'k': 'approval_requested', 'v': approval_requested::DOUBLE},
+        {'k': 'approval_wait_ns', 'v': approval_wait_ns::DOUBLE}
     ], lambda e: e.v IS NOT NULL)),
     1.0
 FROM permissions

@@ -1,10 +1,10 @@
--- What is missing, and what processes that died have left behind.
+-- Missing data, and what crashed processes left open.
 
 CREATE OR REPLACE VIEW session_records AS
 WITH ended AS (
     SELECT
         session_id,
-        arg_max(given, ended_ns) AS given,
+        arg_max(emitted, ended_ns) AS emitted,
         arg_max(written, ended_ns) AS written,
         max(ended_ns) AS ended_ns
     FROM session_ends
@@ -14,18 +14,18 @@ WITH ended AS (
 )
 SELECT
     coalesce(ended.session_id, missing.session_id) AS session_id,
-    ended.given AS given,
+    ended.emitted AS emitted,
     ended.written AS written,
     coalesce(missing.dropped, 0) AS dropped,
-    ended.given = ended.written + coalesce(missing.dropped, 0) AS is_exact
+    ended.emitted = ended.written + coalesce(missing.dropped, 0) AS is_exact
 FROM ended
 FULL JOIN missing ON ended.session_id = missing.session_id;
-COMMENT ON VIEW session_records IS 'One row for each session that ended or of which something was dropped: whether its records are all accounted for.';
+COMMENT ON VIEW session_records IS 'One row for each session that ended or has dropped records: whether all its records are accounted for.';
 COMMENT ON COLUMN session_records.session_id IS 'The session.';
-COMMENT ON COLUMN session_records.given IS 'Records that its process had made until its end; NULL where it has no end, or one from before this was noted. [records]';
+COMMENT ON COLUMN session_records.emitted IS 'Records that its process had emitted until its end; NULL if it has no end. [records]';
 COMMENT ON COLUMN session_records.written IS 'Those of them that were written; NULL as above. [records]';
-COMMENT ON COLUMN session_records.dropped IS 'Records that `gaps` tells of; why, is there. [records]';
-COMMENT ON COLUMN session_records.is_exact IS 'Whether given = written + dropped; NULL as above.';
+COMMENT ON COLUMN session_records.dropped IS 'Records in `gaps`, which also has the reasons. [records]';
+COMMENT ON COLUMN session_records.is_exact IS 'Whether emitted = written + dropped; NULL as above.';
 
 CREATE OR REPLACE VIEW crashes AS
 WITH crashed AS (

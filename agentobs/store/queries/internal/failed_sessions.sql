@@ -1,0 +1,15 @@
+-- Which sessions of a range failed, newest first?
+--
+-- $since_ns, $until_ns: only sessions that started then or later, and before then, or NULL.
+-- $limit: the maximum number of rows.
+SELECT sessions.*, costs.* EXCLUDE (session_id)
+FROM sessions
+LEFT JOIN (
+    SELECT session_id, cost_status, lower_bound_calls, estimated_calls FROM cost_by_session
+) AS costs USING (session_id)
+WHERE
+    status IN ('failed', 'crashed', 'incomplete')
+    AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)
+ORDER BY started_ns DESC, session_id
+LIMIT $limit::BIGINT;

@@ -1,0 +1,5 @@
+-- Which sessions were recorded last? The example on the page for SQL.
+SELECT name, status, turns, cost_usd
+FROM sessions
+ORDER BY started_ns DESC
+LIMIT 20;

@@ -1,0 +1,9 @@
+-- Which combinations that prices depend on occur in the costs?
+--
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before then, or NULL.
+SELECT DISTINCT model, service_tier, inference_geo, speed
+FROM costs
+WHERE
+    ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+    AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT);

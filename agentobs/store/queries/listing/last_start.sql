@@ -1,0 +1,2 @@
+-- When did the last session start?
+SELECT max(started_ns) AS last_ns FROM app.listing;

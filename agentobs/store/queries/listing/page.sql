@@ -1,0 +1,46 @@
+-- Which sessions are on one page of the list?
+--
+-- $text, $digest: only sessions whose searched text contains one of these, in lower case. $model, $status, $signature:
+-- only those with it. $cost_from, $cost_to: only those in this range, US dollars. $since_ns, $until_ns: only those that
+-- started then or later, and before then. NULL means no filter.
+-- $sort: the column, as in the address of the page. $descending: whether the largest come first. $limit, $offset: the page.
+WITH told AS (
+    SELECT session_id, list(signature ORDER BY signature) AS fired FROM app.fired GROUP BY session_id
+), chosen AS (
+    SELECT
+        listing.* EXCLUDE (words, fingerprint),
+        coalesce(told.fired, []) AS fired,
+        CASE $sort::VARCHAR WHEN 'name' THEN name WHEN 'status' THEN status WHEN 'model' THEN models[1] END AS text_key,
+        CASE $sort::VARCHAR
+            WHEN 'started' THEN started_ns
+            WHEN 'duration' THEN duration_ns
+            WHEN 'turns' THEN turns
+            WHEN 'tools' THEN tool_calls
+            WHEN 'tokens' THEN input_tokens + cache_read_tokens + cache_write_tokens + output_tokens
+            WHEN 'signatures' THEN len(coalesce(told.fired, []))
+        END AS number_key,
+        CASE $sort::VARCHAR WHEN 'cost' THEN cost_usd END AS money_key
+    FROM app.listing AS listing
+    LEFT JOIN told USING (session_id)
+    WHERE
+        ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR))
+        AND ($model::VARCHAR IS NULL OR list_contains(models, $model::VARCHAR))
+        AND ($status::VARCHAR IS NULL OR status = $status::VARCHAR)
+        AND ($signature::VARCHAR IS NULL OR session_id IN (SELECT session_id FROM app.fired WHERE signature = $signature::VARCHAR))
+        AND ($cost_from::DECIMAL(38, 12) IS NULL OR cost_usd >= $cost_from::DECIMAL(38, 12))
+        AND ($cost_to::DECIMAL(38, 12) IS NULL OR cost_usd <= $cost_to::DECIMAL(38, 12))
+        AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+        AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)
+)
+SELECT * EXCLUDE (text_key, number_key, money_key)
+FROM chosen
+ORDER BY
+    CASE WHEN $descending::BOOLEAN THEN text_key END DESC NULLS LAST,
+    CASE WHEN $descending::BOOLEAN THEN number_key END DESC NULLS LAST,
+    CASE WHEN $descending::BOOLEAN THEN money_key END DESC NULLS LAST,
+    CASE WHEN NOT $descending::BOOLEAN THEN text_key END ASC NULLS LAST,
+    CASE WHEN NOT $descending::BOOLEAN THEN number_key END ASC NULLS LAST,
+    CASE WHEN NOT $descending::BOOLEAN THEN money_key END ASC NULLS LAST,
+    CASE WHEN $descending::BOOLEAN THEN session_id END DESC,
+    session_id ASC
+LIMIT $limit::BIGINT OFFSET $offset::BIGINT;

@@ -1,0 +1,34 @@
+-- What do the sessions of the list add up to, and how certain is the money?
+--
+-- $text, $digest: only sessions whose searched text contains one of these, in lower case. $model, $status, $signature:
+-- only those with it. $cost_from, $cost_to: only those in this range, US dollars. $since_ns, $until_ns: only those that
+-- started then or later, and before then. NULL means no filter.
+SELECT
+    count(*) AS sessions,
+    coalesce(sum(turns), 0)::BIGINT AS turns,
+    coalesce(sum(tool_calls), 0)::BIGINT AS tool_calls,
+    coalesce(sum(input_tokens), 0)::BIGINT AS input_tokens,
+    coalesce(sum(cache_read_tokens), 0)::BIGINT AS cache_read_tokens,
+    coalesce(sum(cache_write_tokens), 0)::BIGINT AS cache_write_tokens,
+    coalesce(sum(output_tokens), 0)::BIGINT AS output_tokens,
+    sum(cost_usd) AS cost_usd,
+    coalesce(sum(unpriced_calls), 0)::BIGINT AS unpriced_calls,
+    CASE
+        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
+        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
+        ELSE 'exact'
+    END AS cost_status,
+    coalesce(sum(lower_bound_calls), 0)::BIGINT AS lower_bound_calls,
+    coalesce(sum(estimated_calls), 0)::BIGINT AS estimated_calls,
+    count(*) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS failed,
+    count(*) FILTER (WHERE status = 'running') AS running
+FROM app.listing
+WHERE
+    ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR))
+    AND ($model::VARCHAR IS NULL OR list_contains(models, $model::VARCHAR))
+    AND ($status::VARCHAR IS NULL OR status = $status::VARCHAR)
+    AND ($signature::VARCHAR IS NULL OR session_id IN (SELECT session_id FROM app.fired WHERE signature = $signature::VARCHAR))
+    AND ($cost_from::DECIMAL(38, 12) IS NULL OR cost_usd >= $cost_from::DECIMAL(38, 12))
+    AND ($cost_to::DECIMAL(38, 12) IS NULL OR cost_usd <= $cost_to::DECIMAL(38, 12))
+    AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT);

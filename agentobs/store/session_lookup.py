@@ -1,0 +1,74 @@
+"""Sessions, names and reasons as users type them, translated to the values in the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentobs.errors import UsageError
+from agentobs.records.labels import label
+from agentobs.redaction import Redactor
+from agentobs.store.named_queries import suggested
+from agentobs.store.port import Store
+
+SHORTEST = 4
+"""The minimum length of an abbreviated ID."""
+
+
+def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
+    """Return the ID of the session that `text` denotes.
+
+    That is its full ID, its name (the latest session of that name), or a prefix or suffix of one ID only, at least four
+    characters long.
+
+    Args:
+        store: where to look.
+        text: what the user typed.
+        key: the home's key; with it a name that is not a label is found, too.
+
+    Raises:
+        UsageError: no session matches, or several do.
+    """
+    name = label(Redactor(key).redact_text(text), key) if key else text
+    if found := store.rows("internal/session_by_id_or_name", text=text, name=str(name)).rows:
+        return str(found[0][0])
+    if len(text) >= SHORTEST:
+        found = store.rows("internal/sessions_by_part", text=text.lower()).rows
+    if len(found) == 1:
+        return str(found[0][0])
+    if found:
+        listed = ", ".join(f"{session_id} ({name})" for session_id, name in found[:5])
+        raise UsageError(
+            f"{len(found)} sessions match",
+            where=text,
+            todo=f"Pass more characters of the ID: {listed}",
+        )
+    pruned = store.rows("internal/pruned_by_part", text=text.lower(), shortest=SHORTEST).rows
+    if pruned:
+        [(session_id, day)] = pruned[:1]
+        raise UsageError(
+            f"session {session_id} was pruned on {day}: no data is left",
+            where=text,
+            todo="Fixtures frozen from it still replay; agentobs sessions lists the remaining ones",
+        )
+    known = store.rows("internal/latest_sessions").rows
+    words = list(dict.fromkeys(str(word) for row in known for word in row if word))
+    latest = ", ".join(f"{each} ({name})" if name else each for each, name in known[:3])
+    raise UsageError(
+        "no session with that id or name",
+        where=text,
+        todo=suggested(text, words, f"The latest are {latest}"),
+    )
+
+
+def as_stored(store: Store, parameters: Mapping[str, Any], key: bytes) -> dict[str, Any]:
+    """Return query parameters with names and reasons of recorded sessions replaced by their digests in the facts."""
+    redactor = Redactor(key)
+    texts = [each for each in parameters.values() if isinstance(each, str)]
+    digests = {text: str(label(redactor.redact_text(text), key)) for text in texts}
+    known = {row[0] for row in store.rows("internal/stored_texts", texts=[*digests.values()]).rows}
+    stored = {text: digest for text, digest in digests.items() if digest in known}
+    return {
+        name: stored.get(each, each) if isinstance(each, str) else each
+        for name, each in parameters.items()
+    }
