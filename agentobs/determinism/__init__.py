@@ -1,1 +1,1 @@
-"""What makes other people's programs repeatable: callers, recorded functions, patched clock and chance."""
+"""Determinism for foreign programs: callers, recorded functions, patched clock and random numbers."""

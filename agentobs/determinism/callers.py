@@ -1,11 +1,11 @@
-"""Origins: who makes a request, as far as the code of the caller shows it, to tell identical requests apart.
+"""Callers: who makes a request, as far as the code of the caller shows it, to distinguish identical requests.
 
-Two sub-agents that send the same at the same time get different answers, and in a replay they may start in the other
-order. What tells them apart is what their functions were called with. The frames from the transport outward are looked
-at, and of those of the caller's own code the plain values that they were given, and that the objects hold which they
-were given. Of their other variables the ids of tool calls count. What the functions were given that started the task or
-the work item comes with them, see `jobs`. Nothing of the caller's is called, no line and no file is kept, so that code
-may move. All of it is content: it is recorded as digests, in the content of an exchange.
+Two sub-agents that send the same request at the same time get different responses, and in a replay they may start in
+the other order. The arguments of their functions distinguish them. The frames from the transport outward are inspected;
+in frames of the caller's own code, the plain values among the arguments, and the plain values in argument objects, are
+collected. Of other local variables only the IDs of tool calls count. The arguments of the functions that started the
+task or the work item are included, see `jobs`. No code of the caller is called, and no line or file name is recorded,
+so that code may move. All of it is content: it is recorded as digests, in the content of an exchange.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from agentobs.determinism import jobs
+from agentobs.provider.registry import call_id_prefixes, call_types
 from agentobs.records.exchanges import Origin
 from agentobs.redaction import Redactor
+from agentobs.runtime import process
 from agentobs.tracing import is_opener
 from agentobs.tracing.places import opened_here
 
 FRAMES_MAX = 96
-"""How many frames are looked at: the SDK and its transport take some 15 of them. Our choice."""
+"""How many frames are inspected: the SDK and its transport take about 15 of them. Our choice."""
 OWN_FRAMES_MAX = 8
-"""How many frames of the caller's own code tell something. Our choice."""
+"""How many frames of the caller's own code are used. Our choice."""
 VALUES_MAX = 48
 """The maximum number of values of the functions of a request, including function names. Our choice."""
 SCOPE_VALUES_MAX = 16
@@ -52,15 +54,17 @@ DEPTH_MAX = 3
 LOOKS_MAX = 256
 """The maximum number of values of objects that are read for one request. Our choice."""
 TEXT_MAX = 200
-"""How many characters a text may have; a longer one tells nothing. Our choice."""
+"""The maximum length of a text; a longer one is ignored. Our choice."""
 BITS_MAX = 256
-"""How many bits a number may have, likewise. Our choice."""
+"""The maximum number of bits of a number. Our choice."""
 DIGEST_BYTES = 4
-"""How long the digest of a value is where it is recorded, beside the content: whoever tries all that a value may be
-finds it by that. What is meant to be committed has as few of them as tell a group apart, see `shortest`."""
+"""The length of the recorded digest of a value, in the content: anybody who can enumerate the possible values can find
+it. A fixture, which is meant to be committed, contains only as much of it as distinguishes a group, see `shortest`.
+"""
 DRAWN_BYTES = 3
-"""How long at least it stays of a value that looks drawn, such as the id of a request: that is new in each run, and is
-not to have the byte of another agent's by chance. There are so many such values that nobody finds one by trying."""
+"""The minimum length of the digest of a value that looks random, such as a request ID: it is new in each run, and must
+not match another agent's by chance. There are too many such values to try.
+"""
 _DRAWN = re.compile(
     r"(?=(?:[a-f-]{0,11}[0-9][0-9-]{0,11}[a-f]){2})[0-9a-f-]{12}"
     r"|(?=(?:[A-Za-z]{0,15}(?<![0-9])[0-9]{1,5}[A-Za-z]){2})[0-9A-Za-z]{16}"
@@ -69,14 +73,14 @@ _DRAWN = re.compile(
 account numbers and all times of a year can be tried. The same holds for digits with few letters, such as
 `20261123T042011Z`."""
 NAME_BYTES = 2
-"""How long the digest of its name is, which is code and no content."""
+"""The length of the digest of the function's name, which is code, not content."""
 
 
 def origin_here(attempt_id: str, session_id: str | None, *, is_async: bool) -> Origin | None:
-    """Return the origin of a request, seen from the transport; None if it cannot be determined. Never raises.
+    """Return the caller of a request, seen from the transport; None if it cannot be determined. Never raises.
 
     Args:
-        attempt_id: the attempt that is made.
+        attempt_id: the attempt.
         session_id: the session that it belongs to.
         is_async: whether it is made in a task.
     """
@@ -94,12 +98,12 @@ def origin_here(attempt_id: str, session_id: str | None, *, is_async: bool) -> O
         return Origin(attempt_id, tuple(told), before, job)
     except (
         Exception
-    ):  # frames hold values of any sort; a call without an origin is told apart by order alone
+    ):  # frames hold values of any sort; a call without an origin is identified by its order
         return None
 
 
 def follow_jobs() -> None:
-    """Follow which task, work item or thread starts which in this process, from the first call on."""
+    """Track which task, work item or thread starts which in this process, from the first call on."""
     jobs.install(_scope)
 
 
@@ -112,9 +116,9 @@ def _scope(frame: FrameType | None) -> tuple[jobs.Values, bool]:
 def digests(
     origin: Origin, redactor: Redactor | None = None, secrets: Iterable[bytes] = ()
 ) -> tuple[str, ...]:
-    """Return an origin as digests, one for each value that it tells, those of the nearest frame first.
+    """Return a caller as digests, one for each of its values, those of the nearest frame first.
 
-    With a redactor, what is one of the `secrets` or looks like one tells nothing.
+    With a redactor, values that are among the `secrets` or look like one are left out.
     """
     told = origin.told
     texts = [f"{where} {name}={value!r}" for where, name, value, *_ in told]
@@ -125,10 +129,10 @@ def digests(
 
 
 def shortest(all_of_group: Iterable[str]) -> dict[str, str]:
-    """Return each digest with as much of its value's as tells it from the others of its name, but one byte at least.
+    """Return each digest with as many bytes of its value's as distinguish it from others with its name, at least one.
 
-    Of a value that looks drawn it is `DRAWN_BYTES` at least. The digest of a value does not depend on its name: so that
-    it was passed on by many names tells no more of it.
+    For a value that looks random it is at least `DRAWN_BYTES`. The digest of a value does not depend on its name, so a
+    value that was passed on under many names reveals no more.
     """
     every = set(all_of_group)
     for size in range(1, DIGEST_BYTES):
@@ -139,7 +143,7 @@ def shortest(all_of_group: Iterable[str]) -> dict[str, str]:
 
 
 def told_of(written: Iterable[str], origin: Origin | None) -> set[str]:
-    """Return which digests, as short as they were written, are those of an origin."""
+    """Return which digests, in their short form, match those of a caller."""
     if origin is None:
         return set()
     own = digests(origin)
@@ -155,11 +159,11 @@ def told_of(written: Iterable[str], origin: Origin | None) -> set[str]:
 
 _MARK = "."
 _LOOKS_DRAWN = "00"
-"""What is written behind the whole digest of such a value; never into a fixture."""
+"""The suffix of the complete digest of such a value; never in a fixture."""
 
 
 HELD_BY = "@"
-"""Behind a recorded digest of a value that an object holds: which objects lead to it; never in a fixture."""
+"""The suffix of a recorded digest of a value inside an object: the path of objects to it; never in a fixture."""
 
 
 def unshared(
@@ -222,40 +226,41 @@ def _told(frame: FrameType | None, count_max: int) -> tuple[list[tuple[Any, ...]
 
     Each is a function, a name and a value. Runs on the caller's thread, once per request.
     """
+    memo = process.part(Known)
     values = _Values(count_max)
     seen = own = 0
     while frame is not None and seen < FRAMES_MAX and own < OWN_FRAMES_MAX:
         code = frame.f_code
-        known = _is_own.get(code.co_filename)
+        known = memo.is_own.get(code.co_filename)
         if known is None:
             known = _note(code.co_filename)
         if known:
             own += 1
-            if code.co_flags & OPTIMISED:
+            if code.co_flags & OPTIMIZED:
                 values.add_function(frame, code)
         elif code.co_name in _BEGINS and code.co_qualname in _ROOTS:
-            break  # here a task or a thread begins: whoever runs the loop or the pool tells nothing of it
+            break  # a task or a thread starts here: the runner of the loop or the pool does not identify it
         frame, seen = frame.f_back, seen + 1
     return values.all(), values.takes_work
 
 
-OPTIMISED = 0x1
+OPTIMIZED = 0x1
 """The flag of code with local variables of its own: functions, not modules and classes."""
 _STAR, _STARS = 0x04, 0x08
 """The flags of code that takes `*args` and `**kwargs`."""
 _IS_VIEW = sys.version_info >= (3, 13)
-"""Whether each look at a frame's variables is one of its own."""
+"""Whether each access to a frame's variables returns a new copy."""
 _HANDS_OUT = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
-"""What a function names that may hold the dict of its variables."""
+"""Names in a function that may refer to the dict of its variables."""
 _ROOTS = ("Handle._run", "_WorkItem.run", "Thread.run")
 _BEGINS = ("_run", "run")
 
 
 def may_hold_variables(code: CodeType) -> bool:
-    """Return whether a running function may hold its variables as a dict that a look at its frame writes anew.
+    """Return whether a running function may hold its variables as a dict that inspecting its frame would overwrite.
 
-    Before Python 3.13 a frame has one such copy for all: what a function got with `locals()` and changed would be
-    changed back.
+    Before Python 3.13 a frame has one such copy for all: values that a function got with `locals()` and changed would
+    be changed back.
     """
     return not _IS_VIEW and not _HANDS_OUT.isdisjoint(code.co_names)
 
@@ -350,19 +355,19 @@ def _has_queue(value: Any) -> bool:
     return any(_is_queue(inner) for _, inner, _ in _inside(value, False))
 
 
-_CALL_ID = re.compile(r"(?:toolu|srvtoolu|mcptoolu|tooluse|call)_[\w-]{1,120}")
+_CALL_ID = re.compile(rf"(?:{'|'.join((*call_id_prefixes(), 'tooluse', 'call'))})_[\w-]{{1,120}}")
 _CALL_IDS = frozenset(("tool_use_id", "tool_call_id", "call_id", "tool_id", "toolUseId"))
 
 
 def _is_call_id(name: str, value: Any) -> bool:
-    """Return whether a value is the id of a tool call, by its form or its name."""
+    """Return whether a value is the ID of a tool call, by its form or its name."""
     if type(value) is not str:
         return False
     return name.rpartition(".")[2] in _CALL_IDS or _CALL_ID.fullmatch(value) is not None
 
 
 def _is_short(value: Any) -> bool:
-    """Return whether a value is a plain one that is small enough to tell something."""
+    """Return whether a value is plain and small enough to be used."""
     kind = type(value)
     if kind is str or kind is bytes:
         return len(value) <= TEXT_MAX
@@ -371,23 +376,24 @@ def _is_short(value: Any) -> bool:
 
 _PLAIN = frozenset((str, int, bool, type(None), float, bytes, UUID, PosixPath, WindowsPath))
 OURS_ALONE = 3
-"""References to a frame's copy of its variables where nobody else has it: the frame's, ours, and that of the count."""
+"""References to a frame's copy of its variables if nobody else has it: the frame's, ours, and that of the count."""
 
 
 def _inside(value: Any, ids_only: bool) -> list[tuple[str, Any, bool]]:
     """Return the values in an object, a dict or a list, and whether only IDs of tool calls count among them.
 
     No code of its class is called. Objects of libraries count if their class describes data: models of pydantic, data
-    classes, attrs, named tuples. Of their other objects, such as clients, which hold much that is the same for all, the
-    data and the ids of tool calls count.
+    classes, attrs, named tuples. Of other library objects, such as clients, whose values are mostly the same for all
+    callers, only the data and the IDs of tool calls count.
     """
+    memo = process.part(Known)
     kind = type(value)
     if kind is tuple or kind is list:
         return [(str(at), each, ids_only) for at, each in enumerate(value[:HELD_MAX])]
     if kind is dict:
         items = itertools.islice(value.items(), HELD_MAX)
         return _told_of_call([(name, each, ids_only) for name, each in items if type(name) is str])
-    sort = _sorts.get(kind)
+    sort = memo.sorts.get(kind)
     if sort is None:
         sort = _sort_of(kind)
     if sort.names:
@@ -417,7 +423,7 @@ def _told_of_call(found: list[tuple[str, Any, bool]]) -> list[tuple[str, Any, bo
     return found
 
 
-_CALLS = frozenset(("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "tool_result"))
+_CALLS = call_types() | {"tool_call"}
 
 
 class _Sort(NamedTuple):
@@ -433,7 +439,16 @@ class _Sort(NamedTuple):
     """The fields of a named tuple."""
 
 
-_sorts: dict[type, _Sort] = {}
+class Known:
+    """What was found out about classes, modules and files, each limited to `_FILES_MAX` entries."""
+
+    def __init__(self) -> None:
+        self.sorts: dict[type, _Sort] = {}
+        self.own_modules: dict[Any, bool] = {}
+        self.is_own: dict[str, bool] = {}
+        """Whether a file is the caller's own code."""
+
+
 _DESCRIBES_DATA = (
     "__pydantic_fields__",
     "__dataclass_fields__",
@@ -445,6 +460,7 @@ _DESCRIBES_DATA = (
 
 def _sort_of(kind: type) -> _Sort:
     """Return the layout of a class, without running any code of the class or its metaclass."""
+    memo = process.part(Known)
     own, variables = is_own_class(kind), None
     is_data, slots, names = own or kind is SimpleNamespace, list[tuple[str, Any]](), ()
     for each in () if kind is type or issubclass(kind, type) else _mro(kind):
@@ -461,8 +477,8 @@ def _sort_of(kind: type) -> _Sort:
     if not is_data:
         slots = []
     sort = _Sort(is_data, variables, tuple(slots[:HELD_MAX]), tuple(names))
-    if len(_sorts) < _FILES_MAX:
-        _sorts[kind] = sort
+    if len(memo.sorts) < _FILES_MAX:
+        memo.sorts[kind] = sort
     return sort
 
 
@@ -481,22 +497,20 @@ def _members(kind: type) -> Any:
 
 
 def is_own_class(kind: type) -> bool:
-    """Return whether a class is the caller's own: what clients and locks hold tells nothing."""
+    """Return whether a class is the caller's own: the contents of clients and locks distinguish nothing."""
+    memo = process.part(Known)
     module = type.__dict__["__dict__"].__get__(kind).get("__module__")
-    known = _own_modules.get(module)
+    known = memo.own_modules.get(module)
     if known is None and type(module) is str:
         file = getattr(sys.modules.get(module), "__file__", None)
         known = type(file) is str and _note(file)
-        if len(_own_modules) < _FILES_MAX:
-            _own_modules[module] = known
+        if len(memo.own_modules) < _FILES_MAX:
+            memo.own_modules[module] = known
     return bool(known)
 
 
-_own_modules: dict[Any, bool] = {}
-
-
 def _span_names() -> list[tuple[Any, ...]]:
-    """Return the names of the spans that the caller is in."""
+    """Return the names of the caller's open spans."""
     found: list[tuple[Any, ...]] = []
     opened = opened_here()
     while opened is not None and len(found) < OWN_FRAMES_MAX:
@@ -522,7 +536,7 @@ def _context_values() -> list[tuple[Any, ...]]:
 
 
 def _task_name() -> tuple[tuple[str, str, Any], ...]:
-    """Return the name that somebody gave the current task; the ones that asyncio gives count tasks."""
+    """Return the name that the program gave the current task; the default names of asyncio only count tasks."""
     try:
         task = current_task()
     except RuntimeError:  # the event loop is not asyncio's
@@ -532,17 +546,16 @@ def _task_name() -> tuple[tuple[str, str, Any], ...]:
 
 
 _COUNTED = re.compile(r"Task-\d+|.*<locals>.*|[\w.]+\.[\w.]+")
-"""Names that nobody gave: asyncio counts, and anyio tells the function."""
+"""Default names: asyncio counts, and anyio uses the function."""
 
-_is_own: dict[str, bool] = {}
-"""Whether a file is the caller's own code."""
 _FILES_MAX = 4096
 
 
 def _note(file: str) -> bool:
+    memo = process.part(Known)
     own = not file.startswith("<frozen") and not _is_installed(file)
-    if len(_is_own) < _FILES_MAX:
-        _is_own[file] = own
+    if len(memo.is_own) < _FILES_MAX:
+        memo.is_own[file] = own
     return own
 
 
@@ -559,4 +572,4 @@ _INSTALLED = (
     f"{_HERE}{os.sep}",
     f"{_HERE.parent / 'replay'}{os.sep}",
 )
-"""Where code lies that is nobody's own: the standard library, packages, and ours."""
+"""Where library code is: the standard library, packages, and agentobs."""

@@ -1,6 +1,6 @@
-"""The entry of a session: the function that started it, its arguments, and where an exception came from.
+"""The entry point of a session: the function that started it, its arguments, and where an exception came from.
 
-A replay calls the entry again. If it cannot, the recording says why: `Entry.obstacle`.
+A replay calls the entry point again. If that is impossible, the recording contains the reason: `Entry.obstacle`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from agentobs.determinism.annotations import classes_in
-from agentobs.determinism.callers import OPTIMISED, OURS_ALONE, may_hold_variables
+from agentobs.determinism.callers import OPTIMIZED, OURS_ALONE, may_hold_variables
 from agentobs.determinism.values import is_not_kept, kept_arguments, knowing, not_kept_in
 from agentobs.errors import error_kind, say_once
 from agentobs.records.labels import Label, unchecked
@@ -84,9 +84,9 @@ def entry_of(frame: FrameType) -> Entry:
         count += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         values = {**locals_.get(code.co_varnames[count], {}), **values}
-    # Before Python 3.13 the frame keeps this copy: it must not hold what the session lets go of. That of a class's body
-    # is no copy.
-    is_copy = type(locals_) is dict and code.co_flags & OPTIMISED
+    # Before Python 3.13 the frame keeps this copy: it must not keep objects alive that the session releases. A class
+    # body has no copy.
+    is_copy = type(locals_) is dict and code.co_flags & OPTIMIZED
     if is_copy and sys.getrefcount(locals_) <= OURS_ALONE:
         locals_.clear()
     if rest:
@@ -97,7 +97,7 @@ def entry_of(frame: FrameType) -> Entry:
 def entry_of_call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Entry:
-    """Return the entry of a session that is opened for a call of a decorated function. Raises nothing."""
+    """Return the entry point of a session that is opened for a call of a decorated function. Never raises."""
     inner = inspect.unwrap(function)
     module = str(getattr(inner, "__module__", ""))
     qualified = str(getattr(inner, "__qualname__", "<unknown>"))
@@ -122,7 +122,7 @@ def entry_of_call(
 def name_of(
     module: str, qualified: str, variables: Mapping[str, Any], code: CodeType | None
 ) -> tuple[str | None, dict[str, Any] | None]:
-    """Return a function as `module:qualified.name`, and what keeps others from calling it by that.
+    """Return a function as `module:qualified.name`, and what prevents others from calling it by that name.
 
     A script that is run is named by its file, so that a test can import it.
     """
@@ -140,7 +140,7 @@ def name_of(
 
 
 def _typed_in(code: CodeType | None) -> str:
-    """Return where code comes from that is in no file: a notebook, or an interpreter."""
+    """Return the source of code that is in no file: a notebook, or an interpreter."""
     file = code.co_filename if code is not None else ""
     is_notebook = "ipykernel" in file or "<ipython" in file or "IPython" in sys.modules
     return "notebook" if is_notebook else "interactive"
@@ -157,7 +157,7 @@ def _script(module: str, code: CodeType, variables: Mapping[str, Any]) -> Entry:
 
 
 def _positional(values: dict[str, Any], rest: list[Any], code: CodeType) -> dict[str, Any]:
-    """Return arguments with those that came by position together, in front of what `*args` got."""
+    """Return arguments with the positional ones together, before those of `*args`."""
     first = code.co_varnames[: code.co_argcount]
     return {
         "*": [*(values[name] for name in first if name in values), *rest],
@@ -189,7 +189,7 @@ def _entry(
 def _method(
     name: str, qualified: str, variables: Mapping[str, Any], values: dict[str, Any]
 ) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
-    """Return the name of a method with its arguments after the first, and what keeps others from calling it."""
+    """Return the name of a method with its arguments after the first, and what prevents others from calling it."""
     cls, method = _found(variables, qualified.rpartition(".")[0]), qualified.rpartition(".")[2]
     if not isinstance(cls, type):
         return name, values, None
@@ -238,7 +238,7 @@ def required_of(cls: type) -> list[str]:
 
 
 def _found(variables: Mapping[str, Any], qualified: str) -> Any:
-    """Return what stands under a qualified name in a module; None if there is nothing."""
+    """Return the object with a qualified name in a module; None if there is none."""
     first, *rest = qualified.split(".")
     found = variables.get(first)
     for part in rest:

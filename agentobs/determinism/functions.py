@@ -1,13 +1,13 @@
-"""Recorded functions: tools of agents that are not ours, which take part in recordings and replays.
+"""Recorded functions: tools of foreign agents, which take part in recordings and replays.
 
     @beta_tool
     @agentobs.record_tool
     def lookup(order_id: str) -> str:
         ...
 
-Each call becomes a `ToolExchange` with the id of the call that the model made, where the answers tell; else with one
-that counts the calls of that name in the lane. What the function itself asks the model lies in a lane of its own under
-that call. In a replay somebody else decides whether the function runs, and what it returns.
+Each call becomes a `ToolExchange` with the ID of the model's tool call, if a response contains it; otherwise with an ID
+that counts the calls of that name in the lane. Model requests of the function itself are in a lane of their own under
+that call. A replay decides whether the function runs, and what it returns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Function:
     name: str
     """The name of the tool that the model knows."""
     is_mutating: bool
-    """Whether it changes something outside: then no replay runs it that does not name it."""
+    """Whether it changes something outside: then a replay runs it only if it is named."""
     function: Callable[..., Any]
     signature: inspect.Signature
 
@@ -70,30 +70,30 @@ class Call:
     of: Function
     place: Place
     question: ToolQuestion
-    """The call; its input are the arguments by name as `values` keeps them."""
+    """The call; its input is the arguments by name, in the form of `values`."""
     started_ns: int
     started: int
-    """The same instant by the monotonic clock."""
+    """Its start by the monotonic clock."""
     is_counted: bool = False
-    """Whether its id counts the calls of that name in the lane, because the model's id is not known."""
+    """Whether its ID counts the calls of that name in the lane, because the model's ID is unknown."""
 
 
 class Answerer(Protocol):
-    """Whoever decides in a replay what becomes of a call."""
+    """Decides in a replay what happens to a call."""
 
     def begin(self, call: Call) -> tuple[Call, ToolAnswer | None]:
-        """Return a call as it was recorded, and its answer, or None where the function is to run; may raise what a
-        replay says.
+        """Return a call as it was recorded, and its answer, or None if the function is to run; may raise an error of
+        the replay.
         """
 
     def ended(self, call: Call, answer: ToolAnswer) -> None:
-        """Hear what a function that ran came to; may raise what a replay says."""
+        """Receive the outcome of a function that ran; may raise an error of the replay."""
 
     def unreadable(self, call: Call, why: str) -> BaseException:
-        """Return what is raised where an answer cannot be made a value again."""
+        """Return the exception for an answer that cannot be converted back to a value."""
 
     async def cancelled(self, call: Call) -> Any:
-        """Wait where the caller had cancelled the call; where nobody does now, raise."""
+        """Wait for the cancellation by the caller, as recorded; raise if it does not come."""
 
 
 def _answerer() -> Answerer | None:
@@ -102,7 +102,7 @@ def _answerer() -> Answerer | None:
 
 
 def _outstanding() -> Outstanding:
-    """Return the calls that no function has taken; a replay has its own."""
+    """Return the pending tool calls; a replay has its own."""
     return current().part(Outstanding)
 
 
@@ -122,17 +122,17 @@ def record_tool(
 ) -> Any:
     """Record each call of a function, sync or async, as a tool call; a replay answers it from the recording.
 
-    It stands next to the function, under the decorators that make a tool of it, and changes neither what the function
-    returns or raises nor its signature and docstring.
+    Apply it directly to the function, below the decorators that turn it into a tool. It changes neither the return
+    values or exceptions of the function nor its signature and docstring.
 
     Args:
-        function: the function, where the decorator is used bare.
+        function: the function, if the decorator is used without arguments.
         name: the name by which the model calls it; default the function's.
-        mutating: whether it changes something outside. A replay runs such a one only where it is named.
-        returns: classes that it returns and that are to be kept; see `agentobs.register_type`.
+        mutating: whether it changes something outside. A replay runs a mutating function only if it is named.
+        returns: classes of return values that are recorded; see `agentobs.register_type`.
 
     Raises:
-        UsageError: it is no plain function: a generator, a class, or a tool made of a function.
+        UsageError: it is not a plain function: a generator, a class, or a tool made of a function.
     """
     for each in (returns,) if isinstance(returns, type) else returns:
         register_type(each)
@@ -151,17 +151,17 @@ def _heard(exchange: Any) -> None:
 
 
 def _check(function: Any) -> None:
-    """Refuse what cannot be recorded.
+    """Reject functions that cannot be recorded.
 
     Raises:
-        UsageError: it is such a one.
+        UsageError: the function cannot be recorded.
     """
     what, todo = (
         "",
-        "Put record_tool next to the function: under the decorators that make a tool of it",
+        "Put record_tool next to the function: below the decorators that turn it into a tool",
     )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        what, todo = "a generator", "Return a list, or record the function that yields nothing"
+        what, todo = "a generator", "Return a list, or record a function that does not yield"
     elif isinstance(function, type):
         what = "a class"
     elif (
@@ -211,7 +211,9 @@ def _wrapped(told: Function) -> Callable[..., Any]:
 
 
 def _begun(told: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """Return a call that begins; None where it is not recorded: our own loop records its calls itself."""
+    """Return a call that starts; None if it is not recorded, because the agent loop of agentobs records its calls
+    itself.
+    """
     try:
         here = tracing.place() or (process.place_outside and process.place_outside())
         if here is None or here.turn is not None:
@@ -232,7 +234,7 @@ def _begun(told: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
 
 
 def _given(call: Call) -> tuple[Call, ToolAnswer | None]:
-    """Return a call, and the answer that a replay gives; None where the function is to run."""
+    """Return a call, and the answer of a replay; None if the function is to run."""
     answerer = _answerer()
     if answerer is None:
         return call, None
@@ -243,7 +245,7 @@ def _given(call: Call) -> tuple[Call, ToolAnswer | None]:
 
 
 def _value(call: Call, given: ToolAnswer) -> Any:
-    """Return or raise what a recorded answer says."""
+    """Return the value of a recorded answer, or raise its exception."""
     try:
         if is_raised(given.content):
             module = sys.modules.get(str(getattr(call.of.function, "__module__", "")))
@@ -265,7 +267,7 @@ class _Running:
 
 @contextlib.contextmanager
 def _running(call: Call) -> Iterator[_Running]:
-    """Be inside of a call as long as its function runs, and tell what that came to."""
+    """Stay in the lane of a call while its function runs, and emit the outcome."""
     running = _Running()
     lane = lane_under(call.place.lane, call.question.tool_use_id)
     inside = dataclasses.replace(call.place, lane=lane, query_source="sub_agent")
@@ -299,7 +301,7 @@ def _emit(call: Call, answer: ToolAnswer) -> None:
                 question=call.question,
                 answer=answer,
                 tool=call.of.name,
-                ran=call.question.input,
+                executed_input=call.question.input,
                 is_function=True,
             )
         )
@@ -309,12 +311,12 @@ def _emit(call: Call, answer: ToolAnswer) -> None:
 
 def _say(error: Exception) -> None:
     with contextlib.suppress(Exception):  # even the text of an error may fail
-        text = f"a call of a tool was not recorded: {error_kind(error)}. The agent goes on."
+        text = f"a tool call was not recorded: {error_kind(error)}. The agent continues."
         say_once(text, about=f"record_tool {type(error).__name__}")
 
 
 def _by_name(bound: inspect.BoundArguments, signature: inspect.Signature) -> dict[str, Any]:
-    """Return arguments by name; those that only `**` takes stand beside the others."""
+    """Return arguments by name, with those of `**` among the others."""
     arguments = dict(bound.arguments)
     for name, parameter in signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -325,7 +327,7 @@ def _by_name(bound: inspect.BoundArguments, signature: inspect.Signature) -> dic
 
 
 def _fits(told: Function, arguments: Mapping[str, Any], given: Any) -> bool:
-    """Return whether arguments are the input of a call: all of it, and beside it only defaults and a framework's own.
+    """Return whether arguments are the input of a call: all of it, plus only defaults and arguments of the framework.
 
     A function may also get the whole input as one argument.
     """
@@ -345,7 +347,7 @@ def _is_aside(told: Function, name: str, value: Any) -> bool:
 
 
 class _NoJson:
-    """Stands for a value that is no part of an input."""
+    """Stands for a value that is not part of an input."""
 
 
 _NO_JSON = _NoJson()
@@ -358,7 +360,7 @@ def _same(shown: Any, given: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as the JSON that a framework has made it of."""
+    """Return a value as the JSON from which a framework made it."""
     match value:
         case enum.Enum():
             return value.value
@@ -372,7 +374,7 @@ def _plain(value: Any) -> Any:
         if callable(found := getattr(value, method, None)) and not isinstance(value, type):
             return found(mode="json") if method == "model_dump" else found()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A framework's own context is one as well: what no JSON is in it tells it apart.
+        # A framework's context object may be one as well; it contains no JSON, which distinguishes it.
         fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return _NO_JSON if _NO_JSON in fields.values() else fields
     return str(value) if type(value).__module__ in ("uuid", "decimal", "pathlib") else _NO_JSON

@@ -31,6 +31,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.errors import error_kind, say_once
+from agentobs.runtime import process
 
 DEPTH_MAX = 16
 """How many ancestors of a job are recorded. Our choice."""
@@ -45,7 +46,7 @@ WRAPPERS_MAX = 16
 """The maximum number of partials and methods around a function that are unwrapped for its name. Our choice."""
 
 Values = tuple[tuple[Any, ...], ...]
-"""Function, name and value of each argument, and the objects that hold it, see `origins`."""
+"""Function, name and value of each argument, and the objects that hold it, see `callers`."""
 Step = tuple[str, int, int, int]
 """The name of a job's function, its number among its parent's jobs of that name, its start in nanoseconds since 1970
 (0 if unknown), and its serial number."""
@@ -79,13 +80,13 @@ class Job:
             name: the name of the function that it runs; empty if that is not known.
             started_ns: when it was started, in nanoseconds since 1970; 0 if it is not known.
         """
-        self.serial = serial = next(_serials)
+        self.serial = serial = next(process.part(State).serials)
         if parent is None:
             self.steps: tuple[Step, ...] = ((name, 0, started_ns, serial),)
             return
         above = parent.steps
         if len(above) >= DEPTH_MAX:
-            # Ancestors are not referenced: a job that starts the next one, for ever, must not keep them all.
+            # Ancestors are not referenced: a job that starts the next one, endlessly, must not keep them all.
             above = above[1 - DEPTH_MAX :]
         if parent.last is not None:
             self.last, self.values = parent.last, parent.values
@@ -100,7 +101,7 @@ class Job:
         """Element, start and serial number of it and the jobs above it, the outermost first.
 
         The element is a digest of its name, and its number among the jobs of that name which its parent started after
-        its last request. It is empty if the name is not known: such a job is noticed when it makes a request, and which
+        its last request. It is empty if the name is unknown: such a job is noticed when it makes a request, and which
         of them does so first is chance.
         """
         return tuple(
@@ -119,19 +120,20 @@ class Job:
         self._counts = None
 
     def end(self) -> None:
-        """Note that this job is over, for those of its sessions that are still open."""
+        """Note that this job has ended, for those of its sessions that are still open."""
+        state = process.part(State)
         self._is_over = True
         if not self.sessions:
             return
-        with _lock:
+        with state.lock:
             now = world.now()
-            for known in [_sessions[each] for each in self.sessions if each in _sessions]:
+            for known in [state.sessions[each] for each in self.sessions if each in state.sessions]:
                 known.jobs.discard(self)
                 known.ended.append((self.serial, now))
             self.sessions = frozenset()
 
     def watch(self, task: asyncio.Future[Any]) -> None:
-        """Note that it is over when its task is done."""
+        """Note that it has ended when its task is done."""
         if not self._is_watched:
             self._is_watched = True
             task.add_done_callback(lambda _: self.end())
@@ -147,13 +149,27 @@ class Job:
         return bool(owner.done()) if hasattr(owner, "done") else not owner.is_alive()
 
 
-_serials = itertools.count((os.getpid() << 32) + 1)
-"""Serial numbers of jobs; the processes of one session have their own."""
+class State:
+    """The jobs and open sessions of this process."""
+
+    def __init__(self) -> None:
+        self.items = threading.local()
+        """The job of the work item that a thread runs."""
+        self.scope: Callable[[Any], tuple[Values, bool]] | None = None
+        """Returns the arguments of the functions of a stack, and whether they take work from a queue."""
+        self.sessions: OrderedDict[str, _Session] = OrderedDict()
+        """The open sessions of this process by ID."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Start with new serial numbers and a new lock, as in a child process."""
+        self.serials = itertools.count((os.getpid() << 32) + 1)
+        """Serial numbers of jobs; the processes of one session have their own."""
+        self.lock = threading.RLock()
+        """Reentrant, because a signal handler may make a request while its thread holds it."""
+
+
 _here: ContextVar[Job | None] = ContextVar("agentobs_job", default=None)
-_items = threading.local()
-"""The job of the work item that a thread runs."""
-_scope: Callable[[Any], tuple[Values, bool]] | None = None
-"""Returns what the functions of a stack were given, and whether they take work from a queue."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -167,10 +183,11 @@ def current(*, may_root: bool = False) -> Job | None:
     Args:
         may_root: whether this thread is known to run only one job.
     """
+    state = process.part(State)
     task = _current_task()
     if task is not None:
         return _of_task(task)
-    item: Job | None = getattr(_items, "job", None)
+    item: Job | None = getattr(state.items, "job", None)
     if item is not None:
         return item
     thread, inherited = threading.current_thread(), _here.get()
@@ -179,7 +196,7 @@ def current(*, may_root: bool = False) -> Job | None:
     is_foreign = _is_foreign(thread)
     own: Job | None = None if is_foreign else thread.__dict__.get(_ATTRIBUTE)
     if inherited is not None and inherited is not own and not _is_child(own, inherited):
-        # A worker thread of a library, which runs this in a copy of the context of whoever asked for it.
+        # A worker thread of a library, which runs this in a copy of the caller's context.
         return _adopted(inherited, thread)
     if own is not None:
         return own
@@ -256,27 +273,28 @@ def _started(find: Callable[[Any], Any], given: Any) -> Job:
         find: returns the function that the job runs.
         given: what is passed to `find`.
     """
+    state = process.part(State)
     parent = current()
     job = Job(parent, _name_of(find(given)), _now())
-    if parent is not None and parent.last is not None and _scope is not None:
-        values, takes_work = _scope(sys._getframe(2))
+    if parent is not None and parent.last is not None and state.scope is not None:
+        values, takes_work = state.scope(sys._getframe(2))
         job.values = (*values, *job.values)[:VALUES_MAX]
         parent.is_worker = parent.is_worker or takes_work
     return job
 
 
 def install(scope: Callable[[Any], tuple[Values, bool]]) -> None:
-    """Follow which job starts which in this process, from the first call on.
+    """Track which job starts which in this process, from the first call on.
 
     Args:
-        scope: returns what the functions of a stack were given, from a frame outward, and whether they take work from
+        scope: returns the arguments of the functions of a stack, from a frame outward, and whether they take work from
             a queue.
     """
-    global _scope
-    with _lock:
-        if _scope is not None:
+    state = process.part(State)
+    with state.lock:
+        if state.scope is not None:
             return
-        _scope = scope
+        state.scope = scope
         _wrap_tasks()
         _wrap_work_items()
         _wrap_threads()
@@ -298,19 +316,14 @@ class _Session:
         self.jobs: set[Job] = set()
         """The jobs whose end is recorded for it, while they run."""
         self.ended: deque[tuple[int, int]] = deque(maxlen=ENDED_MAX)
-        """The serial numbers of its jobs that are over, and when that was."""
-
-
-_sessions: OrderedDict[str, _Session] = OrderedDict()
-"""The open sessions of this process by id."""
-_lock = threading.RLock()  # a signal handler may make a request while its thread holds it
+        """The serial numbers of its jobs that have ended, and when."""
 
 
 def _forked() -> None:
     """Reset serial numbers and locks in a child process, because a thread that no longer exists may hold the lock."""
-    global _lock, _serials
-    _lock, _serials = threading.RLock(), itertools.count((os.getpid() << 32) + 1)
-    _sessions.clear()
+    state = process.part(State)
+    state.begin()
+    state.sessions.clear()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -329,7 +342,7 @@ def _wrap_tasks() -> None:
             task = create(self, coro, **options)
         finally:
             _here.reset(token)
-        # If it fails, this is a task of another kind, which is known by its context alone.
+        # If it fails, this is a task of another kind, which is known by its context only.
         with contextlib.suppress(Exception):
             _attach(job, task, self._debug)
         return task
@@ -359,12 +372,13 @@ def _wrap_work_items() -> None:
 
     @functools.wraps(run)
     def run_item(self: Any, *args: Any) -> None:
-        before, job = getattr(_items, "job", None), getattr(self, _ATTRIBUTE, None)
-        _items.job = job
+        state = process.part(State)
+        before, job = getattr(state.items, "job", None), getattr(self, _ATTRIBUTE, None)
+        state.items.job = job
         try:
             run(self, *args)
         finally:
-            _items.job = before
+            state.items.job = before
             if job is not None:
                 job.end()
 
@@ -440,11 +454,12 @@ _CLASS_NAME = type.__dict__["__name__"]  # a metaclass may have another one
 
 
 def open_session(session_id: str) -> None:
-    """Have the ends of jobs recorded for a session, until `take_ended`."""
-    with _lock:
-        _sessions[session_id] = _Session()
-        while len(_sessions) > SESSIONS_MAX:
-            take_ended(next(iter(_sessions)))
+    """Record the ends of jobs for a session, until `take_ended`."""
+    state = process.part(State)
+    with state.lock:
+        state.sessions[session_id] = _Session()
+        while len(state.sessions) > SESSIONS_MAX:
+            take_ended(next(iter(state.sessions)))
 
 
 def note_request(job: Job, session_id: str | None) -> None:
@@ -453,13 +468,14 @@ def note_request(job: Job, session_id: str | None) -> None:
     Nothing is kept if the session is not open in this process, or if the end of the job cannot be seen, as that of a
     thread.
     """
+    state = process.part(State)
     if session_id is None or session_id in job.sessions:
         return
     task = job.owner() if job.owner is not None else None
     if job.owner is not None and not isinstance(task, asyncio.Future):
         return
-    with _lock:
-        known = _sessions.get(session_id)
+    with state.lock:
+        known = state.sessions.get(session_id)
         if known is None or job._is_over:
             return
         known.jobs.add(job)
@@ -469,12 +485,14 @@ def note_request(job: Job, session_id: str | None) -> None:
 
 
 def take_ended(session_id: str) -> list[tuple[int, int]]:
-    """Return the jobs of a session that are over, as serial number and nanoseconds since 1970, and forget the session.
+    """Return the jobs of a session that have ended, as serial number and nanoseconds since 1970, and forget the
+    session.
 
-    Jobs of it that are still running forget it, too: what they do from now on is not recorded for it.
+    Its running jobs forget it, too: what they do from now on is not recorded for it.
     """
-    with _lock:
-        known = _sessions.pop(session_id, None)
+    state = process.part(State)
+    with state.lock:
+        known = state.sessions.pop(session_id, None)
         if known is None:
             return []
         for job in known.jobs:

@@ -24,17 +24,24 @@ REFUSED = (
 )
 
 _lock = threading.RLock()
-# A fork while another thread holds it would leave the child with a lock that nobody releases.
+# If another thread holds this lock during a fork, it stays locked in the child.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
-_held = contextlib.ExitStack()
-_is_refusing = False
+
+
+class State:
+    """Whether this process refuses requests."""
+
+    def __init__(self) -> None:
+        self.held = contextlib.ExitStack()
+        """Holds the refusal until the process ends."""
+        self.is_refusing = False
 
 
 def refuse_requests() -> bool:
     """Refuse all requests from now on if a replay started this process by multiprocessing; return whether it did."""
-    global _is_refusing
+    state = runtime.process.part(State)
     told = world.environ(VARIABLE)
     if told is None or session_inheritance.channel() is not None:
         return False
@@ -42,11 +49,11 @@ def refuse_requests() -> bool:
     if process == str(world.process_id()):
         return False
     with _lock:
-        if not _is_refusing:
-            _held.enter_context(
+        if not state.is_refusing:
+            state.held.enter_context(
                 runtime.replaced(answerer=lambda question, place: note(file, question, place))
             )
-            _is_refusing = True
+            state.is_refusing = True
     return True
 
 

@@ -1,7 +1,7 @@
-"""Parents: a process that takes part in a replay is answered by the one that replays, over a Unix socket.
+"""Parent processes: a process that takes part in a replay is answered by the replaying one, over a Unix socket.
 
-One connection a question, one line of JSON each way. What the parent raises is raised here with the same text: nothing
-retries it, and it is latched there.
+Each question is one connection, with one line of JSON each way. What the parent raises is raised here with the same
+text: nothing retries it, and the parent keeps it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,29 @@ from agentobs.tracing.ambient import ambient_of
 from agentobs.world import World
 
 ANSWER_SECONDS = 60.0
-"""How long a parent is waited for. Our choice: it answers from memory, and waits longer for nobody."""
+"""How long a process waits for its parent. Our choice: the parent answers from memory."""
 
 _lock = threading.Lock()
-_held: contextlib.ExitStack | None = None
+
+
+class State:
+    """How this process is answered by its parent."""
+
+    def __init__(self) -> None:
+        self.held: contextlib.ExitStack | None = None
+        """Holds the answering until the process ends; None if nothing is answered."""
+        self.kinds: dict[Any, Any] = {}
+        """The exceptions that are raised for the parent, by their base class."""
 
 
 def ask_parent() -> bool:
-    """Have everything answered by the parent from now on, where it replays; returns whether it does."""
-    global _held
+    """Let the parent answer everything from now on, if it replays; return whether it does."""
+    state = runtime.process.part(State)
     channel = session_inheritance.channel()
     if channel is None:
         return False
     with _lock:
-        if _held is None:
+        if state.held is None:
             parent = _Parent(channel)
             with contextlib.ExitStack() as stack:
                 answering = runtime.replaced(
@@ -51,25 +60,26 @@ def ask_parent() -> bool:
                 )
                 stack.enter_context(answering)
                 stack.enter_context(sink.redirect(_drop))
-                _held = stack.pop_all()
+                state.held = stack.pop_all()
     return True
 
 
 def _refuse(live: World) -> World:
-    """Refuse our own loop: what it asks beside the model is not answered over the socket.
+    """Reject our own loop: its questions besides the model are not answered over the socket.
 
     Raises:
         ReplaySays: always.
     """
     del live
     raise says(
-        "agentobs.agent runs in a process that its parent's replay started, which answers clients and recorded "
-        "functions alone: answer the call that starts the process from the recording"
+        "agentobs.agent runs in a process that its parent's replay started, which "
+        "answers only clients and recorded functions: answer the call that starts the "
+        "process from the recording"
     )
 
 
 def _drop(record: Record) -> None:
-    """Keep nothing: the parent knows what it answered."""
+    """Keep nothing: the parent knows its answers."""
 
 
 class _Parent:
@@ -111,10 +121,10 @@ class _Parent:
         raise says(f"the call of {call.of.name} was cancelled when this was recorded")
 
     def _ask(self, kind: str, **told: Any) -> Any:
-        """Return what the parent answers.
+        """Return the parent's answer.
 
         Raises:
-            ReplaySays: it says that the path parts, or is gone.
+            ReplaySays: the path differs, or the parent is gone.
         """
         line = json.dumps({"token": self._channel.token, "kind": kind, **told}) + "\n"
         try:
@@ -125,23 +135,22 @@ class _Parent:
                 with made.makefile("rb") as file:
                     answer = json.loads(file.readline())
         except (OSError, ValueError) as error:
-            raise says(f"the replay that started this process is gone: {error}") from error
+            raise says(f"the replay that started this process has ended: {error}") from error
         if "raises" in answer:
             raise says(str(answer["raises"]))
         return answer["answer"]
 
 
 def says(text: str) -> Exception:
-    """Return what is raised for a replay: one of the SDK's errors, where it is there, so that nothing retries it."""
+    """Return the exception for a replay: one of the SDK's errors, if it is installed, so that nothing retries it."""
+    state = runtime.process.part(State)
     base: Any = getattr(sys.modules.get("anthropic"), "AnthropicError", Exception)
-    made: Any = _kinds.get(base)
+    made: Any = state.kinds.get(base)
     if made is None:
-        made = _kinds[base] = type("ParentSays", (base, ReplaySays), {"__doc__": says.__doc__})
+        made = state.kinds[base] = type("ParentSays", (base, ReplaySays), {"__doc__": says.__doc__})
     error: Exception = made(text)
     return error
 
-
-_kinds: dict[Any, Any] = {}
 
 # The lines, as both ends of the channel write and read them.
 
@@ -152,7 +161,7 @@ def place_told(place: Place) -> dict[str, Any]:
 
 
 def question_told(question: Question) -> dict[str, Any]:
-    """Return a request as JSON; what it carried as credentials, too, which the parent takes out of its body."""
+    """Return a request as JSON, including its credentials, which the parent removes from its body."""
     return {
         "method": question.method,
         "path": question.path,
@@ -163,7 +172,7 @@ def question_told(question: Question) -> dict[str, Any]:
 
 
 def question_of(told: dict[str, Any]) -> Question:
-    """Return the request that JSON stands for."""
+    """Return the request for its JSON."""
     secrets = tuple(base64.b64decode(each) for each in told["secrets"])
     body = base64.b64decode(told["body"])
     return Question(told["method"], told["path"], told["headers"], body, secrets)
@@ -182,7 +191,7 @@ def answer_told(answer: Answer) -> dict[str, Any]:
 
 
 def answer_of(told: dict[str, Any]) -> Answer:
-    """Return the answer that JSON stands for."""
+    """Return the answer for its JSON."""
     return Answer(
         told["status"],
         told["headers"],

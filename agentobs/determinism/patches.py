@@ -1,13 +1,13 @@
-"""Patching: `time`, `datetime`, `uuid` and `random` answer from the session, for code that cannot be changed to ask it.
+"""Patches: `time`, `datetime`, `uuid` and `random` answer from the session, for code that cannot be changed to ask it.
 
     with agentobs.session("shop", patch=("time", "uuid", "random")):
         ...
 
-Only what is called inside such a session, and by code that is neither the standard library's nor one of the packages
-that a connection, a log line or a test needs (`LEFT_ALONE`): so timers, cookies, certificates and logs go on as ever.
-The monotonic clocks, `os.urandom`, `secrets` and objects of `random.Random` are never touched: what must not be
-guessed, or must run, does not come from a recording. Names that a module has imported are replaced there; what is held
-elsewhere, as in a default argument, is not seen.
+This affects only calls inside such a session, and only by code that is neither in the standard library nor in one of
+the packages that a connection, a log line or a test needs (`LEFT_ALONE`): timers, cookies, certificates and logs work
+as usual. The monotonic clocks, `os.urandom`, `secrets` and objects of `random.Random` are never patched: values that
+must not be guessed, and timers that must run, do not come from a recording. Names that a module has imported are
+replaced there; other references, such as default arguments, are not found.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any, get_args
 from agentobs import tracing
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Place
+from agentobs.runtime import current, process
 from agentobs.tracing.ambient import Ambient, Patch, ambient_of
 
 LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
@@ -38,36 +39,40 @@ LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
     *("aiohttp", "requests", "urllib3", "pydantic", "pydantic_core", "opentelemetry"),
     *("pytest", "_pytest", "pluggy", "xdist", "execnet", "syrupy", "hypothesis", "duckdb"),
 }
-"""Packages whose own reads go on as ever: what they read ends in no request, and they must know the real time."""
-
-Noted = Callable[[str, Any, FrameType], None]
-"""Hears of a read: what was called, what it returned, and who called."""
+"""Packages whose own reads are not patched: they never reach a request, and need the real time."""
 
 _lock = threading.RLock()
-_counts: Counter[str] = Counter()
-_undo: dict[str, list[Callable[[], None]]] = {}
-_noted: Noted | None = None
+
+
+class State:
+    """What is patched in this process."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        """How many callers hold each patch."""
+        self.undo: dict[str, list[Callable[[], None]]] = {}
+        """The functions that undo each patch; they are called in reverse order."""
 
 
 def check_patch(patch: Collection[str]) -> frozenset[str]:
     """Return what is to be patched.
 
     Raises:
-        UsageError: it is something else than `time`, `uuid` and `random`.
+        UsageError: it is not among `time`, `uuid` and `random`.
     """
     wrong = [patch] if isinstance(patch, str) else sorted(set(patch) - set(get_args(Patch)))
     if wrong:
         raise UsageError(
             f"{str(wrong[0])[:80]!r} cannot be patched",
             where="patch",
-            todo=f"Name some of {', '.join(get_args(Patch))}, as in patch=('time',)",
+            todo=f"Use one or more of {', '.join(get_args(Patch))}, as in patch=('time',)",
         )
     return frozenset(patch)
 
 
 @contextlib.contextmanager
 def patched(patch: Collection[str]) -> Iterator[None]:
-    """Have the standard library answer from the session, where that wants it, as long as the context is open."""
+    """Let the standard library answer from the session, as long as the context is open."""
     with contextlib.ExitStack() as stack:
         for name in sorted(patch):
             hold(name)
@@ -75,26 +80,15 @@ def patched(patch: Collection[str]) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def noting(noted: Noted) -> Iterator[None]:
-    """Tell of every read of code that is not left alone, and change none, for as long as the context is open."""
-    global _noted
-    before, _noted = _noted, noted
-    try:
-        with patched(get_args(Patch)):
-            yield
-    finally:
-        _noted = before
-
-
 def hold(name: str) -> None:
-    """Patch one of them until as many calls of `release` have come."""
+    """Patch one of them until `release` was called as many times."""
+    state = process.part(State)
     with _lock:
-        _counts[name] += 1
-        if _counts[name] == 1:
-            _undo[name] = []
+        state.counts[name] += 1
+        if state.counts[name] == 1:
+            state.undo[name] = []
             try:
-                _PATCHES[name](_undo[name])
+                _PATCHES[name](state.undo[name])
             except BaseException:
                 release(name)
                 raise
@@ -102,16 +96,17 @@ def hold(name: str) -> None:
 
 def release(name: str) -> None:
     """Undo one `hold`."""
+    state = process.part(State)
     with _lock:
-        _counts[name] -= 1
-        if _counts[name] == 0:
-            for each in reversed(_undo.pop(name)):
+        state.counts[name] -= 1
+        if state.counts[name] == 0:
+            for each in reversed(state.undo.pop(name)):
                 each()
 
 
 def _asked(kind: str, frame: FrameType) -> tuple[Ambient, Place] | None:
-    """Return from what a caller is answered; None where it gets what it would without us."""
-    if _noted is not None or _is_left_alone(frame):
+    """Return the source of the answer for a caller; None if it gets the unpatched value."""
+    if current().noted is not None or _is_left_alone(frame):
         return None
     here = tracing.place()
     ambient = ambient_of(here.session_id) if here is not None else None
@@ -127,9 +122,9 @@ def _is_left_alone(frame: FrameType) -> bool:
 def _wrapped(
     kind: str, original: Callable[..., Any], answer: Callable[..., Any], *, now_only: bool = False
 ) -> Callable[..., Any]:
-    """Return a function in the place of another one: `answer(ambient, place, *args)` where the session answers.
+    """Return a replacement of a function: `answer(ambient, place, *args)` if the session answers.
 
-    With `now_only` that is only where the caller gives no instant of its own, which is the last argument.
+    With `now_only`, only if the caller passes no time of its own, which is the last argument.
     """
     name = str(getattr(original, "__name__", kind))
 
@@ -140,8 +135,9 @@ def _wrapped(
         if asked is not None:
             return answer(*asked, *args, **kwargs)
         value = original(*args, **kwargs)
-        if _noted is not None and not _is_left_alone(frame):
-            _noted(name, value, frame)
+        noted = current().noted
+        if noted is not None and not _is_left_alone(frame):
+            noted(name, value, frame)
         return value
 
     return call
@@ -152,7 +148,7 @@ def _is_given(name: str, args: tuple[Any, ...]) -> bool:
 
 
 def _replace(undo: list[Callable[[], None]], module: ModuleType, made: dict[str, Any]) -> None:
-    """Put functions in the place of those of a module, and of what other modules have imported of it."""
+    """Replace functions of a module, and the names that other modules have imported from it."""
     olds = {id(getattr(module, name)): new for name, new in made.items()}
     places = [module, *(each for each in list(sys.modules.values()) if _is_users(each))]
     for each in places:
@@ -163,7 +159,7 @@ def _replace(undo: list[Callable[[], None]], module: ModuleType, made: dict[str,
 
 
 def _is_users(module: Any) -> bool:
-    """Return whether a module may hold a name that it has imported, and is not left alone."""
+    """Return whether a module may hold an imported name, and is not excluded."""
     if not isinstance(module, ModuleType):
         return False
     return module.__name__.partition(".")[0] not in LEFT_ALONE
@@ -177,11 +173,11 @@ def _seconds(ambient: Ambient, here: Place) -> float:
 
 
 def _local(ambient: Ambient, here: Place, *_: Any) -> time.struct_time:
-    """Return the local time there was, as `time.localtime` does."""
-    utc = time.gmtime(ambient.now_ns(here) // 10**9 + ambient.zone_s)
-    hours, minutes = divmod(abs(ambient.zone_s) // 60, 60)
-    zone = f"{'-' if ambient.zone_s < 0 else '+'}{hours:02}{minutes:02}"
-    return time.struct_time((*utc[:9], zone, ambient.zone_s))
+    """Return the recorded local time, like `time.localtime`."""
+    utc = time.gmtime(ambient.now_ns(here) // 10**9 + ambient.utc_offset_s)
+    hours, minutes = divmod(abs(ambient.utc_offset_s) // 60, 60)
+    zone = f"{'-' if ambient.utc_offset_s < 0 else '+'}{hours:02}{minutes:02}"
+    return time.struct_time((*utc[:9], zone, ambient.utc_offset_s))
 
 
 def _patch_time(undo: list[Callable[[], None]]) -> None:
@@ -211,10 +207,10 @@ def _patch_time(undo: list[Callable[[], None]]) -> None:
 
 
 def _patch_datetime(undo: list[Callable[[], None]]) -> None:
-    """Replace the class methods that look at the clock, in the class itself: its identity, and all its instances, stay.
+    """Replace the class methods that read the clock, in the class itself: its identity, and all its instances, stay.
 
     Raises:
-        UsageError: this interpreter does not let that be done.
+        UsageError: this interpreter does not allow it.
     """
     answers = {
         (datetime.datetime, "now"): _now,
@@ -229,9 +225,9 @@ def _patch_datetime(undo: list[Callable[[], None]]) -> None:
         undo.append(functools.partial(_put_back, cls, name, original))
         if cls.__dict__[name] is not new:
             raise UsageError(
-                f"this interpreter does not let {cls.__name__}.{name} be replaced",
+                f"this interpreter does not allow {cls.__name__}.{name} be replaced",
                 where="patch",
-                todo="Leave 'time' out, and ask agentobs.world_here().now() instead",
+                todo="Remove 'time', and call agentobs.world_here().now() instead",
             )
 
 
@@ -242,8 +238,9 @@ def _method(original: Any, answer: Callable[..., Any]) -> Callable[..., Any]:
         if asked is not None:
             return answer(*asked, cls, *args, **kwargs)
         value = original.__get__(None, cls)(*args, **kwargs)
-        if _noted is not None and not _is_left_alone(frame):
-            _noted(f"{cls.__name__}.{original.__name__}", value, frame)
+        noted = current().noted
+        if noted is not None and not _is_left_alone(frame):
+            noted(f"{cls.__name__}.{original.__name__}", value, frame)
         return value
 
     return call
@@ -262,7 +259,7 @@ def _utc(ambient: Ambient, here: Place) -> datetime.datetime:
 def _now(ambient: Ambient, here: Place, cls: Any, tz: datetime.tzinfo | None = None) -> Any:
     utc = _utc(ambient, here)
     if tz is None:
-        return _naive(cls, utc + datetime.timedelta(seconds=ambient.zone_s))
+        return _naive(cls, utc + datetime.timedelta(seconds=ambient.utc_offset_s))
     there = utc.astimezone(tz)
     return _naive(cls, there).replace(tzinfo=there.tzinfo, fold=there.fold)
 
@@ -274,7 +271,7 @@ def _utcnow(ambient: Ambient, here: Place, cls: Any) -> Any:
 def _today(ambient: Ambient, here: Place, cls: Any) -> Any:
     if issubclass(cls, datetime.datetime):
         return _now(ambient, here, cls)
-    local = _utc(ambient, here) + datetime.timedelta(seconds=ambient.zone_s)
+    local = _utc(ambient, here) + datetime.timedelta(seconds=ambient.utc_offset_s)
     return cls(local.year, local.month, local.day)
 
 
@@ -301,7 +298,7 @@ def _patch_uuid(undo: list[Callable[[], None]]) -> None:
 
 
 def _patch_random(undo: list[Callable[[], None]]) -> None:
-    """Replace the functions of the module, `seed` among them; objects of `random.Random` are their owners' own."""
+    """Replace the functions of the module, including `seed`; objects of `random.Random` belong to their owners."""
 
     def answer(name: str) -> Callable[..., Any]:
         def drawn(ambient: Ambient, here: Place, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Outstanding calls: what the answers of a session have asked for, so that a function that runs knows its call.
+"""Pending calls: the tool calls in the responses of a session, so that a function that runs knows its call.
 
-An agent that is not ours calls its functions itself, and does not say for which call. So the newest answers of each
-session are kept at hand, and read when such a function runs: of the calls by its name and with its input the first one
-that no function has taken is the one.
+A foreign agent calls its functions itself, and does not name the call. So the newest responses of each
+session are kept, and parsed when such a function runs: its call is the first one with its name and input
+that no function has taken.
 """
 
 from __future__ import annotations
@@ -14,34 +14,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.provider.content_encoding import decoded
-from agentobs.provider.response_facts import calls_of
+from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.runtime import process
 
 ANSWERS_MAX = 64
-"""How many answers of a session are at hand. Our choice: agents beside each other may wait with their calls."""
+"""How many responses of a session are kept. Our choice: concurrent agents may delay their calls."""
 ANSWER_BYTES = 4 * 1024 * 1024
-"""How long an answer may be that is read for its calls. Our choice."""
+"""The maximum size of a response that is parsed for its calls. Our choice."""
 SESSIONS_MAX = 256
-"""Of how many sessions there are any. Our choice."""
+"""For how many sessions responses are kept. Our choice."""
 
 Fits = Callable[[Any], bool]
-"""Tells whether the input of a call is that of a function."""
+"""Returns whether the input of a call is that of a function."""
 
 
 @dataclass(slots=True)
 class _Answered:
-    """An answer, and those of its calls that were taken."""
+    """A response, and those of its calls that were taken."""
 
     exchange: ModelExchange
     taken: set[int]
     calls: list[tuple[str, str, Any]] | None = None
-    """Its calls, once they were read."""
+    """Its calls, once they were parsed."""
 
     def of(self, name: str, fits: Fits) -> str | None:
-        """Take the first call by a name whose input fits, and return its id."""
+        """Take the first call with a name whose input fits, and return its ID."""
         if self.calls is None:
-            self.calls = calls_of(decoded(self.exchange).answer)
+            dialect = dialect_of(self.exchange.question.path)
+            made = dialect.facts(decoded(self.exchange).answer).calls
+            self.calls = [(call.id, call.name, call.input) for call in made]
         for at, (tool_use_id, called, given) in enumerate(self.calls):
             if called == name and at not in self.taken and fits(given):
                 self.taken.add(at)
@@ -53,9 +55,9 @@ class _Answered:
 class _Session:
     answers: deque[_Answered] = field(default_factory=lambda: deque(maxlen=ANSWERS_MAX))
     taken: dict[str, set[int]] = field(default_factory=dict)
-    """What was taken of answers that were still coming, by attempt."""
+    """The calls that were taken from responses in progress, by attempt."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many functions ran that nobody had asked for, by lane and name."""
+    """How many functions ran without a call of the model, by lane and name."""
 
 
 class Outstanding:
@@ -67,7 +69,7 @@ class Outstanding:
         self._lock = threading.Lock()
 
     def heard(self, exchange: ModelExchange) -> None:
-        """Keep an answer at hand."""
+        """Keep a response."""
         if sum(len(chunk.data) for chunk in exchange.answer.chunks) > ANSWER_BYTES:
             return
         with self._lock:
@@ -76,9 +78,9 @@ class Outstanding:
             session.answers.append(_Answered(exchange, taken))
 
     def take(self, here: Place, name: str, fits: Fits) -> tuple[str, str] | None:
-        """Return lane and id of the call that a function runs for; None where nobody asked for it.
+        """Return lane and ID of the call that a function runs for; None if there is none.
 
-        Of several the newest answer's: what an answer that broke off had asked for is asked for again.
+        The newest response takes precedence: the calls of a broken response are made again by its retry.
         """
         coming = process.unfinished(here.session_id)
         with self._lock:
@@ -95,7 +97,7 @@ class Outstanding:
         return None
 
     def number(self, here: Place, name: str) -> str:
-        """Return an id for a function that nobody asked for: how often it ran in its lane."""
+        """Return an ID for a function without a call of the model: how often it ran in its lane."""
         with self._lock:
             counts = self._session(here.session_id).counts
             counts[here.lane, name] += 1

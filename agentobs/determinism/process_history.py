@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from agentobs import world
+from agentobs.runtime import process
 
-_ran: dict[str, str] = {}
-"""The entries, each with the pytest test that first opened a session of it."""
+
+class State:
+    """What ran in this process."""
+
+    def __init__(self) -> None:
+        self.ran: dict[str, str] = {}
+        """The entries, each with the pytest test that first opened a session of it."""
 
 
 def ran_in(entry: str) -> str | None:
@@ -15,18 +21,19 @@ def ran_in(entry: str) -> str | None:
 
     The test is the id that pytest gives it, or an empty string outside of pytest.
     """
-    return _ran.get(entry)
+    return process.part(State).ran.get(entry)
 
 
 def forget() -> None:
     """Forget which entries have run in this process."""
-    _ran.clear()
+    process.part(State).ran.clear()
 
 
 def note(entry: str | None) -> None:
     """Note that a session of an entry was opened."""
-    if entry is not None and entry not in _ran:
-        _ran[entry] = world.environment().get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    state = process.part(State)
+    if entry is not None and entry not in state.ran:
+        state.ran[entry] = world.environment().get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
 def in_event_loop() -> bool:

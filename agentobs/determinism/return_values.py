@@ -1,10 +1,10 @@
-"""Returned values: the results of sessions as JSON, which replays compare and never convert back.
+"""Return values: the results of sessions as JSON, which replays compare and never convert back.
 
 The forms are those of `values`. In addition, dataclasses, pydantic models, named tuples and enums need not be
 registered: their fields are kept by name. A part that has no such form, such as a client or an object of an installed
-library, is noted with its type, and the rest is kept. Methods of a value's own class are avoided if possible, and their
-exceptions do not reach the agent. The class of a value is `type(value)`: `isinstance` reads `__class__`, which lazy
-proxies implement with code of their own.
+library, is recorded by its type, and the rest is kept. Methods of a value's own class are avoided if possible, and
+their exceptions do not reach the agent. The class of a value is `type(value)`: `isinstance` reads `__class__`, which
+lazy proxies implement with code of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NODE_BYTES = 64
 TYPE_MAX = 100
 """How many characters of a type's name are kept."""
 RESPONSES = ("anthropic.",)
-"""The installed packages whose classes hold nothing but what the provider sent."""
+"""The installed packages whose classes only hold what the provider sent."""
 
 
 def returned(value: Any) -> Returned:
@@ -40,7 +40,7 @@ def returned(value: Any) -> Returned:
 
 
 class ReturnedItems:
-    """Writes a list item by item, so that no item is held: what a generator yields, as its session returns it."""
+    """Writes a list item by item, so that no item is held: the values of a generator, as its session returns them."""
 
     def __init__(self) -> None:
         """Start an empty list, which may be as large as any other returned value."""
@@ -48,7 +48,7 @@ class ReturnedItems:
         self._items: list[Any] | None = []
 
     def add(self, value: Any) -> None:
-        """Append a value as it is now; once the list is too large nothing of it is kept. Raises nothing."""
+        """Append a value in its current state; once the list is too large nothing of it is kept. Never raises."""
         if self._items is None:
             return
         kind = type(value)

@@ -1,10 +1,11 @@
-"""Joining: a program that this one starts takes part in its session, by two variables of the environment.
+"""Session inheritance: a program that this one starts takes part in its session, through two environment variables.
 
     subprocess.run([...], env={**mine, **agentobs.child_environment("researcher")})
 
-`AGENTOBS_JOIN` names the session, the lane and where what is said may go; in a replay `AGENTOBS_ANSWERS` names the
-socket over which the child is answered, and a word that only it knows. Both are read once and taken out of the
-environment, so that what the child starts by itself does not join. What is not exactly of this form is not there.
+`AGENTOBS_JOIN` names the session, the lane and the content mode; in a replay `AGENTOBS_ANSWERS` names the
+socket over which the child is answered, and a secret word. Both are read once and removed from the
+environment, so that processes started by the child do not join. A variable that does not have exactly this form is
+ignored.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from agentobs import tracing, world
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Place, lane_under
 from agentobs.records.labels import is_label
+from agentobs.runtime import process
 from agentobs.tracing import ambient
 from agentobs.tracing.ambient import Ambient
 
@@ -39,7 +41,7 @@ class Joined:
 
     place: Place
     content: str
-    """Where what is said may go, as in the session of its parent."""
+    """The content mode, as in the session of its parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,23 @@ class Channel:
     path: str
     """The Unix socket."""
     token: str
-    """What whoever asks must know."""
+    """The word that a client must know."""
 
 
 _lock = threading.Lock()
-_read = False
-_joined: Joined | None = None
-_asked: Channel | None = None
-_open_channel: Callable[[], Channel] | None = None
-_counts: dict[str, Counter[tuple[str, str]]] = {}
-"""How many programs were started under a name in a lane, by session, until that ends."""
+
+
+class State:
+    """The session that this process belongs to, and the programs that belong to its sessions."""
+
+    def __init__(self) -> None:
+        self.is_read = False
+        """Whether the variables were read."""
+        self.joined: Joined | None = None
+        self.parent: Channel | None = None
+        self.open_channel: Callable[[], Channel] | None = None
+        self.counts: dict[str, Counter[tuple[str, str]]] = {}
+        """How many programs were started under a name in a lane, by session, until the session ends."""
 
 
 def variables(
@@ -67,8 +76,9 @@ def variables(
     """Return the variables for a program that takes part under a name in the lane at `here`.
 
     Raises:
-        UsageError: the name does not fit into one of a lane.
+        UsageError: the name cannot be part of a lane.
     """
+    state = process.part(State)
     if _NAME.fullmatch(name) is None:
         raise UsageError(
             f"{name[:80]!r} cannot name a lane",
@@ -78,73 +88,80 @@ def variables(
     if here is None:
         return {}
     with _lock:
-        counts = _counts.setdefault(here.session_id, Counter())
+        counts = state.counts.setdefault(here.session_id, Counter())
         counts[here.lane, name] += 1
         number = counts[here.lane, name]
     lane = lane_under(here.lane, name if number == 1 else f"{name}.{number}")
     drawn = (
-        "-" if given is None else ",".join(map(str, (given.started_ns, given.zone_s, *given.seed)))
+        "-"
+        if given is None
+        else ",".join(map(str, (given.started_ns, given.utc_offset_s, *given.seed)))
     )
     told = {JOIN: f"{here.session_id} {lane} {content} {drawn}", **tracing.trace_environment(here)}
     if home is not None:
         told[HOME] = home
-    if _open_channel is not None:
-        channel = _open_channel()
+    if state.open_channel is not None:
+        channel = state.open_channel()
         told[ANSWERS] = f"{channel.token} {channel.path}"
     return told
 
 
 @contextlib.contextmanager
 def answered_over(open_channel: Callable[[], Channel]) -> Iterator[None]:
-    """Have the programs that are started from now on be answered over a channel, opened with the first."""
-    global _open_channel
-    before, _open_channel = _open_channel, open_channel
-    _counts.clear()
+    """Answer the programs that are started from now on over a channel, which is opened with the first one."""
+    state = process.part(State)
+    before, state.open_channel = state.open_channel, open_channel
+    state.counts.clear()
     try:
         yield
     finally:
-        _open_channel = before
-        _counts.clear()
+        state.open_channel = before
+        state.counts.clear()
 
 
 def forget(session_id: str) -> None:
-    """Forget which programs a session started: it has ended."""
+    """Forget which programs a session started, because it has ended."""
+    state = process.part(State)
     with _lock:
-        _counts.pop(session_id, None)
+        state.counts.pop(session_id, None)
 
 
 def joined() -> Joined | None:
-    """Return what this process takes part in; None where it is alone."""
+    """Return what this process takes part in; None if it is independent."""
+    state = process.part(State)
     _look()
-    return _joined
+    return state.joined
 
 
 def channel() -> Channel | None:
-    """Return where this process is answered; None where it asks the provider."""
+    """Return where this process is answered; None if it uses the provider."""
+    state = process.part(State)
     _look()
-    return _asked
+    return state.parent
 
 
 def _look() -> None:
     """Read the variables once."""
-    global _read, _joined, _asked
-    if _read:
+    state = process.part(State)
+    if state.is_read:
         return
     with _lock:
-        if _read:
+        if state.is_read:
             return
         told, asked = world.taken_environ(JOIN), world.taken_environ(ANSWERS)
         parts = (told or "").split(" ")
         if len(parts) == 4 and _ID.fullmatch(parts[0]) and is_label(parts[1]):
             session_id, lane, content, drawn = parts
             if content in _MODES:
-                _joined = Joined(Place(session_id, lane=lane, query_source="sub_agent"), content)
+                state.joined = Joined(
+                    Place(session_id, lane=lane, query_source="sub_agent"), content
+                )
                 if _DRAWN.fullmatch(drawn):
-                    started_ns, zone_s, *seed = map(int, drawn.split(","))
+                    started_ns, utc_offset_s, *seed = map(int, drawn.split(","))
                     # In a replay the parent moves the clock.
-                    known = Ambient(tuple(seed), started_ns, zone_s, moves=not asked)
+                    known = Ambient(tuple(seed), started_ns, utc_offset_s, moves=not asked)
                     ambient.begin(session_id, known)
         token, _, path = (asked or "").partition(" ")
-        if token and path and _joined is not None:
-            _asked = Channel(path, token)
-        _read = True
+        if token and path and state.joined is not None:
+            state.parent = Channel(path, token)
+        state.is_read = True

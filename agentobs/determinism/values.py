@@ -1,9 +1,9 @@
-"""Values: what a function takes and returns as JSON that reads back the same, or a note of its type.
+"""Values: arguments and results of functions as JSON that converts back to the same value, or a note of their type.
 
-Text, numbers, truth values, None, lists and dicts with text for keys stand as they are. What JSON has no form for is
-an object with the key `$py` that says what it is: other builtins, the classes that somebody registered, exceptions.
-What is none of these is not kept, and its type is noted. Nothing is pickled: to read a value back calls no code but
-that of classes that the program itself has registered, or of exceptions.
+Strings, numbers, booleans, None, lists and dicts with string keys are kept unchanged. Other values become an object
+with the key `$py` that names their kind: other builtins, registered classes, exceptions. A value of any other kind is
+not kept, and its type is recorded. Nothing is pickled: converting a value back calls no code except that of classes
+that the program itself has registered, or of exceptions.
 """
 
 from __future__ import annotations
@@ -25,21 +25,30 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from agentobs.errors import ReplaySays, UsageError
+from agentobs.runtime import process
 
 MARK = "$py"
-"""The key that says what an object of JSON stands for."""
+"""The key that marks an object of JSON as a converted value."""
 NOT_KEPT = "not kept"
-"""What stands for a value that could not be kept."""
+"""The mark of a value that could not be kept."""
 RAISED = "raised"
-"""What stands for an exception."""
+"""The mark of an exception."""
 KEPT_BYTES = 32 * 1024 * 1024
-"""How large a value may be, about: its texts and bytes, and 8 for all else. Our choice, as for bodies of the wire."""
+"""The approximate maximum size of a value: its strings and bytes, and 8 for each other part. Our choice, as for HTTP
+bodies.
+"""
 DEPTH_MAX = 200
-"""How deep values may lie in each other. Our choice."""
+"""The maximum nesting depth. Our choice."""
 
 T = TypeVar("T", bound=type)
-_classes: dict[str, type] = {}
-"""The registered classes by name."""
+
+
+class Registry:
+    """The registered classes of this process."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, type] = {}
+        """By name."""
 
 
 _declared: ContextVar[Mapping[str, type] | None] = ContextVar("agentobs_declared", default=None)
@@ -48,7 +57,7 @@ _declared: ContextVar[Mapping[str, type] | None] = ContextVar("agentobs_declared
 
 @contextlib.contextmanager
 def knowing(classes: Iterable[type]) -> Iterator[None]:
-    """Count these classes as registered for as long as the context is open."""
+    """Treat these classes as registered as long as the context is open."""
     token = _declared.set({name_of(each): each for each in classes})
     try:
         yield
@@ -57,38 +66,40 @@ def knowing(classes: Iterable[type]) -> Iterator[None]:
 
 
 def _class_of(name: str) -> type | None:
-    """Return the class of a name that is registered, or declared in this context."""
-    return _classes.get(name) or (_declared.get() or {}).get(name)
+    """Return the class with a name that is registered, or declared in this context."""
+    return process.part(Registry).classes.get(name) or (_declared.get() or {}).get(name)
 
 
 class ToolFailed(RuntimeError):
-    """Raised in a replay in place of an exception whose class it cannot make; the text begins with its name."""
+    """Raised in a replay in place of an exception whose class cannot be constructed; the text starts with its name."""
 
 
 class NotKept(Exception):
-    """A value cannot be kept; the text is why."""
+    """A value cannot be kept; the text is the reason."""
 
 
 def register_type(cls: T) -> T:
-    """Let values of a class be recorded and read back: a dataclass, a pydantic model, an enum, an exception.
+    """Let values of a class be recorded and converted back: a dataclass, a pydantic model, an enum, an exception.
 
-    It is made again from its fields alone, without its `__init__`. Returns the class, so that it can decorate one.
+    An object is created from its fields alone, without its `__init__`. Returns the class, so that it can be used as a
+    decorator.
 
     Raises:
         UsageError: it is none of these.
     """
+    registry = process.part(Registry)
     if not isinstance(cls, type) or kind_of(cls) is None:
         raise UsageError(
-            f"{getattr(cls, '__qualname__', cls)!r} is no dataclass, pydantic model, enum or exception",
+            f"{getattr(cls, '__qualname__', cls)!r} is not a dataclass, pydantic model, enum or exception",
             where="register_type",
-            todo="Return one of these from the tool, or have it run live in a replay",
+            todo="Return one of these from the tool, or let it run live in a replay",
         )
-    _classes[name_of(cls)] = cls
+    registry.classes[name_of(cls)] = cls
     return cls
 
 
 def name_of(cls: type) -> str:
-    """Return a class as `module:qualified.name`; of a script that is run, as it is imported elsewhere."""
+    """Return a class as `module:qualified.name`; a class of a script as it is imported elsewhere."""
     module = cls.__module__
     if module == "__main__":
         main = sys.modules["__main__"]
@@ -98,7 +109,7 @@ def name_of(cls: type) -> str:
 
 
 def kept(value: Any) -> Any:
-    """Return a value as JSON, or a note of its type. Raises nothing."""
+    """Return a value as JSON, or a note of its type. Never raises."""
     try:
         return Writer().write(value, 0)
     except NotKept as error:
@@ -108,7 +119,7 @@ def kept(value: Any) -> Any:
 
 
 def kept_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by name as JSON; each that cannot be kept is noted for itself."""
+    """Return arguments by name as JSON; each one that cannot be kept is noted separately."""
     return {name: kept(value) for name, value in arguments.items()}
 
 
@@ -124,7 +135,7 @@ def kept_error(error: BaseException) -> dict[str, Any]:
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:
-    """Return what an exception was made with; those of the system do not count their files among that."""
+    """Return the arguments of an exception; operating system errors do not include their file names."""
     if not isinstance(error, OSError) or error.filename is None:
         return error.args
     if error.filename2 is None:
@@ -138,7 +149,7 @@ def is_not_kept(value: Any) -> bool:
 
 
 def not_kept_in(value: Any) -> str | None:
-    """Return the type of what was not kept; None where all was."""
+    """Return the type of a value that was not kept; None if it was kept."""
     return str(value.get("type")) if is_not_kept(value) else None
 
 
@@ -148,7 +159,7 @@ def is_raised(value: Any) -> bool:
 
 
 def read_back(value: Any) -> Any:
-    """Return the value that JSON stands for.
+    """Return the value of its JSON.
 
     Raises:
         NotKept: it was not kept, or its class is not registered here.
@@ -165,12 +176,12 @@ def read_back(value: Any) -> Any:
 
 
 def raised_again(value: dict[str, Any], near: Iterable[object] = ()) -> BaseException:
-    """Return the exception that JSON stands for, of the same class and text, or a `ToolFailed` that names it.
+    """Return the exception of its JSON, with the same class and text, or a `ToolFailed` that names it.
 
     Args:
         value: what `kept_error` returned.
-        near: where a class is looked for beside the builtins and the registered ones: modules that were imported
-            already. A fixture may come from anybody, so that nothing is imported by a name in it.
+        near: where a class is looked up in addition to the builtins and the registered ones: modules that were imported
+            already. A fixture may come from an untrusted source, so nothing is imported because of a name in it.
     """
     name, text = str(value.get("type")), str(value.get("text"))
     cls = _exception(name, near)
@@ -195,8 +206,9 @@ def _made(make: Callable[..., Any], arguments: list[Any]) -> BaseException | Non
 
 
 def _exception(name: str, near: Iterable[object]) -> type[BaseException] | None:
+    registry = process.part(Registry)
     module, _, qualified = name.partition(":")
-    found: Any = _classes.get(name)
+    found: Any = registry.classes.get(name)
     if module == "builtins":
         found = getattr(builtins, qualified, None)
     for place in near if found is None else ():
@@ -211,7 +223,7 @@ def _exception(name: str, near: Iterable[object]) -> type[BaseException] | None:
 
 
 def kind_of(cls: type) -> str | None:
-    """Return which of the forms of classes that can be kept a class has; None if none."""
+    """Return the kind of class that can be kept; None if the class cannot."""
     if issubclass(cls, enum.Enum):
         return "enum"
     if dataclasses.is_dataclass(cls):
@@ -225,18 +237,18 @@ class Writer:
     """Writes one value."""
 
     def __init__(self, most: int = KEPT_BYTES, node: int = 8) -> None:
-        """Write at most so many bytes; each value counts `node` of them, or the length of its text."""
+        """Write at most this many bytes; each value counts `node` of them, or the length of its text."""
         self._left, self._node = most, node
 
     def is_full(self, depth: int) -> bool:
-        """Return whether a value is too large, or lies too deep, to be written."""
+        """Return whether a value is too large, or nested too deeply, to be written."""
         return self._left < 0 or depth > DEPTH_MAX
 
     def write(self, value: Any, depth: int) -> Any:
         """Return a value as JSON.
 
         Raises:
-            NotKept: something of it cannot be kept.
+            NotKept: a part of it cannot be kept.
         """
         kind = type(value)
         self._left -= len(value) if kind in (str, bytes, bytearray) else self._node
@@ -264,19 +276,19 @@ class Writer:
         return self._registered(value, kind, depth)
 
     def plain(self, value: Any, kind: type) -> Any:
-        """Return a value that a short text tells.
+        """Return a value that a short text represents.
 
         Raises:
-            NotKept: the text does not tell all of it.
+            NotKept: the text does not represent all of it.
         """
         _check_zone(value)
         return text_form(value, kind)
 
     def other(self, value: Any, kind: type, depth: int) -> Any:
-        """Return a value of a class that nobody has registered.
+        """Return a value of a class that is not registered.
 
         Raises:
-            NotKept: always; a subclass may know better.
+            NotKept: always; a subclass may handle more.
         """
         raise NotKept(name_of(kind))
 
@@ -329,7 +341,7 @@ _READ: dict[str, Callable[[str], Any]] = {
 
 
 def _marked(kind: str, value: dict[str, Any]) -> Any:
-    """Return the value that an object with a mark stands for."""
+    """Return the value of an object with a mark."""
     try:
         if kind in _READ:
             return _READ[kind](value["text"])
@@ -383,7 +395,7 @@ def _fields(value: Any, kind: type) -> dict[str, Any]:
         return dict(vars(value))
     fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(kind)}
     if vars(value).keys() - fields.keys() if hasattr(value, "__dict__") else ():
-        raise NotKept(f"{name_of(kind)}, with attributes that are no fields")
+        raise NotKept(f"{name_of(kind)}, with attributes that are not fields")
     return fields
 
 
@@ -393,10 +405,11 @@ def text_form(value: Any, kind: type) -> dict[str, Any]:
 
 
 def _check_zone(value: Any) -> None:
-    """Refuse times that ISO 8601 does not tell whole: with a zone that has rules, or in the hour that comes twice.
+    """Reject times that ISO 8601 does not represent completely: with a zone that has rules, or in the hour that occurs
+    twice.
 
     Raises:
-        NotKept: it is such a one.
+        NotKept: it is such a time.
     """
     zone = getattr(value, "tzinfo", None)
     if getattr(value, "fold", 0) or not isinstance(zone, datetime.timezone | None):

@@ -1,1 +1,3 @@
-"""Recording: the journal, the recorder that writes it, the wire that feeds it, and serving it again."""
+"""Recording: the journal, the recorder that writes it, the HTTP transports that feed it, and the server that replays
+it.
+"""

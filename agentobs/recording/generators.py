@@ -51,7 +51,7 @@ class Iteration:
     """The session of one iteration over a generator."""
 
     def __init__(self, session: Spanning) -> None:
-        """Prepare an iteration that has not begun."""
+        """Prepare an iteration that has not started."""
         self._session = session
 
     def begin(self) -> None:
@@ -87,13 +87,13 @@ class Iteration:
 
 
 def iterating(function: Callable[..., Any], start: Callable[..., Iteration]) -> Callable[..., Any]:
-    """Return a generator function that iterates within its own session, which `start` makes from the same arguments.
+    """Return a generator function that iterates within its own session, which `start` creates from the same arguments.
 
-    Values and exceptions that the consumer sends or throws go to the generator.
+    Values and exceptions that the consumer sends or throws are passed to the generator.
 
     Args:
         function: a generator function, sync or async.
-        start: returns the session of an iteration that begins.
+        start: returns the session of a new iteration.
     """
     return (_async if inspect.isasyncgenfunction(function) else _sync)(function, start)
 
@@ -125,7 +125,7 @@ def _sync(function: Callable[..., Any], start: Callable[..., Iteration]) -> Call
                     with session.inside():
                         inner.close()
                     raise
-                except BaseException as thrown:  # the generator may handle it and go on
+                except BaseException as thrown:  # the generator may handle it and continue
                     step, given = inner.throw, thrown
         except BaseException as raised:
             error = raised
@@ -164,7 +164,7 @@ def _async(function: Callable[..., Any], start: Callable[..., Iteration]) -> Cal
                     with session.inside():
                         await inner.aclose()
                     raise
-                except BaseException as thrown:  # the generator may handle it and go on
+                except BaseException as thrown:  # the generator may handle it and continue
                     step, given = inner.athrow, thrown
         except BaseException as raised:
             error = raised

@@ -17,50 +17,55 @@ from agentobs.records.event_catalog import wrong_rate
 from agentobs.redaction import Rule
 
 Content = Literal["off", "vault", "export"]
-"""Where what was said may go: `off`, nowhere, it is never written; `vault`, into the content files of the segments and
-no further; `export`, there and on to the backends."""
+"""Where content may go. `off`: it is never written. `vault`: only into the content files of the segments. `export`:
+into the content files and to the backends.
+"""
 
 Sync = Literal["process", "interval", "always"]
-"""What is waited for: `process`, nothing, what was written survives the process; `interval`, it survives a power loss
-within 200 ms; `always`, each exchange is made to before the agent goes on, for at most 50 ms."""
+"""Which durability a record has. `process`: it survives the end of the process. `interval`: it also survives a power
+loss, within 200 ms. `always`: each exchange is synced before the agent continues, waiting 50 ms at most.
+"""
 
 CONTENT_VARIABLE = "AGENTOBS_CONTENT"
-"""The environment variable that is the default of a session that starts."""
+"""The environment variable with the default content mode of a new session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How this process records; the first that is given to `agentobs.start` holds."""
+    """How this process records; the first options that are passed to `agentobs.start` apply."""
 
     content: Content | None = None
-    """The default of its sessions; None: what `AGENTOBS_CONTENT` says, else `vault`."""
+    """The default content mode of sessions. None: the value of `AGENTOBS_CONTENT`, or `vault`."""
     sync: Sync = "interval"
-    """What a record is made to survive, and when."""
+    """What a record survives, and when."""
     backends: tuple[Backend, ...] = ()
-    """Where facts go beside the journal: OTLP, a trace file, a function of one's own."""
+    """Where facts are sent in addition to the journal: OTLP, a trace file, a function."""
     files: Files = field(default=OS, repr=False)
     """How segments are written: the operating system's own calls."""
     seal_key: str | os.PathLike[str] | None = field(default=None, repr=False)
-    """The file with the key that content is sealed with; None: what `AGENTOBS_CONTENT_KEY` or
-    `AGENTOBS_CONTENT_KEY_FILE` says, else content is not sealed. See docs/redaction.md."""
+    """The file with the key that encrypts content. None: the value of `AGENTOBS_CONTENT_KEY` or
+    `AGENTOBS_CONTENT_KEY_FILE`; if neither is set, content is not encrypted. See docs/redaction.md.
+    """
     redactors: tuple[Rule, ...] = ()
-    """Rules of your own: functions that say where in a text a secret of yours stands; see docs/redaction.md."""
+    """Custom redaction rules: functions that find secrets in a text; see docs/redaction.md."""
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """The share of the events of a kind that are kept, from 0 to 1, by kind; all of the others are. Only rows of
-    `events` are sampled: never exchanges, usage, or what was dropped. See docs/events.md."""
+    """The share of events to keep, from 0 to 1, by kind; other kinds are kept completely. Only rows of `events` are
+    sampled, never exchanges, usage, or records of lost data. See docs/events.md.
+    """
     span_sweep_seconds: float = 60.0
-    """How often it is looked for spans that nobody ends, in seconds."""
+    """How often the recorder looks for spans that were not ended, in seconds."""
     span_orphan_seconds: float = 1800.0
-    """How long nothing may happen in a span, in seconds, before it is ended as orphaned; the loop's waits for people,
-    tools with a time limit and retries may be silent for as long as they may take, and this beyond."""
+    """How long a span may have no activity, in seconds, before it is closed as orphaned. Waits of the agent loop for
+    people, tools with a time limit and retries may additionally take as long as their own limit.
+    """
     propagate: bool = False
-    """Whether requests to the provider tell it the trace in which they are made, as a `traceparent` header."""
+    """Whether requests to the provider carry the trace in which they are made, as a `traceparent` header."""
 
     def __post_init__(self) -> None:
-        """Check how spans are swept.
+        """Check the intervals of the span sweeper.
 
         Raises:
-            UsageError: a time is not a finite number of seconds above 0.
+            UsageError: an interval is not a finite number of seconds above 0.
         """
         for name in ("span_sweep_seconds", "span_orphan_seconds"):
             seconds = getattr(self, name)
@@ -68,57 +73,57 @@ class Options:
                 raise UsageError(
                     f"{name} is {seconds!r}",
                     where="Options",
-                    todo="Give a number of seconds above 0",
+                    todo="Pass a number of seconds above 0",
                 )
 
     def digest(self) -> str:
-        """Return a digest of what was chosen: equal options have equal digests."""
+        """Return a digest of the options; equal options have equal digests."""
         kinds = [f"{type(each).__module__}.{type(each).__qualname__}" for each in self.backends]
         spans = [self.span_sweep_seconds, self.span_orphan_seconds, self.propagate]
         chosen = [self.content, self.sync, kinds, sorted(self.sampling.items()), spans]
         return digest(json.dumps(chosen).encode())
 
     def live_exports(self) -> dict[str, str] | None:
-        """Return the profile of each backend by its destination, of those that say where they send to."""
+        """Return the profile of each backend that declares its destination, by destination."""
         told = ((getattr(b, "destination", None), getattr(b, "profile", "")) for b in self.backends)
         found = {str(destination): str(profile) for destination, profile in told if destination}
         return found or None
 
 
 def check_sampling(options: Options) -> None:
-    """Check what is to be sampled.
+    """Check the sampling rates.
 
     Raises:
-        UsageError: there is no such kind of event, it cannot be sampled, or the share is not from 0 to 1.
+        UsageError: an event kind is unknown or cannot be sampled, or a share is not from 0 to 1.
     """
     wrong = [wrong_rate(kind, rate) for kind, rate in options.sampling.items()]
     if found := "; ".join(each for each in wrong if each is not None):
         raise UsageError(
             found,
             where="sampling",
-            todo="Name kinds of docs/events.md that are rows of events, or own ones with a dot, each with a number "
-            "from 0 to 1",
+            todo="Use kinds from docs/events.md that are rows of events, or your own kinds with "
+            "a dot, each with a number from 0 to 1",
         )
 
 
 def content_of(given: Content | None, options: Options) -> Content:
-    """Return where the content of a session that starts now may go.
+    """Return where the content of a new session may go.
 
     Raises:
-        UsageError: it is none of `off`, `vault` and `export`.
+        UsageError: the value is not `off`, `vault` or `export`.
     """
     told = given or options.content or world.environ(CONTENT_VARIABLE) or "vault"
     if told not in get_args(Content):
         raise UsageError(
             f"content cannot be {told[:80]!r}",
             where=CONTENT_VARIABLE if not (given or options.content) else "content",
-            todo="Say off, vault or export",
+            todo="Use off, vault or export",
         )
     return told  # type: ignore[return-value]  # one of its values
 
 
 def content_or_off(given: Content | None, options: Options) -> Content:
-    """Return where a session's content may go; nowhere, with a warning, if the choice is invalid."""
+    """Return where the content of a session may go; with an invalid value, warn and return `off`."""
     try:
         return content_of(given, options)
     except UsageError as error:

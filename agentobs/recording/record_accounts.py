@@ -1,4 +1,4 @@
-"""Accounts: what became of every record that the recorder was given, so that given = written + dropped + waiting."""
+"""Accounts: what happened to each record that the recorder received, so that received = written + dropped + waiting."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from agentobs.records.labels import Label, is_label
 from agentobs.sink import Record
 
 KNOWN_SESSIONS = 10_000
-"""How many sessions are counted one by one; the oldest is forgotten beyond it."""
+"""How many sessions are counted separately; beyond this number the oldest is forgotten."""
 
 Missing = tuple[str, str, str]
-"""The session of some records, their kind, and why they were dropped."""
+"""The session of records, their kind, and why they were dropped."""
 
 DELETED = "deleted"
-"""Why records are missing that were written to a segment which somebody took away."""
+"""The reason for records that are missing because their segment was deleted by somebody else."""
 
 
 @dataclass(slots=True)
 class Accounts:
-    """Counts; whoever uses it from several threads holds a lock."""
+    """Counts. A caller that uses them from several threads must hold a lock."""
 
     given: int = 0
-    """Records that were handed in."""
+    """Records that were received."""
     written: int = 0
-    """Records that are in the journal, with all that they say."""
+    """Records that are completely in the journal."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Records that are not, by reason."""
+    """Records that were dropped, by reason."""
     _missing: Counter[Missing] = field(default_factory=Counter)
     _held: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Records in the segment that is being written, by session and kind."""
+    """Records in the current segment, by session and kind."""
     _told: Counter[Missing] = field(default_factory=Counter)
-    """What that segment says is missing."""
+    """The gaps that the current segment reports."""
     _given: dict[str, int] = field(default_factory=dict)
     _written: dict[str, int] = field(default_factory=dict)
 
     def give(self, session_id: str) -> int:
-        """Count a record that was handed in; return how many its session has."""
+        """Count a received record; return how many its session has."""
         self.given += 1
         count = self._given[session_id] = self._given.get(session_id, 0) + 1
         if count == 1 and len(self._given) > KNOWN_SESSIONS:
@@ -63,12 +63,12 @@ class Accounts:
         return count
 
     def begin_segment(self) -> None:
-        """Hear that what is written from now on lies elsewhere."""
+        """Note that a new segment is written from now on."""
         self._held.clear()
         self._told.clear()
 
     def write(self, session_id: str, kind: str) -> None:
-        """Count a record that was written."""
+        """Count a written record."""
         self.written += 1
         held = (session_id, kind)
         self._held[
@@ -77,12 +77,12 @@ class Accounts:
         self._written[session_id] = self._written.get(session_id, 0) + 1
 
     def drop(self, session_id: str, kind: str, reason: str) -> None:
-        """Count a record that was dropped."""
+        """Count a dropped record."""
         self.dropped[reason] += 1
         self._miss((session_id, kind, reason), 1)
 
     def lose_segment(self) -> dict[str, int]:
-        """Count what is in the segment that is being written as dropped: it is gone, and what it told of gaps as well.
+        """Count the records and gaps of the current segment as dropped, because the segment is gone.
 
         Returns how many records each session has lost.
         """
@@ -112,7 +112,7 @@ class Accounts:
         return self._written.get(session_id, 0)
 
     def sessions(self) -> list[str]:
-        """Return the sessions of which something was written and that have not ended."""
+        """Return the open sessions that have written records."""
         return list(self._written)
 
     def end(self, session_id: str) -> None:
@@ -121,11 +121,11 @@ class Accounts:
         self._written.pop(session_id, None)
 
     def has_missing(self) -> bool:
-        """Return whether something was dropped of which nothing has been written yet."""
+        """Return whether there are dropped records that no gap has reported yet."""
         return bool(self._missing)
 
     def take_missing(self, now: int, session_id: str | None = None) -> list[Gap]:
-        """Return what was dropped since this was asked last, of one session or all."""
+        """Return what was dropped since the last call, for one session or all."""
         taken = {m: n for m, n in self._missing.items() if session_id in (None, m[0])}
         for missing in taken:
             del self._missing[missing]
@@ -135,21 +135,21 @@ class Accounts:
         ]
 
     def put_back(self, gaps: list[Gap]) -> None:
-        """Count again what could not be written."""
+        """Restore the counts of gaps that could not be written."""
         for gap in gaps:
             self._missing[gap.session_id, gap.kind, gap.reason] += gap.records
 
     def by_reason(self) -> Mapping[str, int]:
-        """Return how many records were dropped, by reason."""
+        """Return the number of dropped records, by reason."""
         return dict(self.dropped)
 
 
 OTHERS = "others"
-"""Stands for the sessions that are too many to be told apart."""
+"""Stands for all sessions beyond the limit of separate counts."""
 
 
 def kind_of(record: Record) -> str:
-    """Return the table in which a record would have been a row."""
+    """Return the table that would have contained a row for a record."""
     match record:
         case ModelExchange():
             return TABLES[Attempt]
@@ -166,7 +166,9 @@ def kind_of(record: Record) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something failed, in a word: the name of the system's error, such as `ENOSPC`, or the class."""
+    """Return the reason for a failure as one word: the name of the operating system's error, such as `ENOSPC`, or the
+    class name.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return errno.errorcode.get(error.errno, f"errno_{error.errno}")
     name = type(error).__name__

@@ -1,13 +1,13 @@
-"""The recorder: the consumer of records that writes them down.
+"""The recorder: the consumer of records that writes them to the journal.
 
-The caller's thread only puts a reference on a queue that is bounded in bytes. One worker thread has each
-record taken apart into facts and content, without secrets, has them written, and hands the facts on to the
-ledger and to the backends. Neither the writer nor a backend knows of the other. A second thread keeps time:
-it makes what was written durable, and has the worker write what is known of exchanges that have not ended.
+The caller's thread only puts a reference on a queue that is bounded in bytes. One worker thread splits each record into
+facts and content, removes secrets, has them written, and passes the facts to the ledger and the backends. The writer
+and the backends do not know each other. A second thread keeps time: it syncs what was written, and lets the worker
+write the known parts of exchanges that have not ended.
 
-Where the operating system refuses, the recording of the session whose record it was ends: what follows of it is
-counted, and handed on all the same. Others go on as soon as something can be written again, and what was dropped
-until then is noted first.
+If the operating system refuses a write, the recording of that record's session ends: its later records are
+counted, and still passed on. Other sessions continue when something can be written again; the records that were
+dropped in between are reported first.
 """
 
 from __future__ import annotations
@@ -44,50 +44,51 @@ from agentobs.runtime import process
 from agentobs.sink import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
-"""What may wait to be written; beyond it exchanges are dropped and their session is incomplete."""
+"""The maximum size of the queue; beyond it exchanges are dropped and their session is incomplete."""
 BACKENDS_SECONDS = 0.25
-"""How long all backends together may take to send what they hold, when the recorder is closed. Our choice."""
+"""How long all backends together may take to send what they hold when the recorder is closed. Our choice."""
 SYNC_SECONDS = 0.2
-"""How often what was written is made to survive a power loss, exchanges that have not ended are written, and a disk
-that refused is tried again."""
+"""How often written data is synced, exchanges in progress are written, and a failed disk is tried again."""
 ALWAYS_SECONDS = 0.05
-"""How long the end of an answer waits at most until it is durable, with `Options.sync="always"`."""
+"""The longest wait for the sync at the end of a response, with `Options.sync="always"`."""
 STUCK_SECONDS = 2.0
-"""After how long a call to the operating system counts as hanging where the process wants to end. Our choice: on a
-busy machine one call may take a second, and what waits behind it is worth that."""
+"""How long a call to the operating system may take at process exit before it counts as hanging. Our choice: on a busy
+machine one call may take a second, and the waiting records are worth that time.
+"""
 STOPPED_MAX = 10_000
-"""Of how many sessions it is kept in mind that their recording has stopped."""
+"""How many sessions with a stopped recording are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderStatistics:
-    """What became of the records that the recorder was given: given = written + dropped + waiting."""
+    """What happened to the records that the recorder received: received = written + dropped + waiting."""
 
     written: int
     """Records that are in the journal."""
     dropped: int
-    """Records that were not written: the queue was full, or the disk refused."""
+    """Records that were not written because the queue was full or the disk failed."""
     waiting: int
     """Records in the queue."""
     given: int
-    """Records that were handed in."""
+    """Records that were received."""
     reasons: Mapping[str, int]
-    """Why records were dropped, and how many for each: the name of the system's error, or a word; see the table
-    `gaps`."""
+    """Why records were dropped, and how many for each reason: the name of the operating system's error, or a word; see
+    the table `gaps`.
+    """
     unsynced: int
-    """Times that the operating system would not say that what was written is durable."""
+    """How often a sync failed."""
     unsealed: int
-    """Segments that could not be closed in order; what was written to them is there."""
+    """Segments that could not be closed properly; what was written to them is there."""
     late: int
-    """Waits that ended before what they waited for was there."""
+    """Waits that ended before the expected records were written."""
     unredacted: int = 0
-    """Texts that could not be looked through for secrets; `[REDACTION FAILED]` stands in their place."""
+    """Texts that could not be searched for secrets; they are replaced by `[REDACTION FAILED]`."""
     backends_removed: int = 0
-    """Backends that raised and were taken off."""
+    """Backends that raised an exception and were removed."""
 
 
 def _seal_key(options: Options) -> bytes | None:
-    """Return the key that content is sealed with; where it cannot be used nothing is to be recorded at all.
+    """Return the key that content is encrypted with; if it cannot be used, nothing is recorded.
 
     Raises:
         UsageError: it cannot be used.
@@ -103,18 +104,18 @@ class _Stop:
 
 
 class _Tick:
-    """Has the worker look at what takes long."""
+    """Makes the worker write exchanges in progress."""
 
 
 _Item = tuple[Record, int, int] | _Stop | _Tick
-"""A record with its weight and how many its session had with it; or a word to the worker."""
+"""A record with its size and the number of records that its session had at that point, or a command for the worker."""
 
 
 class Recorder:
     """Writes the records of one process into segments of one home."""
 
     def __init__(self, home: Home, options: Options | None = None) -> None:
-        """Write into `home`; the first segment is created with the first record."""
+        """Record into `home`; the first segment is created with the first record."""
         self.home = home
         self.options = options or Options()
         self._interpreter = Interpreter(home.key(), self.options.redactors, self.options.sampling)
@@ -137,35 +138,35 @@ class Recorder:
         os.register_at_fork(after_in_child=_weakly(self, "_forked"))
 
     def _begin(self) -> None:
-        """Start with nothing written: a new process, or the child of one."""
+        """Start with nothing written, in a new process or a forked child."""
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        # Reentrant: the garbage collector may end an exchange, and so hand it in, while one is handed in.
+        # Reentrant, because the garbage collector may end an exchange, and thereby emit it, during another emit.
         self._lock = threading.RLock()
         self._progress = Progress(durably=self.options.sync == "always")
         self._accounts = Accounts()
         self._thread: threading.Thread | None = None
         self._going_on: set[str | None] = set()
-        """Interactions of agents in the background that have not ended, and may outlive their session."""
+        """Interactions of background agents that have not ended and may outlive their session."""
         self._waiting_bytes = 0
         self._unsynced = self._late = 0
         self._stopped: dict[str, None] = {}
-        """The sessions whose recording has ended because something of them could not be written."""
+        """The sessions whose recording has ended because one of their records could not be written."""
         self._refusal: str | None = None
-        """Why the operating system refused last, until it takes something again."""
+        """The last error of the operating system, until a write succeeds."""
         self._probe_ns = 0
         self._is_fresh = self._is_dirty = self._is_doubtful = self._is_idle = self._is_ticking = (
             False
         )
         self._is_gone = False
-        """Whether the segment was taken away, and nothing has come since that another one is begun for."""
+        """Whether the segment was deleted and no record has arrived since that needs a new one."""
         self._stir, self._over = threading.Event(), threading.Event()
         self._closed = False
 
     def __call__(self, record: Record) -> None:
-        """Take one record; never waits, never raises.
+        """Accept one record; never waits, never raises.
 
-        With the end of a session come its exchanges that have not ended: nothing of it follows its end, but for
-        what its agents in the background go on to do.
+        The end of a session also ends its exchanges in progress. No record of a session follows its end, except
+        those of its background agents.
         """
         try:
             if isinstance(record, InteractionStart) and is_beside(record.lane):
@@ -180,32 +181,31 @@ class Recorder:
             self._warn(error)
 
     def opened(self) -> None:
-        """Hear that a request was sent; see `wire.Attendant`."""
+        """Note that a request was sent; see `wire.Attendant`."""
         if self._is_idle:
             self._stir.set()
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Wait until everything given so far is written, at most so long; returns whether it is.
+        """Wait until all records so far are written, at most `seconds`; return whether they are.
 
-        With `Options.sync="always"` it is durable then.
+        With `Options.sync="always"` they are durable then.
         """
         before = self._unsynced
         is_there = self._progress.wait(seconds)
         return is_there and not (self._is_always and self._unsynced != before)
 
     def wait(self, seconds: float) -> bool:
-        """Do as `flush`, and count where that was too short."""
+        """Like `flush`, and count a wait that was too short."""
         return self._counted(self.flush(seconds))
 
     async def settle(self, seconds: float) -> bool:
-        """Do as `wait`, without holding up an event loop."""
+        """Like `wait`, without blocking an event loop."""
         return self._counted(await self._progress.settle(seconds))
 
     def close(self, seconds: float = 5.0) -> bool:
-        """Write what waits and seal the segment; returns whether everything was written in time.
+        """Write waiting records and seal the segment; return whether everything was written in time.
 
-        Exchanges that have not ended are written as they stand, cancelled. Where the operating system does not
-        answer, nobody waits for it.
+        Exchanges in progress are written as cancelled. If the operating system does not respond, nothing waits for it.
         """
         if self._closed:
             return True
@@ -225,7 +225,7 @@ class Recorder:
         return done
 
     def _end(self, seconds: float) -> None:
-        """Let both threads end, the worker with the seal of its segment, and wait for that."""
+        """End both threads, after the worker has sealed its segment, and wait for that."""
         if self._thread is None:
             return
         until = world.monotonic() + int(seconds * 1e9)
@@ -235,7 +235,7 @@ class Recorder:
         self._stir.set()
 
     def _close_backends(self) -> None:
-        """Close each backend that can be, within an even share of the time that is left."""
+        """Close each backend that can be closed, within an equal share of the remaining time."""
         closing = [close for each in self._backends if (close := getattr(each, "close", None))]
         until = world.monotonic() + int(BACKENDS_SECONDS * 1e9)
         for left, close in zip(range(len(closing), 0, -1), closing, strict=True):
@@ -245,16 +245,16 @@ class Recorder:
                 self._warn_of(close, error)
 
     def join(self, session_id: str, content: str) -> None:
-        """Take the records of a session that another process has begun; `content` is where what is said may go."""
+        """Accept records of a session that another process has started; `content` says where its content may go."""
         self._interpreter.join(session_id, content)
 
     @property
     def redactor(self) -> Redactor:
-        """What takes secrets out of all that this process keeps."""
+        """Removes secrets from everything that this process stores."""
         return self._interpreter.redactor
 
     def meter(self, session_id: str) -> Meter:
-        """Return what adds up a session's costs while it is recorded."""
+        """Return the meter that adds up the costs of a session while it is recorded."""
         if session_id not in self._meters:
             meter = self._meters.setdefault(session_id, Meter(seen=self._seen_results))
             if lost := self._interpreter.lost(session_id):
@@ -279,12 +279,12 @@ class Recorder:
             )
 
     def is_stopped(self, session_id: str) -> bool:
-        """Return whether the recording of a session has ended because something of it could not be written."""
+        """Return whether the recording of a session has ended because a record could not be written."""
         return session_id in self._stopped
 
     def _take_in(self, record: Record) -> None:
-        """Count a record, and put it on the queue where there is room."""
-        # Nearly every record is a fact: the question costs a tenth of the look at its class.
+        """Count a record, and put it on the queue if there is room."""
+        # Most records are facts: this check costs a tenth of a look at the class.
         session_id = getattr(record, "session_id", None) or session_of(record)
         size = weight(record)
         with self._lock:
@@ -303,7 +303,7 @@ class Recorder:
         self._drop(record, reason)
 
     def _start(self) -> bool:
-        """Begin the two threads with the first record; returns whether there is a worker now."""
+        """Start the two threads with the first record; return whether a worker exists now."""
         try:
             self._thread = _started(self._work, "agentobs-recorder")
             _started(self._keep_time, "agentobs-sync")
@@ -313,7 +313,7 @@ class Recorder:
         return True
 
     def _forked(self) -> None:
-        """In a child process: leave the parent's segment alone and start with an own one."""
+        """In a child process: leave the parent's segment alone and start a new one."""
         transport.forget_open()
         for meter in self._meters.values():
             meter.forked()
@@ -343,7 +343,7 @@ class Recorder:
             self._dirty()
 
     def _handle(self, record: Record, given: int) -> None:
-        """Write a record or count it as dropped; nothing that is raised here may end the worker."""
+        """Write a record or count it as dropped; no exception may end the worker."""
         error: BaseException | None = None
         try:
             reason = self._take(record, given)
@@ -358,7 +358,7 @@ class Recorder:
             self._forget(session_of(record))
 
     def _take(self, record: Record, given: int) -> str | None:
-        """Write what a record says, count its usage, and hand its facts on; return why it was not written."""
+        """Write a record, count its usage, and pass its facts on; return why it was not written."""
         session_id = session_of(record)
         reason = self._refused_before(record)
         if isinstance(record, SessionEnd | SessionReturn) and reason is None:
@@ -376,7 +376,7 @@ class Recorder:
             self._hand_on(interpretation)
 
     def _refused_before(self, record: Record) -> str | None:
-        """Return why a record is not to be written, before it is looked at; a segment is there where it is."""
+        """Return why a record must not be written, before it is processed; ensure that there is a segment otherwise."""
         session_id = session_of(record)
         if session_id in self._stopped and not isinstance(record, SessionEnd | SessionReturn):
             return "stopped"
@@ -390,7 +390,7 @@ class Recorder:
         return None
 
     def _turn(self) -> None:
-        """Have a segment to write to; in a new one nothing refers to what is in the last."""
+        """Ensure that there is a segment; records in a new one do not refer to the previous one."""
         if self._is_doubtful:
             self._is_doubtful = False
             self._writer.seal()
@@ -401,7 +401,7 @@ class Recorder:
                 self._accounts.begin_segment()
 
     def _written(self, interpretation: Interpretation) -> str | None:
-        """Write what a record says; return why that was not possible."""
+        """Write the facts and content of a record; return why that was not possible."""
         try:
             self._writer.write(interpretation)
         except OSError as error:
@@ -413,7 +413,7 @@ class Recorder:
         return None
 
     def _refuse(self, error: Exception, session_id: str | None = None) -> str:
-        """Note that the operating system refused: what it was about is not recorded any more; return why."""
+        """Note that the operating system refused a write and stop recording the session; return the reason."""
         self._refusal = reason_of(error)
         self._probe_ns = world.monotonic() + int(SYNC_SECONDS * 1e9)
         self._warn(error)
@@ -439,7 +439,7 @@ class Recorder:
             self._accounts.end(session_id)
 
     def _look(self) -> None:
-        """Look whether the segment is still there, try a disk that refused, and write what is not at its end."""
+        """Check that the segment still exists, retry a failed disk, and write exchanges in progress."""
         if not self._writer.is_in_place():
             self._leave()
         if self._refusal is not None and world.monotonic() < self._probe_ns:
@@ -452,10 +452,10 @@ class Recorder:
             self._dirty()
 
     def _leave(self) -> None:
-        """Go on elsewhere: somebody took the segment away, and with it what it held.
+        """Leave a segment that somebody has deleted, together with its records.
 
-        The next one says so, when there is something to begin it for: what was deleted on purpose does not come back
-        by itself.
+        The next segment reports this when there is a record to write, because data that was deleted on purpose must not
+        reappear by itself.
         """
         with self._lock:
             open_sessions = self._accounts.sessions()
@@ -471,7 +471,7 @@ class Recorder:
             self._lose(session_id, lost.get(session_id, 0) or 1)
 
     def _tell_gaps(self, session_id: str | None = None) -> str | None:
-        """Write what was dropped, of one session or all; return why that was not possible."""
+        """Write the gaps of one session or all; return why that was not possible."""
         with self._lock:
             gaps = self._accounts.take_missing(world.now(), session_id)
         try:
@@ -488,7 +488,7 @@ class Recorder:
         return None
 
     def _has_gaps(self) -> bool:
-        """Return whether there is something to say of what was dropped, and somewhere to say it."""
+        """Return whether there are gaps to report, and a segment to report them in."""
         return self._accounts.has_missing() and not self._is_gone
 
     def _put_back(self, gaps: list[Gap], reason: str) -> str:
@@ -497,7 +497,7 @@ class Recorder:
         return reason
 
     def _tell_begun(self) -> None:
-        """Write what there is of exchanges that have not ended; where that fails, their sessions are not recorded."""
+        """Write the known parts of exchanges in progress; if that fails, their sessions are not recorded any more."""
         if process.attendant is not self:
             return
         for exchange in transport.open_for(int(SYNC_SECONDS * 1e9)):
@@ -507,7 +507,7 @@ class Recorder:
                     self._written(interpretation)
 
     def _finish(self) -> None:
-        """Note what was dropped, and close the segment."""
+        """Report gaps, and close the segment."""
         if not self._writer.is_in_place():
             self._leave()
         if self._has_gaps():
@@ -533,14 +533,14 @@ class Recorder:
     def _warn_of(self, backend: object, error: Exception) -> None:
         with contextlib.suppress(Exception):  # even the text of a stranger's error may fail
             say_once(
-                f"a backend failed and was removed: {type(error).__name__}. The agent and its recording go on.",
+                f"a backend failed and was removed: {type(error).__name__}. The agent and its recording continue.",
                 about=f"backend {id(backend)}",
             )
 
     # The thread that keeps time.
 
     def _keep_time(self) -> None:
-        """Every so often: sync, and give the worker a tick. With nothing to do this sleeps."""
+        """Periodically sync, and send the worker a tick. Sleeps if there is nothing to do."""
         stir, over, ticked_ns = self._stir, self._over, 0
         while not over.is_set():
             self._is_idle = True
@@ -563,7 +563,7 @@ class Recorder:
         return self._is_dirty or waits or transport.has_open()
 
     def _dirty(self) -> None:
-        """Have what was written made durable soon."""
+        """Request a sync of what was written."""
         self._is_fresh = False
         if self.options.sync != "process":
             self._is_dirty = True
@@ -577,7 +577,8 @@ class Recorder:
         try:
             self._writer.sync()
         except Exception as error:
-            # What the system could not write it may take for written from now on: another file has to be begun.
+            # After a failed sync, the operating system may treat the lost pages as written: a new file has to be
+            # started.
             self._unsynced += 1
             self._is_doubtful = True
             self._warn(error, is_written=True)
@@ -596,7 +597,7 @@ class Recorder:
             self._warn(error)
 
     def _lose(self, session_id: str, records: int = 1) -> None:
-        """Remember that something of a session is not in the journal, nor in what it is known to have spent."""
+        """Remember that a record of a session is missing in the journal and in its known costs."""
         with self._lock:
             self._interpreter.lose(session_id, records)
         if meter := self._meters.get(session_id):
@@ -618,26 +619,31 @@ class Recorder:
 
     def _say_unwritten(self) -> None:
         waiting = self.statistics().waiting
-        why = "the disk does not answer" if self._is_stuck() else "the time was up"
+        why = "the disk does not respond" if self._is_stuck() else "the time limit was reached"
         say_once(f"{waiting} records were not written to {self.home.path}: {why}.")
 
     def _warn(self, error: BaseException | None, *, is_written: bool = False) -> None:
-        """Say once that the disk fails, whatever it fails at: what it fails at first often is not all."""
+        """Warn once that the disk fails; the first failed operation is often not the only one."""
         with contextlib.suppress(Exception):  # even the text of an error may fail
-            why = error_kind(error) if error else "more was recorded than the disk could take"
+            why = (
+                error_kind(error)
+                if error
+                else "records arrived faster than the disk could write them"
+            )
             why = why.removesuffix(".")
             text = (
-                f"what was written to {self.home.path} may not survive a power loss: {why}. The agent goes on, and so "
-                "does its recording; where that fails too, the session is marked incomplete and cannot be frozen."
+                f"what was written to {self.home.path} may not survive a power loss: {why}. The agent and its "
+                "recording continue; if that fails too, the session is marked incomplete and "
+                "cannot be frozen."
                 if is_written
-                else f"a record was not written to {self.home.path}: {why}. The agent goes on; the session is marked "
+                else f"a record was not written to {self.home.path}: {why}. The agent continues; the session is marked "
                 "incomplete and cannot be frozen."
             )
             say_once(text, about=f"not written to {self.home.path}")
 
 
 def _counted_as(record: Record) -> tuple[str, str]:
-    """Return the session and the kind that a record counts for; after a fault of ours it is counted all the same."""
+    """Return the session and the kind that a record is counted under; it is counted even after an internal error."""
     try:
         return session_of(record), kind_of(record)
     except BaseException:
@@ -647,11 +653,11 @@ def _counted_as(record: Record) -> tuple[str, str]:
 def _with_counts(
     record: SessionEnd | SessionReturn, given: int, written: int
 ) -> SessionEnd | SessionReturn:
-    """Return the end of a session with how many of its records were handed in, and how many are in the journal."""
+    """Return the end of a session with the number of its records received and the number in the journal."""
     if isinstance(record, SessionReturn):
-        end = dataclasses.replace(record.end, given=given, written=written)
+        end = dataclasses.replace(record.end, emitted=given, written=written)
         return dataclasses.replace(record, end=end)
-    return dataclasses.replace(record, given=given, written=written)
+    return dataclasses.replace(record, emitted=given, written=written)
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:
@@ -661,7 +667,7 @@ def _started(work: Callable[[], None], name: str) -> threading.Thread:
 
 
 def _weakly(recorder: Recorder, name: str) -> Callable[[], None]:
-    """Return a call of a method that does not keep its object: what is registered for forks stays for ever."""
+    """Return a function that calls a method without keeping its object alive: fork handlers are never unregistered."""
     found = weakref.ref(recorder)
 
     def call() -> None:
@@ -672,7 +678,7 @@ def _weakly(recorder: Recorder, name: str) -> Callable[[], None]:
 
 
 def _at_end_of_pools(recorder: Recorder) -> None:
-    """Close it with a process of `multiprocessing` that was forked: such a one ends without `atexit`."""
+    """Close the recorder at the end of a `multiprocessing` process that was forked: it exits without `atexit`."""
     process: Any = sys.modules.get("multiprocessing.process")
     util: Any = sys.modules.get("multiprocessing.util")
     if process and util and process.parent_process() is not None:

@@ -1,4 +1,4 @@
-"""Health: what became of everything that this process was to record, in one value."""
+"""Health: what happened to everything that this process was to record, in one value."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from agentobs.recording.recorder import RecorderStatistics
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What became of everything that this process was to record."""
+    """What happened to everything that this process was to record."""
 
     sink: sink.Statistics
-    """Of the records on their way to whoever takes them."""
+    """Statistics of the sink."""
     recorder: RecorderStatistics | None
-    """Of those that were to be written; None where this process does not record."""
+    """Statistics of the recorder; None if this process does not record."""
     spans: tracing.SpanStatistics
-    """Of spans: orphans are a sign that something was left without an end."""
+    """Statistics of spans: orphans are a sign that something was not closed."""
     backends: tuple[Any, ...]
-    """Of each backend that says so, in their order: what its own `statistics()` returns."""
+    """Statistics of each backend that has a `statistics()` method, in order."""
 
 
 def statistics() -> Statistics:
-    """Return what became of everything that this process was to record, so far; cheap."""
+    """Return what happened so far to everything that this process was to record. This is cheap."""
     recorder = session.current_recorder()
     backends = recorder.options.backends if recorder is not None else ()
     return Statistics(

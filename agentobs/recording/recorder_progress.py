@@ -1,6 +1,6 @@
-"""Progress: how far the recorder has come with what it was given, and who waits for it.
+"""Progress: how much of its input the recorder has processed, and waiting for it.
 
-A thread waits for it, and a task waits for it without holding up its event loop. Nobody waits longer than asked.
+A thread can wait, and a task can wait without blocking its event loop. No wait is longer than requested.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Callable
 from agentobs import world
 
 STEP_SECONDS = 0.05
-"""How often a wait looks whether it is worth going on."""
+"""How often a wait checks whether it can still succeed."""
 
 _Waiting = tuple[int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class Progress:
-    """Counts of records: taken in, done with, and durable."""
+    """Counts of records: accepted, processed, and durable."""
 
     def __init__(self, *, durably: bool) -> None:
-        """Count from 0; `durably`: whoever waits, waits for a sync as well."""
+        """Count from 0. If `durably` is set, waits include the sync."""
         self.taken_in = self.handled = self.durable = 0
         self._durably = durably
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
 
     def is_at(self, target: int) -> bool:
-        """Return whether so many records are where those who wait want them."""
+        """Return whether that many records have reached the state that waits require."""
         return (self.durable if self._durably else self.handled) >= target
 
     def handle(self) -> None:
@@ -39,13 +39,13 @@ class Progress:
             self._tell()
 
     def sync(self, handled: int) -> None:
-        """Note that the first records, so many of them, are durable, or never will be."""
+        """Note that the first `count` records are durable, or never will be."""
         with self._changed:
             self.durable = handled
             self._tell()
 
     def wait(self, seconds: float, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until all that was taken in so far is there, at most so long; returns whether it is."""
+        """Wait until all accepted records are processed, at most `seconds`; return whether they are."""
         target = self.taken_in
         until = world.monotonic() + int(seconds * 1e9)
         with self._changed:
@@ -57,7 +57,7 @@ class Progress:
         return True
 
     async def settle(self, seconds: float) -> bool:
-        """Do as `wait`, without holding up the event loop; where that is not asyncio's, nobody waits."""
+        """Like `wait`, without blocking the event loop; returns at once if the loop is not an asyncio loop."""
         target = self.taken_in
         if self.is_at(target):
             return True

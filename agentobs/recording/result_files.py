@@ -1,4 +1,4 @@
-"""Kept results: what a tool returned and was too long for the model to see whole, as a file of its session.
+"""Result files: tool results that are too long for the model, stored as files of their session.
 
 <home>/sessions/<session id>/results/     mode 0700
   <number>-<tool_use id>.txt              mode 0600
@@ -18,28 +18,28 @@ from agentobs.errors import HomeError, RecordingError
 from agentobs.recording.session import opened, start_recorder
 
 SESSION_BYTES_MAX = 1 << 30
-"""How many bytes the kept results of one session may take together, where nobody says otherwise. Our choice."""
+"""The default limit for all result files of one session, in bytes. Our choice."""
 
-_CUT = "\n[cut here: the results of this session may take {:,} bytes]\n"
+_CUT = "\n[cut here: the results of this session may use {:,} bytes]\n"
 
 _lock = threading.Lock()
 
 
 def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION_BYTES_MAX) -> str:
-    """Write a tool's result into its session's own directory, without secrets, and return the path.
+    """Write a tool result into the directory of its session, without secrets, and return the path.
 
-    What goes beyond the session's bytes is cut off, with a note at the end of the file. The file is there for the
-    model to read, so that it is not written where nothing of what is said may lie in clear.
+    A result that exceeds the limit of the session is truncated, with a note at the end of the file. The file is meant
+    for the model, so it is not written if content may not be stored in plain text.
 
     Args:
-        tool_use_id: the call that it is the result of.
+        tool_use_id: the call that the result belongs to.
         text: the whole result.
-        session_bytes_max: how many bytes the results of the session may take together.
+        session_bytes_max: the limit for all results of the session, in bytes.
 
     Raises:
-        RecordingError: there is no session here, it is not recorded, its content is off or sealed, or its bytes are
+        RecordingError: there is no session here, it is not recorded, its content is off or encrypted, or its limit is
             used up.
-        HomeError: the session's directory cannot be used.
+        HomeError: the directory of the session cannot be used.
         OSError: the file cannot be written.
     """
     here = tracing.place()
@@ -53,8 +53,8 @@ def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION
     is_off = session is not None and session.content == "off"
     if is_off or recorder.is_sealed:
         raise RecordingError(
-            f"the content of this session is {'off' if is_off else 'sealed'}: no result of it may lie in a file",
-            todo="Keep long results yourself, or let the session's content go into the vault unsealed",
+            f"the content of this session is {'off' if is_off else 'sealed'}: its results must not be written to files",
+            todo="Keep long results yourself, or keep the session's content in the vault without encryption",
         )
     data = recorder.redactor.redact(text.encode("utf-8", "replace"))
     with _lock:
@@ -74,7 +74,7 @@ def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION
 
 
 def _folder(home: Path, session_id: str) -> Path:
-    """Return the directory of a session's results, made where it is missing; no link is followed."""
+    """Return the directory of the results of a session, created if missing; symbolic links are not followed."""
     folder = home
     for name in ("sessions", _safe(session_id), "results"):
         folder = folder / name
@@ -82,7 +82,7 @@ def _folder(home: Path, session_id: str) -> Path:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise HomeError(
-                "cannot keep results here: it is no directory of yours", where=str(folder)
+                "cannot keep results here: it is not a directory of yours", where=str(folder)
             )
         if stat.S_IMODE(found.st_mode) & 0o077:
             folder.chmod(0o700)
@@ -90,7 +90,7 @@ def _folder(home: Path, session_id: str) -> Path:
 
 
 def _write(folder: Path, number: int, name: str, data: bytes) -> Path:
-    """Write a file of the first free number, and leave nothing behind where that fails."""
+    """Write a file with the first free number; leave nothing behind if that fails."""
     while True:
         path = folder / f"{number}-{name}.txt"
         try:
@@ -113,14 +113,14 @@ _SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _safe(identifier: str) -> str:
-    """Return an id as it is where it can be no path; else a digest of it."""
+    """Return an ID unchanged if it cannot be a path; otherwise a digest of it."""
     if _SAFE.fullmatch(identifier):
         return identifier
     return hashlib.blake2b(identifier.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _up_to(data: bytes, size: int) -> bytes:
-    """Return the first bytes of a longer UTF-8 text, without the piece of a character at their end."""
+    """Return the first bytes of a longer UTF-8 text, without an incomplete character at the end."""
     while size and data[size] & 0xC0 == 0x80:
         size -= 1
     return data[:size]

@@ -1,4 +1,4 @@
-"""The writer: puts what the recorder makes of records into this process's segment."""
+"""The writer: writes the facts and content of records into the segment of this process."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from agentobs.records.backend import Told
 from agentobs.records.facts import TABLES, Attempt, columns
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""A segment is closed and the next one opened beyond this size."""
+"""Beyond this size a segment is closed and the next one is opened."""
 
 
 class Writer:
     """Appends to segments of one home, one after the other.
 
-    All but `sync` and `stuck_ns` is for the recorder's thread alone.
+    All methods except `sync` and `stuck_ns` are for the recorder's worker thread only.
     """
 
     def __init__(
         self, home: Home, files: Files = OS, *, sync: bool = True, key: bytes | None = None
     ) -> None:
-        """Write into `home`; the first segment is created with the first record. A `key` seals the content."""
+        """Write into `home`; the first segment is created with the first record. A `key` encrypts the content."""
         self._key = key
         self._sealer: Sealer | None = None
         self._home, self._files, self._syncs = home, files, sync
         self._segment: Segment | None = None
         self._since: int | None = None
         self._started: dict[str, str] = {}
-        """The attempts of which something was written to this segment, and not their end; each with its session."""
+        """The attempts that have started but not ended in this segment, each with its session."""
         self.unsealed = 0
-        """Segments that could not be closed in order; all that was written to them is there."""
+        """Segments that could not be closed properly; everything that was written to them is there."""
 
     def turn(self) -> bool:
-        """Begin another segment where there is none, or the last one is full; returns whether it did.
+        """Open a segment if there is none or the last one is full; return whether one was opened.
 
         Raises:
             OSError: it cannot be created.
-            HomeError: what is in the place of the home now is none.
+            HomeError: the path of the home is not a home any more.
         """
         if self._segment is not None and self._segment.size > SEGMENT_BYTES:
             self._close(self._started)
@@ -60,7 +60,7 @@ class Writer:
         return True
 
     def write(self, interpretation: Interpretation) -> None:
-        """Append what one record says, content first.
+        """Append the lines of one record, content first.
 
         Raises:
             OSError: not all of it was written.
@@ -77,7 +77,7 @@ class Writer:
         self._follow(interpretation)
 
     def _sealed(self, segment: Segment, lines: Sequence[ContentLine]) -> Sequence[ContentLine]:
-        """Return content lines as they are written: sealed where there is a key."""
+        """Return content lines as they are written: encrypted if there is a key."""
         if self._key is None:
             return lines
         if self._sealer is None or self._sealer.segment_id != segment.segment_id:
@@ -87,7 +87,7 @@ class Writer:
         return [(kind, sealer.seal(kind, value, n)) for n, (kind, value) in enumerate(lines, first)]
 
     def started_in(self) -> frozenset[str]:
-        """Return the sessions of which an attempt has begun in this segment and not ended."""
+        """Return the sessions with an attempt that has started and not ended in this segment."""
         return frozenset(self._started.values())
 
     def is_torn(self) -> bool:
@@ -95,50 +95,50 @@ class Writer:
         return self._segment is not None and self._segment.is_torn
 
     def is_in_place(self) -> bool:
-        """Return whether the segment is where it was made, or there is none."""
+        """Return whether the segment still exists at its path, or there is none."""
         return self._segment is None or self._segment.is_in_place()
 
     def sync(self) -> None:
-        """Make what was written survive a power loss.
+        """Sync what was written, so that it survives a power loss.
 
         Raises:
-            OSError: it may not.
+            OSError: the sync failed.
         """
         segment = self._segment
         if segment is not None:
             segment.sync()
 
     def stuck_ns(self) -> int:
-        """Return for how long the operating system has not answered the call that the writer makes; 0 without one."""
+        """Return how long the current call to the operating system has taken, in nanoseconds; 0 without one."""
         since = self._since
         return 0 if since is None else world.monotonic() - since
 
     def forget(self, session_id: str) -> None:
-        """Let the attempts of a session that have not ended be told as they are now: no end of theirs will come."""
+        """Treat the open attempts of a session as final, because no end of them will come."""
         self._started = {each: of for each, of in self._started.items() if of != session_id}
 
     def seal(self) -> None:
-        """Close the last segment in order."""
+        """Close the last segment properly."""
         self._close({})
 
     def retire(self) -> None:
-        """Close the segment as it stands; the next record begins another one."""
+        """Abandon the segment; the next record opens another one."""
         segment, self._segment = self._segment, None
         self._started = {}
         if segment is not None:
             segment.abandon()
 
     def abandon(self) -> None:
-        """Let go of the segment without writing: it is the parent's."""
+        """Release the segment without writing, because it belongs to the parent process."""
         self._since = None
         self.retire()
 
     def _make_home(self) -> None:
-        """Make the directory anew where somebody took it away, so that what is recorded from now on has one.
+        """Create the directory again if somebody has deleted it, so that later records have one.
 
         Raises:
-            OSError: that cannot be.
-            HomeError: something else is in its place.
+            OSError: it cannot be created.
+            HomeError: something else is at its path.
         """
         if (self._home.path / "key").is_file():
             self._home.segments.mkdir(mode=0o700, exist_ok=True)
@@ -163,7 +163,7 @@ class Writer:
             segment.abandon()
 
     def _follow(self, interpretation: Interpretation) -> None:
-        """Keep in mind which attempts have begun and not ended."""
+        """Remember which attempts have started and not ended."""
         for told in interpretation.so_far:
             if isinstance(told.fact, Attempt):
                 self._started[told.fact.attempt_id] = told.fact.session_id
@@ -173,7 +173,7 @@ class Writer:
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Note since when the operating system is at work."""
+        """Note the time since which the operating system is working on a call."""
         self._since = world.monotonic()
         try:
             yield

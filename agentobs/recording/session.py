@@ -4,8 +4,8 @@
     with agentobs.session("refund-loop", tags={"git": "4f2a91c"}):
         ...
 
-A session ends `failed` when an exception leaves it, when its last interaction ended in an error, or
-when the agent says so with `agentobs.fail(reason)`; Ctrl-C or cancellation leave it `interrupted`.
+A session ends as `failed` if an exception leaves it, if its last interaction ended with an error, or
+if the agent calls `agentobs.fail(reason)`. Ctrl-C and cancellation end it as `interrupted`.
 Exchanges outside every session belong to a session of the process.
 """
 
@@ -56,47 +56,53 @@ from agentobs.recording.wire import transport
 from agentobs.recording.wire.clients import AllClients, record_in
 from agentobs.recording.wire.sdk_spans import SdkSpan, settle
 from agentobs.records.exchanges import Place, Returned, SessionCall, SessionReturn
-from agentobs.records.facts import DECLARED, Event, Outcome, Relation, SessionEnd, SessionStart
+from agentobs.records.facts import DECLARED, Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label, is_label, unchecked
 from agentobs.runtime import current, process
 from agentobs.sink import RETIRED_MAX, sink
 from agentobs.tracing import ambient
-from agentobs.tracing.ambient import Patch
+from agentobs.tracing.ambient import Patch, note_read
 
 C = TypeVar("C")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 FLUSH_SECONDS = 0.25
-"""How long the end of a session waits at most for its records to be in the journal; never in an event loop."""
+"""The longest wait for a session's records at its end; an event loop never waits."""
 
 LOOP_SECONDS = 0.02
-"""How long a reading of the cost waits at most in an event loop."""
+"""The longest wait of a cost reading in an event loop."""
 
-_lock = threading.Lock()
-_open: dict[str, Session] = {}
-_begun: dict[str, None] = {}
-"""The sessions that the recorder has begun, oldest first; as many as the sink keeps in mind."""
-_recorder: Recorder | None = None
-_process_session: Session | None = None
+
+class State:
+    """The recorder of this process and its sessions."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.open: dict[str, Session] = {}
+        self.begun: dict[str, None] = {}
+        """The sessions that the recorder has started, oldest first; as many as the sink remembers."""
+        self.recorder: Recorder | None = None
+        self.process_session: Session | None = None
+        """Holds the exchanges outside every other session."""
 
 
 def start(home: str | None = None, options: Options | None = None) -> bool:
-    """Start recording with these options, before the first session or `record`; the first call holds.
+    """Start recording with these options, before the first session or `record`; the first call applies.
 
     Args:
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
         options: how; default `Options()`.
 
     Returns:
-        Whether this call started it: False where this process records already, cannot, or replays.
+        Whether this call started the recorder: False if this process records already, cannot record, or replays.
 
     Raises:
-        UsageError: the options name kinds of events that there are not, or shares that are none.
+        UsageError: the options contain unknown event kinds or invalid shares.
     """
     if options is not None:
         check_sampling(options)
-    before = _recorder
+    before = process.part(State).recorder
     return start_recorder(home, options) is not None and before is None
 
 
@@ -104,15 +110,15 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
     """Record every exchange of an Anthropic client, and return the same client.
 
     Wraps the client's transport and mounts in place; a second call changes nothing. Sync and async
-    clients, `with_options()` copies, custom http clients and the aiohttp transport are all recorded.
+    clients, `with_options()` copies, custom HTTP clients and the aiohttp transport are all recorded.
 
     Args:
-        client: an `Anthropic`, `AsyncAnthropic` or platform client, an `httpx2` client, or what holds some: an agent,
-            a model or a provider of a framework.
+        client: an `Anthropic`, `AsyncAnthropic` or platform client, an `httpx2` client, or an object that holds one: an
+            agent, a model or a provider of a framework.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
-        sdk_span: what becomes of the OpenTelemetry span that the SDK makes of each call: `off`, there is none;
-            `adopt`, it holds no content, and our record names it; `leave`, it is as the client was made. Default
-            `off` where a backend of ours exports spans, else `adopt`.
+        sdk_span: how to handle the OpenTelemetry span that the SDK creates for each call. `off`: no span. `adopt`: it
+            has no content, and the record refers to it. `leave`: as the client was created. Default `off` if a backend
+            exports spans, else `adopt`.
 
     Raises:
         UsageError: `client` is none of these.
@@ -129,20 +135,21 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
 
 
 def record_all(*, home: str | None = None) -> AllClients:
-    """Record every client of this process that asks the provider, however it was made, until it is stopped.
+    """Record every client of this process that sends requests to the provider, however it was created, until it is
+    stopped.
 
         with agentobs.record_all():
             ...
 
-    For clients that nobody can hand to `record`. What the SDK and frameworks have in common, the transports of httpx2,
-    is patched for so long; nothing else of httpx2 is recorded, and no client twice. The SDK's own spans are left as
-    they are, for no client is known to switch them off.
+    This is for clients that cannot be passed to `record`. The transports of httpx2, which the SDK and frameworks share,
+    are patched for this time. Other traffic of httpx2 is not recorded, and no client is recorded twice. The SDK's own
+    spans are not changed, because no client is known that could switch them off.
 
     Args:
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
 
     Returns:
-        A context manager that is on already; its `stop()` ends it as well.
+        A context manager that is already active; its `stop()` ends it as well.
     """
     start_recorder(home)
     return AllClients(_process_place)
@@ -151,97 +158,100 @@ def record_all(*, home: str | None = None) -> AllClients:
 def start_recorder(home: str | None = None, options: Options | None = None) -> Recorder | None:
     """Start this process's recorder, and return it; a second call returns the same one.
 
-    Where the home cannot be used this warns and returns None: the agent goes on unrecorded. During a
+    If the home cannot be used, this warns and returns None, and the agent continues unrecorded. During a
     replay nothing is started.
     """
-    global _recorder
+    state = process.part(State)
     if (
         parent_process.ask_parent()
         or multiprocessing_children.refuse_requests()
         or current().is_answered
     ):
         return None
-    with _lock:
-        if _recorder is None:
+    with state.lock:
+        if state.recorder is None:
             try:
-                _recorder = Recorder(open_home(home), options)
+                state.recorder = Recorder(open_home(home), options)
             except (HomeError, UsageError, OSError) as error:
                 sink.give_up()
                 say_once(f"not recording: {error}")
                 return None
-            sink.attach(_recorder)
+            sink.attach(state.recorder)
             process.span_place_outside = _process_place
-            process.propagates = _recorder.options.propagate
-            use_home(_recorder.home.path)
+            process.propagates = state.recorder.options.propagate
+            use_home(state.recorder.home.path)
             if (joined := session_inheritance.joined()) is not None:
-                _recorder.join(joined.place.session_id, joined.content)
+                state.recorder.join(joined.place.session_id, joined.content)
             atexit.register(stop_recorder)
-        elif home is not None and locate(home) != _recorder.home.path:
-            say_once(f"this process records into {_recorder.home.path}; {home} is not used")
-        if options is not None and options is not _recorder.options:
-            say_once("this process records already; other options come too late and are not used")
-        return _recorder
+        elif home is not None and locate(home) != state.recorder.home.path:
+            say_once(f"this process records into {state.recorder.home.path}; {home} is not used")
+        if options is not None and options is not state.recorder.options:
+            say_once("this process is already recording; other options are ignored")
+        return state.recorder
 
 
 def stop_recorder() -> bool:
-    """Write what waits, seal the segment and detach; returns whether all was written in time.
+    """Write waiting records, seal the segment and detach; return whether everything was written in time.
 
-    Sessions that are open end here, `interrupted` by `stop_recorder`. What happens in them from now on is dropped and
-    counted: it belongs to no recording, nor to one that is started later.
+    Open sessions end here, `interrupted` by `stop_recorder`. Their later records are dropped and
+    counted; they belong to no recording, not even to one that is started later.
     """
-    global _recorder, _process_session
+    state = process.part(State)
     tracing.sweep(0)
     process.span_place_outside = None
-    for opened in reversed(list(_open.values())):
-        if opened is not _process_session:
+    for opened in reversed(list(state.open.values())):
+        if opened is not state.process_session:
             opened.stop()
-    if _process_session is not None:
-        _process_session.close()
-        _process_session = None
+    if state.process_session is not None:
+        state.process_session.close()
+        state.process_session = None
     sink.flush(FLUSH_SECONDS)
-    with _lock:
-        recorder, _recorder = _recorder, None
+    with state.lock:
+        recorder, state.recorder = state.recorder, None
         atexit.unregister(stop_recorder)
-    sink.retire(list(_begun))
-    _begun.clear()
+    sink.retire(list(state.begun))
+    state.begun.clear()
     sink.detach()
     return recorder.close() if recorder is not None else True
 
 
 def current_recorder() -> Recorder | None:
-    """Return this process's recorder; None where it does not record."""
-    return _recorder
+    """Return this process's recorder; None if it does not record."""
+    return process.part(State).recorder
 
 
 def child_environment(name: str) -> dict[str, str]:
-    """Return variables for the environment of a program that is to take part in this session, as an agent of its own.
+    """Return environment variables that let another program take part in this session, as an agent of its own.
 
         subprocess.run(command, env={**mine, **agentobs.child_environment("researcher")})
 
-    What it records with agentobs belongs to this session then, in a lane under the caller's; its own `session` begins
-    none. A replay answers it, too. Outside every session there are none.
+    Everything that the program records with agentobs belongs to this session, in a lane under the caller's lane; its
+    own `session` starts no new one. A replay answers it as well. Outside every session the result is empty.
 
     Args:
-        name: what to call its lane; a second one of that name in the same lane gets a number.
+        name: the name of its lane; a second program with the same name in the same lane gets a number.
 
     Raises:
-        UsageError: the name has other characters than letters, digits and `._-`, or too many.
+        UsageError: the name has characters other than letters, digits and `._-`, or is too long.
     """
+    state = process.part(State)
     here = place_here()
-    known = _open.get(here.session_id) if here is not None else None
+    known = state.open.get(here.session_id) if here is not None else None
     given = ambient.ambient_of(here.session_id) if here is not None else None
-    home = str(_recorder.home.path) if _recorder is not None else None
+    home = str(state.recorder.home.path) if state.recorder is not None else None
     content = known.content if known is not None else "vault"
     return session_inheritance.variables(here, name, home, content, given)
 
 
 def flush(seconds: float = 5.0) -> bool:
-    """Wait until what this process has recorded is in the journal, at most so long; returns whether it is.
+    """Wait until everything that this process has recorded is in the journal, at most `seconds`; return whether it
+    is.
 
-    Where no recorder has come, or can, nothing is waited for: False where something was to be recorded.
+    If there is no recorder, this does not wait; it returns False if records were expected.
     """
+    state = process.part(State)
     is_handed_over = sink.flush(seconds)
-    return (_recorder is None or _recorder.flush(seconds)) and is_handed_over
+    return (state.recorder is None or state.recorder.flush(seconds)) and is_handed_over
 
 
 def session(
@@ -257,26 +267,27 @@ def session(
     """Return a session to enter with `with` or `async with`, or to decorate the agent's function with.
 
     Args:
-        name: what to call it; any text. It is shown as it was written on this machine. Facts and exports hold it as
-            it is only if it is a label (`[A-Za-z0-9._:/@-]`, at most 128 characters), and else a keyed digest of it.
-        tags: labels to find it by, such as the git commit or the agent's version.
+        name: any text. This machine shows it as it was written. Facts and exports contain it only if it is a label
+            (`[A-Za-z0-9._:/@-]`, at most 128 characters), otherwise a keyed digest of it.
+        tags: labels for searching, such as the git commit or the agent's version.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
-        resume: the full id of the session that this one resumes: it is part of the same conversation then. Our
-            own loop says it by itself, see `agentobs.agent.resumed`.
-        fork: the full id of the session that this one begins like; it is a conversation of its own.
-        content: where what is said may go: `off`, nowhere; `vault`, into the recording; `export`, to the backends
-            as well. Default what the options say, else `AGENTOBS_CONTENT`, else `vault`.
-        patch: what of the standard library answers from the session inside of it, so that a replay gives the same:
-            `time` (with `datetime`), `uuid`, `random`. See docs/replaying.md; `agentobs.world_here` needs no patch.
+        resume: the full ID of the session that this one resumes: it becomes part of the same conversation. The agent
+            loop of agentobs sets it by itself, see `agentobs.agent.resumed`.
+        fork: the full ID of the session that this one starts like; it becomes a separate conversation.
+        content: where content may go. `off`: nowhere; `vault`: into the recording; `export`: also to the backends.
+            Default: the options, else `AGENTOBS_CONTENT`, else `vault`.
+        patch: parts of the standard library that return recorded values inside the session, so that a replay returns
+            the same: `time` (with `datetime`), `uuid`, `random`. See docs/replaying.md; `agentobs.world_here` needs no
+            patch.
 
     Raises:
-        UsageError: it would both resume and fork, or `content` or `patch` is none of these.
+        UsageError: both `resume` and `fork` are set, or `content` or `patch` is invalid.
     """
     if resume and fork:
         raise UsageError(
             "a session cannot both resume and fork an earlier one",
             where=name[:80],
-            todo="Resume to go on with the same conversation, or fork to begin another one like it",
+            todo="Resume to continue the same conversation, or fork to start a copy of it",
         )
     link: Link = ("resume", resume) if resume else ("fork", fork) if fork else None
     if content is not None:
@@ -286,7 +297,7 @@ def session(
 
 
 Link = tuple[Relation, str] | None
-"""How a session goes on from an earlier one, and its id."""
+"""The earlier session that a session continues, and how."""
 
 
 class Session:
@@ -306,7 +317,7 @@ class Session:
         self.name = name
         self.session_id = ""
         self.content: Content = "vault"
-        """Where what is said may go, once it has started."""
+        """Where its content may go, once it has started."""
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
         self._link, self._content, self._patch = link, content, patch
@@ -318,47 +329,49 @@ class Session:
         self._token: tracing.Frame | None = None
         self._meter: Meter | None = None
         self._held = contextlib.ExitStack()
-        """What is patched while it is entered."""
+        """What is patched while it is active."""
         self._joined: Place | None = None
-        """Where it is, where another process has begun it."""
+        """Its place, if another process has started it."""
 
     def cost(self) -> Spent | None:
-        """Return what this session has spent so far, in total and by model; None where it is not recorded, as in a
+        """Return what this session has spent so far, in total and by model; None if it is not recorded, as in a
         replay.
 
-        Every try of a call counts, sub-agents' too. It waits for what has just ended to be counted, a
-        moment at most, and where that was too short it is a lower bound; the first reading loads the prices,
-        which takes half a second.
+        Every attempt of a call counts, including those of sub-agents. This waits a moment for attempts that have just
+        ended; if that was too short, the result is a lower bound. The first call loads the prices, which takes half a
+        second.
         """
+        state = process.part(State)
         if self._meter is None:
             return None
         in_time = flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
         spent = self._meter.total()
-        if in_time or _recorder is None:
+        if in_time or state.recorder is None:
             return spent
-        return dataclasses.replace(spent, lost=spent.lost + _recorder.statistics().waiting)
+        return dataclasses.replace(spent, lost=spent.lost + state.recorder.statistics().waiting)
 
     def fail(self, reason: str | BaseException) -> None:
         """Declare that this session failed, and why. The first reason counts.
 
         Args:
-            reason: any text, or an exception, of which the class name is kept. A text is content: it is shown as it
-                was written on this machine and compared by a replay. Facts and exports hold it as it is only if it
-                is a label (`[A-Za-z0-9._:/@-]`, at most 128 characters), and else a keyed digest of it.
+            reason: any text, or an exception, of which the class name is kept. A text is content: this machine shows it
+                as it was written, and a replay compares it. Facts and exports contain it only if it is a label
+                (`[A-Za-z0-9._:/@-]`, at most 128 characters), otherwise a keyed digest of it.
         """
         told = reason if isinstance(reason, str) else type(reason).__name__
         if self._failure is None:
             self._failure = (told, f"{DECLARED}{told}")
 
     def result(self, value: Any) -> None:
-        """Record the result of this session, for a `with` block, which returns nothing; the last call counts.
+        """Record the result of this session. A `with` block needs this because it returns nothing. The last call
+        counts.
 
-        A decorated function needs no call: what it returns is recorded unless this was called. A replay compares the
-        value, see `ReplayOptions.compare_result`.
+        A decorated function does not need this: its return value is recorded unless this was called. A replay compares
+        the value, see `ReplayOptions.compare_result`.
 
         Args:
             value: JSON values, dataclasses, pydantic models, enums, named tuples, and containers of these. It is read
-                at once and not held. Of other objects, and of values over 1 MB, only the type is kept.
+                immediately and not kept. Of other objects, and of values over 1 MB, only the type is recorded.
         """
         try:
             self._result = returned(value)
@@ -371,19 +384,19 @@ class Session:
             self.result(value)
 
     def yielded(self, values: Returned) -> None:
-        """Record what the decorated generator yielded, unless it has said itself what counts."""
+        """Record the values that the decorated generator yielded, unless it has called `result` itself."""
         if self._result is None and self.session_id:
             self._result = values
 
     def open(self) -> None:
-        """Start the session without making it the current place; never raises."""
+        """Start the session without making it current; never raises."""
         try:
             self._open()
         except Exception as error:
             say_once(f"a session is not recorded: {error_kind(error)}", about="session start")
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the session, failed where an exception left it; never raises."""
+        """End the session, as failed if an exception left it; never raises."""
         try:
             self._close(error)
         except Exception as own:
@@ -392,13 +405,14 @@ class Session:
             )
 
     def stop(self) -> None:
-        """End the session because its recording does, where this process has opened it; never raises."""
+        """End the session because its recording ends, if this process has opened it; never raises."""
         if self._process_id == world.process_id():
             tracing.session_closed(self.session_id)
             self._is_stopped = True
             self.close()
 
     def _open(self) -> None:
+        state = process.part(State)
         follow_jobs()
         jobs.begin()
         recorder = start_recorder(self._home)
@@ -407,8 +421,8 @@ class Session:
             self.content = content_of(joined.content, Options())  # type: ignore[arg-type]
             self._process_id = world.process_id()
             if (known := ambient.ambient_of(self.session_id)) is not None:
-                known.patch, known.asked = self._patch, _note_read
-            _open[self.session_id] = self
+                known.patch, known.asked = self._patch, note_read
+            state.open[self.session_id] = self
             return
         options = recorder.options if recorder else Options()
         self.session_id = world.new_id()
@@ -420,7 +434,7 @@ class Session:
         _note_begun(self.session_id)
         process_history.note(self._entry.name)
         self.content = content_or_off(self._content, options)
-        _open[self.session_id] = self
+        state.open[self.session_id] = self
         parent = lineage.take_parent()
         link: Link = self._link
         if parent is not None:
@@ -444,18 +458,18 @@ class Session:
             forked_turn=parent.turn if parent else None,
         )
         given = ambient.Ambient(
-            ambient.new_seed(), start.started_ns, world.zone_seconds(), self._patch, _note_read
+            ambient.new_seed(), start.started_ns, world.zone_seconds(), self._patch, note_read
         )
         ambient.begin(self.session_id, given)
         told = given.told()
         if parent is not None and (shared := ambient.ambient_of(self.session_id)) is not None:
             # A fork uses the seed of its parent, and its clock starts with the parent's clock.
-            told, shared.asked = {**shared.told(), "clock_ns": shared.started_ns}, _note_read
+            told, shared.asked = {**shared.told(), "clock_ns": shared.started_ns}, note_read
         entry = self._entry
         sink.emit(SessionCall(start, entry.arguments, told, entry.obstacle))
 
     def hold(self) -> None:
-        """Have the standard library answer from the session, where that was asked for; never raises."""
+        """Patch the standard library for the session if that was requested; never raises."""
         try:
             self._held.enter_context(patches.patched(self._patch))
         except Exception as error:
@@ -466,7 +480,7 @@ class Session:
         self._held.close()
 
     def _close(self, error: BaseException | None) -> None:
-        if _open.pop(self.session_id, None) is None:
+        if process.part(State).open.pop(self.session_id, None) is None:
             return
         if self._joined is not None:
             flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
@@ -491,7 +505,7 @@ class Session:
             flush(FLUSH_SECONDS)
 
     def _end(self, error: BaseException | None) -> tuple[Outcome, str | None, str | None]:
-        """Return outcome, reason and signature; what the agent said itself goes first."""
+        """Return outcome, reason and signature; values that the agent has set take precedence."""
         if self._failure is not None:
             return "failed", *self._failure
         if self._is_stopped:
@@ -503,7 +517,7 @@ class Session:
         return outcome, type(error).__name__, f"exception:{origin(error)}"
 
     def __enter__(self) -> Session:
-        """Start the session and be in it."""
+        """Start the session and make it current."""
         self.open()
         if self.session_id:
             self._token = tracing.enter(self.place())
@@ -512,7 +526,7 @@ class Session:
         return self
 
     def place(self) -> Place:
-        """Return the place of the caller when it is in this session."""
+        """Return the place of a caller in this session."""
         return self._joined or Place(self.session_id)
 
     def __exit__(
@@ -521,7 +535,7 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the session, failed where an exception leaves it."""
+        """End the session, as failed if an exception leaves it."""
         self.let_go()
         if self._token is not None:
             tracing.leave(self._token)
@@ -529,7 +543,7 @@ class Session:
         self.close(error)
 
     async def __aenter__(self) -> Session:
-        """Start the session and be in it."""
+        """Start the session and make it current."""
         return self.__enter__()
 
     async def __aexit__(
@@ -538,17 +552,17 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the session, failed where an exception leaves it."""
+        """End the session, as failed if an exception leaves it."""
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function, sync or async: each call of it is a session of its own.
+        """Decorate a function, sync or async: each call of it is a separate session.
 
-        Of a generator, sync or async, each iteration is one, from the first value to the end, also if the consumer
-        stops early or throws into it. Only the code of the generator is in the session, its consumer is not.
+        For a generator, sync or async, each iteration is a session, from the first value to the end, also if the
+        consumer stops early or throws into it. Only the code of the generator is in the session, not its consumer.
 
-        The function's name and its arguments are recorded, so that a replay can call it again, and what it returns,
-        so that a replay can compare it; see `result`. The result of a generator is the list of its values.
+        The function's name and arguments are recorded, so that a replay can call it again, and its return value, so
+        that a replay can compare it; see `result`. The result of a generator is the list of its values.
         """
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Session:
@@ -588,96 +602,82 @@ class Session:
 
 
 def place_here() -> Place | None:
-    """Return where the caller is: outside every session in that of the process; None where nothing is recorded."""
+    """Return the caller's place: outside every session, a place in the process session; None if nothing is recorded."""
     here = tracing.place()
-    if here is None and (_recorder is not None or current().is_answered):
+    if here is None and (current_recorder() is not None or current().is_answered):
         return _process_place()
     return here
 
 
 def opened(session_id: str) -> Session | None:
-    """Return a session of this process that is open; None where there is none of that id."""
-    return _open.get(session_id)
+    """Return an open session of this process; None if there is none with that ID."""
+    return process.part(State).open.get(session_id)
 
 
 def fail(reason: str | BaseException) -> None:
-    """Declare that the session that the caller is in failed, and why; outside of every session this does nothing.
+    """Declare that the caller's session failed, and why; does nothing outside a session.
 
     Args:
         reason: any text, or an exception, of which the class name is kept; see `Session.fail`.
     """
+    state = process.part(State)
     here = tracing.place()
-    opened = _open.get(here.session_id) if here else None
+    opened = state.open.get(here.session_id) if here else None
     if opened is not None:
         opened.fail(reason)
 
 
 def result(value: Any) -> None:
-    """Record the result of the session that the caller is in; outside of every session this does nothing.
+    """Record the result of the caller's session; does nothing outside a session.
 
     Args:
         value: see `Session.result`.
     """
+    state = process.part(State)
     here = tracing.place()
-    opened = _open.get(here.session_id) if here else None
+    opened = state.open.get(here.session_id) if here else None
     if opened is not None:
         opened.result(value)
 
 
 def _process_place() -> Place:
-    """Return the place of exchanges outside every session, opening the process's own at the first."""
-    global _process_session
+    """Return the place of exchanges outside every session; opens the process session at the first call."""
+    state = process.part(State)
     if (joined := session_inheritance.joined()) is not None:
         return joined.place
     if current().is_answered:
         return Place("replay")
-    stopped = _process_session if _is_stopped(_process_session) else None
-    with _lock:
-        if _process_session is None or _process_session is stopped:
-            _process_session = Session("process", {}, None)
-            _process_session._entry = entry_or_nothing(outside)
-            opening: Session | None = _process_session
+    stopped = state.process_session if _is_stopped(state.process_session) else None
+    with state.lock:
+        if state.process_session is None or state.process_session is stopped:
+            state.process_session = Session("process", {}, None)
+            state.process_session._entry = entry_or_nothing(outside)
+            opening: Session | None = state.process_session
         else:
             opening = None
     if stopped is not None:
         stopped.close()
     if opening is not None:
         opening.open()
-    return Place(_process_session.session_id)
-
-
-def _note_read(here: Place) -> None:
-    """Note that a session was asked for its clock, an id or chance."""
-    sink.emit(
-        Event(
-            session_id=here.session_id,
-            interaction_id=here.interaction_id,
-            lane=Label("main"),
-            turn=None,
-            at_ns=world.now(),
-            kind=Label("world_read"),
-            label=None,
-            numbers={},
-        )
-    )
+    return Place(state.process_session.session_id)
 
 
 def _note_begun(session_id: str) -> None:
-    _begun[session_id] = None
-    if len(_begun) > RETIRED_MAX:
-        _begun.pop(next(iter(_begun), ""), None)
+    state = process.part(State)
+    state.begun[session_id] = None
+    if len(state.begun) > RETIRED_MAX:
+        state.begun.pop(next(iter(state.begun), ""), None)
 
 
 def _is_stopped(session: Session | None) -> bool:
-    """Return whether nothing more of a session is recorded, because something of it could not be written."""
-    recorder = _recorder
+    """Return whether recording of a session has stopped because a record could not be written."""
+    recorder = process.part(State).recorder
     return bool(session and recorder and recorder.is_stopped(session.session_id))
 
 
 def _forked() -> None:
     """In a child process: another thread of the parent may have held the lock."""
-    global _lock
-    _lock = threading.Lock()
+    process.part(State).lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)

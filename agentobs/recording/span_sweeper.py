@@ -1,4 +1,4 @@
-"""Sweeping: spans that nobody ends are ended by the recorder, on a thread that it has anyway."""
+"""Sweeping: the recorder closes spans that were never ended, on an existing thread."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from agentobs.recording.wire import transport
 
 
 class Sweeper:
-    """Looks for orphans every so often, as long as there are spans that have not ended."""
+    """Looks for orphaned spans periodically while there are open spans."""
 
     def __init__(self, options: Options) -> None:
-        """Look as often, and wait as long, as the options say."""
+        """Use the interval and the timeout of the options."""
         self._every_s, self._silent_s = options.span_sweep_seconds, options.span_orphan_seconds
         self._swept_ns = world.monotonic()
 
     def patience_s(self) -> float | None:
-        """Return in how many seconds to look again; None where no span is open."""
+        """Return in how many seconds to look again; None if no span is open."""
         return max(self._left_s(), 0.0) if tracing.is_any_open() else None
 
     def tick(self) -> None:

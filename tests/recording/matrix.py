@@ -206,7 +206,7 @@ def collected(session_id: str) -> list[str]:
     return ids
 
 
-def signalled(session_id: str) -> list[str]:
+def signaled(session_id: str) -> list[str]:
     """A handler of a signal hands in records in the middle of handing in records."""
     ids: list[str] = []
     before = signal.signal(signal.SIGALRM, lambda *_: ids.extend(emit(session_id, "signal", 1)))
@@ -233,7 +233,7 @@ MIDDLES: list[Callable[[str], list[str]]] = [
     two_loops,
     exit_in_a_thread,
     collected,
-    signalled,
+    signaled,
 ]
 
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
+from agentobs.provider.dialect import Turn
+from agentobs.provider.registry import DIALECTS
+from agentobs.recording.facts import answer_claims
+from agentobs.recording.facts.answer_claims import characters
 from agentobs.records.exchanges import Answer, Chunk, Ending
 from tests.provider_script import streamed, text
 
@@ -20,8 +23,17 @@ def answer(*content: dict[str, Any], ending: Ending = "complete") -> Answer:
     return Answer(200, {"content-type": "application/json"}, (Chunk(body, 1),), ending)
 
 
-def said(*results: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": list(results)}]
+def said(*results: dict[str, Any]) -> list[Turn]:
+    return [DIALECTS[0].turn({"role": "user", "content": list(results)})]
+
+
+def claim_of(given: Answer, turns: list[Turn]) -> bool | None:
+    return answer_claims.claim_of(given, turns, DIALECTS[0])
+
+
+def error_kind(result: dict[str, Any]) -> str | None:
+    [block] = said(result)[0].results
+    return answer_claims.error_kind(block)
 
 
 @pytest.mark.parametrize(

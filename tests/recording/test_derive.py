@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentobs.provider.endpoints import endpoint
+from agentobs.provider.anthropic.dialect import endpoint
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
+from tests.marks import but_first
 from tests.soak.power import image, names_in, traced
 from tests.store.making import conversation, record
 
@@ -49,7 +50,7 @@ def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
         shutil.rmtree(made.path)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", but_first(range(4), pytest.mark.crash))
 def test_power_is_lost(seed: int, tmp_path: Path) -> None:
     """Two hundred disks: all open, nothing that was synced is missing, and with `always` nothing acknowledged."""
     lose_power(tmp_path, seed, images=50, opened=2)
@@ -91,6 +92,7 @@ def test_a_generation_is_durable_before_it_is_published(
         assert ("fsync", folder) in [each[:2] for each in calls[at:]]
 
 
+@pytest.mark.crash
 def test_power_is_lost_while_a_generation_is_published(tmp_path: Path) -> None:
     """Whichever of the renames a disk has, and whatever is left of a draft: the store opens, with all answers."""
     home = open_home(tmp_path / "home")

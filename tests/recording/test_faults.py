@@ -87,7 +87,7 @@ def identity(recorder: Recorder, home: Home) -> None:
         if line.kind == "gaps":
             missing[value["session_id"]] += value["records"]
         elif line.kind == "session_ends":
-            assert value["given"] == value["written"] + missing[value["session_id"]], value
+            assert value["emitted"] == value["written"] + missing[value["session_id"]], value
     assert missing.total() <= told.dropped
 
 
@@ -95,7 +95,7 @@ def in_sql(home: Home) -> None:
     """So does the view."""
     with connect(home) as connection:
         rows = connection.execute(
-            "SELECT given, written, dropped, is_exact FROM session_records WHERE given IS NOT NULL"
+            "SELECT emitted, written, dropped, is_exact FROM session_records WHERE emitted IS NOT NULL"
         ).fetchall()
     assert rows
     assert all(row[3] for row in rows), rows
@@ -493,7 +493,7 @@ def events(home: Path | None = None, plan: Plan | None = None) -> list[str]:
                 plainly = provider.client
                 provider.client = lambda: agentobs.record(plainly())  # type: ignore[method-assign]
             with tracing.at(Place("5" * 32)):
-                # Neighbours run beside each other: who looks at the clock first is chance.
+                # Neighbors run beside each other: who looks at the clock first is chance.
                 return [_TIMES.sub("", repr(each)) for each in events_of(provider, tools=TOOLS)]
     finally:
         if recorder is not None:

@@ -34,7 +34,7 @@ def test_a_directory_of_other_things_is_left_alone(tmp_path: Path, inside: str) 
     (project / inside).write_text("x")
     project.chmod(0o755)
     before = sorted(project.rglob("*"))
-    with pytest.raises(HomeError, match="holds other things") as refused:
+    with pytest.raises(HomeError, match="contains other files") as refused:
         open_home(project)
     assert (refused.value.where, bool(refused.value.todo)) == (str(project), True)
     assert (mode(project), sorted(project.rglob("*"))) == (0o755, before)

@@ -18,6 +18,7 @@ import agentobs
 from agentobs import errors
 from agentobs.determinism import callers, jobs
 from agentobs.recording.session import flush, start_recorder
+from agentobs.runtime import process
 from agentobs.tracing import place
 
 DONE = "done"
@@ -192,7 +193,7 @@ def test_a_task_of_another_kind_runs() -> None:
     assert asyncio.run(main()) == DONE
 
 
-@pytest.mark.parametrize("part", ["_name_of", "current", "_scope"])
+@pytest.mark.parametrize("part", ["_name_of", "current", "scope"])
 def test_what_is_started_runs_if_it_cannot_be_followed(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,9 +204,9 @@ def test_what_is_started_runs_if_it_cannot_be_followed(
 
     asked = jobs.Job(None, "")
     asked.last = "an attempt"
-    if part == "_scope":
+    if part == "scope":
         monkeypatch.setattr(jobs, "current", lambda: asked)
-    monkeypatch.setattr(jobs, part, fails)
+    monkeypatch.setattr(process.part(jobs.State) if part == "scope" else jobs, part, fails)
     ran: list[str] = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -252,9 +253,9 @@ def test_a_thread_keeps_no_session() -> None:
     jobs.open_session("open")
     before = ask("open", is_async=False)
     assert (found[0].sessions, before.sessions) == (frozenset(), frozenset())
-    assert jobs._sessions["open"].jobs == set()
+    assert process.part(jobs.State).sessions["open"].jobs == set()
     jobs.take_ended("open")
-    assert jobs._sessions.keys().isdisjoint(SESSIONS)
+    assert process.part(jobs.State).sessions.keys().isdisjoint(SESSIONS)
 
 
 def test_a_task_keeps_no_session_that_is_over() -> None:
@@ -282,8 +283,8 @@ def test_a_task_keeps_no_session_that_is_over() -> None:
 
     jobs.open_session("open")
     asyncio.run(main())
-    assert jobs._sessions["open"].jobs == set()
-    assert jobs._sessions.keys().isdisjoint(SESSIONS)
+    assert process.part(jobs.State).sessions["open"].jobs == set()
+    assert process.part(jobs.State).sessions.keys().isdisjoint(SESSIONS)
     assert [serial for serial, _ in jobs.take_ended("open")] == serials
     assert jobs.take_ended("open") == []
 
@@ -344,16 +345,16 @@ def test_recorded_sessions_leave_nothing(tmp_path: Path) -> None:
         assert job is not None
         assert job.sessions == frozenset()
 
-    before = set(jobs._sessions)
+    before = set(process.part(jobs.State).sessions)
     asyncio.run(main())
     assert [len(each) for each in kept] == [1, 2] * 20
-    assert set(jobs._sessions) <= before
+    assert set(process.part(jobs.State).sessions) <= before
 
 
 def test_sessions_that_nobody_records_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     agentobs.stop_recorder()
     monkeypatch.setattr("agentobs.recording.session.start_recorder", lambda home=None: None)
-    before = set(jobs._sessions)
+    before = set(process.part(jobs.State).sessions)
     with agentobs.session("agent"):
-        assert len(jobs._sessions.keys() - before) == 1
-    assert set(jobs._sessions) <= before
+        assert len(process.part(jobs.State).sessions.keys() - before) == 1
+    assert set(process.part(jobs.State).sessions) <= before

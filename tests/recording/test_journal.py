@@ -104,7 +104,7 @@ def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
     file.write_bytes(b"".join([*lines[:2], other[2], *lines[3:]]))
     damage = [each for each in read(file) if isinstance(each, Damage)]
     assert [d.reason for d in damage] == [
-        "its check sum does not match",
+        "its checksum does not match",
         "1 record missing before record 4",
     ]
 
@@ -118,7 +118,7 @@ def test_lost_and_doubled_lines_are_noticed(tmp_path: Path) -> None:
     ]
     file.write_bytes(b"".join([*lines[:3], lines[2], *lines[3:]]))
     reasons = [d.reason for d in read(file) if isinstance(d, Damage)]
-    assert "record 3 stands after record 3" in reasons
+    assert "record 3 follows record 3" in reasons
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
@@ -184,5 +184,5 @@ def test_a_home_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
     else:
         home.mkdir()
         (home / "segments").write_text("mine")
-    with pytest.raises(HomeError, match=r"cannot record here: .*Name a directory of your own"):
+    with pytest.raises(HomeError, match=r"cannot record here: .*Choose a directory of your own"):
         open_home(home)

@@ -103,7 +103,7 @@ def test_a_sessions_results_take_only_so_many_bytes(home: Path) -> None:
         with pytest.raises(RecordingError, match="take 1,000 bytes already"):
             wiring.keep_result("c", "more than fits", session_bytes_max=1_000)
     assert set(text.partition("\n")[0]) == {"é"}
-    assert text.endswith("\n[cut here: the results of this session may take 1,000 bytes]\n")
+    assert text.endswith("\n[cut here: the results of this session may use 1,000 bytes]\n")
     assert 598 <= path.stat().st_size <= 600
     with agentobs.session("two"):
         wiring.keep_result("a", "x" * 400, session_bytes_max=1_000)

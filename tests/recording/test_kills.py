@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import agentobs
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
@@ -51,6 +53,7 @@ def killed(home: Path, seed: int, kills: int, most: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.crash
 def test_twenty_kills(tmp_path: Path) -> None:
     """Three recorders, an ingester and a reader die at random points: nothing is lost or doubled, and all verifies."""
     assert killed(tmp_path / "home", 7, kills=20, most=3)["kills"] >= 20
@@ -160,11 +163,13 @@ def test_an_answer_is_recorded_before_its_tool_has_an_effect(tmp_path: Path) -> 
     raise AssertionError(f"all of {RUNS} runs were late")
 
 
+@pytest.mark.crash
 def test_kills_in_the_middle_of_streams(tmp_path: Path) -> None:
     """Of clients that die in the middle of a stream, each answer that was acknowledged is there, once."""
     kill_streams(tmp_path / "home", random.Random(1), kills=2)
 
 
+@pytest.mark.crash
 def test_kills_of_who_ingests_and_prunes(tmp_path: Path) -> None:
     """Wherever they die, nothing is damaged, and the next ingest ends what they had begun."""
     kill_works(tmp_path, random.Random(2), kills=3)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentobs.provider.response_facts import input_of
+from agentobs.provider.anthropic.streams import read_response
 from agentobs.recording.facts.input_similarity import apart, similarity
+from agentobs.records.exchanges import Answer, Chunk
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 LIKE = 6
@@ -48,7 +49,7 @@ PATH = "/home/user/work/project/cmd/entire/cli/strategy/manual_commit_hooks.go"
     ],
 )  # fmt: skip
 def test_what_is_alike(one: Any, other: Any, is_like: bool) -> None:
-    """Like is what nearly says the same in every argument; one argument of three that differs is enough to part."""
+    """Like is what nearly is equivalent in every argument; one argument of three that differs is enough to part."""
     assert (apart(similarity(one, KEY), similarity(other, KEY)) <= LIKE) is is_like
 
 
@@ -74,8 +75,22 @@ def test_a_long_input_is_looked_at_in_part() -> None:
 @pytest.mark.parametrize("text", ['{"a": "b\\n\\"c\\" \\u00e9"}', '{"half": "of an inp', ""])
 def test_a_streamed_input_is_put_together(text: str) -> None:
     """The pieces of a stream make the input that a whole answer has; what is no JSON counts as its text."""
-    pieces = [json.dumps(text[at : at + 3])[1:-1].encode() for at in range(0, len(text), 3)]
-    heard = input_of({"input": {}, "input_parts": pieces})
+    pieces = [json.dumps(text[at : at + 3]) for at in range(0, len(text), 3)]
+    call = '{"type":"tool_use","id":"toolu_1","name":"read","input":{}}'
+    events = [
+        '{"type":"message_start","message":{"role":"assistant"}}',
+        f'{{"type":"content_block_start","index":0,"content_block":{call}}}',
+        *(
+            '{"type":"content_block_delta","index":0,"delta":'
+            f'{{"type":"input_json_delta","partial_json":{piece}}}}}'
+            for piece in pieces
+        ),
+        '{"type":"content_block_stop","index":0}',
+    ]
+    body = "".join(f"event: a\ndata: {event}\n\n" for event in events).encode()
+    headers = {"content-type": "text/event-stream"}
+    facts = read_response(Answer(200, headers, (Chunk(body, 0),), "complete"))
+    heard = facts.calls[0].input
     try:
         assert heard == json.loads(text)
     except ValueError:

@@ -84,7 +84,7 @@ def held(home: Path, meanwhile: Callable[[], object], *words: str) -> tuple[byte
 
 
 def test_nothing_is_written_twice(home: Path) -> None:
-    """The pieces of an answer and the rest that its response holds add up to it, and it reads back as it came."""
+    """The chunks of an answer and the rest that its response holds add up to it, and it reads back as it came."""
     words = [f"{number} " * 60 for number in range(60)]
     wait = lambda: until(lambda: any(ln.kind == "partial" for ln in lines(home, content=True)))  # noqa: E731
     sent, exchange = held(home, wait, *words)

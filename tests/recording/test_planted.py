@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentobs.provider.messages import assemble
+from agentobs.provider.anthropic.streams import assemble
 from agentobs.recording.vault.stream_secrets import find_in_answer
 from agentobs.redaction import apply, find, redact
 from tests.recording.planted import CONTEXTS, TOKENS, VALUES, WHOLE, Planted, planted

@@ -152,5 +152,5 @@ def test_a_session_goes_on_where_redaction_fails(tmp_path: Path) -> None:
     bodies = [each.question.body for each in session.exchanges if hasattr(each.question, "body")]
     assert [body == FAILED for body in bodies] == [False, True, True]
     assert b"Oslo" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*.content"))
-    with pytest.raises(RecordingError, match="could not be looked through"):
+    with pytest.raises(RecordingError, match="could not be searched"):
         freeze(session, tmp_path / "frozen", {})

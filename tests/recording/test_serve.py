@@ -57,7 +57,7 @@ def test_only_this_machine_is_answered(headers: list[tuple[str, str]], status: i
 @pytest.mark.parametrize("port", [-1, 65536, 10**9])
 def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
     """With an error of ours that says which ports there are."""
-    with pytest.raises(UsageError, match="ports go from 0 to 65535"):
+    with pytest.raises(UsageError, match="ports range from 0 to 65535"):
         ServedProvider(script(), port=port)
 
 
@@ -131,6 +131,6 @@ def test_what_was_not_recorded_names_the_nearest() -> None:
     with ServedProvider(recording) as provider:
         status, told = _post(provider, _asks("Hi.", f"Stop {SECRETS[0]}."))
     assert status == 410
-    assert "(3 of 3 exchanges left); request 2 of the recording is nearest" in told
+    assert "(3 of 3 exchanges left); request 2 of the recording is the most similar" in told
     assert "and parts at $.messages[1].content" in told
     assert SECRETS[0] not in told

@@ -265,10 +265,10 @@ def test_a_flush_that_nobody_takes_is_none(shared_sink: Sink) -> None:
     assert shared_sink.flush()
     assert flush()
     shared_sink.emit(event(1))
-    asked_ns = world.monotonic()
+    requested_ns = world.monotonic()
     assert not shared_sink.flush(1000)
     assert not flush(1000)
-    assert world.monotonic() - asked_ns < 100e9
+    assert world.monotonic() - requested_ns < 100e9
     seen: list[Record] = []
     assert shared_sink.attach(seen.append)
     assert shared_sink.flush()

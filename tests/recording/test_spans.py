@@ -124,7 +124,7 @@ def test_a_block_tells_how_it_was_left() -> None:
     """Ok, with the class of an error and never its text, or cancelled; the error goes on."""
     with recorded() as records:
         for name, raised in [
-            ("bad", ValueError("what was said")),
+            ("bad", ValueError("content")),
             ("stopped", KeyboardInterrupt()),
         ]:
             with pytest.raises(type(raised)), agentobs.span(name):
@@ -136,7 +136,7 @@ def test_a_block_tells_how_it_was_left() -> None:
         ("stopped", "cancelled", "KeyboardInterrupt"),
         ("good", "ok", None),
     ]
-    assert "what was said" not in repr(records)
+    assert "content" not in repr(records)
 
 
 def test_metadata_by_type(home: Path) -> None:
@@ -152,7 +152,7 @@ def test_metadata_by_type(home: Path) -> None:
     for not_finite in (float("nan"), float("inf"), 10**400):
         with pytest.raises(ValueError, match="finite"):
             agentobs.span("bad", value=not_finite)
-    with pytest.raises(ValueError, match="no label"):
+    with pytest.raises(ValueError, match="not a label"):
         agentobs.span("bad", **{"a name that was said": 1})
     assert agentobs.stop_recorder()
     found = spans_of(home, "name, numbers, labels")
@@ -162,9 +162,9 @@ def test_metadata_by_type(home: Path) -> None:
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_the_names_of_our_spans_are_taken(name: str) -> None:
     """What our spans are called says what time counts as: others are called something else. The document has each."""
-    with pytest.raises(ValueError, match=f"call it app.{name}"):
+    with pytest.raises(ValueError, match=f"use app.{name}"):
         agentobs.span(name)
-    with pytest.raises(ValueError, match=f"call it app.{name}"):
+    with pytest.raises(ValueError, match=f"use app.{name}"):
         agentobs.open_span(name)
     assert f"| `{name}` |" in (Path(__file__).parents[2] / "docs/spans.md").read_text()
 

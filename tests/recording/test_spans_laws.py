@@ -88,7 +88,7 @@ class Model:
             tracing.sweep(0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_spans_end_once_and_lie_where_they_were_opened(steps: list[tuple[str, int, int]]) -> None:
     """Each span ends exactly once, and late at most once after it was swept; its parent is the innermost open span of

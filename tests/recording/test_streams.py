@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentobs.provider.messages import assemble
+from agentobs.provider.anthropic.streams import assemble
 from agentobs.recording.vault.content_lines import response_content
 from agentobs.recording.vault.stream_secrets import find_in_answer, find_in_stream, settled
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question

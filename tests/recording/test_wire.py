@@ -223,7 +223,7 @@ def test_no_connection_at_all_is_an_attempt_without_answer(home: Path) -> None:
     assert agentobs.stop_recorder()
     first, second = facts(existing_home(home), "attempts")
     assert [first["outcome"], first["error_type"], first["status"]] == [
-        "no_answer",
+        "no_response",
         "ConnectError",
         None,
     ]
@@ -340,7 +340,7 @@ def test_an_endless_stream_costs_bounded_memory(
 
 def test_what_is_no_client_is_refused(home: Path) -> None:
     """One clear error for anything without an httpx2 client inside."""
-    with pytest.raises(UsageError, match="cannot record dict: it holds no httpx2 client"):
+    with pytest.raises(UsageError, match="cannot record dict: it contains no httpx2 client"):
         agentobs.record({})
 
 

@@ -37,7 +37,7 @@ def read_back(tmp_path: Path, *given: WorldExchange) -> tuple[Home, list[WorldEx
         (
             "consent",
             {"tool": "mail", "input": {"to": "a@b.c"}},
-            {"behaviour": "allow", "by": "you"},
+            {"behavior": "allow", "resolver": "you"},
         ),
         ("check", {"n": 1.5}, None),
         ("path", ["../x", "\udce9"], [{"path": "/x", "inside": False}]),

@@ -1,24 +1,23 @@
-"""Claims: what an answer and the results before it say by the way they say it, as flags without any text.
+"""Claims: what the wording of a response and of the results before it shows, as flags without any text.
 
-They are computed while the text passes by, so that whoever asks later needs no content: a failed session can be told
+They are computed while the text passes by, so that later queries need no content: a failed session can be recognized
 from its facts alone, with content off, and over all sessions at once. Reading the vault later was the alternative;
-it would have told nothing where content is off. The words are English, as most agents' are: of an answer in another
-language nothing is claimed, and a result that none of the patterns fits is of the kind `semantic`.
+it would show nothing if content is off. The words are English, like those of most agents: a response in another
+language claims nothing, and an error that no pattern matches has the kind `semantic`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from agentobs.provider.cloud_frames import is_framed, unframed
-from agentobs.provider.messages import assemble, text_of, tool_results
+from agentobs.provider.dialect import Block, Dialect, Turn
 from agentobs.records.exchanges import Answer
 from agentobs.records.labels import Label
 
 LOOKED_AT = 4_000
-"""How many characters of a text are looked at, from its start and from its end. Our choice."""
+"""How many characters of a text are searched, from its start and from its end. Our choice."""
 
 _SCHEMA = re.compile(
     r"InputValidationError|validation errors?\b|invalid (?:input|arguments?|parameters?|json|tool call)"
@@ -27,7 +26,8 @@ _SCHEMA = re.compile(
     r"|does not (?:fit|match) the schema|no such tool|no tool named|tool \S+ (?:is )?not found|unknown tool",
     re.IGNORECASE,
 )
-"""What a client says of an input that does not fit: Claude Code 2.x, pydantic-ai, jsonschema, and ours."""
+"""How clients describe an input that does not match the schema: Claude Code 2.x, pydantic-ai, jsonschema, and agentobs.
+"""
 
 _DENIED = re.compile(
     r"(?:doesn't|does not) want to proceed|tool use was rejected|haven't granted"
@@ -36,12 +36,12 @@ _DENIED = re.compile(
     r"(?:denied|rejected|declined|not (?:permitted|allowed))|user (?:denied|rejected|declined)",
     re.IGNORECASE,
 )
-"""What a client says of a call that somebody did not permit: Claude Code 2.x and ours."""
+"""How clients describe a call that was not permitted: Claude Code 2.x and agentobs."""
 
 _OF_THE_SYSTEM = re.compile(
     r"EACCES|\[Errno 13\]|PermissionError|(?::|^) ?permission denied", re.IGNORECASE
 )
-"""A file that may not be opened is no denial: nobody decided on the call."""
+"""A file that may not be opened is not a denial, because nobody decided on the call."""
 
 _SUCCESS = re.compile(
     r"\bsuccess(?:ful(?:ly)?)?\b|\bsucceed(?:s|ed)?\b|\b(?:all )?(?:is |are |it's |that's |all )?done\b|\bcompleted?\b"
@@ -60,40 +60,37 @@ _FAILURE = re.compile(
     r"|\brejected\b|\bblocked\b|\bmissing\b|\binstead\b|\balternative|\btry again\b|\bhowever\b",
     re.IGNORECASE,
 )
-"""Words with which an answer owns up to what went wrong: one is enough, for a false alarm costs trust. Our choice."""
+"""Words with which a response admits a failure: one is enough, because a false alarm costs trust. Our choice."""
 
 
-def claim_of(answer: Answer, said: Sequence[dict[str, Any]]) -> bool | None:
-    """Return whether an answer claims success and owns up to no failure.
+def claim_of(answer: Answer, said: Sequence[Turn], dialect: Dialect) -> bool | None:
+    """Return whether a response claims success and admits no failure.
 
     Args:
-        answer: one without tool calls.
-        said: the messages that it answers.
+        answer: a response without tool calls.
+        said: the turns that it answers.
+        dialect: the provider's.
 
     Returns:
-        None where no result that it answers is an error, or it says nothing, or did not arrive whole.
+        None if none of the results is an error, or the response has no text or is incomplete.
     """
-    results = [result for message in said for result in tool_results(message)]
-    if not any(result.get("is_error") for result in results) or answer.ending != "complete":
+    results = [result for turn in said for result in turn.results]
+    if not any(result.is_error for result in results) or answer.ending != "complete":
         return None
-    if is_framed(answer.headers):
-        message = assemble({"content-type": "text/event-stream"}, unframed(answer.body))
-    else:
-        message = assemble(answer.headers, answer.body)
-    text = _looked_at(text_of(message.get("content")))
+    text = _looked_at(dialect.message(answer.headers, answer.body).text)
     if not text.strip():
         return None
     return _SUCCESS.search(text) is not None and _FAILURE.search(text) is None
 
 
-def error_kind(result: Mapping[str, Any]) -> Label | None:
-    """Return of which kind the error is that a `tool_result` block tells of, by its words; None where it is none.
+def error_kind(result: Block) -> Label | None:
+    """Return the kind of the error in a tool result, by its words; None if it is not an error.
 
-    `schema`: the input did not fit; `denied`: somebody did not permit it; `semantic`: anything else.
+    `schema`: the input did not match; `denied`: the call was not permitted; `semantic`: any other error.
     """
-    if not result.get("is_error"):
+    if not result.is_error:
         return None
-    text = _looked_at(text_of(result.get("content")))
+    text = _looked_at(result.text)
     if _SCHEMA.search(text):
         return Label("schema")
     if _DENIED.search(text) and not _OF_THE_SYSTEM.search(text):
@@ -102,7 +99,7 @@ def error_kind(result: Mapping[str, Any]) -> Label | None:
 
 
 def characters(content: Any) -> int:
-    """Return how many characters of text a result has; what is no text, such as an image, has none."""
+    """Return the number of characters of text in a result; other content, such as an image, counts zero."""
     return len(content) if isinstance(content, str) else _characters(content)
 
 

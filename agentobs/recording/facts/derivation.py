@@ -1,24 +1,19 @@
-"""From exchanges to facts: what one HTTP attempt says about turns, tools, usage and interactions.
+"""From exchanges to facts: what one HTTP attempt shows about turns, tools, usage and interactions.
 
-A `SessionView` follows one session. Our own loop says where it is; of any other client the same things
-are read off the wire: a request that goes on from an earlier answer continues its conversation, a new
-prompt opens an interaction, a `tool_result` answers the call that an earlier answer made.
+A `SessionView` follows one session. The agent loop of agentobs names its position; for any other client it is
+derived from the wire: a request that continues an earlier response continues its conversation, a new
+prompt opens an interaction, and a `tool_result` answers the call of an earlier response.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, TypeVar
-from urllib.parse import unquote
+from typing import NamedTuple, TypeVar
 
-from agentobs.provider.cloud_frames import is_framed
-from agentobs.provider.endpoints import endpoint
-from agentobs.provider.messages import blocks, is_stream, tool_results
-from agentobs.provider.response_facts import ResponseFacts, input_of, json_bytes, read_response
+from agentobs.provider.dialect import Dialect, ResponseFacts, Turn, json_bytes
+from agentobs.provider.registry import dialect_of
 from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
 from agentobs.recording.facts.input_similarity import similarity
 from agentobs.recording.facts.open_calls import OpenCalls
@@ -37,43 +32,10 @@ from agentobs.records.facts import (
     WorldAnswer,
 )
 from agentobs.records.labels import Label, unchecked
-from agentobs.records.usage import (
-    Certainty,
-    Usage,
-    batch_results,
-    not_told,
-    on_platform,
-    platform_of,
-    usage_rows,
-)
+from agentobs.records.usage import Usage
 
 Labeller = Callable[[str], Label]
-"""Makes a label of a name; what is none becomes a keyed digest."""
-
-MESSAGES = "/v1/messages"
-"""The path of the questions that make turns."""
-
-_BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
-"""Where the results of a batch are fetched, as JSON lines, as often as somebody likes."""
-
-_SAMPLING = re.compile(
-    r"/v1/(?:messages|complete)(?:\?|\Z)"
-    r"|/model/(?P<bedrock>[^/?]+)/invoke(?:-with-response-stream)?(?:\?|\Z)"
-    r"|.*/models/(?!count-tokens:)(?P<vertex>[^/?:]+):(?:streamR|r)awPredict(?:\?|\Z)"
-)
-"""The paths of the questions that a model answers, and that cost: the provider's, and those of the platforms."""
-
-_NOT_SENT = frozenset(
-    {
-        "ConnectError",
-        "ConnectTimeout",
-        "PoolTimeout",
-        "ProxyError",
-        "UnsupportedProtocol",
-        "LocalProtocolError",
-    }
-)
-"""Failures of the transport that come before a request has left."""
+"""Makes a label of a name; a name that cannot be a label becomes a keyed digest."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -96,7 +58,7 @@ class SessionView:
     prefixes: Prefixes
     _lanes: dict[str, _Lane] = field(default_factory=dict)
     _ran_early: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Calls whose result was there before the answer that makes them had ended."""
+    """Calls whose result arrived before the response with the call had ended."""
     _open_calls: OpenCalls = field(default_factory=OpenCalls)
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
@@ -105,27 +67,29 @@ class SessionView:
     def attempt(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
     ) -> Iterator[Fact]:
-        """Yield the facts of one attempt; `contents` are the content ids of its two bodies, where they are kept."""
+        """Yield the facts of one attempt; `contents` are the content IDs of its two bodies, if they are stored."""
         lane = self._lanes.setdefault(exchange.place.lane, _Lane())
-        response = read_response(exchange.answer)
-        asks = exchange.question.path.partition("?")[0] == MESSAGES
-        yield from self._interaction(exchange, body, lane, asks)
-        yield from self._answered(exchange, body)
+        dialect = dialect_of(exchange.question.path)
+        response = dialect.facts(exchange.answer)
+        asks = dialect.makes_turns(exchange.question.path)
+        sent = _sent(body, dialect)
+        yield from self._interaction(exchange, body, lane, asks, sent)
+        yield from self._answered(exchange, sent)
         turn = exchange.place.turn or (lane.turns + 1 if asks else None)
         place = self._place(exchange, lane, turn)
         request = self._llm_request(exchange, body, response.outcome)
-        fact = self._fact(exchange, body, contents, place, response, request)
+        fact = self._fact(exchange, body, contents, place, response, request, dialect, sent)
         yield fact
-        yield from self._usage(exchange, fact, response)
+        yield from self._usage(exchange, fact, response, dialect)
         # The cost of an attempt is reported before the end of its span.
         yield from self._requests.attempt(exchange, fact)
         if asks and body.message_count:
-            yield from self._prefix(exchange, body, fact, response)
+            yield from self._prefix(exchange, body, fact, response, dialect)
         elif body.message_count:
-            self.prefixes.know(body)
-        if asks and _is_message(response):
+            self.prefixes.know(body, dialect)
+        if asks and response.is_message:
             lane.turns = max(lane.turns, turn or 0)
-            _remember(self._attempt_of, str(response.message.get("id")), fact.attempt_id)
+            _remember(self._attempt_of, str(response.id), fact.attempt_id)
             _remember(self._attempt_of, f"body:{body.content_id}", fact.attempt_id)
             for block_id in response.block_ids:
                 _remember(self._attempt_of, f"block:{block_id}", fact.attempt_id)
@@ -135,28 +99,31 @@ class SessionView:
     def so_far(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
     ) -> Iterator[Fact]:
-        """Yield an attempt that has not ended, and what it used, as they would be if it never did.
+        """Yield the facts of an attempt in progress, and its usage, as if it never ended.
 
-        Nothing is kept in mind of it: its end will be told as if this had never been asked.
+        This changes no state: its end is processed as if this had not been called.
         """
         lane = self._lanes.get(exchange.place.lane, _Lane())
-        response = read_response(exchange.answer)
-        asks = exchange.question.path.partition("?")[0] == MESSAGES
+        dialect = dialect_of(exchange.question.path)
+        response = dialect.facts(exchange.answer)
+        asks = dialect.makes_turns(exchange.question.path)
         turn = exchange.place.turn or (lane.turns + 1 if asks else None)
         known, number = self._retries.get(self._retry_key(exchange, body), (exchange.attempt_id, 0))
         place, request = self._place(exchange, lane, turn), (known, number + 1)
-        fact = self._fact(exchange, body, contents, place, response, request)
+        fact = self._fact(
+            exchange, body, contents, place, response, request, dialect, _sent(body, dialect)
+        )
         yield replace(fact, outcome="crashed", error_type=None)
-        yield from self._usage(exchange, fact, response)
+        yield from self._usage(exchange, fact, response, dialect)
 
     def tool(self, exchange: ToolExchange, content: str | None) -> Iterator[Fact]:
-        """Yield the facts of a tool call that our own loop ran."""
+        """Yield the facts of a tool call that the agent loop of agentobs executed."""
         call = exchange.place.lane, exchange.called_id or exchange.question.tool_use_id
         attempt_id, ordinal = self._open_calls.take(*call) or (None, None)
         if attempt_id is None:
             _remember(self._ran_early, call, "")
         elif exchange.called_id:
-            # The next request has it by its new id.
+            # The next request contains it under its new ID.
             block = f"block:{exchange.question.tool_use_id}"
             _remember(self._attempt_of, block, attempt_id)
         answered = exchange.started_ns + exchange.duration_ns
@@ -165,13 +132,13 @@ class SessionView:
             tool_use_id=self.label(exchange.question.tool_use_id),
             started_ns=exchange.started_ns,
             duration_ns=exchange.duration_ns,
-            answered_ns=answered,
+            result_ns=answered,
             source="run",
             outcome=Label(exchange.answer.outcome),
             is_error=exchange.answer.is_error,
             result_bytes=json_bytes(exchange.answer.content),
             content=content,
-            tries=exchange.answer.tries,
+            attempts=exchange.answer.attempts,
             lane=self.label(exchange.place.lane),
             text_characters=characters(exchange.answer.content),
             span_id=exchange.place.span_id,
@@ -180,7 +147,7 @@ class SessionView:
         )
 
     def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:
-        """Return the fact of a question to the world that our own loop asked."""
+        """Return the fact of a question that the agent loop asked the world."""
         place, question = exchange.place, exchange.question
         return WorldAnswer(
             session_id=self.session_id,
@@ -210,12 +177,12 @@ class SessionView:
         )
 
     def _interaction(
-        self, exchange: ModelExchange, body: Body, lane: _Lane, asks: bool
+        self, exchange: ModelExchange, body: Body, lane: _Lane, asks: bool, sent: _Sent
     ) -> Iterator[Fact]:
-        """Open an interaction for a client that does not say where it is, when a new prompt comes."""
+        """Open an interaction when a new prompt arrives, for a client that does not name its interactions."""
         if exchange.place.interaction_id or not asks:
             return
-        if lane.interaction_id and not _is_prompt(body):
+        if lane.interaction_id and not _is_prompt(sent):
             return
         if lane.interaction_id and lane.derived and self._is_retry(exchange, body):
             return
@@ -242,36 +209,37 @@ class SessionView:
         lane.interaction_id, lane.derived = None, False
         return ended
 
-    def _answered(self, exchange: ModelExchange, body: Body) -> Iterator[Fact]:
+    def _answered(self, exchange: ModelExchange, sent: _Sent) -> Iterator[Fact]:
         """Yield a result for each open tool call that this request answers."""
-        for message in body.new_messages:
-            for block in tool_results(message) if isinstance(message, dict) else ():
-                closed = self._closed(exchange.place, str(block.get("tool_use_id")))
+        for turn in sent.new:
+            for block in turn.results:
+                closed = self._closed(exchange.place, str(block.id))
                 if closed is None:
                     continue
                 lane, attempt_id, ordinal = closed
                 yield ToolResult(
                     session_id=self.session_id,
-                    tool_use_id=self.label(str(block["tool_use_id"])),
+                    tool_use_id=self.label(str(block.id)),
                     started_ns=None,
                     duration_ns=None,
-                    answered_ns=exchange.started_ns,
+                    result_ns=exchange.started_ns,
                     source="wire",
-                    outcome=Label("failed" if block.get("is_error") else "executed"),
-                    is_error=bool(block.get("is_error")),
-                    result_bytes=json_bytes(block.get("content")),
+                    outcome=Label("failed" if block.is_error else "executed"),
+                    is_error=block.is_error,
+                    result_bytes=json_bytes(block.value),
                     content=None,
                     lane=self.label(lane),
-                    text_characters=characters(block.get("content")),
+                    text_characters=characters(block.value),
                     error_kind=error_kind(block),
                     attempt_id=attempt_id,
                     ordinal=ordinal,
                 )
 
     def _closed(self, place: Place, tool_use_id: str) -> tuple[str, str, int] | None:
-        """Close an open call, and return its lane, attempt and place in it; None where there is none.
+        """Close an open call, and return its lane, attempt and position in it; None if there is none.
 
-        Our own loop, which alone says its turn, answers a call where it was made; others may do so elsewhere.
+        The agent loop of agentobs, which alone names its turn, answers a call in the same lane; other clients may
+        answer elsewhere.
         """
         lanes = [place.lane]
         if place.turn is None:
@@ -289,6 +257,8 @@ class SessionView:
         place: Place,
         response: ResponseFacts,
         request: tuple[str, int],
+        dialect: Dialect,
+        sent: _Sent,
     ) -> Attempt:
         question, answer = exchange.question, exchange.answer
         request_id, number = request
@@ -301,24 +271,24 @@ class SessionView:
             llm_request_id=request_id,
             attempt_id=exchange.attempt_id,
             attempt=number,
-            continues_attempt_id=self._continues(body),
+            continues_attempt_id=self._continues(body, dialect, sent),
             span_id=place.span_id,
             started_ns=exchange.started_ns,
             headers_ns=exchange.headers_ns,
             first_chunk_ns=answer.chunks[0].after_ns if answer.chunks else None,
             duration_ns=exchange.ended_ns,
             method=self.label(question.method),
-            endpoint=endpoint(question.path),
-            streamed=is_stream(answer.headers) or is_framed(answer.headers),
+            endpoint=dialect.endpoint(question.path),
+            streamed=dialect.is_stream(answer.headers),
             model_requested=self.label(model) if isinstance(model, str) else None,
-            model=self._maybe(response.message.get("model")),
+            model=self._maybe(response.model),
             status=answer.status,
             outcome=response.outcome,
             error_type=self._maybe(response.error_type),
-            stop_reason=self._maybe(response.message.get("stop_reason")),
-            message_id=self._maybe(response.message.get("id")) if _is_message(response) else None,
-            request_id=self._maybe(answer.headers.get("request-id")),
-            retry_after_ms=_retry_after(answer.headers),
+            stop_reason=self._maybe(response.stop_reason),
+            message_id=self._maybe(response.id) if response.is_message else None,
+            request_id=self._maybe(dialect.request_id(answer.headers)),
+            retry_after_ms=dialect_of(exchange.question.path).retry_after_ms(answer.headers),
             message_count=body.message_count,
             tool_use_count=len(response.calls),
             request_bytes=body.size,
@@ -330,18 +300,18 @@ class SessionView:
             query_source=Label(place.query_source),
             chain_id=place.chain_id,
             depth=place.depth,
-            claims_success=None if response.calls else claim_of(answer, _said_last(body)),
+            claims_success=None if response.calls else claim_of(answer, sent.last, dialect),
             adopted_span=exchange.adopted_span,
             origin=Label("replayed" if exchange.is_replayed else "live"),
         )
 
     def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:
-        """Return the logical request that this attempt belongs to, and its number within, from 1.
+        """Return the LLM request that this attempt belongs to, and its number within it, from 1.
 
-        The SDK counts its retries in a header; our own loop retries under one span.
+        The SDK counts its retries in a header; the agent loop of agentobs retries under one span.
         """
         key = self._retry_key(exchange, body)
-        if not _is_ours(exchange) and _retry_count(exchange) == "0":
+        if not _is_ours(exchange) and not _retry_number(exchange):
             self._retries.pop(key, None)
         request_id, number = self._retries.pop(key, (exchange.attempt_id, 0))
         if outcome not in ("ok", "cancelled"):
@@ -349,73 +319,47 @@ class SessionView:
         return request_id, number + 1
 
     def _is_retry(self, exchange: ModelExchange, body: Body) -> bool:
-        return _retry_count(exchange) != "0" and self._retry_key(exchange, body) in self._retries
+        return _retry_number(exchange) != 0 and self._retry_key(exchange, body) in self._retries
 
     def _retry_key(self, exchange: ModelExchange, body: Body) -> tuple[int, str]:
         if _is_ours(exchange):
             return exchange.client, str(exchange.place.span_id)
         return exchange.client, f"{body.message_count} messages, {body.size} bytes"
 
-    def _continues(self, body: Body) -> str | None:
-        """Return the attempt whose answer this request goes on from."""
-        thread = body.head.get("thread")
-        if isinstance(thread, dict) and "previous_message_id" in thread:
-            return self._attempt_of.get(str(thread["previous_message_id"]))
-        later = [message for message in body.later_messages if isinstance(message, dict)]
-        for message in reversed(later):
-            for block in blocks(message):
-                block_id = block.get("tool_use_id") or block.get("id")
-                if found := self._attempt_of.get(f"block:{block_id}"):
+    def _continues(self, body: Body, dialect: Dialect, sent: _Sent) -> str | None:
+        """Return the attempt whose response this request continues."""
+        if (before := dialect.continues(body.head)) is not None:
+            return self._attempt_of.get(before)
+        for turn in reversed(sent.later):
+            for block in turn.blocks:
+                if found := self._attempt_of.get(f"block:{block.id}"):
                     return found
-        if any(message.get("role") == "assistant" for message in later):
+        if any(turn.role == "assistant" for turn in sent.later):
             return self._attempt_of.get(f"body:{body.origin}")
         return None
 
     def _usage(
-        self, exchange: ModelExchange, fact: Attempt, response: ResponseFacts
+        self, exchange: ModelExchange, fact: Attempt, response: ResponseFacts, dialect: Dialect
     ) -> Iterator[Fact]:
-        counts = response.message.get("usage")
-        if found := _BATCH_RESULTS.match(exchange.question.path):
-            rows = list(self._batched(exchange, found["batch_id"]))
-        elif isinstance(counts, dict) and _is_message(response):
-            model = fact.model or self._asked_model(exchange, fact)
-            rows = usage_rows(model, counts, response.certainty)
-        elif _is_untold(exchange, response):
-            rows = [not_told(self._asked_model(exchange, fact))]
-        else:
-            return
-        platform = platform_of(exchange.question.path, fact.model_requested or "")
-        yield from (self._usage_row(exchange, fact, on_platform(row, platform)) for row in rows)
-
-    def _batched(self, exchange: ModelExchange, batch_id: str) -> Iterator[Usage]:
-        # Of a file that broke off, nobody knows what else it had.
-        whole = exchange.answer.ending == "complete"
-        certainty: Certainty = "exact" if whole else "lower_bound"
-        for custom_id, message in batch_results(exchange.answer.body):
-            result_id = f"{batch_id}/{custom_id}"
-            model = str(message.get("model"))
-            yield from usage_rows(model, message["usage"], certainty, result_id)
-
-    def _asked_model(self, exchange: ModelExchange, fact: Attempt) -> Label:
-        """Return the model that was asked for; the platforms have it in their paths."""
-        if fact.model_requested:
-            return fact.model_requested
-        found = _SAMPLING.match(exchange.question.path)
-        model = found and (found["bedrock"] or found["vertex"])
-        return self.label(unquote(model)) if model else Label("unknown")
+        rows = dialect.usage(exchange.question, exchange.answer, response, fact.model_requested)
+        yield from (self._usage_row(exchange, fact, row) for row in rows)
 
     def _prefix(
-        self, exchange: ModelExchange, body: Body, fact: Attempt, response: ResponseFacts
+        self,
+        exchange: ModelExchange,
+        body: Body,
+        fact: Attempt,
+        response: ResponseFacts,
+        dialect: Dialect,
     ) -> Iterator[Fact]:
-        """Say what the prompt was made of, what changed before what is new in it, and why the cache missed."""
-        betas = exchange.question.headers.get("anthropic-beta")
+        """Describe what the prompt consists of, what changed before its new part, and why the cache missed."""
         prompt, before, zones = self.prefixes.see(
-            body, betas, self.session_id, fact.attempt_id, fact.lane
+            body, exchange.question.headers, self.session_id, fact.attempt_id, fact.lane, dialect
         )
         yield zones
-        if _is_message(response):
+        if response.is_message:
             found = self.prefixes.compare(
-                body, self.session_id, prompt, before, response.message, self.label
+                body, self.session_id, prompt, before, response.cache_miss, self.label
             )
             if found:
                 yield found
@@ -454,9 +398,9 @@ class SessionView:
     def _calls(
         self, exchange: ModelExchange, place: Place, response: ResponseFacts
     ) -> Iterator[Fact]:
-        asked_ns = exchange.started_ns + exchange.ended_ns
+        requested_ns = exchange.started_ns + exchange.ended_ns
         for ordinal, call in enumerate(response.calls, 1):
-            tool_use_id = str(call.get("id"))
+            tool_use_id = call.id
             made = exchange.place.lane, tool_use_id
             if self._ran_early.pop(made, None) is None:
                 self._open_calls.add(*made, exchange.attempt_id, ordinal)
@@ -467,59 +411,56 @@ class SessionView:
                 turn=place.turn,
                 attempt_id=exchange.attempt_id,
                 tool_use_id=self.label(tool_use_id),
-                name=self.label(str(call.get("name"))),
+                name=self.label(call.name),
                 ordinal=ordinal,
-                asked_ns=asked_ns,
-                input_bytes=call["input_bytes"],
-                input_similarity=similarity(input_of(call), self.prefixes.key),
+                requested_ns=requested_ns,
+                input_bytes=call.input_bytes,
+                input_similarity=similarity(call.input, self.prefixes.key),
             )
 
     def _maybe(self, value: object) -> Label | None:
         return self.label(value) if isinstance(value, str) and value else None
 
 
-def _is_message(response: ResponseFacts) -> bool:
-    """Return whether an answer is the model's message, not a batch, a file or an error."""
-    return response.message.get("role") == "assistant"
+class _Sent(NamedTuple):
+    """The turns that a request adds to an earlier one."""
+
+    new: list[Turn]
+    """Those after the messages that it shares with its base."""
+    later: list[Turn]
+    """Those after the messages of its origin."""
+    last: list[Turn]
+    """The new ones after the last answer, the latest first."""
 
 
-def _is_untold(exchange: ModelExchange, response: ResponseFacts) -> bool:
-    """Return whether a model may have worked for this, and nobody said how much.
+def _sent(body: Body, dialect: Dialect) -> _Sent:
+    new = [dialect.turn(each) for each in body.new_messages if isinstance(each, dict)]
+    known = {id(turn.raw): turn for turn in new}
+    later = [
+        known.get(id(each)) or dialect.turn(each)
+        for each in body.later_messages
+        if isinstance(each, dict)
+    ]
+    last = list(takewhile(lambda turn: turn.role != "assistant", reversed(new)))
+    return _Sent(new, later, last)
 
-    What the provider refused costs nothing: an error as the status, or as the first event of a stream.
+
+def _is_prompt(sent: _Sent) -> bool:
+    """Return whether the last message is a prompt: the content after the last response answers no tool call.
+
+    Clients may send it in several messages, such as results in one and instructions in the next.
     """
-    answer = exchange.answer
-    if exchange.question.method != "POST" or not _SAMPLING.match(exchange.question.path):
-        return False
-    if answer.status is None:
-        return answer.failure is None or answer.failure.name not in _NOT_SENT
-    has_error = bool(response.error_type) and not answer.failure
-    return 200 <= answer.status < 300 and (not has_error or _is_message(response))
-
-
-def _said_last(body: Body) -> list[dict[str, Any]]:
-    """Return what was said after the last answer, the latest first."""
-    messages = [m for m in body.new_messages if isinstance(m, dict)]
-    return list(takewhile(lambda m: m.get("role") != "assistant", reversed(messages)))
-
-
-def _is_prompt(body: Body) -> bool:
-    """Return whether a person speaks last: what was said after the last answer answers no tool call.
-
-    Clients may say it in several messages, such as results in one and what to do with them in the next.
-    """
-    said = _said_last(body)
-    spoken = any(message.get("role") == "user" for message in said)
-    return spoken and not any(tool_results(message) for message in said)
+    spoken = any(turn.role == "user" for turn in sent.last)
+    return spoken and not any(turn.results for turn in sent.last)
 
 
 def _is_ours(exchange: ModelExchange) -> bool:
-    """Return whether the client said where it is: our own loop does, others do not."""
+    """Return whether the client named its position; only the agent loop of agentobs does."""
     return exchange.place.interaction_id is not None
 
 
-def _retry_count(exchange: ModelExchange) -> str:
-    return exchange.question.headers.get("x-stainless-retry-count", "0")
+def _retry_number(exchange: ModelExchange) -> int:
+    return dialect_of(exchange.question.path).retry_number(exchange.question.headers)
 
 
 def _remember(known: dict[K, V], key: K, value: V, most: int = 10_000) -> None:
@@ -528,14 +469,3 @@ def _remember(known: dict[K, V], key: K, value: V, most: int = 10_000) -> None:
     known[key] = value
     if len(known) > most:
         del known[next(iter(known))]
-
-
-def _retry_after(headers: dict[str, str]) -> float | None:
-    for name, factor in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
-        try:
-            wait_ms = float(headers[name]) * factor
-        except (KeyError, ValueError):
-            continue
-        if math.isfinite(wait_ms):
-            return wait_ms
-    return None

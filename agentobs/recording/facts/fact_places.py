@@ -1,4 +1,4 @@
-"""Places: where the facts of a record belong, filled in from the record that says it."""
+"""Places: the position of the facts of a record, filled in from the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentobs.records.labels import Label, unchecked
 
 
 def placed(facts: Iterable[Fact], record: object) -> Iterable[Fact]:
-    """Return the facts of a record, each with who asked, and at which place of which turn."""
+    """Return the facts of a record, each with its query source and its position in its turn."""
     match record:
         case ToolExchange():
             return [_of_call(fact, record) for fact in facts]
@@ -34,7 +34,7 @@ def placed(facts: Iterable[Fact], record: object) -> Iterable[Fact]:
 
 
 def _of_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
-    """Yield the facts of an attempt; results that its request carries answer the turn before its own."""
+    """Yield the facts of an attempt; results in its request belong to the previous turn."""
     attempt = next((fact for fact in facts if isinstance(fact, Attempt)), None)
     for fact in facts:
         if isinstance(fact, ToolResult) and attempt is not None:
@@ -66,17 +66,19 @@ def _asked_by(fact: Any, place: Place) -> Any:
 
 
 def _of_call(fact: Any, exchange: ToolExchange) -> Any:
-    """Return the result of a call that our own loop ran, with what was asked and what ran."""
+    """Return the result of a call that the agent loop executed, with the requested and the executed input."""
     if not isinstance(fact, ToolResult):
         return fact
-    asked = exchange.question.input if exchange.asked is None else exchange.asked
-    ran = exchange.ran
+    asked = (
+        exchange.question.input if exchange.requested_input is None else exchange.requested_input
+    )
+    ran = exchange.executed_input
     return dataclasses.replace(
         _asked_by(fact, exchange.place),
         interaction_id=exchange.place.interaction_id,
         turn=exchange.place.turn,
         tool=unchecked(exchange.tool) if exchange.tool is not None else None,
-        asked_bytes=size(asked),
-        ran_bytes=None if ran is None else size(ran),
+        requested_bytes=size(asked),
+        executed_bytes=None if ran is None else size(ran),
         coerced=exchange.coerced,
     )

@@ -1,18 +1,18 @@
-"""Likeness: a keyed number for the input of a tool call, near to that of any input that is nearly the same.
+"""Input similarity: a keyed number for the input of a tool call, which is close to the number of any similar input.
 
-It is a simhash. Each argument counts the same, by the words in its value; each of these is hashed, and each of the
-64 bits is what most of the weight has there. So an input is like another one when every argument nearly is: two
-arguments of three that are the same are not enough. A short argument counts as a whole, for another file, page or city
-is another question however much of its path is the same; only case, blanks and punctuation do not count. Of two long
-ones that differ in a word a few bits differ.
+It is a simhash. All arguments have the same weight, which is divided among the words of the value. Each word is
+hashed, and each of the 64 bits is the weighted majority of the hashes. So two inputs are similar if every argument
+is similar: two identical arguments of three are not enough. A short argument counts as a whole, because another file,
+page or city is a different request even if most of its path is the same; only case, blanks and punctuation are
+ignored. Two long arguments that differ in one word differ in a few bits.
 
-Rejected: pairs of neighbouring words, and no difference between short and long arguments. On logs of people at work, by
-forty keys, those took files for each other whose long paths differ in a word; this takes none.
+Rejected: pairs of neighboring words, and equal treatment of short and long arguments. On logs of real work, with
+forty keys, these confused files whose long paths differ in one word; this method confuses none.
 
-It tells nothing of what was said. The hashes are keyed with the home's own key, so that nobody without it can try
-inputs until one fits; 64 majorities over all words cannot be turned back into any of them; and that two inputs are
-alike, which it is made to tell, says nothing of either. With the key a guess of a whole input can be tried, as with
-every digest among the facts: the key lies in the home, readable by its owner alone, and is copied nowhere.
+It reveals no content. The hashes are keyed with the home's key, so nobody without it can try inputs until one matches;
+64 majorities over all words cannot be turned back into words; and the similarity of two inputs, which the number is
+meant to show, reveals neither of them. With the key, a guess of a whole input can be tested, as with every digest among
+the facts; the key is in the home, readable by its owner only, and is never copied.
 """
 
 from __future__ import annotations
@@ -27,33 +27,34 @@ from typing import Any
 from agentobs.records.canonical_json import canonical
 
 CHARACTERS_MAX = 4_096
-"""How much of an argument is looked at: so many characters of its start and as many of its end. Our choice: a
-whole file is not read for the sake of a number."""
+"""How many characters of an argument are used, from its start and from its end. Our choice: a whole file is not read
+for one number.
+"""
 WORDS_MAX = 512
-"""How many words of an argument are hashed: less than a millisecond. Our choice."""
+"""How many words of an argument are hashed, in less than a millisecond. Our choice."""
 WHOLE_MAX = 16
-"""An argument of so many words or fewer counts as a whole: longer than nearly all paths. Our choice."""
+"""An argument with at most so many words counts as a whole: longer than nearly all paths. Our choice."""
 ARGUMENTS_MAX = 16
 """How many arguments have a weight of their own; all others share one. Our choice."""
 
 _WORDS = re.compile(r"\w+")
 _BITS, _COUNTER = 64, 32
-"""The bits of a hash, and the width of the counter of each: more than all the weight fits in."""
+"""The bits of a hash, and the width of the counter of each bit, which is more than the total weight needs."""
 _WEIGHT = 1 << 20
 """The weight of an argument."""
 
 _SPREAD = tuple(
     sum(1 << (_COUNTER * bit) for bit in range(8) if value >> bit & 1) for value in range(256)
 )
-"""A byte with each bit as a counter of its own, so that adding two numbers adds eight."""
+"""A byte with each bit as a separate counter, so that adding two numbers adds eight counters."""
 
 
 def similarity(value: Any, key: bytes) -> int:
     """Return the number of an input, from -2**63 to 2**63 - 1.
 
     Args:
-        value: the parsed JSON input, or its text where that is no JSON.
-        key: the home's own key, at most 64 bytes.
+        value: the parsed JSON input, or its text if it is not JSON.
+        key: the home's key, at most 64 bytes.
     """
     keyed = hashlib.blake2b(digest_size=_BITS // 8, key=key, person=b"likeness")
     counts, total = [0] * (_BITS // 8), 0
@@ -75,12 +76,12 @@ def similarity(value: Any, key: bytes) -> int:
 
 
 def apart(one: int, other: int) -> int:
-    """Return in how many of the 64 bits two such numbers differ; in SQL `bit_count(xor(one, other))`."""
+    """Return in how many of the 64 bits two numbers differ; in SQL `bit_count(xor(one, other))`."""
     return ((one ^ other) & ((1 << _BITS) - 1)).bit_count()
 
 
 def _arguments(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield each argument's name and canonical text; the whole without a name where there are no arguments."""
+    """Yield each argument's name and canonical text; the whole input without a name if it has no arguments."""
     if not isinstance(value, dict) or not value:
         yield "", _text(value)
         return
@@ -100,8 +101,8 @@ def _text(value: Any) -> str:
 
 
 def _words(name: str, text: str) -> list[str]:
-    """Return what is hashed of an argument: a short one as a whole, else its words with how often each came; of too
-    many some, by what they are.
+    """Return the hashed parts of an argument: a short one as a whole, otherwise its words with their counts; of too
+    many words a selection by hash.
     """
     if len(text) > 2 * CHARACTERS_MAX:
         text = f"{text[:CHARACTERS_MAX]} {text[-CHARACTERS_MAX:]}"

@@ -1,6 +1,6 @@
-"""The interpreter: what each record says, as facts without content, and the content beside them.
+"""The interpreter: splits each record into facts without content, and content.
 
-Whatever a record came with, every string in a fact that leaves here is a label or an id: what was not proven
+Every string in a fact is a label or an ID, whatever the record contains: a string that is not proven
 to be one is replaced by its keyed digest.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 from agentobs import world
 from agentobs.determinism.jobs import take_ended
 from agentobs.provider.content_encoding import decoded
+from agentobs.provider.registry import dialect_of
 from agentobs.recording.facts.derivation import SessionView
 from agentobs.recording.facts.fact_places import placed
 from agentobs.recording.facts.prompt_prefixes import Prefixes
@@ -64,9 +65,9 @@ from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
 
 KNOWN_LABELS = 4096
-"""How many names are remembered as labels; beyond it the oldest is forgotten, and checked anew."""
+"""How many labels are cached; beyond it the oldest is forgotten, and checked again."""
 KNOWN_SESSIONS = 10_000
-"""Of how many sessions it is remembered how far their facts count and where their content may go."""
+"""For how many sessions it is remembered which facts count and where their content may go."""
 
 ContentLine = tuple[str, dict[str, Any]]
 """The kind of a content line, and its payload."""
@@ -74,17 +75,17 @@ ContentLine = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Interpretation:
-    """What one record says."""
+    """The facts of one record."""
 
     session_id: str
     contents: tuple[ContentLine, ...]
-    """Lines of the content file, to be written before the facts that name them."""
+    """Lines of the content file, to be written before the facts that refer to them."""
     told: tuple[Told, ...]
-    """The facts, in their order."""
+    """The facts, in order."""
     is_whole: bool = True
-    """Whether all of the record is there; too long bodies are not."""
+    """Whether the record is complete; records with bodies that were too long are not."""
     so_far: tuple[Told, ...] = ()
-    """Facts as they would be if the record never came to its end; they count only then."""
+    """Facts that count only if the record never ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,12 @@ class _Parts:
     contents: Sequence[ContentLine]
     facts: Iterable[Fact]
     said: Said | None = None
-    """What was said, where that may be handed on."""
+    """The content, if it may be passed on."""
     is_whole: bool = True
 
 
 class Interpreter:
-    """Makes facts of the records of one process."""
+    """Converts the records of one process into facts."""
 
     def __init__(
         self,
@@ -107,41 +108,41 @@ class Interpreter:
         rules: Sequence[Rule] = (),
         sampling: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """Make labels, and tell secrets apart, with the home's `key`; `rules` find secrets of the user's own.
+        """Create labels and find secrets with the home's `key`; `rules` find custom secrets.
 
-        `sampling` is the share of the events of a kind that are kept, by kind.
+        `sampling` is the share of events to keep, by kind.
         """
         self._key, self._sampling = key, dict(sampling)
         self.redactor = Redactor(key, rules)
-        """Takes secrets out of all that is written, and counts what could not be looked through."""
+        """Removes secrets from everything that is written, and counts texts that could not be searched."""
         self._modes: dict[str, str] = {}
         self._sequences: dict[str, int] = {}
         self._lost: dict[str, int] = {}
         self.forked()
 
     def forked(self) -> None:
-        """In a child process, start with nothing known of what its parent's sessions were in the middle of."""
+        """In a child process, forget the state of the parent's sessions."""
         self._views: dict[str, SessionView] = {}
         self._bodies: dict[str, Bodies] = {}
         self._labels: dict[str, Label] = {}
         self._clean: dict[Label, None] = {}
-        """The labels that were looked through, and hold no secret."""
+        """Labels that were searched and contain no secret."""
         self._results: dict[str, InteractionEnd] = {}
         self._begun: dict[str, Begun] = {}
-        """The exchanges of which something is written and that have not ended, by attempt."""
+        """The exchanges that have not ended and of which a part is written, by attempt."""
         self._beside: set[str] = set()
-        """Interactions of agents in the background: how they end does not say how their session does."""
+        """Interactions of background agents: their outcome does not decide that of their session."""
         self._credentials = Credentials()
         self._lost.clear()
 
     def forget_bodies(self) -> None:
-        """Let no later body refer to an earlier one: another segment begins, or what was to be written was not."""
+        """Let no later body refer to an earlier one, because a new segment starts or a body was not written."""
         for bodies in self._bodies.values():
             bodies.forget()
         self._begun.clear()
 
     def lose(self, session_id: str, records: int = 1) -> None:
-        """Remember that something of a session is not in the journal."""
+        """Remember that a record of a session is not in the journal."""
         self._lost[session_id] = self._lost.get(session_id, 0) + records
 
     def lost(self, session_id: str) -> int:
@@ -149,11 +150,11 @@ class Interpreter:
         return self._lost.get(session_id, 0)
 
     def join(self, session_id: str, content: str) -> None:
-        """Know where the content of a session may go that another process has begun."""
+        """Set where the content of a session may go that another process has started."""
         _remember(self._modes, session_id, content)
 
     def interpret(self, record: Record) -> Interpretation:
-        """Return what a record says."""
+        """Return the facts and the content of a record."""
         session_id = session_of(record)
         if isinstance(record, SessionCall):
             _remember(self._modes, session_id, str(record.start.content))
@@ -170,7 +171,7 @@ class Interpreter:
         return Interpretation(session_id, tuple(parts.contents), tuple(told), parts.is_whole)
 
     def _sampled(self, fact: Fact, sequence: int) -> Fact | None:
-        """Return a fact, an event with the share of its kind that is kept; None where it is not among that."""
+        """Return a fact, an event with its sampling rate; None if the event is not sampled."""
         if not isinstance(fact, Event) or fact.kind not in self._sampling:
             return fact
         rate = float(self._sampling[fact.kind])
@@ -179,7 +180,7 @@ class Interpreter:
         return dataclasses.replace(fact, rate=rate)
 
     def so_far(self, exchange: ModelExchange) -> Interpretation | None:
-        """Return what is to be written of an exchange that has not ended; None where there is nothing new."""
+        """Return what to write of an exchange that has not ended; None if there is nothing new."""
         exchange = bare(exchange, self.redactor)
         session_id, attempt_id = exchange.place.session_id, exchange.attempt_id
         mode = self._modes.get(session_id, "vault")
@@ -206,12 +207,13 @@ class Interpreter:
         self._credentials.learn(exchange.place.session_id, exchange.secrets)
         bodies = self._bodies.setdefault(exchange.place.session_id, Bodies(self.redactor))
         head = canonical(request_head(exchange, self.redactor)).encode("utf-8", "surrogatepass")
-        body = bodies.add(exchange.question.body, exchange.secrets, head)
+        dialect = dialect_of(exchange.question.path)
+        body = bodies.add(exchange.question.body, exchange.secrets, head, dialect)
         asked = request_content(exchange, body, self.redactor)
         return Begun(exchange.attempt_id, body, asked, self.redactor)
 
     def label(self, text: str) -> Label:
-        """Return a label of a name; what looks like a secret becomes a digest, as what is no label does."""
+        """Return a label of a name; a secret or a text that cannot be a label becomes a digest."""
         known = self._labels.get(text)
         if known is None:
             known = label(self.redactor.redact_text(text), self._key)
@@ -220,7 +222,7 @@ class Interpreter:
         return known
 
     def _without_secret(self, given: Label) -> Label:
-        """Return a label as it is, or its digest where it looks like a secret: it may be a name that somebody chose."""
+        """Return a label unchanged, or its digest if it looks like a secret: a person may have chosen the name."""
         if given in self._clean:
             return given
         told = self.redactor.redact_text(given)
@@ -252,7 +254,7 @@ class Interpreter:
             case SessionEnd() | SessionReturn():
                 return self._end(record, mode)
             case Event() if lost := _lost_exchanges(record):
-                # That it is not whole counts one.
+                # An incomplete record counts as one loss.
                 self._lost[record.session_id] = self.lost(record.session_id) + lost - 1
                 return _Parts((), (record,), is_whole=False)
             case _:
@@ -276,14 +278,14 @@ class Interpreter:
         return _Parts(lines, facts, said, not exchange.lost_bytes)
 
     def _said(self, session_id: str, body: Body, answered: dict[str, Any]) -> Said | None:
-        """Return what was said; None where so many began since that the request is not at hand any more."""
+        """Return the content; None if so many requests have started since that this one is not in memory any more."""
         try:
             return Said(self._bodies[session_id].written(body.content_id), text_bytes(answered))
         except KeyError:
             return None
 
     def _end(self, record: SessionEnd | SessionReturn, mode: str) -> _Parts:
-        """Take the end of a session apart; of one whose name or arguments hold a credential, with these redacted."""
+        """Process the end of a session; if its name or arguments contain a credential, return them redacted as well."""
         session_id = session_of(record)
         secrets, written = self._credentials.of(session_id), self._credentials.start_of(session_id)
         started = started_with(written, self.redactor, secrets) if written is not None else None
@@ -300,7 +302,7 @@ class Interpreter:
         )
 
     def _has_secret(self, end: SessionEnd, secrets: Sequence[bytes]) -> bool:
-        """Return whether an end that is recorded without content holds a credential."""
+        """Return whether the end of a session without content contains a credential."""
         if not secrets:
             return False
         told = "\n".join(each for each in (end.reason, end.signature) if each is not None)
@@ -309,7 +311,7 @@ class Interpreter:
     def _end_of(
         self, record: SessionReturn, line: Mapping[str, Any], mode: str, secrets: Sequence[bytes]
     ) -> SessionEnd:
-        """Return the fact of a session's end, with what stands in it for the content."""
+        """Return the fact of a session's end, with the digests that stand for its content."""
         reason, signature, type_name = (
             each if each is None else self.redactor.redact_text(each, secrets)
             for each in (
@@ -331,8 +333,8 @@ class Interpreter:
         )
 
     def _ended(self, end: SessionEnd) -> Iterator[Fact]:
-        """Yield the ends of what is open, and that of the session: what was lost, and whether its last interaction
-        failed.
+        """Yield the ends of everything that is open, and the end of the session: its losses, and whether its last
+        interaction failed.
         """
         session_id = end.session_id
         yield from self._view(session_id).ended(end.ended_ns)
@@ -359,7 +361,7 @@ class Interpreter:
         return self._views[session_id]
 
     def _checked(self, fact: Fact) -> Fact:
-        """Return a fact in which every string is a label or an id, and no label looks like a secret."""
+        """Return a fact in which every string is a label or an ID, and no label looks like a secret."""
         changed: dict[str, Any] = {}
         clean = self._clean
         for name in _TEXTS[type(fact)]:
@@ -383,12 +385,12 @@ class Interpreter:
 
 
 def _lost_exchanges(event: Event) -> int:
-    """Return how many exchanges the sink could not keep until the recorder came."""
+    """Return how many exchanges the sink could not keep before the recorder was attached."""
     return int(event.numbers.get(Label("exchanges"), 0)) if event.kind == "drop" else 0
 
 
 def _is_clean(named: dict[Any, Any], clean: Mapping[Label, None]) -> bool:
-    """Return whether all names and texts of a mapping are labels that were looked through already."""
+    """Return whether all names and texts of a mapping are labels that have been checked."""
     for name, value in named.items():
         if type(name) is not Label or name not in clean:
             return False
@@ -417,7 +419,7 @@ def _said_of_tool(line: Mapping[str, Any]) -> Said:
 
 
 def _remember(known: dict[Any, Any], key: str, value: Any, most: int = KNOWN_SESSIONS) -> None:
-    """Set a key, and forget the oldest one beyond so many."""
+    """Set a key, and forget the oldest one beyond the limit."""
     known.pop(key, None)
     known[key] = value
     if len(known) > most:
@@ -436,11 +438,11 @@ _TEXTS = {
     kind: tuple(name for name, hint in hints.items() if _has_text(hint))
     for kind, hints in _HINTS.items()
 }
-"""The fields of each kind of fact that hold text, alone or in a mapping; closed words cannot hold any."""
+"""The fields of each kind of fact that hold text, alone or in a mapping; fields of closed enums cannot hold any."""
 _IDS = {
     kind: frozenset(n for n in _TEXTS[kind] if Label not in (hints[n], *get_args(hints[n])))
     for kind, hints in _HINTS.items()
 }
-"""Those that hold ids of ours."""
+"""Fields that hold IDs of agentobs."""
 
 __all__ = ["Interpretation", "Interpreter", "session_of"]

@@ -1,6 +1,6 @@
-"""Requests: the spans of calls to the model of clients that open none, read off their attempts.
+"""Request spans: the spans of LLM requests of clients that open none, derived from their attempts.
 
-A call that may be tried again stays open until it is known not to be; what lay between its attempts is a wait.
+A request that may be retried stays open until no retry can follow; the time between its attempts is a wait.
 """
 
 from __future__ import annotations
@@ -8,25 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import ModelExchange
 from agentobs.records.facts import Attempt, Fact, SpanEnd, SpanStart, SpanStatus
 from agentobs.records.labels import Label
 from agentobs.tracing import remote_parent, trace_of
 
 AGAIN_NS = 120 * 1_000_000_000
-"""After so long without another attempt there will be none: the SDK (2.12, `_calculate_retry_timeout`) waits for at
-most a minute, or 8 s where the provider does not say; twice that."""
+"""After this time without another attempt no retry will follow: the SDK (2.12, `_calculate_retry_timeout`) waits for at
+most a minute, or 8 s if the provider names no time; this is twice that.
+"""
 
 OPEN_MAX = 1_000
-"""How many calls of a session may wait for another attempt. Our choice."""
+"""How many requests of a session may be waiting for a retry. Our choice."""
 
 _RETRIED = frozenset((408, 409, 429))
-"""The statuses below 500 that the SDK (2.12, `_should_retry`) tries again."""
+"""The statuses below 500 that the SDK (2.12, `_should_retry`) retries."""
 
 
 @dataclass(slots=True)
 class _Request:
-    """A call that may be tried again."""
+    """A request that may be retried."""
 
     span_id: str
     trace_id: str
@@ -40,13 +42,13 @@ class _Request:
 
 @dataclass(slots=True)
 class Requests:
-    """The calls of one session."""
+    """The requests of one session."""
 
     _open: dict[str, _Request] = field(default_factory=dict)
-    """Those that may be tried again, by id, oldest first."""
+    """Requests that may be retried, by ID, oldest first."""
 
     def attempt(self, exchange: ModelExchange, fact: Attempt) -> Iterator[Fact]:
-        """Yield what an attempt tells of the span of its call."""
+        """Yield the span facts of an attempt."""
         yield from self._given_up(fact.started_ns)
         if exchange.place.interaction_id:
             return  # our own loop opens its spans
@@ -63,7 +65,7 @@ class Requests:
             yield _end(known)
 
     def ended(self) -> Iterator[Fact]:
-        """Yield the ends of calls that were not tried again."""
+        """Yield the ends of requests that were not retried."""
         while self._open:
             yield _end(self._open.pop(next(iter(self._open))))
 
@@ -74,19 +76,19 @@ class Requests:
 
 
 def _may_be_tried_again(exchange: ModelExchange, fact: Attempt) -> bool:
-    """Return whether the SDK would try again, as long as it has not done so too often."""
-    if fact.outcome == "no_answer":
+    """Return whether the SDK would retry, if it has not reached its limit."""
+    if fact.outcome == "no_response":
         return True
     if fact.outcome != "http_error" or fact.status is None:
         return False
-    told = exchange.answer.headers.get("x-should-retry")
-    if told in ("true", "false"):
-        return told == "true"
+    told = dialect_of(exchange.question.path).may_retry(exchange.answer.headers)
+    if told is not None:
+        return told
     return fact.status in _RETRIED or fact.status >= 500
 
 
 def _trace_of(exchange: ModelExchange, fact: Attempt) -> str:
-    """Return the trace of a call: that of the span it was made in; else its interaction, as it was read off."""
+    """Return the trace of a request: that of the surrounding span, or of its derived interaction."""
     if exchange.place.span_id is not None:
         return trace_of(exchange.place)
     return fact.interaction_id or fact.session_id

@@ -1,7 +1,7 @@
-"""Files: the calls to the operating system that writing a segment makes, as one frozen bundle of functions.
+"""Files: the calls to the operating system that write a segment, as one frozen set of functions.
 
-A test puts another bundle in its place, in which a call fails, hangs, or is noted, so that what a power loss would
-leave can be built. The functions are looked up when they are called.
+A test can replace the set with one in which a call fails, hangs, or is traced, and can so reconstruct the state after a
+power loss. The functions are looked up when they are called.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INTERRUPTED_MAX = 100
-"""How often a call that a signal interrupts is made again. Our choice: Python itself never gives up."""
+"""How often a call that was interrupted by a signal is repeated. Our choice: Python itself never gives up."""
 
 
 def _create(path: Path) -> int:
@@ -70,36 +70,36 @@ def _sync_names(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the write path may ask of the operating system; each raises OSError where that refuses."""
+    """The calls of the write path to the operating system; each raises OSError on failure."""
 
     create: Callable[[Path], int] = _create
     """Create a file that must not exist, for appending, without following a link; return its descriptor."""
     chmod: Callable[[int], None] = _chmod
     """Give it mode 0600."""
     lock: Callable[[int], None] = _lock
-    """Lock it until it is closed."""
+    """Lock the file until it is closed."""
     write: Callable[[int, memoryview], int] = _write
-    """Append; return how many bytes were taken, which may be fewer than given."""
+    """Append bytes; return how many were written, which may be fewer than given."""
     sync: Callable[[int], None] = _sync
-    """Make what was written to it survive a power loss."""
+    """Sync the file, so that its bytes survive a power loss."""
     truncate: Callable[[int, int], None] = _truncate
-    """Cut it to a size."""
+    """Truncate the file to a size."""
     close: Callable[[int], None] = _close
     """Let go of it."""
     unlink: Callable[[Path], None] = _unlink
     """Remove a name."""
     identity: Callable[[Path], tuple[int, int]] = _identity
-    """Which file a name leads to."""
+    """Return which file a name refers to."""
     identity_of: Callable[[int], tuple[int, int]] = _identity_of
-    """Which file a descriptor leads to."""
+    """Return which file a descriptor refers to."""
     sync_names: Callable[[Path], None] = _sync_names
-    """Make the names in a directory survive a power loss."""
+    """Sync a directory, so that the names in it survive a power loss."""
 
     def write_all(self, descriptor: int, data: bytes) -> int:
-        """Append some bytes; returns how many were taken before it was refused: all of them, or see `Refused`.
+        """Append bytes; return how many were written, which is all of them unless `Refused` is raised.
 
         Raises:
-            Refused: not all of them were taken.
+            Refused: not all of them were written.
         """
         done, whole = 0, memoryview(data)
         interrupted = 0
@@ -121,7 +121,7 @@ class Files:
 
 
 class Refused(Exception):
-    """A write ended early; says how many bytes were taken, and what was raised."""
+    """A write ended early; holds how many bytes were written, and the original error."""
 
     def __init__(self, done: int, error: BaseException) -> None:
         super().__init__(done, error)

@@ -2,11 +2,11 @@
 
 .agentobs/            mode 0700
   key                 32 random bytes for keyed digests
-  segments/           <segment id>.facts and <segment id>.content, with .zst behind where they were compressed
-  sessions/           <session id>/results/: what tools returned and was too long for the model
+  segments/           <segment id>.facts and <segment id>.content, with the suffix .zst if compressed
+  sessions/           <session id>/results/: tool results that were too long for the model
   agentobs.duckdb     the published generation, mode 0400
   archive/            YYYY-MM.duckdb: sessions of past months that belong to that generation, mode 0400
-  manifest.json       size and digest of that generation, and of what is in the archive
+  manifest.json       size and digest of that generation, and of the archive files
   ingest.lock         held by the one process that publishes
   views-*.duckdb      the views of the store, prepared for the next reader; can be deleted at any time
 """
@@ -25,14 +25,14 @@ from agentobs.errors import HomeError
 ENVIRONMENT = "AGENTOBS_HOME"
 DEFAULT = ".agentobs"
 VIEWS_PREFIX = "views-"
-"""The start of the names of files that hold prepared views."""
+"""The prefix of the names of files that hold prepared views."""
 KEY_BYTES = 32
-"""How long a home's key is. Our choice: nobody can try out so many; BLAKE2b takes up to 64 (RFC 7693)."""
+"""The length of a home's key. Our choice: too long to be guessed; BLAKE2b takes up to 64 bytes (RFC 7693)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A home directory that exists and may be used."""
+    """An existing home directory that may be used."""
 
     path: Path
 
@@ -53,7 +53,7 @@ class Home:
 
     @property
     def manifest(self) -> Path:
-        """What the published file must look like."""
+        """The expected size and digest of the published file."""
         return self.path / "manifest.json"
 
     @property
@@ -62,15 +62,15 @@ class Home:
         return self.path / "ingest.lock"
 
     def key(self) -> bytes:
-        """Return the home's own key for keyed digests, made at first use.
+        """Return the home's key for keyed digests; it is created at first use.
 
         Raises:
-            HomeError: there is none, and none can be written; or what is there is no key.
+            HomeError: there is no key and none can be written, or the file holds something else.
         """
         path = self.path / "key"
         with contextlib.suppress(FileNotFoundError):
             return _read_key(path)
-        # Linked when it is whole: a process that starts at the same moment reads all of it or none.
+        # Linked when it is complete: a process that starts at the same moment reads all of it or nothing.
         draft = self.path / f"key.{world.new_id()}"
         try:
             create(draft, world.random_bytes(KEY_BYTES))
@@ -83,7 +83,7 @@ class Home:
             raise _unusable(path, error.strerror or str(error)) from error
 
     def check_key(self) -> None:
-        """Look whether what is named by the key can be, without making one.
+        """Check that keyed names can be computed, without creating a key.
 
         Raises:
             HomeError: there is a key that cannot be used.
@@ -93,25 +93,25 @@ class Home:
 
 
 def locate(given: str | os.PathLike[str] | None = None) -> Path:
-    """Return the home's path: the one given, else `AGENTOBS_HOME`, else `.agentobs` here."""
+    """Return the path of the home: the given one, else `AGENTOBS_HOME`, else `.agentobs` in the current directory."""
     return Path(given or world.environ(ENVIRONMENT) or DEFAULT).absolute()
 
 
 def open_home(given: str | os.PathLike[str] | None = None) -> Home:
-    """Return the home, made with mode 0700 where it does not exist.
+    """Return the home, created with mode 0700 if it does not exist.
 
-    A directory that was there before is taken only where it is a home already, or empty.
+    An existing directory is used only if it is already a home, or empty.
 
     Raises:
-        HomeError: it is no directory, belongs to another user, holds other things, or cannot be written.
+        HomeError: it is not a directory, belongs to another user, holds other things, or cannot be written.
     """
     home = Home(locate(given))
     try:
         home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check(home.path)
-        # Asked again: another process may have made it a home meanwhile.
+        # Checked again because another process may have created the home in the meantime.
         if not is_home(home) and any(home.path.iterdir()) and not is_home(home):
-            raise _unusable(home.path, "the directory holds other things and no recordings")
+            raise _unusable(home.path, "the directory contains other files and no recordings")
         home.segments.mkdir(mode=0o700, exist_ok=True)
         _check(home.segments)
         for path in (home.path, home.segments):
@@ -133,7 +133,7 @@ def _check(path: Path) -> None:
 
 
 def is_home(home: Home) -> bool:
-    """Return whether a directory is a home: it has segments, and they are ours, or it holds nothing else yet."""
+    """Return whether a directory is a home: it has segments of agentobs, or it holds nothing else yet."""
     if not home.segments.is_dir():
         return False
     if (home.path / "key").is_file():
@@ -145,9 +145,9 @@ def is_home(home: Home) -> bool:
 
 
 _NAMES = frozenset(("segments", "sessions", "archive", "imports", "damaged", "ingest.lock"))
-"""What lies in a home beside its key and the published file."""
+"""Other entries of a home besides its key and the published file."""
 _DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", VIEWS_PREFIX, ".")
-"""How the names begin of what another process may be writing there right now."""
+"""Prefixes of the names of files that another process may be writing at this moment."""
 
 
 def _is_ours(name: str) -> bool:
@@ -158,23 +158,24 @@ def existing_home(given: str | os.PathLike[str] | None = None) -> Home:
     """Return a home that readers can use.
 
     Raises:
-        HomeError: there is none at that place.
+        HomeError: there is no home at that path.
     """
     path = locate(given)
     if not (path / "segments").is_dir() and not (path / "agentobs.duckdb").is_file():
         raise HomeError(
-            "no recordings here",
+            "no recordings found",
             where=str(path),
-            todo=f"Record a session first (agentobs demo makes one), or name another home with --home or {ENVIRONMENT}",
+            todo=f"Record a session first (agentobs demo creates one), or choose another home with "
+            f"--home or {ENVIRONMENT}",
         )
     return Home(path)
 
 
 def create(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
-    """Create a file that did not exist, whatever the umask, without following a link.
+    """Create a file that did not exist, regardless of the umask, without following a link.
 
     Raises:
-        FileExistsError: something is there already.
+        FileExistsError: the file exists already.
     """
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
     try:
@@ -187,7 +188,7 @@ def create(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Sync a directory, so that the names in it are durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -199,8 +200,8 @@ def _read_key(path: Path) -> bytes:
     """Return the key in a file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        HomeError: it cannot be read, or holds something else: a digest with an empty key could be guessed by anybody.
+        FileNotFoundError: the file does not exist.
+        HomeError: it cannot be read, or holds something else: anybody could guess a digest with an empty key.
     """
     try:
         key = path.read_bytes()
@@ -212,8 +213,8 @@ def _read_key(path: Path) -> bytes:
         raise HomeError(
             f"the key of this home is damaged: it has {len(key)} bytes, not {KEY_BYTES}",
             where=str(path),
-            todo="Put it back from a backup, or delete it: another is made, and names that are digests are not the "
-            "same as before from then on",
+            todo="Restore it from a backup, or delete it: a new one is created, and digests of "
+            "names change from then on",
         )
     return key
 
@@ -222,5 +223,5 @@ def _unusable(path: Path, why: str) -> HomeError:
     return HomeError(
         f"cannot record here: {why}",
         where=str(path),
-        todo=f"Name a directory of your own with --home or {ENVIRONMENT}",
+        todo=f"Choose a directory of your own with --home or {ENVIRONMENT}",
     )

@@ -1,6 +1,6 @@
-"""Lookup: the lines of one content file by content id, whichever form the file has.
+"""Lookup: the lines of one content file by content ID, whether the file is compressed or not.
 
-Of a compressed file the index tells in which block a line is, so that one line costs one block.
+The index of a compressed file names the block of each line, so that reading one line decompresses one block.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from agentobs.recording.journal.compression import Index, compressed_path
 from agentobs.recording.journal.segments import Line, read
 
 KEPT_BLOCKS = 4
-"""Decompressed blocks kept at hand, 2 MB each: what is asked for next is nearly always near."""
+"""Decompressed blocks that are cached, 2 MB each, because the next line is nearly always near."""
 
 
 ENDS = ("start", "end")
-"""The kinds of lines that a session has one of each: what it was called with, and how it ended."""
+"""The kinds of lines of which a session has one each: its arguments, and its end."""
 
 
 def small_lines(path: Path, content_ids: AbstractSet[str]) -> dict[str, bytes]:
-    """Return the payloads of some starts and ends of sessions by content id; nothing else is held meanwhile.
+    """Return the payloads of session starts and ends by content ID; nothing else is kept in memory.
 
     Raises:
-        FileNotFoundError: the file is there in neither form.
+        FileNotFoundError: the file exists in neither form.
     """
     if compressed_path(path).exists():
         lookup = Lookup(path)
@@ -44,13 +44,13 @@ def small_lines(path: Path, content_ids: AbstractSet[str]) -> dict[str, bytes]:
 
 @dataclass(slots=True)
 class Lookup:
-    """The lines of a content file; one that is not there has none."""
+    """The lines of a content file; a missing file has none."""
 
     path: Path
-    """Of the plain file, whether it is there or was compressed."""
+    """The path of the plain file, whether it exists or was compressed."""
     _payloads: dict[str, bytes] = field(default_factory=dict)
     _places: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Block and line of each content id, where the file is compressed and its index reads back."""
+    """Block and line of each content ID, if the file is compressed and its index can be read."""
     _pruned: dict[str, int] | None = None
     _index: Index | None = None
     _blocks: OrderedDict[int, list[bytes]] = field(default_factory=OrderedDict)
@@ -75,7 +75,7 @@ class Lookup:
         return content_id in self._payloads or content_id in self._places
 
     def payload(self, content_id: str) -> bytes | None:
-        """Return the JSON of a line, or None where it is not there or does not read back."""
+        """Return the JSON of a line, or None if it is missing or damaged."""
         if content_id in self._places:
             number, place = self._places[content_id]
             try:
@@ -95,10 +95,10 @@ class Lookup:
         return self._pruned.get(session_id)
 
     def _block(self, number: int) -> list[bytes]:
-        """Return the lines of a block; each was checked when the block's check sum was."""
+        """Return the lines of a block; the checksum of the block has already checked each of them."""
         if number not in self._blocks:
             assert self._index is not None
-            # Opened anew, so that nobody has to close it; a file that was replaced does not read back.
+            # Opened for each access, so that nobody has to close it; a file that was replaced fails its checksum.
             with compressed_path(self.path).open("rb") as file:
                 block = compression.read_block(file, self._index, self._index.blocks[number])
             self._blocks[number] = block.split(b"\n")

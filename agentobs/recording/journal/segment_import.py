@@ -1,4 +1,4 @@
-"""Landing: a segment that was not recorded here appears among the others as a whole, or not at all."""
+"""Segment import: a segment that was not recorded in this home appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Landed(NamedTuple):
     kind: str
     value: Mapping[str, Any]
     is_content: bool
-    """Whether it belongs into the content file."""
+    """Whether it belongs in the content file."""
 
 
 def land(home: Home, segment_id: str, lines: Iterable[Landed]) -> None:
-    """Write a segment beside the home's others, and move it among them when it is sealed and on the disk.
+    """Write a segment next to the home's other segments, and move it to its place when it is sealed and synced.
 
-    Its facts come last: until they are there nobody sees it, and content that is there already is written over.
+    Its facts are moved last: until then no reader sees it, and existing content is overwritten.
 
     Args:
-        home: where to.
-        segment_id: the id of the segment, 32 hex digits; no segment of the home has it.
-        lines: what it holds, content before the facts that name it.
+        home: the home that receives it.
+        segment_id: the ID of the segment, 32 hex digits; no segment of the home has it.
+        lines: the lines, content before the facts that refer to it.
 
     Raises:
-        OSError: it cannot be written; nothing of it is there then.
+        OSError: it cannot be written; nothing of it is left then.
     """
     staging = Home(home.path / f"{_STAGING}{world.new_id()}")
     staging.segments.mkdir(mode=0o700, parents=True)
@@ -55,6 +55,6 @@ def land(home: Home, segment_id: str, lines: Iterable[Landed]) -> None:
 
 
 def clear_staging(home: Home) -> None:
-    """Remove what was left behind where a process died while it was landing a segment."""
+    """Remove files that were left behind by a process that died during an import."""
     for path in home.path.glob(f"{_STAGING}*"):
         shutil.rmtree(path, ignore_errors=True)

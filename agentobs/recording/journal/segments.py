@@ -1,18 +1,17 @@
 r"""The journal: append-only segments, each a pair of files, facts and content; writer and reader together.
 
-A segment belongs to one process, which holds a lock on its facts file for as long as it lives. A file
-is a sequence of lines
+A segment belongs to one process, which holds a lock on its facts file as long as it lives. A file is a sequence of
+lines
 
     <crc32, 8 hex digits> <sequence> <kind> <JSON>\n
 
-where the check sum covers the segment's id and all that follows it, the sequence counts 1, 2, 3, and
-JSON text holds no newline of its own. The first line has the kind `segment`, the last of a segment that
-was closed in order has the kind `seal`. Lines, not length-prefixed frames: after damage a reader finds
-the next record at the next newline, people read the file with `cat`, and DuckDB's own reader takes the
-JSON as it is. What a flipped bit turns into still parses as JSON two times in three; the check sum
-tells. A closed segment is compressed by whoever ingests (`compressed.py`); readers take either form. Where
-records were pruned, or are gone since a repair, a line of the kind `pruned` or `lost` stands for them: its
-sequence is that of the last of them, its `from` that of the first.
+The checksum covers the segment ID and everything that follows it, the sequence counts 1, 2, 3, and the JSON contains no
+newline. The first line has the kind `segment`; the last line of a segment that was closed properly has the kind `seal`.
+Lines were chosen over length-prefixed frames: after damage a reader finds the next record at the next newline, people
+can read the file with `cat`, and DuckDB's own reader takes the JSON. After a flipped bit, two of three lines still
+parse as JSON; the checksum detects the damage. A closed segment is compressed by the ingester (`compression.py`);
+readers accept either form. If records were pruned, or are missing since a repair, a line of the kind `pruned` or `lost`
+stands for them: its sequence is that of the last of them, its `from` that of the first.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from agentobs.recording.journal.file_system import OS, Files, Refused
 from agentobs.recording.journal.home import Home
 
 FORMAT = 1
-"""The version of the line format; a reader refuses newer ones."""
+"""The version of the line format; a reader rejects newer ones."""
 
 Side = Literal["facts", "content"]
 SPANS = ("pruned", "lost")
@@ -45,20 +44,20 @@ SPANS = ("pruned", "lost")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record of a segment that reads back as it was written."""
+    """One record of a segment that was read back undamaged."""
 
     sequence: int
     kind: str
     payload: bytes
     """JSON, as written."""
     start: int
-    """Offset of the line in its file, of the plain file where that was compressed, bytes."""
+    """Offset of the line in its file, in bytes; in the plain file if that was compressed."""
     end: int
-    """Offset after its newline, bytes."""
+    """Offset after its newline, in bytes."""
 
     @property
     def first(self) -> int:
-        """The sequence number of the first record that it stands for: its own, nearly always."""
+        """The sequence number of the first record that it stands for, nearly always its own."""
         if self.kind not in SPANS:
             return self.sequence
         try:
@@ -74,53 +73,53 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a segment that do not read back."""
+    """Bytes of a segment that are damaged."""
 
     start: int
     end: int
     reason: str
-    """What is wrong with them, for people."""
+    """A description of the damage, for people."""
     missing: int = 0
-    """How many records are missing here, where their numbers tell: then it is no stretch of bytes."""
+    """How many records are missing, if their numbers show it; the damage is not a range of bytes then."""
     held: Summary | None = None
-    """What they were, where an index says so."""
+    """What they were, if an index describes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records that read back and follow each other without a gap, where they are many."""
+    """A run of undamaged records without a gap."""
 
     first: int
-    """The sequence number of the first."""
+    """The sequence number of the first record."""
     kinds: list[bytes]
     payloads: list[bytes]
     """Their JSON, as written."""
     end: int
-    """Offset after the last of them, bytes."""
+    """Offset after the last record, in bytes."""
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 class SegmentFile:
-    """One file of a segment, open for appending by the one process that owns it."""
+    """One file of a segment, open for appending by the process that owns it."""
 
     def __init__(self, path: Path, segment_id: str, files: Files = OS) -> None:
         """Create the file and write its first line.
 
         Raises:
-            OSError: it cannot be created or written; then it is not there.
+            OSError: it cannot be created or written; then it does not exist.
         """
         self.path = path
         self.size = 0
         """Bytes of whole lines."""
         self.sequence = 0
         self.is_torn = False
-        """Whether it ends in a part of a line that could not be cut off: nothing may be appended any more."""
+        """Whether it ends with an incomplete line that could not be cut off: nothing may be appended any more."""
         self._files = files
         self._seed = zlib.crc32(segment_id.encode())
         self._in_use = threading.Lock()
-        """Held while it is synced, on a thread of its own, and while it is closed."""
+        """Held while the file is synced, on a separate thread, and while it is closed."""
         self._descriptor = files.create(path)
         try:
             files.chmod(self._descriptor)
@@ -135,18 +134,18 @@ class SegmentFile:
         """Write one line and return its offset; see `append_all`.
 
         Raises:
-            OSError: it was not written; the file is cut back to its last whole line.
+            OSError: it was not written; the file is cut back to its last complete line.
         """
         offset = self.size
         self.append_all([(kind, value)])
         return offset
 
     def append_all(self, records: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Write some lines with one `write`; when this returns they survive the process.
+        """Write lines with one `write`; when this returns they survive the process.
 
         Raises:
-            OSError: not all were written. Whole lines stay, for a reader may have seen them; a part of one is
-                cut off.
+            OSError: not all were written. Complete lines stay, because a reader may have seen them; an incomplete
+                line is cut off.
         """
         lines: list[bytes] = []
         for sequence, (kind, value) in enumerate(records, self.sequence + 1):
@@ -161,17 +160,17 @@ class SegmentFile:
         self._count(lines)
 
     def sync(self) -> None:
-        """Make what was written survive a power loss; nothing where the file is closed.
+        """Sync the file, so that its bytes survive a power loss; does nothing if the file is closed.
 
         Raises:
-            OSError: it may not.
+            OSError: the sync failed.
         """
         with self._in_use:
             if self._descriptor >= 0:
                 self._files.sync(self._descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether its name still leads to it: somebody may have deleted or replaced the directory."""
+        """Return whether its name still refers to it: somebody may have deleted or replaced the directory."""
         for _ in range(2):
             try:
                 own = self._files.identity_of(self._descriptor)
@@ -186,10 +185,10 @@ class SegmentFile:
         return False
 
     def close(self, *, seal: bool = True, sync: bool = True) -> None:
-        """Write the last line, sync and let go; a second call does nothing.
+        """Write the last line, sync and release the file; a second call does nothing.
 
         Raises:
-            OSError: the last line is not there, or may not survive a power loss. It is closed all the same.
+            OSError: the last line is missing, or may not survive a power loss. The file is closed in any case.
         """
         with self._in_use:
             if self._descriptor < 0:
@@ -203,7 +202,7 @@ class SegmentFile:
                 self.abandon()
 
     def abandon(self) -> None:
-        """Close without a word: for a child process that must not touch its parent's file."""
+        """Close without writing: for a child process that must not touch its parent's file."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with contextlib.suppress(OSError):  # it is closed even then
@@ -220,7 +219,7 @@ class SegmentFile:
             self.is_torn = True
 
     def _withdraw(self) -> None:
-        """Remove a file that never had a first line."""
+        """Remove a file that never received a first line."""
         self.abandon()
         with contextlib.suppress(OSError):
             self._files.unlink(self.path)
@@ -230,12 +229,12 @@ class Segment:
     """The pair of files that one process appends to."""
 
     def __init__(self, home: Home, files: Files = OS, *, segment_id: str | None = None) -> None:
-        """Create a new segment in `home`; the content file comes with its first record.
+        """Create a new segment in `home`; the content file is created with its first record.
 
         Args:
-            home: where it shall be.
-            files: what writes it.
-            segment_id: its id, where it is not to be a new one.
+            home: where to create it.
+            files: the calls to the operating system.
+            segment_id: its ID; default a new one.
 
         Raises:
             OSError: it cannot be created.
@@ -291,24 +290,24 @@ class Segment:
         """Seal and close both files.
 
         Raises:
-            OSError: not both were closed in order.
+            OSError: not both were closed properly.
         """
         with contextlib.ExitStack() as stack:
             for each in reversed(self._all()):
                 stack.callback(each.close, seal=seal, sync=sync)
 
     def abandon(self) -> None:
-        """Let go of both files without writing."""
+        """Release both files without writing."""
         for each in self._all():
             each.abandon()
 
     def _all(self) -> list[SegmentFile]:
-        """Return its files, content first: no fact is safer than what it names."""
+        """Return its files, content first: facts are never more durable than the content that they refer to."""
         return [each for each in (self._content, self.facts) if each is not None]
 
 
 def _ends(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield each line with its end, in bytes after the first one's start."""
+    """Yield each line with its end, in bytes after the start of the first one."""
     end = 0
     for line in lines:
         end += len(line)
@@ -326,12 +325,12 @@ def content_path(home: Home, segment_id: str) -> Path:
 
 
 def segment_ids(home: Home) -> list[str]:
-    """Return the ids of the segments of a home, oldest first."""
+    """Return the IDs of the segments of a home, oldest first."""
     return list(forms(home))
 
 
 def forms(home: Home) -> dict[str, bool]:
-    """Return of each segment, oldest first, whether its facts were compressed."""
+    """Return for each segment, oldest first, whether its facts are compressed."""
     try:
         names = os.listdir(home.segments)  # noqa: PTH208  # half the cost
     except FileNotFoundError:  # a copy of the published file alone
@@ -342,12 +341,12 @@ def forms(home: Home) -> dict[str, bool]:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is such a file of a segment, plain or compressed."""
+    """Return whether such a file of a segment exists, plain or compressed."""
     return path.exists() or compressed_path(path).exists()
 
 
 def read(path: Path, offset: int = 0, sequence: int = 0) -> Iterator[Line | Damage]:
-    """Read a file's lines; as `read_runs`, with each record by itself."""
+    """Read the lines of a file; like `read_runs`, with each record separate."""
     for item in read_runs(path, offset, sequence):
         assert not isinstance(item, Run)
         yield item
@@ -356,21 +355,21 @@ def read(path: Path, offset: int = 0, sequence: int = 0) -> Iterator[Line | Dama
 def read_runs(
     path: Path, offset: int = 0, sequence: int = 0, wanted: Container[bytes] = ()
 ) -> Iterator[Line | Damage | Run]:
-    """Read a file's lines from `offset` on, where `sequence` is that of the line before.
+    """Read the lines of a file from `offset` on; `sequence` is that of the line before.
 
-    Where the file was compressed, its lines after `sequence` are read. Damaged bytes come as `Damage`, and
-    reading goes on after them. A last line without its newline is not reported: it may be written right now;
-    `tail` tells.
+    In a compressed file, its lines after `sequence` are read. Damaged bytes are returned as `Damage`, and
+    reading continues after them. A last line without its newline is not reported, because it may be in the process of
+    being written; `tail` shows it.
 
     Args:
-        path: of the plain file, whether it is there or was compressed.
-        offset: where to begin.
-        sequence: the number of the last record that is known.
-        wanted: the kinds of records that may come as runs, which costs half as much; looked at before each.
+        path: the plain file, whether it exists or was compressed.
+        offset: where to start.
+        sequence: the number of the last known record.
+        wanted: the kinds of records that may be returned as runs, which costs half as much; read before each run.
 
     Raises:
-        FileNotFoundError: it is there in neither form.
-        ForeignError: the segment is of a newer format.
+        FileNotFoundError: the file exists in neither form.
+        ForeignError: the segment has a newer format.
     """
     try:
         data = _compressed(path) or _read_from(path, offset)
@@ -385,7 +384,7 @@ def read_runs(
     file, index = data
     with file:
         if index is None:
-            yield Damage(0, 0, "the index of its compressed file does not read back")
+            yield Damage(0, 0, "the index of its compressed file cannot be read")
             salvaged = _salvaged(file.read())
             yield from _followed(path, salvaged, sequence, known=sequence, wanted=wanted)
         else:
@@ -406,7 +405,7 @@ def tail(path: Path) -> int:
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a plain file, or the one that it had before it was compressed; 0 without one."""
+    """Return the size of a plain file, or its size before it was compressed; 0 if it does not exist."""
     found = _compressed(path)
     if found is not None:
         found[0].close()
@@ -440,7 +439,7 @@ def _read_from(path: Path, offset: int) -> bytes:
 
 
 def _compressed(path: Path) -> tuple[BinaryIO, Index | None] | None:
-    """Return the compressed form of a file, open, with its index where that reads back; None where there is none."""
+    """Return the compressed form of a file, open, with its index if it can be read; None if there is none."""
     packed = compressed_path(path)
     try:
         return compression.read_index(packed)
@@ -451,7 +450,7 @@ def _compressed(path: Path) -> tuple[BinaryIO, Index | None] | None:
 
 
 def _blocks(file: BinaryIO, index: Index, sequence: int) -> Iterator[tuple[bytes, int] | Damage]:
-    """Yield the blocks that hold records after `sequence`; of a damaged one, what reads back."""
+    """Yield the blocks that hold records after `sequence`; of a damaged block, the readable part."""
     for block in index.blocks:
         if 0 < block.summary.last <= sequence:
             continue
@@ -465,7 +464,7 @@ def _blocks(file: BinaryIO, index: Index, sequence: int) -> Iterator[tuple[bytes
 
 
 def _salvaged(data: bytes, start: int = 0) -> Iterator[tuple[bytes, int] | Damage]:
-    """Yield the whole lines of damaged blocks; where they stood in the plain file is about right."""
+    """Yield the complete lines of damaged blocks; their offsets in the plain file are approximate."""
     for piece in compression.salvage(data):
         yield piece, start
         start += len(piece)
@@ -480,15 +479,15 @@ def _followed(
     last: int = 0,
     wanted: Container[bytes],
 ) -> Iterator[Line | Damage | Run]:
-    """Read the lines of pieces of a file, and say where numbers are missing.
+    """Read the lines of parts of a file, and report missing numbers.
 
     Args:
-        path: of the plain file.
-        pieces: whole lines, with where they begin; or what is wrong.
+        path: the plain file.
+        pieces: complete lines with their offset, or damage.
         sequence: the number of the record before them.
-        known: up to which number records are left out.
-        last: the number of the last record that there must be.
-        wanted: the kinds of records that come as runs while nothing is wrong.
+        known: records up to this number are skipped.
+        last: the number of the last record that must exist.
+        wanted: the kinds of records that are returned as runs while there is no damage.
     """
     seed = zlib.crc32(path.stem.encode())
     end = 0
@@ -533,7 +532,7 @@ def _followed(
 def _run(
     data: bytes, place: int, at: int, seed: int, sequence: int, wanted: Container[bytes]
 ) -> Run | None:
-    """Return the records from a place of some bytes on that are as expected, up to the first that is not."""
+    """Return the records from an offset on that are as expected, up to the first one that is not."""
     kinds: list[bytes] = []
     payloads: list[bytes] = []
     crc32, find = zlib.crc32, data.find
@@ -554,7 +553,7 @@ def _run(
 
 
 def lines(data: bytes, seed: int, start: int) -> Iterator[Line | Damage]:
-    """Yield the lines of some bytes that begin at `start` of a file; `seed` is the crc32 of its segment's id."""
+    """Yield the lines of bytes that start at `start` of a file; `seed` is the CRC-32 of its segment ID."""
     at = 0
     while (newline := data.find(b"\n", at)) != -1:
         yield _parse(data[at:newline], seed, start + at, start + newline + 1)
@@ -562,7 +561,7 @@ def lines(data: bytes, seed: int, start: int) -> Iterator[Line | Damage]:
 
 
 def _check_format(path: Path, first: Line) -> None:
-    """Refuse a newer format. Its first line must stay as it is now, or nobody could tell it from damage."""
+    """Reject a newer format. The first line must keep its form, otherwise a new format would look like damage."""
     version = first.value().get("format")
     if isinstance(version, int) and version > FORMAT:
         raise ForeignError(
@@ -578,16 +577,16 @@ def _parse(line: bytes, seed: int, start: int, end: int) -> Line | Damage:
         return Damage(start, end, "not a record")
     check, sequence, kind, payload = fields
     if b"%08x" % zlib.crc32(line[len(check) + 1 :], seed) != check:
-        return Damage(start, end, "its check sum does not match")
+        return Damage(start, end, "its checksum does not match")
     if not sequence.isdigit() or not kind.replace(b"_", b"").isalpha():
         return Damage(start, end, "not a record")
     return Line(int(sequence), kind.decode("ascii"), payload, start, end)
 
 
 def _gap(before: int, after: int, at: int, held: Summary | None) -> Damage:
-    """Return what is wrong between two records; `held` is what the damaged block before them was."""
+    """Return the damage between two records; `held` describes the damaged block before them."""
     if after <= before:
-        return Damage(at, at, f"record {after} stands after record {before}")
+        return Damage(at, at, f"record {after} follows record {before}")
     missing = after - before - 1
     reason = f"{missing} record{'s' * (missing != 1)} missing before record {after}"
     is_known = held is not None and held.first <= before + 1 and after - 1 <= held.last

@@ -1,8 +1,8 @@
-"""Crashes: what the facts of a segment say of attempts whose end was never written.
+"""Unfinished attempts: what the facts of a segment say about attempts whose end was never written.
 
 While an attempt takes long, the recorder writes what is known of it: a line `attempts_starts` with the columns of an
-attempt, and as soon as the provider has told some a line `usage_starts` with those of usage. Both are drafts. Where
-the attempt ends they count for nothing. Where its process dies they are all there is, and stand for it.
+attempt, and a line `usage_starts` with those of its usage as soon as the provider has sent some. Both are drafts. If
+the attempt ends, they are ignored. If its process dies, they replace its record.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import replace
 from agentobs.recording.journal.segments import Line
 
 STARTS = "_starts"
-"""What stands behind the name of a table in the kind of a draft."""
+"""The suffix that turns the name of a table into the kind of a draft."""
 GOES_ON = "attempt_moves"
-"""The kind of a line that says that an attempt goes on in the next segment of its process."""
+"""The kind of a line that says that an attempt continues in the next segment of its process."""
 DRAFTS = frozenset(("attempts_starts", "usage_starts", GOES_ON))
-"""The kinds of lines that are no facts of their own."""
+"""The kinds of lines that are not facts themselves."""
 TELLING = DRAFTS | {"attempts"}
-"""The kinds of lines by which it is told what has not ended."""
+"""The kinds of lines that show which attempts have not ended."""
 
 
 def crashed(lines: Iterable[object]) -> list[Line]:
-    """Return what stands for the attempts that began in these lines and neither ended nor went on elsewhere.
+    """Return the records of attempts that started in these lines and neither ended nor continued elsewhere.
 
-    Each is a line of its table, in the place of the draft. `lines` are all those of the facts of a segment that is
-    not written any more; those that tell nothing of it are passed over.
+    Each is a line of its table and replaces the draft. `lines` are all lines of the facts of a segment that is
+    not being written any more; unrelated lines are skipped.
     """
     drafts: dict[str, dict[object, Line]] = {}
     for line in lines:
@@ -42,7 +42,7 @@ def crashed(lines: Iterable[object]) -> list[Line]:
 
 
 def _follow(line: Line, drafts: dict[str, dict[object, Line]]) -> None:
-    """Note a draft, or forget those of an attempt that ended."""
+    """Store a draft, or forget those of an attempt that ended."""
     try:
         value = line.value()
     except (ValueError, RecursionError):

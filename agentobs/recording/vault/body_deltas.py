@@ -1,8 +1,8 @@
 """Request bodies, each as a difference from an earlier one.
 
-Every request of a conversation repeats the history before it. A `Bodies` keeps the last few bodies of a
-session and says of a new one: which earlier body it continues, which bytes are new, which messages are
-new, and where secrets stand. Only new bytes are parsed and scanned, never the repeated history.
+Every request of a conversation repeats the history before it. `Bodies` keeps the last few bodies of a
+session and determines for a new one which earlier body it continues, which bytes and messages are
+new, and where secrets are. Only new bytes are parsed and scanned, never the repeated history.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentobs.provider.messages import blocks
+from agentobs.provider.dialect import Dialect
+from agentobs.provider.registry import DIALECTS
 from agentobs.redaction import CONTEXT, LEAD, Finding, Redactor, apply, disjoint, moved
 
 KEPT_BODIES = 16
 KEPT_BYTES = 32 * 1024 * 1024
-"""How many earlier bodies of a session are kept to compare with, and how much they may weigh."""
+"""How many earlier bodies of a session are kept for comparison, and their total size."""
 
 MARKED_MESSAGES = 32
 MARK_BYTES = 512
-"""How many messages are compared without their marks, and how much marks may add to one."""
+"""How many messages are compared without cache breakpoints, and how much a breakpoint may add to one."""
 
 _BLOCK = 65536
 _decoder = json.JSONDecoder()
@@ -34,9 +35,9 @@ class Body:
     """A request body, understood."""
 
     content_id: str
-    """Digest over what the body was sent with, and the chain of differences that rebuilds it."""
+    """A digest of the request without its body and of the chain of differences that rebuilds the body."""
     base: str | None
-    """The content id of the body that this one differs from, or None."""
+    """The content ID of the body that this one differs from, or None."""
     prefix: int
     """Bytes that it shares with the start of the base (both redacted)."""
     suffix: int
@@ -46,22 +47,22 @@ class Body:
     size: int
     """Bytes of the exact body, before redaction."""
     redactions: tuple[Finding, ...]
-    """The secrets that were taken out, by their place in the exact body."""
+    """The redacted secrets, by their position in the exact body."""
     head: dict[str, Any] = field(repr=False)
-    """The top-level values other than `messages`; empty where the body is no JSON object."""
+    """The top-level values except `messages`; empty if the body is not a JSON object."""
     message_count: int | None
-    """Entries of `messages`, or None where there is no such list."""
+    """Entries of `messages`, or None if there is no such list."""
     shared_messages: int
-    """How many of them, from the first, the base has too."""
+    """How many of them, from the first, are also in the base."""
     new_messages: tuple[Any, ...] = field(repr=False)
     """The messages after the shared ones, parsed."""
     origin: str | None
-    """The content id of the longest earlier body whose messages this one repeats and goes on from.
+    """The content ID of the longest earlier body whose messages this one repeats and continues.
 
-    Marks of the cache, which move from request to request, make no difference here.
+    Cache breakpoints, which move from request to request, are ignored here.
     """
     later_messages: tuple[Any, ...] = field(repr=False)
-    """The messages after those of the origin, parsed; without an origin the new ones."""
+    """The messages after those of the origin, parsed; the new ones if there is no origin."""
 
 
 @dataclass(slots=True)
@@ -74,10 +75,10 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Where the messages of a body end, and what stands around them."""
+    """Where the messages of a body end, and what surrounds them."""
 
     first: int
-    """Where their list begins; 0 where there is none."""
+    """The offset of their list; 0 if there is none."""
     ends: list[int]
     before: dict[str, Any]
     after: dict[str, Any]
@@ -92,20 +93,27 @@ class Bodies:
     """The last bodies of one session."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
-        """Start with none; `redactor` finds the secrets in them."""
+        """Start with no bodies; `redactor` finds the secrets in them."""
         self._redactor = redactor or Redactor()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
 
-    def add(self, raw: bytes, known: Sequence[bytes] = (), head: bytes = b"") -> Body:
-        """Understand a new body; `known` holds literal secrets to take out of it.
+    def add(
+        self,
+        raw: bytes,
+        known: Sequence[bytes] = (),
+        head: bytes = b"",
+        dialect: Dialect = DIALECTS[0],
+    ) -> Body:
+        """Analyze a new body; `known` holds literal secrets to redact.
 
-        `head` is what the body was sent with: equal bodies with other heads get other content ids.
+        `head` is the rest of the request: equal bodies with different heads get different content IDs. `dialect`
+        locates its history.
         """
         base_id, base, prefix = self._closest(raw)
         suffix = _common_suffix(base.raw, raw, prefix) if base else 0
         findings = _scan(raw, prefix, suffix, base, known, self._redactor)
-        parts = _split(raw, prefix, base.parts if base else _NO_PARTS)
+        parts = _split(raw, prefix, base.parts if base else _NO_PARTS, dialect)
         written = apply(raw, findings)
         if base and (findings or base.findings):
             prefix = common_prefix(base.written, written)
@@ -113,7 +121,7 @@ class Bodies:
         insert = written[prefix : len(written) - suffix]
         link = b"%s %d %d " % ((base_id or "").encode(), prefix, suffix)
         content_id = self._redactor.digest(b"%d " % len(head) + head + link + insert)
-        origin, repeated = self._origin(raw, parts, base_id)
+        origin, repeated = self._origin(raw, parts, base_id, dialect)
         self._keep(content_id, _Kept(raw, written, findings, parts))
         return Body(
             content_id=content_id,
@@ -132,16 +140,16 @@ class Bodies:
         )
 
     def written(self, content_id: str) -> bytes:
-        """Return a body that was just added, whole and redacted."""
+        """Return a body that was just added, complete and redacted."""
         return self._kept[content_id].written
 
     def forget(self) -> None:
-        """Start anew: later bodies will not refer to earlier ones."""
+        """Start again: later bodies do not refer to earlier ones."""
         self._kept.clear()
         self._bytes = 0
 
     def _closest(self, raw: bytes) -> tuple[str | None, _Kept | None, int]:
-        """Return the kept body with the longest common start, where that is worth it."""
+        """Return the kept body with the longest common start, if that is long enough to be useful."""
         best: tuple[str | None, _Kept | None, int] = (None, None, 0)
         for content_id in reversed(self._kept):
             kept = self._kept[content_id]
@@ -153,15 +161,17 @@ class Bodies:
                 best = (content_id, kept, shared)
         return best
 
-    def _origin(self, raw: bytes, parts: _Parts, base_id: str | None) -> tuple[str | None, int]:
-        """Return the kept body with the most messages that all stand at the start of a new one."""
+    def _origin(
+        self, raw: bytes, parts: _Parts, base_id: str | None, dialect: Dialect
+    ) -> tuple[str | None, int]:
+        """Return the kept body with the most messages that are all at the start of a new one."""
         best: tuple[str | None, int] = (None, 0)
-        # The base first: it nearly always is the one, and no shorter body is looked at then.
+        # The base first: it is nearly always the right one, and then no shorter body is compared.
         for content_id in [base_id, *reversed(self._kept)] if base_id else reversed(self._kept):
             kept = self._kept[content_id]
             count = len(kept.parts.ends)
             known = parts.shared if content_id == base_id else 0
-            if best[1] < count < len(parts.ends) and _repeats(kept, raw, parts, known):
+            if best[1] < count < len(parts.ends) and _repeats(kept, raw, parts, known, dialect):
                 best = (content_id, count)
         return best
 
@@ -181,7 +191,7 @@ def rebuild(base: bytes, prefix: int, suffix: int, insert: bytes) -> bytes:
 
 
 def common_prefix(a: bytes, b: bytes) -> int:
-    """Return how many bytes two byte strings share at their start."""
+    """Return the length of the common start of two byte strings."""
     at, whole = 0, memoryview(a)
     while at < len(a) and b.startswith(whole[at : at + _BLOCK], at):
         at += _BLOCK
@@ -222,7 +232,7 @@ def _scan(
     known: Sequence[bytes],
     redactor: Redactor,
 ) -> list[Finding]:
-    """Return the secrets in `raw`, looking only where it differs from the base, with context around."""
+    """Return the secrets in `raw`; only the parts that differ from the base are searched, with context around them."""
     if base is None:
         return redactor.find(raw, known=known)
     start, end = max(prefix - CONTEXT, 0), min(len(raw) - suffix + CONTEXT, len(raw))
@@ -235,13 +245,13 @@ def _scan(
     return disjoint(early + redactor.find(raw, start=start, end=end, known=known) + late)
 
 
-def _split(raw: bytes, prefix: int, base: _Parts) -> _Parts:
+def _split(raw: bytes, prefix: int, base: _Parts, dialect: Dialect) -> _Parts:
     """Find the messages of a body, starting after those that it shares with the base."""
     try:
         shared = bisect_right(base.ends, prefix)
         if shared:
             return _split_after(raw, shared, base)
-        return _split_whole(raw)
+        return _split_whole(raw, dialect.history_key)
     except (ValueError, RecursionError, TypeError):
         return _NO_PARTS
 
@@ -253,17 +263,17 @@ def _split_after(raw: bytes, shared: int, base: _Parts) -> _Parts:
     return _Parts(base.first, kept + ends, base.before, _after(text, at), new, shared)
 
 
-def _split_whole(raw: bytes) -> _Parts:
+def _split_whole(raw: bytes, history_key: str) -> _Parts:
     text = raw.decode("utf-8")
     at = _blank(text, 0)
     if text[at : at + 1] != "{":
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     before: dict[str, Any] = {}
     at = _blank(text, at + 1)
     while text[at : at + 1] != "}":
         key, at = _decoder.raw_decode(text, at)
         at = _blank(text, _blank(text, at) + 1)
-        if key == "messages" and text[at : at + 1] == "[":
+        if key == history_key and text[at : at + 1] == "[":
             first = len(text[: at + 1].encode())
             new, ends, at = _messages(text, at + 1, first)
             return _Parts(first, ends, before, _after(text, at), new, 0)
@@ -275,7 +285,7 @@ def _split_whole(raw: bytes) -> _Parts:
 
 
 def _messages(text: str, at: int, byte: int) -> tuple[list[Any], list[int], int]:
-    """Parse list entries from `at` (byte `byte`) on; return them, their ends, and the place after."""
+    """Parse list entries from `at` (byte `byte`) on; return them, their ends, and the position after them."""
     found: list[Any] = []
     ends: list[int] = []
     while True:
@@ -297,8 +307,8 @@ def _after(text: str, at: int) -> dict[str, Any]:
     return parsed
 
 
-def _repeats(kept: _Kept, raw: bytes, parts: _Parts, known: int) -> bool:
-    """Return whether all messages of a kept body stand in a new one; `known` of them are known to."""
+def _repeats(kept: _Kept, raw: bytes, parts: _Parts, known: int, dialect: Dialect) -> bool:
+    """Return whether a new body contains all messages of a kept body; the first `known` are known to match."""
     parsed = 0
     for number in reversed(range(known, len(kept.parts.ends))):
         old, new = _message(kept.raw, kept.parts, number), _message(raw, parts, number)
@@ -307,7 +317,8 @@ def _repeats(kept: _Kept, raw: bytes, parts: _Parts, known: int) -> bool:
         parsed += 1
         if parsed > MARKED_MESSAGES or abs(len(old) - len(new)) > MARK_BYTES:
             return False
-        if _unmarked(json.loads(old)) != _unmarked(json.loads(new)):
+        without = dialect.without_breakpoints
+        if without(json.loads(old)) != without(json.loads(new)):
             return False
     return True
 
@@ -322,14 +333,6 @@ def _later(raw: bytes, parts: _Parts, repeated: int) -> list[Any]:
 def _message(raw: bytes, parts: _Parts, number: int) -> bytes:
     start = parts.ends[number - 1] if number else parts.first
     return raw[start : parts.ends[number]].lstrip(b" \n\r\t,")
-
-
-def _unmarked(message: Any) -> Any:
-    """Return a message without the marks of the cache; a mark makes a list of what was a string."""
-    if not isinstance(message, dict):
-        return message
-    content = [{k: v for k, v in b.items() if k != "cache_control"} for b in blocks(message)]
-    return {**message, "content": content}
 
 
 def _blank(text: str, at: int) -> int:

@@ -1,7 +1,7 @@
-"""Content lines: what was said, as the content files of segments hold it, redacted.
+"""Content lines: the redacted content of records, as it is written to the content files of segments.
 
-Most functions return the payload of one line. `content_id` is a digest over what was written and what it
-belongs to, and the facts name it.
+Most functions return the payload of one line. `content_id` is a digest of the payload and of the record that it
+belongs to; facts refer to it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from agentobs.redaction import FAILED, FAILED_KIND, Finding, Redactor, apply
 
 
 def bare(exchange: ModelExchange, redactor: Redactor) -> ModelExchange:
-    """Return an exchange whose kept headers hold no secret: content lines and facts alike are made of them, and whoever
-    asks or answers may put anything into them.
+    """Return an exchange without secrets in its kept headers. Content lines and facts are both made from these headers,
+    and clients and servers may put anything into them.
     """
     question, answer = exchange.question, exchange.answer
     asked = _bare(question.headers, exchange.secrets, redactor)
@@ -46,7 +46,7 @@ def bare(exchange: ModelExchange, redactor: Redactor) -> ModelExchange:
 
 
 def _bare(headers: dict[str, str], secrets: Sequence[bytes], redactor: Redactor) -> dict[str, str]:
-    # Nearly always there is nothing to be found, and one look at all of them says so; a rule may want a whole text.
+    # There are hardly ever secrets to find, and one search over all headers shows that; a rule may need the whole text.
     values = "\n".join(headers.values())
     if not redactor.rules and redactor.redact_text(values, secrets) == values:
         return headers
@@ -54,7 +54,7 @@ def _bare(headers: dict[str, str], secrets: Sequence[bytes], redactor: Redactor)
 
 
 def request_head(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
-    """Return what a request says besides its body, redacted."""
+    """Return the parts of a request other than its body, redacted."""
     return {
         "method": exchange.question.method,
         "path": redactor.redact_text(exchange.question.path, exchange.secrets),
@@ -63,7 +63,7 @@ def request_head(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
 
 
 def request_content(exchange: ModelExchange, body: Body, redactor: Redactor) -> dict[str, Any]:
-    """Return the content line of a request: its difference from an earlier one, and what was redacted."""
+    """Return the content line of a request: its difference from an earlier one, and the redacted secrets."""
     return {
         "content_id": body.content_id,
         "session_id": exchange.place.session_id,
@@ -77,7 +77,7 @@ def request_content(exchange: ModelExchange, body: Body, redactor: Redactor) -> 
 
 
 def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
-    """Return the content line of a response: its bytes, redacted, and how they arrived."""
+    """Return the content line of a response: its bytes, redacted, and when they arrived."""
     answer = exchange.answer
     raw = answer.body
     findings = find_in_answer(raw, exchange.secrets, redactor)
@@ -102,45 +102,48 @@ def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, A
 
 
 def _origin(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
-    """Return who asked, which is content: a digest of what a function was given can be guessed."""
+    """Return the caller of a request, which is content: a digest of an argument can be guessed."""
     origin = exchange.question.origin
     if origin is None:
         return {}
-    by = digests(origin, redactor, exchange.secrets)
+    caller = digests(origin, redactor, exchange.secrets)
     return {
-        **({"by": list(by)} if by else {}),
-        **({"before": origin.before} if origin.before else {}),
+        **({"caller": list(caller)} if caller else {}),
+        **({"task_previous": origin.task_previous} if origin.task_previous else {}),
         **_job(origin.job),
     }
 
 
 def _job(job: Job | None) -> dict[str, Any]:
-    """Return the task, work item or thread that made a request, which is told by digests of names and by numbers."""
+    """Return the task, work item or thread that made a request, as digests of names and as numbers."""
     if job is None:
         return {}
-    return {"job": [list(each) for each in job.path], **({"worker": True} if job.is_worker else {})}
+    return {
+        "job": [list(each) for each in job.path],
+        **({"is_worker": True} if job.is_worker else {}),
+    }
 
 
 def jobs_content(session_id: str, ended: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return the content line of the jobs of a session that were over before it: number and nanoseconds since 1970."""
+    """Return the content line of the jobs of a session that ended before it: number and nanoseconds since 1970."""
     return {"content_id": jobs_id(session_id), "session_id": session_id, "ended": ended}
 
 
 def jobs_id(session_id: str) -> str:
-    """Return the content id of that line."""
+    """Return the content ID of that line."""
     return f"jobs:{session_id}"
 
 
 def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
-    """Return the content line of a session's start: name, entry, tags and arguments as given, redacted."""
+    """Return the content line of a session's start: name, entry point, tags and arguments, redacted."""
     start = call.start
     given = {
         "name": start.name,
         "entry": start.entry,
         "tags": dict(start.tags),
         "arguments": redactor.redact_named(call.arguments),
-        **({"given": dict(call.given)} if call.given else {}),
-        **({"obstacle": dict(call.obstacle)} if call.obstacle else {}),
+        **({"ambient": dict(call.ambient)} if call.ambient else {}),
+        **({"entry_obstacle": dict(call.entry_obstacle)} if call.entry_obstacle else {}),
     }
     written, findings = _redacted(given, redactor)
     return {
@@ -157,7 +160,7 @@ def end_content(
     secrets: Sequence[bytes] = (),
     started: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the content line of a session's end: why it failed and what it returned, redacted.
+    """Return the content line of a session's end: why it failed and its result, redacted.
 
     Args:
         returned: the end.
@@ -170,7 +173,7 @@ def end_content(
         **({"started": dict(started)} if started is not None else {}),
         **({"reason": end.reason} if end.reason is not None else {}),
         **({"result": result.value, "type": result.type} if result is not None else {}),
-        **({"raised": returned.raised} if returned.raised is not None else {}),
+        **({"exception": returned.exception} if returned.exception is not None else {}),
     }
     written, findings = _redacted(told, redactor, secrets)
     return {
@@ -182,8 +185,8 @@ def end_content(
 
 
 def started_with(written: bytes, redactor: Redactor, secrets: Sequence[bytes]) -> Any:
-    """Return the name, tags and arguments in what was written at the start of a session, without its credentials; None
-    if they hold none.
+    """Return the name, tags and arguments from the start line of a session, without its credentials; None
+    if they contain none.
     """
     clean = redactor.redact(written, secrets)
     if not secrets or clean in (written, FAILED):
@@ -195,7 +198,7 @@ def started_with(written: bytes, redactor: Redactor, secrets: Sequence[bytes]) -
 def result_digest(
     returned: SessionReturn, redactor: Redactor, secrets: Sequence[bytes] = ()
 ) -> str | None:
-    """Return a keyed digest of what a session returned, equal for equal values; None if nothing was kept of it."""
+    """Return a keyed digest of the result of a session, equal for equal values; None if the result was not kept."""
     result = returned.result
     if result is None or is_not_kept(result.value):
         return None
@@ -204,17 +207,21 @@ def result_digest(
 
 
 def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
-    """Return the content line of a tool call: input and result as one JSON text, redacted; with what the model
-    asked, where hooks changed that, and what the tool got, where types were changed to fit.
+    """Return the content line of a tool call: input and result as one JSON text, redacted. It also contains the input
+    that the model sent, if hooks changed it, and the input that the tool received, if types were converted.
     """
     told = {
         "input": exchange.question.input,
         "result": exchange.answer.content,
-        **({"asked": exchange.asked} if exchange.asked is not None else {}),
-        **({"ran": _as_json(exchange.ran)} if _is_other(exchange) else {}),
+        **(
+            {"requested_input": exchange.requested_input}
+            if exchange.requested_input is not None
+            else {}
+        ),
+        **({"executed_input": _as_json(exchange.executed_input)} if _is_other(exchange) else {}),
     }
     written, findings = _redacted(told, redactor)
-    # Agents beside each other may have calls of one id and with one result.
+    # Concurrent agents may have calls with the same ID and the same result.
     call = f"{exchange.place.lane} {exchange.place.turn} {exchange.question.tool_use_id}"
     return {
         "content_id": redactor.digest(call.encode("utf-8", "surrogatepass") + written),
@@ -226,8 +233,8 @@ def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
         "outcome": exchange.answer.outcome,
         "lane": exchange.place.lane,
         "turn": exchange.place.turn,
-        **({"followed_by": list(exchange.followed_by)} if exchange.followed_by else {}),
-        **({"function": True} if exchange.is_function else {}),
+        **({"inspected_by": list(exchange.inspected_by)} if exchange.inspected_by else {}),
+        **({"is_function": True} if exchange.is_function else {}),
         "redactions": _notes(findings),
     }
 
@@ -235,7 +242,7 @@ def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
 def world_content(exchange: WorldExchange, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a question to the world: question and answer as one JSON text, redacted."""
     question = exchange.question
-    written, findings = _redacted({"asked": question.asked, "answer": exchange.answer}, redactor)
+    written, findings = _redacted({"question": question.asked, "answer": exchange.answer}, redactor)
     named = f"{exchange.place.lane} {question.kind} {question.key} {exchange.started_ns} "
     return {
         "content_id": redactor.digest(named.encode("utf-8", "surrogatepass") + written),
@@ -250,7 +257,7 @@ def world_content(exchange: WorldExchange, redactor: Redactor) -> dict[str, Any]
 def _redacted(
     value: dict[str, Any], redactor: Redactor, secrets: Sequence[bytes] = ()
 ) -> tuple[bytes, list[Finding]]:
-    """Return a value as JSON without secrets; where it cannot be looked through, each of its fields is closed."""
+    """Return a value as JSON without secrets; if it cannot be searched, each of its fields is replaced."""
     text = json.dumps(value, ensure_ascii=False, default=repr).encode("utf-8", "surrogatepass")
     findings = redactor.find(text, known=secrets)
     if any(each.kind == FAILED_KIND for each in findings):
@@ -259,11 +266,14 @@ def _redacted(
 
 
 def _is_other(exchange: ToolExchange) -> bool:
-    return exchange.ran is not None and exchange.ran is not exchange.question.input
+    return (
+        exchange.executed_input is not None
+        and exchange.executed_input is not exchange.question.input
+    )
 
 
 def _as_json(value: Any) -> Any:
-    """Return what a tool got as JSON can hold it: it is whatever the tool's own types make of the input."""
+    """Return the input of a tool as JSON can hold it; the tool's own types may turn it into any object."""
     try:
         return json.loads(json.dumps(value, default=repr))
     except (TypeError, ValueError, RecursionError):
@@ -271,9 +281,9 @@ def _as_json(value: Any) -> Any:
 
 
 def chunk_sizes(chunks: Sequence[Chunk], findings: Sequence[Finding]) -> list[list[int]]:
-    """Return [bytes, nanoseconds after the request] of each chunk, as they stand after redaction.
+    """Return [bytes, nanoseconds after the request] of each chunk, after redaction.
 
-    What takes the place of a secret belongs to the chunk in which the secret begins.
+    The placeholder of a secret belongs to the chunk in which the secret starts.
     """
     sizes: list[list[int]] = []
     waiting = list(reversed(findings))
@@ -295,7 +305,7 @@ def _notes(findings: Sequence[Finding]) -> list[list[Any]]:
 
 
 def text_of(data: bytes) -> dict[str, str]:
-    """Return some bytes as a content line holds them: as text where they are UTF-8."""
+    """Return bytes as a content line holds them: as text if they are UTF-8."""
     try:
         return {"text": data.decode("utf-8")}
     except UnicodeDecodeError:

@@ -1,12 +1,12 @@
-"""Sealing: content lines that only who holds a key can read.
+"""Encryption: content lines that only the holder of a key can read.
 
-A sealed line keeps what joins it to others (its content id, its session, the line that it goes on from) and holds the
-rest as AES-GCM under a key of its segment, which is derived from the user's. Associated with it, and so not to be
-changed, are the segment, the line's number and kind, and its content id: no line can stand for another one. Each
-nonce is drawn, and a segment's key seals no more than its lines, so that none comes twice. Text is compressed before
-it is sealed, for nothing can compress it afterwards.
+An encrypted line keeps the fields that join it to others (its content ID, its session, the line that it continues) and
+holds the rest as AES-GCM ciphertext under a key of its segment, which is derived from the user's key. The associated
+data, which cannot be changed, are the segment, the line's number and kind, and its content ID, so a line cannot replace
+another one. Nonces are random, and a segment key encrypts only the lines of its segment, so that no nonce repeats. Text
+is compressed before it is encrypted, because ciphertext cannot be compressed.
 
-The key is never written. It comes from `AGENTOBS_CONTENT_KEY` (64 hex digits), or from a file that nobody else can
+The key is never written. It comes from `AGENTOBS_CONTENT_KEY` (64 hex digits), or from a file that no other user can
 read, which `Options.seal_key` or `AGENTOBS_CONTENT_KEY_FILE` names.
 """
 
@@ -34,22 +34,22 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 """96 bits, as NIST SP 800-38D recommends for GCM."""
 COMPRESSED_MIN = 256
-"""A shorter text is sealed as it is: compressing does not pay. Our choice."""
+"""A shorter text is not compressed, because that does not pay. Our choice."""
 _CLEAR = ("content_id", "session_id", "base")
-"""What stays readable of a line: ids, which its facts name as well."""
+"""The fields of a line that stay readable: IDs, which its facts contain as well."""
 _PLAIN, _DEFLATED = b"\0", b"\1"
 
 
 class Sealer:
-    """Seals and opens the content lines of one segment."""
+    """Encrypts and decrypts the content lines of one segment."""
 
     def __init__(self, key: bytes, segment_id: str) -> None:
-        """Derive the segment's own key.
+        """Derive the key of the segment.
 
         Raises:
-            UsageError: the package that seals is not installed.
+            UsageError: the encryption package is not installed.
         """
-        # Imported only where a key is set: few want it, and it costs 30 ms.
+        # Imported only if a key is set: few users need it, and it costs 30 ms.
         try:
             aead = importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
         except ImportError as error:
@@ -66,7 +66,7 @@ class Sealer:
         self._cipher = aead.AESGCM(own.digest())
 
     def seal(self, kind: str, value: Mapping[str, Any], sequence: int) -> dict[str, Any]:
-        """Return the line that is written in place of a content line."""
+        """Return the encrypted form of a content line."""
         clear = {name: value[name] for name in _CLEAR if name in value}
         rest = {name: inner for name, inner in value.items() if name not in clear}
         text = json.dumps(rest, ensure_ascii=False, separators=(",", ":"))
@@ -83,15 +83,15 @@ class Sealer:
         }
 
     def open(self, value: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return the content line that a sealed one holds.
+        """Return the content line inside an encrypted one.
 
         Raises:
-            RecordingError: it was sealed with another key.
+            RecordingError: it was encrypted with another key.
             DamagedError: it was changed.
         """
         if value.get("key") != self.key_id:
             raise RecordingError(
-                f"the content is sealed with another key than the one given ({self.key_id})",
+                f"the content is sealed with a different key ({self.key_id})",
                 where=where,
                 todo=f"Set {KEY_VARIABLE} or {FILE_VARIABLE} to key {value.get('key')}",
             )
@@ -101,9 +101,9 @@ class Sealer:
             packed = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
         except Exception as error:  # what the cipher raises is a class of its own package
             raise DamagedError(
-                f"sealed content {value.get('content_id')} does not open: it was changed",
+                f"sealed content {value.get('content_id')} cannot be decrypted: it was changed",
                 where=where,
-                todo="agentobs verify tells what else is damaged",
+                todo="agentobs verify lists all damage",
             ) from error
         text = zlib.decompress(packed[1:]) if packed[:1] == _DEFLATED else packed[1:]
         rest = json.loads(text.decode("utf-8", "surrogatepass"))
@@ -114,10 +114,10 @@ class Sealer:
 
 
 def opened(value: dict[str, Any], segment_id: str, where: str) -> dict[str, Any]:
-    """Return a content line as it was before it was sealed; one that is not sealed as it is.
+    """Return a content line as it was before encryption; a line that is not encrypted is returned unchanged.
 
     Raises:
-        RecordingError: there is no key, or it is another one.
+        RecordingError: there is no key, or it is a different one.
         UsageError: the key cannot be used.
         DamagedError: the line was changed.
     """
@@ -135,13 +135,13 @@ def opened(value: dict[str, Any], segment_id: str, where: str) -> dict[str, Any]
 
 
 def content_key(file: str | os.PathLike[str] | None = None) -> bytes | None:
-    """Return the key that content is sealed with, or None where there is none.
+    """Return the key that content is encrypted with, or None if there is none.
 
     Args:
-        file: the file that holds it; default what the environment says.
+        file: the file that holds it; default from the environment.
 
     Raises:
-        UsageError: it is no key, or in a file that others can read.
+        UsageError: it is not a key, or other users can read the file.
     """
     told = None if file else world.environ(KEY_VARIABLE)
     named = file or (None if told else world.environ(FILE_VARIABLE))
@@ -151,7 +151,7 @@ def content_key(file: str | os.PathLike[str] | None = None) -> bytes | None:
 
 
 def key_id(key: bytes) -> str:
-    """Return what names a key without telling it: 8 hex digits."""
+    """Return a short identifier of a key that does not reveal it: 8 hex digits."""
     return hashlib.blake2b(b"name", key=key, person=b"agentobs sealing", digest_size=4).hexdigest()
 
 
@@ -162,7 +162,7 @@ def _read(path: Path) -> str:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
                 raise UsageError(
-                    "the file with the content key is none, or can be read by others",
+                    "the file with the content key is not a regular file, or others can read it",
                     where=str(path),
                     todo="chmod 600 it",
                 )

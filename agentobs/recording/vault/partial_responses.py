@@ -1,9 +1,9 @@
-"""Partial streams: what is written of an exchange before it has ended, so that a killed process leaves it behind.
+"""Partial responses: the parts of an exchange that are written before it ends, so that they survive a killed process.
 
-The request becomes its content line early. Of the answer pieces are written as it comes, each whole events without
-secrets, as lines of the kind `partial` that are counted. At its end the line of the response says how many there are
-and holds only what follows: nothing is written twice. Where that cannot be, because what was found at the end begins
-earlier, it holds all of it.
+The request is written as its content line early. The response is written as it arrives, in parts of complete events
+without secrets, as numbered lines of the kind `partial`. At its end the line of the response says how many there are
+and holds only the rest, so nothing is written twice. If that is impossible, because a secret found at the end starts
+earlier, the line holds the complete response.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from agentobs.records.facts import Attempt, Fact
 from agentobs.redaction import Finding, Redactor, apply
 
 HELD_BYTES = 4096
-"""So many bytes before what is new are looked at anew, and no fewer are worth a piece; what of them can be written is
-for `settled` to say."""
+"""How many bytes before new data are searched again, and the smallest part that is written; `settled` decides how much
+of them can be written.
+"""
 _BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
 
 
 @dataclass(slots=True)
 class Begun:
-    """An exchange of which something is written, and that has not ended."""
+    """An exchange that has not ended and of which a part is written."""
 
     attempt_id: str
     body: Body
@@ -37,19 +38,19 @@ class Begun:
     """The content line of its request."""
     redactor: Redactor = field(repr=False)
     state: tuple[bool, bool] | None = None
-    """Whether the head of its answer, and what it used, had come when that was written last."""
+    """Whether the response headers, and usage, had arrived when a part was last written."""
     written: bytearray = field(default_factory=bytearray, repr=False)
-    """The pieces so far, without secrets."""
+    """The parts so far, without secrets."""
     taken: int = 0
-    """The bytes of the answer that they are."""
+    """The bytes of the response that they cover."""
     pieces: int = 0
     come: Coming = field(default_factory=Coming, repr=False)
-    """What else has come of it."""
+    """Other bytes of the response that have arrived."""
     look_at: int = 0
-    """How much has to have come before it is worth a look."""
+    """How many bytes must have arrived before the next look."""
 
     def piece(self, exchange: ModelExchange) -> dict[str, Any] | None:
-        """Return the next piece of an answer as a content line; None where too little was heard since the last."""
+        """Return the next part of a response as a content line; None if too little has arrived since the last one."""
         size = self.come.size
         if size - self.taken <= HELD_BYTES or size < self.look_at:
             return None
@@ -59,10 +60,10 @@ class Begun:
         start = self.taken - first
         end = _cut(window, start, settled(window, findings), findings)
         if end <= start:
-            # What cannot be cut anywhere is looked at again when there is an eighth more of it: our choice.
+            # A response that cannot be cut anywhere is looked at again when it has grown by an eighth. Our choice.
             self.look_at = size + (size - self.taken) // 8
             return None
-        # Of a secret that began before, that part is written already: longer ones than are waited for are rare.
+        # The start of a secret that is longer than the waiting limit may be written already; such secrets are rare.
         own = [
             replace(each, start=max(each.start - start, 0), end=each.end - start)
             for each in findings
@@ -76,11 +77,11 @@ class Begun:
 
     @property
     def is_counted(self) -> bool:
-        """Whether what it used so far is written."""
+        """Whether its usage so far is written."""
         return self.state is not None and self.state[1]
 
     def is_news(self, facts: Sequence[Fact]) -> bool:
-        """Return whether its facts say more than when they were written last; from then on they do not."""
+        """Return whether its facts have changed since they were last written, and mark them as written."""
         state = next(
             (each.status is not None, each.message_id is not None)
             for each in facts
@@ -90,12 +91,14 @@ class Begun:
         return before != state
 
     def head(self, exchange: ModelExchange) -> ModelExchange:
-        """Return it with the beginning of its answer alone, as if it had broken off there."""
+        """Return the exchange with the start of its response alone, as if it had broken off there."""
         answer = exchange.answer
         return replace(exchange, answer=replace(answer, chunks=tuple(self.come.head), encoding=""))
 
     def rest(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Return the content line of its response without what its pieces hold already, where they fit together."""
+        """Return the content line of its response without the bytes that its parts already hold, provided that they
+        fit.
+        """
         written = text_bytes(line)
         if not self.pieces or not written.startswith(self.written):
             return line
@@ -123,7 +126,7 @@ class Begun:
 
 
 def _cut(window: bytes, start: int, end: int, findings: Sequence[Finding]) -> int:
-    """Return where a piece ends: after a whole event, and not within a secret."""
+    """Return where a part ends: after a complete event, and not within a secret."""
     while True:
         found = ((window.rfind(mark, start, end), len(mark)) for mark in _BETWEEN_EVENTS)
         end = max((at + size for at, size in found if at >= 0), default=start)

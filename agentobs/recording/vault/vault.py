@@ -1,7 +1,7 @@
 """The vault: the content of the segments, read back by digest, and whole sessions rebuilt from it.
 
-Content is reached through the content id that a fact names. A request body is rebuilt byte for byte
-(after redaction) along its chain of differences.
+Content is found through the content ID in a fact. A request body is rebuilt byte for byte (after redaction) along its
+chain of differences.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from agentobs.records.exchanges import (
     ToolQuestion,
     WorldExchange,
     WorldQuestion,
-    recorded_outcome,
 )
 from agentobs.records.facts import DECLARED
 
 KEPT_BODIES = 32
 KEPT_BYTES = 64 * 1024 * 1024
-"""Rebuilt bodies kept at hand, and how much they may weigh: the next request nearly always differs from one of the
-last few."""
+"""Rebuilt bodies that are cached, and their total size: the next request nearly always differs from one of the
+last few.
+"""
 
 
 _PIECES = "partial:"
-_KILLED = Failure("ReadError", "the process ended before the answer did")
-"""What ended an answer of which no end was recorded."""
+_KILLED = Failure("ReadError", "the process ended before the response was complete")
+"""The recorded end of a response whose end was not recorded."""
 
 
 class Vault:
@@ -73,9 +73,9 @@ class Vault:
         """Index the segment's content file; a segment without content has none.
 
         Args:
-            home: where it is.
+            home: the home of the segment.
             segment_id: the segment.
-            session_id: the session that is read, so that an error can say what became of its content.
+            session_id: the session that is read, so that an error can say what happened to its content.
         """
         self._path = content_path(home, segment_id)
         self._session_id = session_id
@@ -92,7 +92,7 @@ class Vault:
         """Return a content line as it was written.
 
         Raises:
-            RecordingError: it is not there (pruned, never written, or damaged).
+            RecordingError: it is missing (pruned, never written, or damaged).
         """
         payload = self._contents.payload(content_id)
         if payload is None:
@@ -106,15 +106,15 @@ class Vault:
             return RecordingError(
                 f"the content of session {self._session_id} was pruned on {day_of(pruned_ns)}",
                 where=str(self._path),
-                todo="Its facts were kept, agentobs show lists them; without its content a session can neither be "
-                "replayed, frozen nor gone on with: name another one",
+                todo="Its facts were kept, agentobs show lists them; without its content a session "
+                "can neither be replayed, frozen nor resumed: choose another session",
             )
-        why = "is missing" if len(self._contents) else "was pruned: nothing of its segment is left"
+        why = "is missing" if len(self._contents) else "was pruned completely"
         return RecordingError(
             f"content {content_id} {why}",
             where=str(self._path),
-            todo="agentobs verify tells whether it was damaged; without its content a session can neither be "
-            "replayed nor gone on with",
+            todo="agentobs verify shows whether it was damaged; without its content a session can neither be "
+            "replayed nor resumed",
         )
 
     def question(self, content_id: str) -> Question:
@@ -137,7 +137,7 @@ class Vault:
         link: str | None = content_id
         while link is not None and link not in self._bodies:
             if len(chain) > len(self._contents):
-                raise DamagedError("a request body that differs from itself", where=str(self._path))
+                raise DamagedError("a request body that is based on itself", where=str(self._path))
             chain.append(link)
             link = self.value(link)["base"]
         body = self._bodies[link] if link is not None else b""
@@ -151,7 +151,7 @@ class Vault:
         """Return a recorded response with its chunks.
 
         Raises:
-            RecordingError: it is not there.
+            RecordingError: it is missing.
         """
         if content_id.startswith(_PIECES):
             return self._partial(content_id)
@@ -164,32 +164,33 @@ class Vault:
         return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
 
     def origin(self, content_id: str) -> tuple[tuple[str, ...], str | None, RecordedJob | None]:
-        """Return who asked what a recorded response answers: digests, the attempt before it, and the job that made it.
+        """Return the caller of the request that a recorded response answers: digests, the attempt before it, and its
+        job.
 
         Raises:
-            RecordingError: it is not there.
+            RecordingError: it is missing.
         """
         if content_id.startswith(_PIECES):
             return (), None, None
         value = self.value(content_id)
-        return tuple(value.get("by", ())), value.get("before"), self._job(value)
+        return tuple(value.get("caller", ())), value.get("task_previous"), self._job(value)
 
     def _job(self, value: dict[str, Any]) -> RecordedJob | None:
         if not value.get("job"):
             return None
         path = tuple((str(one), int(at), int(number)) for one, at, number in value["job"])
         ended = self._ended_jobs(value["session_id"]).get(path[-1][2])
-        return RecordedJob(path, bool(value.get("worker")), ended)
+        return RecordedJob(path, bool(value.get("is_worker")), ended)
 
     def _ended_jobs(self, session_id: str) -> dict[int, int]:
-        """Return when the jobs of a session were over, by their numbers."""
+        """Return when the jobs of a session ended, by their numbers."""
         if self._ended is None:
             line = jobs_id(session_id)
             self._ended = dict(self.value(line)["ended"]) if line in self else {}
         return self._ended
 
     def _partial(self, content_id: str) -> Answer:
-        """Return what there is of an answer whose end was not recorded."""
+        """Return the known parts of a response whose end was not recorded."""
         numbers = takewhile(lambda n: piece_id(content_id, n) in self, itertools.count(1))
         pieces = [self.value(piece_id(content_id, number)) for number in numbers]
         chunks = [chunk for each in pieces for chunk in _chunks(text_bytes(each), each["chunks"])]
@@ -207,12 +208,12 @@ class Vault:
 
 
 def pieces_of(attempt_id: str) -> str:
-    """Return the content id of the pieces of an answer that were written before it ended."""
+    """Return the content ID of the parts of a response that were written before it ended."""
     return f"{_PIECES}{attempt_id}"
 
 
 def piece_id(pieces: str, number: int) -> str:
-    """Return the content id of one of them, counted from 1."""
+    """Return the content ID of one part, counted from 1."""
     return f"{pieces}:{number}"
 
 
@@ -224,7 +225,7 @@ def _chunks(data: bytes, sizes: Sequence[Sequence[int]]) -> Iterator[Chunk]:
 
 
 def day_of(at_ns: int) -> str:
-    """Return the day of an instant, for people (UTC)."""
+    """Return the day of a timestamp, for people (UTC)."""
     return f"{datetime.datetime.fromtimestamp(at_ns // 10**9, datetime.UTC):%Y-%m-%d}"
 
 
@@ -243,17 +244,17 @@ def read_session(
     *,
     bodies: Container[str] | None = None,
 ) -> Recording:
-    """Return a session whole, from the segments that hold it.
+    """Return a complete session, from the segments that hold it.
 
     Args:
         home: where it was recorded.
-        session_id: its full id.
+        session_id: its full ID.
         segment_ids: the segments that hold it; others do no harm.
-        bodies: the attempts whose request bodies are wanted, which together can be large; the others have empty
-            ones. Default all.
+        bodies: the attempts whose request bodies are needed, which can be large; the others get empty ones. Default
+            all.
 
     Raises:
-        RecordingError: the session is not in them, or its content is missing.
+        RecordingError: the session is not in these segments, or its content is missing.
     """
     start: dict[str, Any] | None = None
     end: dict[str, Any] | None = None
@@ -277,7 +278,7 @@ def read_session(
                     told = _told_at_end(vault, fact)
                     named |= told.get("started", {})
             elif kind == "attempts":
-                with _named("a request or its answer", fact):
+                with _named("a request or its response", fact):
                     wanted = bodies is None or fact["attempt_id"] in bodies
                     exchanges.append(_attempt(vault, fact, wanted))
             elif kind == "tool_results" and fact["source"] == "run":
@@ -285,7 +286,7 @@ def read_session(
                     exchanges.append(_tool(vault, fact))
                     called_in[fact["content"]] = exchanges[-1], fact.get("attempt_id")
             elif kind == "world_answers":
-                with _named(f"the answer to a question of kind {fact['kind']}", fact):
+                with _named(f"the result of an exchange of kind {fact['kind']}", fact):
                     exchanges.append(_world(vault, fact))
             elif kind == "events" and fact["kind"] == "world_read":
                 is_asked = True
@@ -298,9 +299,9 @@ def read_session(
     if start is None:
         if pruned_ns := _pruned_ns(home, session_id):
             raise RecordingError(
-                f"session {session_id} was pruned on {day_of(pruned_ns)}: nothing of it is left",
+                f"session {session_id} was pruned on {day_of(pruned_ns)}: no data is left",
                 where=str(home.segments),
-                todo="What was frozen of it before still replays",
+                todo="Fixtures frozen from it still replay",
             )
         raise RecordingError(
             f"session {session_id} is not in its segments", where=str(home.segments)
@@ -315,17 +316,19 @@ def read_session(
         signature=_signature(end, told) if end else None,
         dropped=max(end["dropped"] if end else 0, missing),
         exchanges=tuple(_in_turns(exchanges, called_in.values())),
-        results=interactions.results(),
+        interaction_results=interactions.results(),
         source=start.get("source", "recorded"),
-        given={**named.get("given", {}), "started_ns": start["started_ns"]} if is_asked else None,
+        ambient={**named.get("ambient", {}), "started_ns": start["started_ns"]}
+        if is_asked
+        else None,
         result=Returned(told["result"], told.get("type", "")) if "result" in told else None,
-        raised=told.get("raised"),
-        obstacle=named.get("obstacle"),
+        exception=told.get("exception"),
+        entry_obstacle=named.get("entry_obstacle"),
     )
 
 
 def _told_at_end(vault: Vault, end: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the content has of a session's end: its reason and its result, as far as there are any."""
+    """Return the content of a session's end: its reason and its result, if recorded."""
     if end.get("end_content") is None:
         return {}
     told: dict[str, Any] = json.loads(text_bytes(vault.value(end["end_content"])))
@@ -333,7 +336,7 @@ def _told_at_end(vault: Vault, end: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _signature(end: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:
-    """Return a session's signature with its declared reason in words."""
+    """Return a session's signature with the text of its declared reason."""
     signature: str | None = end["signature"]
     if signature is None or "reason" not in told or not signature.startswith(DECLARED):
         return signature
@@ -343,7 +346,9 @@ def _signature(end: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:
 def _in_turns(
     exchanges: list[Exchange], called: Iterable[tuple[Exchange, str | None]]
 ) -> Iterator[Exchange]:
-    """Yield exchanges as they started; calls of functions, which do not know it, with the turn that asked for them."""
+    """Yield exchanges in the order of their starts; calls of functions, which do not know it, with the turn that
+    requested them.
+    """
     attempt_of = {id(each): attempt_id for each, attempt_id in called}
     turns: dict[str | None, int | None] = {}
     last: dict[str, int | None] = {}
@@ -359,10 +364,10 @@ def _in_turns(
 
 
 class _Interactions:
-    """The interactions of a session, by their facts.
+    """The interactions of a session, from their facts.
 
-    Those that our own loop told of have a span of their own; those derived from what other clients asked
-    have none, and are not told of in a replay.
+    Interactions that the agent loop of agentobs emitted have a span of their own; those that were derived from the
+    requests of other clients have none, and are not emitted in a replay.
     """
 
     def __init__(self) -> None:
@@ -387,15 +392,15 @@ class _Interactions:
 
 
 def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the facts of a session; damage between its beginning and its end may have been one of them.
+    """Yield the facts of a session; damage between its start and its end may have been one of them.
 
-    What its agents in the background did after its end follows that.
+    What its background agents did after its end follows.
     """
     mark = session_id.encode()
     path = facts_path(home, segment_id)
     lost: Damage | None = None
     inside = has_ended = False
-    # Asked first: what a process wrote before it ended is there to be read below.
+    # Read first: everything that a process wrote before it ended can then be read below.
     alive, told = is_alive(path), []
     for line in read(path):
         if isinstance(line, Damage):
@@ -417,27 +422,27 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
 
 
 def _may_hold(damage: Damage, session_id: str) -> bool:
-    """Return whether what was damaged may have been of a session: an index tells, where it reads back."""
+    """Return whether damaged records may have belonged to a session: an index shows it, if it can be read."""
     return damage.held is None or session_id in damage.held.sessions
 
 
 def _pruned_ns(home: Home, session_id: str) -> int | None:
-    """Return when a session was pruned whole, as the segments say; None where it was not."""
+    """Return when a session was pruned completely, according to the segments; None if it was not."""
     mark, found = session_id.encode(), 0
     for each in segment_ids_of(home):
         with contextlib.suppress(OSError, ForeignError):
             for line in read(facts_path(home, each)):
                 if isinstance(line, Line) and line.kind == "prunings" and mark in line.payload:
                     fact = line.value()
-                    if (fact["session_id"], fact["what"]) == (session_id, "all"):
+                    if (fact["session_id"], fact["scope"]) == (session_id, "all"):
                         found = max(found, int(fact["pruned_ns"]))
     return found or None
 
 
 def _never_written(session_id: str) -> RecordingError:
     return RecordingError(
-        f"session {session_id} was recorded without its content: what was said was never written",
-        todo='Its costs, spans and events are there; to replay, freeze or go on with it, record with content="vault"',
+        f"session {session_id} was recorded without content: prompts and responses were not written",
+        todo='Its costs, spans and events are there; to replay, freeze or continue it, record with content="vault"',
     )
 
 
@@ -445,13 +450,13 @@ def _damaged(path: Path, damage: Damage) -> RecordingError:
     return RecordingError(
         f"the session is damaged at byte {damage.start}: {damage.reason}",
         where=str(path),
-        todo="agentobs verify tells what is lost; a session that is not whole cannot take the same path",
+        todo="agentobs verify shows what is lost; an incomplete session cannot be replayed",
     )
 
 
 @contextlib.contextmanager
 def _named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Say which part of a session it is whose content is not there."""
+    """Describe the part of a session whose content is missing."""
     try:
         yield
     except RecordingError as error:
@@ -464,7 +469,7 @@ def _named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
 def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
     asked = fact["request_content"]
     bare = Question(fact["method"], fact["endpoint"], {}, b"")
-    by, before, job = vault.origin(fact["response_content"])
+    caller, task_previous, job = vault.origin(fact["response_content"])
     return ModelExchange(
         place=Place(
             fact["session_id"],
@@ -480,8 +485,8 @@ def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
         ended_ns=fact["duration_ns"],
         question=vault.question(asked) if wanted else bare,
         answer=_answer(vault, fact),
-        by=by,
-        before=before,
+        caller=caller,
+        task_previous=task_previous,
         job=job,
     )
 
@@ -505,11 +510,11 @@ def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
         answer=ToolAnswer(
             content["result"],
             value["is_error"],
-            recorded_outcome(value["outcome"]),
-            fact.get("tries", 1),
+            value["outcome"],
+            fact["attempts"],
         ),
-        followed_by=tuple(value.get("followed_by", ())),
-        is_function=value.get("function", False),
+        inspected_by=tuple(value.get("inspected_by", ())),
+        is_function=value.get("is_function", False),
     )
 
 
@@ -520,6 +525,6 @@ def _world(vault: Vault, fact: dict[str, Any]) -> WorldExchange:
         place=Place(fact["session_id"], fact["interaction_id"], fact["lane"], fact["turn"]),
         started_ns=fact["started_ns"],
         duration_ns=fact["duration_ns"],
-        question=WorldQuestion(value["kind"], value["key"], content["asked"]),
+        question=WorldQuestion(value["kind"], value["key"], content["question"]),
         answer=content["answer"],
     )

@@ -1,8 +1,8 @@
-"""Clients: those inside of what somebody hands in, and those that nobody can hand in.
+"""Clients: how to find the client inside an object, and how to record clients that cannot be passed to `record`.
 
-A framework's model or provider holds its client under a few usual names. Where a client is made inside of a call, as
-`llm` does, only the transports of httpx2 are left to be taken hold of: they are patched when that is asked for, and put
-back afterwards.
+A framework's model or provider holds its client under a few usual names. If a client is created inside a call, as
+in `llm`, only the transports of httpx2 can be wrapped: they are patched on request, and restored
+afterwards.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any
 import httpx2
 
 from agentobs.determinism.callers import follow_jobs
+from agentobs.provider.registry import is_model_call
 from agentobs.recording.wire.transport import (
     AsyncRecordingTransport,
     PlaceOf,
     RecordingTransport,
     is_under_way,
 )
+from agentobs.runtime import process
 
 HOLDERS = (
     "_client",
@@ -34,20 +36,25 @@ HOLDERS = (
     "provider",
     "_provider",
 )
-"""Where frameworks keep their client, or what holds it (pydantic-ai 2.68, langchain-anthropic 1.7)."""
+"""The attributes in which frameworks keep their client, or an object that holds it (pydantic-ai 2.68,
+langchain-anthropic 1.7).
+"""
 DEPTH_MAX = 3
-"""How deep is looked: an agent's model's provider's client. Our choice."""
+"""The search depth: an agent's model's provider's client. Our choice."""
 
 
 FACTORY = "_http_client_factory"
-"""Where a provider of pydantic-ai (2.68) keeps what makes its http client anew, as for another event loop."""
+"""Where a provider of pydantic-ai (2.68) keeps the function that creates its HTTP client again, as for another event
+loop.
+"""
 
 
 def record_in(holder: Any, record: Callable[[Any], None]) -> bool:
-    """Have `record` take each client that something holds, now and when it is made anew; returns whether there are any.
+    """Call `record` for each client that an object holds, now and when it is created again; return whether there are
+    any.
 
     Args:
-        holder: a client, or what holds some.
+        holder: a client, or an object that holds clients.
         record: takes an SDK client or an httpx2 client.
     """
     found = _reached(holder)
@@ -60,7 +67,7 @@ def record_in(holder: Any, record: Callable[[Any], None]) -> bool:
 
 
 def _reached(holder: Any) -> list[Any]:
-    """Return something and what it holds under the usual names, each once; nothing of what a client holds."""
+    """Return an object and the objects in its usual attributes, each once; attributes of clients are not followed."""
     found, level = {id(holder): holder}, [holder]
     for _ in range(DEPTH_MAX):
         held = [_attribute(each, n) for each in level if not _is_client(each) for n in HOLDERS]
@@ -86,23 +93,23 @@ def _record_anew(holder: Any, record: Callable[[Any], None]) -> None:
 
     with contextlib.suppress(
         Exception
-    ):  # of an object that takes no attributes nothing was made anew, either
+    ):  # an object that accepts no attributes was not copied, either
         setattr(holder, FACTORY, make_recorded)
 
 
 class AllClients:
-    """All clients of this process that ask the provider, recorded until `stop`; a context manager.
+    """All clients of this process that send requests to the provider, recorded until `stop`; a context manager.
 
-    Requests are known by what they carry, so that other uses of httpx2 are left alone.
+    Requests are recognized by their contents, so that other uses of httpx2 are not affected.
     """
 
     def __init__(self, place_of: PlaceOf) -> None:
-        """Patch the transports; `place_of` says where an exchange belongs when no place is current."""
+        """Patch the transports; `place_of` returns the place of an exchange when no place is current."""
         self._is_on = True
         _patch(place_of)
 
     def stop(self) -> None:
-        """Put the transports back, unless somebody else has asked for this, too; a second call changes nothing."""
+        """Restore the transports, unless another caller still needs them; a second call changes nothing."""
         if self._is_on:
             self._is_on = False
             _unpatch()
@@ -122,44 +129,45 @@ class AllClients:
 
 
 def is_for_a_model(request: httpx2.Request) -> bool:
-    """Return whether a request goes to the provider, or to a platform that has its models."""
-    path = request.url.path
-    return (
-        "anthropic-version" in request.headers
-        or "/publishers/anthropic/models/" in path
-        or (path.startswith("/model/") and "/invoke" in path)
-    )
+    """Return whether a request goes to the provider, or to a cloud platform with its models."""
+    return is_model_call(request.url.path, request.headers)
 
 
 _lock = threading.Lock()
-_asked = 0
-"""How many have asked for it and not stopped."""
-_place_of: PlaceOf | None = None
-_patched: list[tuple[type, str, Callable[..., Any], Callable[..., Any]]] = []
-"""Class, name, what was there, and what is there now."""
+
+
+class State:
+    """How the transports of this process are patched."""
+
+    def __init__(self) -> None:
+        self.holders = 0
+        """How many callers have started it and not stopped it."""
+        self.place_of: PlaceOf | None = None
+        self.patched: list[tuple[type, str, Callable[..., Any], Callable[..., Any]]] = []
+        """Class, name, original function, and replacement."""
 
 
 def _patch(place_of: PlaceOf) -> None:
-    global _asked, _place_of
+    state = process.part(State)
     follow_jobs()
     with _lock:
-        _asked, _place_of = _asked + 1, place_of
-        if not _patched:
+        state.holders, state.place_of = state.holders + 1, place_of
+        if not state.patched:
             for kind, name, made in _transports():
                 before = getattr(kind, name)
                 now = functools.wraps(before)(made(before))
                 setattr(kind, name, now)
-                _patched.append((kind, name, before, now))
+                state.patched.append((kind, name, before, now))
 
 
 def _unpatch() -> None:
-    global _asked
+    state = process.part(State)
     with _lock:
-        _asked -= 1
-        if not _asked:
-            while _patched:
-                kind, name, before, now = _patched.pop()
-                # Who has patched it since calls ours, which lets everything through from now on.
+        state.holders -= 1
+        if not state.holders:
+            while state.patched:
+                kind, name, before, now = state.patched.pop()
+                # Somebody who has patched it later calls the replacement, which passes everything through from now on.
                 if kind.__dict__.get(name) is now:
                     setattr(kind, name, before)
 
@@ -168,7 +176,7 @@ def _transports() -> Iterator[tuple[type, str, Callable[..., Callable[..., Any]]
     yield httpx2.HTTPTransport, "handle_request", _recording
     yield httpx2.AsyncHTTPTransport, "handle_async_request", _recording_async
     with contextlib.suppress(ImportError, AttributeError):
-        # Not there without aiohttp, nor in all versions of the SDK.
+        # It does not exist without aiohttp, nor in all versions of the SDK.
         module = importlib.import_module("anthropic._vendor.httpx_aiohttp")
         yield module.AiohttpTransport, "handle_async_request", _recording_async
 
@@ -197,10 +205,11 @@ def _recording_async(before: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _place_for(request: httpx2.Request) -> PlaceOf | None:
-    """Return what tells where a request is to be recorded; None where it is not, or is already."""
-    if not _asked or is_under_way(request) or not is_for_a_model(request):
+    """Return the function that names the place of a request; None if it is not to be recorded, or already is."""
+    state = process.part(State)
+    if not state.holders or is_under_way(request) or not is_for_a_model(request):
         return None
-    return _place_of
+    return state.place_of
 
 
 class _Sync(httpx2.BaseTransport):
@@ -225,7 +234,7 @@ class _Async(httpx2.AsyncBaseTransport):
 
 
 def _is_client(value: Any) -> bool:
-    """Return whether something is an httpx2 client, or holds one as the SDK's clients do."""
+    """Return whether an object is an httpx2 client, or holds one like the clients of the SDK."""
     return _is_http(value) or _is_http(_attribute(value, "_client"))
 
 
@@ -234,7 +243,7 @@ def _is_http(value: Any) -> bool:
 
 
 def _attribute(holder: Any, name: str) -> Any:
-    """Return an attribute; None where there is none, or it cannot be had."""
+    """Return an attribute; None if there is none, or reading it fails."""
     try:
         return getattr(holder, name, None)
     except Exception:  # a property of somebody's may raise anything, and is then no client

@@ -1,7 +1,7 @@
-"""Credentials of open sessions: the keys that their requests carried, in memory alone.
+"""Credentials of open sessions: the keys in their requests, kept in memory only.
 
-A key whose form no rule knows is only recognized by the request that carries it. What a session says besides its
-requests (its reason, its result, its name and its arguments) may repeat it.
+A key in an unknown format can only be recognized through the request that carries it. Other parts of a session
+(its reason, its result, its name and its arguments) may repeat it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 SESSIONS_MAX = 1_000
-"""Of how many open sessions credentials are known. Our choice."""
+"""For how many open sessions credentials are kept. Our choice."""
 SECRETS_MAX = 64
-"""How many credentials are known of one session; the newest count. Our choice."""
+"""How many credentials are kept for one session; the newest ones. Our choice."""
 STARTS_BYTES = 16 * 1024 * 1024
-"""How large the starts of all open sessions may be that are kept until their ends. Our choice."""
+"""The total size of the start lines of open sessions that are kept until their ends. Our choice."""
 
 
 class Credentials:
@@ -41,7 +41,7 @@ class Credentials:
             self._forget_start(next(iter(self._starts)))
 
     def learn(self, session_id: str, secrets: Iterable[bytes]) -> None:
-        """Note the credentials of a request."""
+        """Add the credentials of a request."""
         for secret in secrets:
             known = self._secrets.setdefault(session_id, {})
             known.pop(secret, None)
@@ -57,7 +57,7 @@ class Credentials:
         return tuple(self._secrets.get(session_id, ()))
 
     def start_of(self, session_id: str) -> bytes | None:
-        """Return what was written at the start of a session; None if that was not kept."""
+        """Return what was written at the start of a session; None if it was not kept."""
         return self._starts.get(session_id)
 
     def forget(self, session_id: str) -> None:

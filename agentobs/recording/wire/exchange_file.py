@@ -1,12 +1,12 @@
-"""Wire files: recorded HTTP exchanges, one JSON object a line, as other tools publish them.
+"""Exchange files: recorded HTTP exchanges, one JSON object per line, in the format of other tools.
 
     {"request":  {"method", "path", "headers", "body"},
      "response": {"status", "headers", "body_text"},
      "source":   {...}}
 
-`body` is parsed JSON, a string where it was not JSON, or null; `body_text` is the decoded text of the
-response, `base64:...` where it was binary. Times and chunk boundaries are not in such a file. Where the
-content type of a response is missing, that of its body's form stands in.
+`body` is parsed JSON, a string if it was not JSON, or null; `body_text` is the decoded text of the
+response, `base64:...` if it was binary. Such a file has no times and no chunk boundaries. If the
+content type of a response is missing, it is inferred from the body.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Ques
 
 
 def read_wire_file(path: Path) -> Recording:
-    """Return the exchanges of a wire file, as one recording named like the file.
+    """Return the exchanges of such a file, as one recording with the name of the file.
 
     Raises:
-        ForeignError: a line is not of this format; the message names it.
+        ForeignError: a line does not have this format; the message names it.
     """
     exchanges: list[ModelExchange] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
@@ -40,10 +40,10 @@ def read_wire_file(path: Path) -> Recording:
 
 
 def exchange_of(line: bytes, number: int) -> ModelExchange:
-    """Return the exchange of one line, the `number`th of its file; times are those of nothing.
+    """Return the exchange of one line, the `number`th of its file; its times are zero.
 
     Raises:
-        ForeignError: it is not of this format.
+        ForeignError: it does not have this format.
     """
     try:
         value = json.loads(line.decode("utf-8"))
@@ -51,7 +51,7 @@ def exchange_of(line: bytes, number: int) -> ModelExchange:
         answer = _answer(_typed(value["response"], dict))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ForeignError(
-            f"no recorded exchange: {_why(error)}",
+            f"not a recorded exchange: {_why(error)}",
             todo='Each line must be {"request": {...}, "response": {...}}',
         ) from error
     return ModelExchange(
@@ -91,7 +91,9 @@ def _answer(value: dict[str, Any]) -> Answer:
 
 
 def _content_type(text: str) -> dict[str, str]:
-    """Return the content type that a body looks like: some tools strip it, and every client reads by it."""
+    """Return the content type that a body appears to have: some tools remove the header, and every client depends on
+    it.
+    """
     if text.startswith(("event:", "data:")):
         return {"content-type": "text/event-stream; charset=utf-8"}
     return {"content-type": "application/json"} if text.startswith(("{", "[")) else {}
@@ -103,7 +105,7 @@ def _headers(value: dict[str, str] | None) -> dict[str, str]:
 
 def _typed(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"{value!r:.40} stands where a {kind.__name__} belongs")
+        raise TypeError(f"{value!r:.40} instead of a {kind.__name__} belongs")
     return value
 
 

@@ -1,11 +1,10 @@
-"""A provider that is not the provider: it answers over loopback HTTP from a recording.
+"""A local stand-in for the provider: it answers over loopback HTTP from a recording.
 
-Point any client at it with ANTHROPIC_BASE_URL. A request is answered by the first exchange not yet
-served that asks the same question, where secrets are as they were recorded, up to a consistent renaming
-within a request; with `match="order"` by the next one, whatever it asks. What was not recorded gets
-status 410 with `x-should-retry: false`, so that no client asks again; it says which recorded request is
-nearest, and where the two part first. Answers can be cut
-into chunks, paced as recorded, and broken on demand.
+Point any client at it with ANTHROPIC_BASE_URL. A request is answered by the first unused exchange with the same
+request, where secrets are equal up to a consistent renaming within a request. With `match="order"` the next exchange
+answers, whatever the request is. An unknown request gets status 410 with `x-should-retry: false`, so that no client
+retries; the response names the nearest recorded request and the first difference. Responses can be cut into chunks,
+paced as recorded, and broken on demand.
 """
 
 from __future__ import annotations
@@ -22,15 +21,20 @@ from typing import Any, Literal
 
 from agentobs import world
 from agentobs.errors import UsageError
-from agentobs.provider.messages import fault_of_request, split_events
-from agentobs.records.canonical_json import canonical, parse, question_digest
+from agentobs.provider.registry import (
+    dialect_of,
+    dialect_of_body,
+    history,
+    kept_request_headers,
+    question_digest,
+)
+from agentobs.records.canonical_json import canonical, parse
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
     ModelExchange,
     Question,
     Recording,
-    kept_request_headers,
 )
 from agentobs.redaction import Redactor
 
@@ -39,29 +43,29 @@ Match = Literal["question", "order"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failure made on demand at one request."""
+    """An injected failure for one request."""
 
     at: int
-    """Which request, counted from 1."""
+    """The number of the request, from 1."""
     status: int | None = None
-    """Answer with this status in place of the recorded answer, which stays for the next request."""
+    """Answer with this status instead of the recorded response, which is kept for the next request."""
     cut_after: int | None = None
-    """Send so many chunks of the answer, then close the connection."""
+    """Send this many chunks of the response, then close the connection."""
 
 
 _FAULT = re.compile(r"(?:status:(?P<status>[45]\d\d)|cut:(?P<cut>\d+))@(?P<at>\d+)\Z")
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that `status:529@2` or `cut:3@1` names: what, and at which request.
+    """Return the fault that a text such as `status:529@2` or `cut:3@1` describes: the failure, and the request number.
 
     Raises:
-        UsageError: the text is neither.
+        UsageError: the text has neither form.
     """
     found = _FAULT.match(text)
     if not found:
         raise UsageError(
-            f"{text!r} names no fault",
+            f"{text!r} is not a fault",
             where="--fault",
             todo="Write status:CODE@REQUEST or cut:CHUNKS@REQUEST, such as status:529@2 or cut:3@1",
         )
@@ -74,21 +78,21 @@ class ServeOptions:
     """How to answer."""
 
     match: Match = "question"
-    """`question`: the first exchange that asks the same; `order`: the next one."""
+    """`question`: the first exchange with the same request; `order`: the next exchange."""
     chunk_bytes: int | None = None
-    """Send bodies in pieces of so many bytes; None: as recorded, streams event by event where unknown."""
+    """Send bodies in chunks of this many bytes; None: as recorded, and streams event by event if that is unknown."""
     pace: float = 0.0
     """1.0 waits as long as recorded between chunks, 2.0 half as long; 0.0 does not wait."""
     faults: tuple[Fault, ...] = ()
     strict: bool = False
-    """Refuse conversations that the real provider would not take either, such as a tool call without a result."""
+    """Reject conversations that the real provider would reject, such as a tool call without a result."""
 
 
 class Script:
-    """The exchanges of a recording, handed out one by one; safe to share between threads."""
+    """The exchanges of a recording, each used once; safe to share between threads."""
 
     def __init__(self, recording: Recording, match: Match = "question") -> None:
-        """Hand out the model exchanges of `recording`."""
+        """Serve the model exchanges of `recording`."""
         self.exchanges = [e for e in recording.exchanges if isinstance(e, ModelExchange)]
         self.match = match
         self._left = list(range(len(self.exchanges)))
@@ -98,7 +102,7 @@ class Script:
         self.asked = 0
 
     def take(self, question: Question) -> ModelExchange | None:
-        """Return the exchange that answers a question, which is then spent; None where there is none."""
+        """Return the exchange that answers a request and mark it as used; None if there is none."""
         digest = _digest(self._clean(question)) if self.match == "question" else ""
         with self._lock:
             for place, index in enumerate(self._left):
@@ -108,9 +112,10 @@ class Script:
         return None
 
     def nearest(self, question: Question) -> tuple[int, str] | None:
-        """Return the number of the exchange left that is most like a question, and the path of the first difference.
+        """Return the number of the unused exchange that is most similar to a request, and the path of the first
+        difference.
 
-        Most like is one of the same path that parts from it last.
+        The most similar one has the same URL path and differs last.
         """
         came = _value(self._clean(question))
         with self._lock:
@@ -123,18 +128,18 @@ class Script:
         return at + 1, path
 
     def _clean(self, question: Question) -> Question:
-        """Return a question as it would have been recorded: without secrets."""
+        """Return a request as it would have been recorded: without secrets."""
         return replace(question, body=self._redactor.redact(question.body))
 
     def count(self) -> int:
-        """Count one more request and return its number, from 1."""
+        """Count a request and return its number, from 1."""
         with self._lock:
             self.asked += 1
             return self.asked
 
     @property
     def left(self) -> int:
-        """How many exchanges were not served."""
+        """How many exchanges were not used."""
         return len(self._left)
 
 
@@ -144,17 +149,17 @@ class ServedProvider:
     def __init__(
         self, recording: Recording, options: ServeOptions | None = None, port: int = 0
     ) -> None:
-        """Bind to 127.0.0.1 at `port`, 0 for a free one.
+        """Bind to 127.0.0.1 at `port`, 0 for any free port.
 
         Raises:
-            UsageError: the port is taken, or there is no such port.
+            UsageError: the port is in use or invalid.
         """
         self.options = options or ServeOptions()
         self.script = Script(recording, self.options.match)
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
-            why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
+            why = error.strerror if isinstance(error, OSError) else "ports range from 0 to 65535"
             raise UsageError(
                 f"port {port} cannot be used: {why}",
                 todo="Choose another with --port, or 0",
@@ -166,7 +171,7 @@ class ServedProvider:
 
     @property
     def url(self) -> str:
-        """The base URL to give to a client."""
+        """The base URL for clients."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def load(self, recording: Recording) -> None:
@@ -189,7 +194,7 @@ class ServedProvider:
         self._server.server_close()
 
     def serve_forever(self) -> None:
-        """Answer in this thread until interrupted."""
+        """Serve in this thread until interrupted."""
         try:
             self._server.serve_forever(0.1)
         finally:
@@ -201,12 +206,12 @@ class _Server(ThreadingHTTPServer):
     provider: ServedProvider
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is its own business."""
+        """A client that disconnects is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # An answer is several small writes; without this each waits 40 ms for the client's acknowledgement.
+    # A response consists of several small writes; without this each waits 40 ms for the client's acknowledgment.
     disable_nagle_algorithm = True
     server: _Server
 
@@ -220,26 +225,27 @@ class _Handler(BaseHTTPRequestHandler):
         number = provider.script.count()
         made = next((f for f in provider.options.faults if f.at == number), None)
         if made and made.status:
-            self._send(_made_error(made.status), None)
+            self._send(_made_error(made.status, question.path), None)
             return
         refused = _fault_in(question) if provider.options.strict else None
         if refused:
-            headers = {"x-should-retry": "false"}
-            self._send(_json_answer(400, "invalid_request_error", refused, headers), None)
+            self._send(_error(400, None, refused, None, question.path), None)
             return
         taken = provider.script.take(question)
         if taken is None:
             self._send(_not_recorded(question, provider.script), None)
             return
-        answer = replace(taken.answer, chunks=tuple(_rechunked(taken.answer, provider.options)))
+        answer = replace(
+            taken.answer, chunks=tuple(_rechunked(taken.answer, question.path, provider.options))
+        )
         self._send(answer, made.cut_after if made else None)
 
     do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # names that http.server asks for
 
     def _is_local(self) -> bool:
-        """Return whether the client named this machine itself.
+        """Return whether the Host header names this machine.
 
-        A page of the web may get its own name resolved to 127.0.0.1; then it still says that name.
+        A web page may get its own name resolved to 127.0.0.1 (DNS rebinding); the header still has that name.
         """
         port = self.server.server_address[1]
         names = {f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")}
@@ -292,18 +298,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what is served is nobody's log."""
+        """Write no access log."""
 
 
-def _rechunked(answer: Answer, options: ServeOptions) -> Iterator[Chunk]:
-    """Yield the chunks to send, with the wait before each in place of its arrival time."""
+def _rechunked(answer: Answer, path: str, options: ServeOptions) -> Iterator[Chunk]:
+    """Yield the chunks to send, with the delay before each instead of its arrival time."""
     if options.chunk_bytes:
         body, size = answer.body, options.chunk_bytes
         pieces: Sequence[Chunk] = [
             Chunk(body[at : at + size], 0) for at in range(0, len(body), size)
         ]
     elif len(answer.chunks) == 1:
-        pieces = [Chunk(data, 0) for data in split_events(answer.body)]
+        split = dialect_of(path).stream_pieces(answer.headers, answer.body)
+        pieces = [Chunk(data, 0) for data in split]
     else:
         pieces = answer.chunks
     before = 0
@@ -314,7 +321,7 @@ def _rechunked(answer: Answer, options: ServeOptions) -> Iterator[Chunk]:
 
 
 def _digest(question: Question) -> str:
-    """Return the digest by which questions are the same here: headers are not compared, nor the names of secrets."""
+    """Return the digest that identifies equal requests: headers and the names of secrets are ignored."""
     try:
         text = canonical(parse(question.body)) if question.body else ""
         body = _numbered(text).encode("utf-8", "surrogatepass")
@@ -324,7 +331,7 @@ def _digest(question: Question) -> str:
 
 
 def _numbered(text: str) -> str:
-    """Return a text in which its secrets have the numbers of their first places: which is which is told by those."""
+    """Return a text in which secrets are numbered by their first positions."""
     numbers: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -334,13 +341,13 @@ def _numbered(text: str) -> str:
 
 
 _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,40})(?::[0-9a-f]{1,16})?\]")
-"""What stands in place of a secret, with its tag; see `agentobs.redaction`."""
+"""A placeholder of a secret, with its tag; see `agentobs.redaction`."""
 LOOKED_AT = 1000
-"""How many exchanges that are left are looked at for the nearest one. Our choice."""
+"""How many unused exchanges are compared to find the nearest one. Our choice."""
 
 
 def _value(question: Question) -> Any:
-    """Return what a question asks, with its secrets numbered; its text where that is no JSON."""
+    """Return the body of a request, with its secrets numbered; as text if it is not JSON."""
     try:
         return json.loads(_numbered(canonical(parse(question.body))))
     except (ValueError, RecursionError):
@@ -348,9 +355,12 @@ def _value(question: Question) -> Any:
 
 
 def _first_difference(old: Any, new: Any, path: str = "$") -> tuple[tuple[int, ...], str]:
-    """Return where two values part, and how late that is: messages last, for what is added tells conversations."""
+    """Return where two values differ, and how late that is: messages last, because new messages identify a
+    conversation.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted(old.keys() | new.keys(), key=lambda key: (key == "messages", key))
+        last = dialect_of_body(old).history_key
+        keys = sorted(old.keys() | new.keys(), key=lambda key: (key == last, key))
         for at, key in enumerate(keys):
             inner = f"{path}.{key}"
             if key not in old or key not in new:
@@ -373,33 +383,34 @@ def _fault_in(question: Question) -> str | None:
         asked = json.loads(question.body)
     except (ValueError, RecursionError):
         return None
-    is_read = isinstance(asked, dict) and isinstance(asked.get("messages"), list)
-    return fault_of_request(asked) if is_read else None
+    is_read = isinstance(asked, dict) and bool(history(asked))
+    return dialect_of(question.path).refusal(asked) if is_read else None
 
 
-def _made_error(status: int) -> Answer:
-    kind = {429: "rate_limit_error", 529: "overloaded_error", 413: "request_too_large"}.get(
-        status, "api_error"
-    )
-    return _json_answer(status, kind, "made by agentobs serve on demand", {"retry-after-ms": "1"})
+def _made_error(status: int, path: str) -> Answer:
+    text = "injected by agentobs serve"
+    return _error(status, None, text, 1, path)
 
 
 def _foreign() -> Answer:
     text = "only 127.0.0.1, localhost and [::1] are answered, with the port of this server"
-    headers = {"x-should-retry": "false", "connection": "close"}
-    return _json_answer(403, "permission_error", text, headers)
+    answer = _error(403, None, text, None)
+    return replace(answer, headers={**answer.headers, "connection": "close"})
 
 
 def _not_recorded(question: Question, script: Script) -> Answer:
     left = f"{script.left} of {len(script.exchanges)} exchanges left"
     text = f"{question.method} {question.path} was not recorded ({left})"
     if script.match == "question" and (near := script.nearest(question)) is not None:
-        text += f"; request {near[0]} of the recording is nearest, and parts at {near[1]}"
-    return _json_answer(410, "not_recorded", text, {"x-should-retry": "false"})
+        text += f"; request {near[0]} of the recording is the most similar; first difference at {near[1]}"
+    return _error(410, "not_recorded", text, None, question.path)
 
 
-def _json_answer(status: int, kind: str, message: str, headers: dict[str, str]) -> Answer:
-    body = json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
-    return Answer(
-        status, {"content-type": "application/json", **headers}, (Chunk(body, 0),), "complete"
-    )
+def _error(
+    status: int, kind: str | None, message: str, wait_ms: float | None, path: str = ""
+) -> Answer:
+    """Return an error that asks for a retry after `wait_ms`, or for none if that is None."""
+    dialect = dialect_of(path)
+    headers = {"content-type": "application/json", **dialect.retry_headers(wait_ms)}
+    body = dialect.error_body(status, message, kind)
+    return Answer(status, headers, (Chunk(body, 0),), "complete")

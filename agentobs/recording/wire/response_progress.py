@@ -1,7 +1,7 @@
-"""Coming: what has come of an answer that has not ended, as far as it is still to be looked at.
+"""Response progress: the part of a response in progress that has not been processed yet.
 
-An answer may come in a hundred thousand pieces, and is looked at every 200 ms. Each look takes what is new and lets go
-of what is written, so that it costs no more at the end of a long answer than at its beginning.
+A response may arrive in a hundred thousand chunks, and is processed every 200 ms. Each step takes what is new and drops
+what is written, so that it costs no more at the end of a long response than at its start.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from agentobs.provider.content_encoding import Decoding
 from agentobs.records.exchanges import Answer, Chunk
 
 HEAD_BYTES = 64 * 1024
-"""How far into an answer its first counts are looked for."""
+"""How many bytes of a response are searched for its first usage."""
 
 
 @dataclass(slots=True)
 class Coming:
-    """The part of one answer between what is written and what has come, its content encoding undone."""
+    """The part of one response between what is written and what has arrived, after its content encoding was removed."""
 
     keeps: bool = True
-    """Whether anything but its beginning and its size is wanted."""
+    """Whether more than its start and its size is needed."""
     size: int = 0
     """Bytes that have come."""
     head: list[Chunk] = field(default_factory=list, repr=False)
     """Its first chunks."""
     _is_head_full: bool = False
     _heard: int = 0
-    """Chunks of the answer that were looked at, as they came."""
+    """Chunks of the response that were processed, as they arrived."""
     _first: int = 0
-    """Where the bytes that are held begin."""
+    """The offset of the bytes in memory."""
     _held: bytearray = field(default_factory=bytearray, repr=False)
     _arrived: list[tuple[int, int]] = field(default_factory=list)
-    """Where each chunk ends that is not written whole, and when it came."""
+    """The end of each chunk that is not completely written, and its arrival time."""
     _decoding: Decoding | None = None
 
     def hear(self, answer: Answer) -> None:
-        """Take what has come since this was called last."""
+        """Take the chunks that have arrived since the last call."""
         new = answer.chunks[self._heard :]
         self._heard += len(new)
         if new and self._decoding is None:
@@ -47,13 +47,13 @@ class Coming:
                 self._add(Chunk(data, chunk.after_ns))
 
     def since(self, first: int) -> bytes:
-        """Return what has come from a byte on, and let go of what is before it."""
+        """Return the bytes from an offset on, and drop those before it."""
         del self._held[: first - self._first]
         self._first = first
         return bytes(self._held)
 
     def between(self, start: int, end: int) -> list[Chunk]:
-        """Return the chunks, or parts of chunks, that hold some bytes, and let go of those that end there."""
+        """Return the chunks, or parts of chunks, that hold some bytes, and drop those that end there."""
         found, at = [], start
         for until, after_ns in self._arrived:
             if at >= end:

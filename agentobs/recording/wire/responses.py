@@ -1,4 +1,4 @@
-"""Answers in the provider's place: a recorded answer as the response that a client gets, failures included."""
+"""Recorded responses: how a recorded answer becomes the response that a client gets, failures included."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import anyio
 import httpx2
 
 from agentobs import world
+from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import Answer, Failure, Point
 
 GRACE_SECONDS = 1.0
-"""How long a client has to stop where it had stopped when it was recorded, where nobody knows when that was. Our
-choice: one that does ends the wait."""
+"""How long a client may take to stop where the recorded one had stopped, if that time is unknown. Our
+choice: a client that stops ends the wait.
+"""
 
 AS_RECORDED = "agentobs.headers"
-"""The extension of a response that holds the headers of the answer as it was recorded."""
+"""The extension of a response that holds the recorded response headers."""
 
 
 class Onward(Exception):
-    """Raised by an answerer that has no answer: the question goes to the provider, where given with another body."""
+    """Raised by an answerer that has no answer: the request goes to the provider, with another body if one is given."""
 
     def __init__(self, body: bytes | None = None) -> None:
         """Let a question out."""
         self.body = body
 
     def request(self, request: httpx2.Request) -> httpx2.Request:
-        """Return the request that goes out."""
+        """Return the request to send."""
         if self.body is None:
             return request
         headers = [(k, v) for k, v in request.headers.raw if k.lower() != b"content-length"]
@@ -41,7 +43,7 @@ class Onward(Exception):
 def give(
     answer: Answer, request: httpx2.Request, stopped: Callable[[], Exception] | None
 ) -> httpx2.Response:
-    """Return an answer as the response that a client gets, when that is its turn; see `respond`."""
+    """Return a recorded answer as a response when its turn has come; see `respond`."""
     hold(answer, "head" if answer.status is not None else "end")
     try:
         return respond(answer, request, stopped)
@@ -53,7 +55,7 @@ def give(
 async def give_async(
     answer: Answer, request: httpx2.Request, stopped: Callable[[], Exception] | None
 ) -> httpx2.Response:
-    """Do so without holding up an event loop; a client that did not wait has time to go away."""
+    """The same without blocking an event loop; a client that did not wait has time to disconnect."""
     await hold_async(answer, "head" if answer.status is not None else "end")
     try:
         return respond(answer, request, stopped)
@@ -65,13 +67,14 @@ async def give_async(
 def respond(
     answer: Answer, request: httpx2.Request, stopped: Callable[[], Exception] | None
 ) -> httpx2.Response:
-    """Return an answer as a response that streams its recorded chunks.
+    """Return a recorded answer as a response that streams its recorded chunks.
 
-    `stopped` makes what a client gets that reads on where the recorded one had stopped; by default it is a timeout.
+    `stopped` creates the error for a client that continues to read where the recorded one had stopped; by default it is
+    a timeout.
 
     Raises:
-        httpx2.TransportError: the recorded one, where there was no response.
-        Stopped: there was none, for the client had stopped waiting.
+        httpx2.TransportError: the recorded one, if there was no response.
+        Stopped: there was none because the client had stopped waiting.
     """
     end: Exception | None = None
     if answer.ending == "cancelled":
@@ -83,7 +86,8 @@ def respond(
         if answer.ending == "cancelled" and end is not None:
             raise Stopped(end)
         raise transport_error(answer.failure, request)
-    told = {} if answer.retry_ms is None else {"retry-after-ms": f"{answer.retry_ms:f}"}
+    dialect = dialect_of(request.url.path)
+    told = {} if answer.retry_ms is None else dialect.retry_headers(answer.retry_ms)
     return httpx2.Response(
         answer.status,
         headers={**answer.headers, **told},
@@ -94,15 +98,15 @@ def respond(
 
 
 class Stopped(Exception):
-    """The recorded client did not wait for an answer."""
+    """The recorded client did not wait for a response."""
 
     def __init__(self, error: Exception) -> None:
-        """Carry what a client gets that does wait."""
+        """Hold the error for a client that does wait."""
         self.error = error
 
 
 def hold(answer: Answer, point: Point) -> None:
-    """Hold an answer back as long as its gate wants."""
+    """Hold an answer until its gate opens."""
     if answer.gate is not None:
         try:
             while (seconds := answer.gate.look(point)) is not None:
@@ -112,10 +116,10 @@ def hold(answer: Answer, point: Point) -> None:
 
 
 async def hold_async(answer: Answer, point: Point) -> None:
-    """Do so without holding up an event loop."""
+    """The same without blocking an event loop."""
     if answer.gate is not None:
         try:
-            # It is opened by threads and by loops of any sort, which know no common event.
+            # It is opened by threads and by event loops of any kind, which share no event type.
             while (seconds := answer.gate.look(point)) is not None:
                 await _nap(seconds)
         finally:
@@ -123,7 +127,7 @@ async def hold_async(answer: Answer, point: Point) -> None:
 
 
 async def grace(end: Exception, answer: Answer) -> None:
-    """Give whatever stopped the recorded client time to stop this one; our own loop needs none."""
+    """Give the code that stopped the recorded client time to stop this one; the agent loop of agentobs needs none."""
     if answer.gate is not None:
         await hold_async(answer, "stop")
     elif not isinstance(end, httpx2.ReadTimeout):
@@ -131,13 +135,13 @@ async def grace(end: Exception, answer: Answer) -> None:
 
 
 def linger(answer: Answer) -> None:
-    """Do so in a thread, whose caller may go on without it; in the main thread nobody does."""
+    """The same in a thread, whose caller may continue without it; in the main thread nobody else could continue."""
     if threading.current_thread() is not threading.main_thread():
         hold(answer, "stop")
 
 
 async def _nap(seconds: float) -> None:
-    """Sleep in real time; in a loop of asyncio by a timer that is known by its callback, `wake`."""
+    """Sleep in real time; in an asyncio loop by a timer that is recognized by its callback, `wake`."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -154,16 +158,16 @@ async def _nap(seconds: float) -> None:
         timer.cancel()
 
 
-def wake(woken: asyncio.Future[None], at_ns: int) -> None:  # noqa: ARG001 - whoever runs it early reads it
-    """Wake whoever holds an answer back, to look again; at `at_ns` of the real monotonic clock."""
+def wake(woken: asyncio.Future[None], at_ns: int) -> None:  # noqa: ARG001 - callers that run it early read it
+    """Wake the holder of an answer to check again, at `at_ns` of the real monotonic clock."""
     if not woken.done():
         woken.set_result(None)
 
 
 class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The body of a recorded answer, in its chunks, with what was raised at its end.
+    """The body of a recorded response, in its chunks, and the error at its end.
 
-    Chunks that say when they arrived come at that time, others at once.
+    Chunks with a recorded arrival time come at that time, others immediately.
     """
 
     def __init__(self, answer: Answer, end: Exception | None) -> None:
@@ -209,7 +213,7 @@ class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
 def transport_error(
     failure: Failure | None, request: httpx2.Request | None = None
 ) -> httpx2.TransportError:
-    """Return a recorded failure as the exception of httpx2 that it was; unknown names become `ReadError`."""
+    """Return a recorded failure as the original httpx2 exception; unknown names become `ReadError`."""
     found = getattr(httpx2, failure.name, None) if failure else None
     message = failure.message if failure else "the connection was closed"
     if isinstance(found, type) and issubclass(found, httpx2.TransportError):

@@ -1,8 +1,8 @@
-"""The wire: transports that tee every exchange of an httpx2 client to the sink.
+"""The transport: wrappers that copy every exchange of an httpx2 client to the sink.
 
-The transport under the SDK is the one place where a question to the model is recorded: it sees the
-exact bytes of every attempt, sync and async, whoever wrote the agent. The consumer gets each chunk when
-it arrives; nothing is buffered for it, and nothing that we do can raise into it.
+The transport under the SDK is the one place where a model request is recorded: it sees the exact bytes of every
+attempt, sync and async, for every agent. The consumer gets each chunk when it arrives; nothing is buffered, and no
+error of agentobs can reach it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import httpx2
 from agentobs import tracing, world
 from agentobs.determinism.callers import follow_jobs, origin_here
 from agentobs.errors import UsageError, error_kind, say_once
+from agentobs.provider.registry import credentials, kept_request_headers, kept_response_headers
 from agentobs.recording.wire.responses import AS_RECORDED, Onward, give, give_async
 from agentobs.recording.wire.sdk_spans import adopted
 from agentobs.records.exchanges import (
@@ -29,8 +30,6 @@ from agentobs.records.exchanges import (
     Origin,
     Place,
     Question,
-    kept_request_headers,
-    kept_response_headers,
 )
 from agentobs.runtime import Answerer, current, listed, process
 from agentobs.sink import sink
@@ -39,21 +38,21 @@ from agentobs.tracing import ambient
 PlaceOf = Callable[[], Place]
 
 KEPT_BYTES = 32 * 1024 * 1024
-"""How much of one body is kept; the rest passes through, is counted, and leaves the session incomplete."""
+"""How much of one body is kept; the rest passes through, is counted, and marks the session as incomplete."""
 
 UNDER_WAY = "agentobs.request"
-"""The extension that names a request which is recorded. A redirect copies it, but is a request of its own."""
+"""The extension that marks a recorded request. A redirect copies it, but is a separate request."""
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
     """Wrap the transport and mounts of an Anthropic (or httpx2) client in place.
 
-    `place_of` says where an exchange belongs when no place is current. Proxy, timeouts and verification
-    stay those of the client; copies made by `with_options()` share its http client, and so the wrapping.
-    Returns False where it was wrapped already.
+    `place_of` returns the place of an exchange when no place is current. Proxy, timeouts and verification
+    stay those of the client; copies made by `with_options()` share its HTTP client, and so the wrapping.
+    Returns False if it was already wrapped.
 
     Raises:
-        UsageError: `client` has no httpx2 client inside.
+        UsageError: `client` holds no httpx2 client.
     """
     follow_jobs()
     http = (
@@ -63,7 +62,7 @@ def instrument(client: Any, place_of: PlaceOf) -> bool:
     )
     if not isinstance(http, httpx2.Client | httpx2.AsyncClient):
         raise UsageError(
-            f"cannot record {type(client).__name__}: it holds no httpx2 client",
+            f"cannot record {type(client).__name__}: it contains no httpx2 client",
             todo="Pass an Anthropic or AsyncAnthropic client, or the httpx2 client itself",
         )
     if isinstance(http._transport, RecordingTransport | AsyncRecordingTransport):
@@ -82,7 +81,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _guarded(method: F) -> F:
-    """Keep whatever goes wrong inside a method of ours from the agent; say so once."""
+    """Catch errors inside a method of agentobs, so that they never reach the agent; warn once."""
 
     def guard(self: _Tape, *args: Any) -> Any:
         try:
@@ -96,12 +95,12 @@ def _guarded(method: F) -> F:
 
 def _say(error: Exception) -> None:
     with contextlib.suppress(Exception):  # even the text of an error may fail
-        text = f"an exchange was not recorded: {error_kind(error)}. The agent goes on."
+        text = f"an exchange was not recorded: {error_kind(error)}. The agent continues."
         say_once(text, about=f"tape {type(error).__name__}")
 
 
 class _Tape:
-    """What is collected of one exchange while it happens."""
+    """The data of one exchange, collected while it happens."""
 
     __slots__ = (
         "__weakref__", "adopted_span", "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers",
@@ -118,7 +117,7 @@ class _Tape:
         self.asked_bytes = self.lost = 0
         self.question: Question | None = None
         self.headers_ns: int | None = None
-        # Not the response: it holds the stream, whose end is noticed when nobody holds it any more.
+        # Not the response itself: it holds the stream, whose end is noticed when nothing refers to it any more.
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self.taken = False
@@ -128,7 +127,7 @@ class _Tape:
         self.is_replayed = False
 
     def asked(self, data: bytes) -> None:
-        """Note a piece of a streamed request body, such as a file that is uploaded."""
+        """Add a chunk of a streamed request body, such as an uploaded file."""
         self.asked_bytes += len(data)
         if self.asked_bytes <= KEPT_BYTES:
             self.pieces.append(data)
@@ -137,7 +136,7 @@ class _Tape:
 
     @_guarded
     def head(self, response: httpx2.Response) -> None:
-        """Note that the head of the response came."""
+        """Note that the response headers arrived."""
         headers = response.extensions.get(AS_RECORDED, response.headers)
         self.status, self.headers = response.status_code, kept_response_headers(headers)
         self.headers_ns = world.monotonic() - self.started
@@ -145,14 +144,14 @@ class _Tape:
 
     @_guarded
     def whole(self, response: httpx2.Response) -> None:
-        """Note the body of a response that came with it, decoded; nothing where none was read."""
+        """Add the body of a response that was read completely, decoded; nothing if none was read."""
         self.encoding = ""
         with contextlib.suppress(httpx2.ResponseNotRead):
             self.arrived.append((response.content, world.monotonic() - self.started))
 
     @_guarded
     def finish(self, ending: Ending, error: BaseException | None = None) -> None:
-        """Hand the exchange to the sink; only the first call counts."""
+        """Emit the exchange to the sink; only the first call counts."""
         if (exchange := self.take(ending, error)) is not None:
             sink.emit(exchange)
             ambient.step(exchange.place, exchange.started_ns + exchange.ended_ns)
@@ -161,7 +160,7 @@ class _Tape:
 
     @_guarded
     def take(self, ending: Ending, error: BaseException | None = None) -> ModelExchange | None:
-        """Return the exchange as it stands, at the first call; from then on nothing more is noted."""
+        """Return the exchange at the first call; from then on nothing more is added."""
         if self.taken:
             return None
         self.taken = True
@@ -170,16 +169,16 @@ class _Tape:
 
     @_guarded
     def so_far(self) -> ModelExchange | None:
-        """Return the exchange as it stands, while more is noted; None where it has ended."""
+        """Return the exchange so far, while it continues; None if it has ended."""
         return None if self.taken else self._exchange("cut", chunks=_Arrived(self.arrived))
 
     def last_ns(self) -> int:
-        """Return when something last came, by the monotonic clock; when the request was sent where nothing has."""
+        """Return when the last chunk arrived, by the monotonic clock; if there was none, when the request was sent."""
         arrived = self.arrived[-1:]
         return self.started + (arrived[0][1] if arrived else 0)
 
     def age_ns(self) -> int:
-        """Return how long ago the request was sent."""
+        """Return the time since the request was sent."""
         return world.monotonic() - self.started
 
     def _exchange(
@@ -216,9 +215,7 @@ class _Tape:
 
 
 class _Arrived(Sequence[Chunk]):
-    """What has arrived so far, as chunks that are made when they are asked for: whoever looks again and again at a long
-    answer asks for the new ones alone.
-    """
+    """The chunks so far, created on access: a caller that polls a long response only asks for the new ones."""
 
     __slots__ = ("_arrived", "_count")
 
@@ -242,9 +239,9 @@ class _Arrived(Sequence[Chunk]):
 def take_open(
     session_id: str | None = None, but: Container[str | None] = ()
 ) -> list[ModelExchange]:
-    """Take the exchanges that have not ended, of one session or all, as they stand: their recording ends now.
+    """Remove the open exchanges, of one session or all, and return them as they are: their recording ends now.
 
-    Those of the interactions `but` go on.
+    Those of the interactions `but` continue.
     """
     tapes = [t for t in _open_tapes() if session_id is None or t.place.session_id == session_id]
     tapes = [t for t in tapes if t.place.interaction_id not in but]
@@ -253,18 +250,18 @@ def take_open(
 
 
 def open_for(nanoseconds: int) -> list[ModelExchange]:
-    """Return the exchanges that were sent so long ago and have not ended, as they stand."""
+    """Return the open exchanges that were sent at least this long ago, as they are."""
     standing = [tape.so_far() for tape in _open_tapes() if tape.age_ns() >= nanoseconds]
     return [exchange for exchange in standing if exchange is not None]
 
 
 def has_open() -> bool:
-    """Return whether there are exchanges that have not ended."""
+    """Return whether there are open exchanges."""
     return bool(process.open_tapes)
 
 
 def activity() -> dict[str, int]:
-    """Return when something last came in the exchanges that have not ended, by the span that they were made in and the
+    """Return when the last chunk of each open exchange arrived, by the span in which it was made and the
     monotonic clock.
     """
     found: dict[str, int] = {}
@@ -275,10 +272,10 @@ def activity() -> dict[str, int]:
 
 
 def forget_open() -> None:
-    """Take no note of the exchanges that have not ended: in a child process, they are its parent's."""
+    """Forget the open exchanges: in a child process, they belong to its parent."""
     for tape in _open_tapes():
         tape.taken = True
-    # Another thread of the parent may have been looking through the old set.
+    # Another thread of the parent may have been iterating over the old set.
     process.open_tapes = weakref.WeakSet()
 
 
@@ -289,7 +286,7 @@ def _open_tapes() -> list[_Tape]:
 def question_of(
     request: httpx2.Request, pieces: list[bytes] | None = None, origin: Origin | None = None
 ) -> Question:
-    """Return the question that a request asks; `pieces` is its body where it was streamed."""
+    """Return the recorded form of a request; `pieces` is its body if it was streamed."""
     try:
         body = request.content
     except httpx2.RequestNotRead:
@@ -305,12 +302,11 @@ def question_of(
 
 
 def _credentials(headers: httpx2.Headers) -> tuple[bytes, ...]:
-    found = [headers.get("x-api-key", ""), headers.get("authorization", "").removeprefix("Bearer ")]
-    return tuple(value.encode() for value in found if _is_secret(value))
+    return tuple(value.encode() for value in credentials(headers) if _is_secret(value))
 
 
 def _is_secret(value: str) -> bool:
-    """Return whether a credential may be taken out wherever it stands: a stand-in such as `anything` may not."""
+    """Return whether a credential may be redacted everywhere; a dummy such as `anything` may not."""
     return len(value) >= 16 or (len(value) >= 8 and any(c.isdigit() for c in value))
 
 
@@ -338,26 +334,26 @@ def _start(
 
 
 def _ending(error: BaseException, broken: Ending = "cut") -> tuple[Ending, BaseException | None]:
-    """Tell a broken connection from a consumer that stopped (GeneratorExit, cancellation, Ctrl-C)."""
+    """Distinguish a broken connection from a consumer that stopped (GeneratorExit, cancellation, Ctrl-C)."""
     if isinstance(error, Exception):
         return broken, error
     return "cancelled", None
 
 
 def is_under_way(request: httpx2.Request) -> bool:
-    """Return whether a request is being recorded, by whoever was nearer to its client."""
+    """Return whether a request is already recorded by a wrapper that is closer to its client."""
     return request.extensions.get(UNDER_WAY) == id(request)
 
 
 class RecordingTransport(httpx2.BaseTransport):
-    """A synchronous transport that tees what passes through another one."""
+    """A synchronous transport that copies the traffic of another one."""
 
     def __init__(self, inner: httpx2.BaseTransport, place_of: PlaceOf, client: int) -> None:
         """Wrap `inner`."""
         self._inner, self._place_of, self._client = inner, place_of, client
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request through, or answer it from the current answerer."""
+        """Send the request, or answer it from the current answerer."""
         tape, response = _start(request, self._place_of, self._client, is_async=False), None
         if (answerer := current().answerer) is not None:
             request.read()
@@ -398,14 +394,14 @@ class RecordingTransport(httpx2.BaseTransport):
 
 
 class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
-    """The asynchronous twin of `RecordingTransport`."""
+    """The asynchronous version of `RecordingTransport`."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, place_of: PlaceOf, client: int) -> None:
         """Wrap `inner`."""
         self._inner, self._place_of, self._client = inner, place_of, client
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request through, or answer it from the current answerer."""
+        """Send the request, or answer it from the current answerer."""
         tape, response = _start(request, self._place_of, self._client, is_async=True), None
         if (answerer := current().answerer) is not None:
             await request.aread()
@@ -461,13 +457,13 @@ def _tee(response: httpx2.Response, tape: _Tape | None, stream: Any) -> httpx2.R
         tape.finish("complete")
     else:
         response.stream = stream(response.stream, tape)
-        # A stream that nobody reads to its end or closes ends when it is collected.
+        # A stream that is not read to its end or closed ends when it is garbage collected.
         weakref.finalize(response.stream, tape.finish, "cancelled").atexit = False
     return response
 
 
 class _TeeStream(httpx2.SyncByteStream):
-    """Tees each piece with one append: it runs once a delta, so that a method call would be half its cost."""
+    """Copies each chunk with one append: this runs for each delta, and a method call would double its cost."""
 
     def __init__(self, inner: Any, tape: _Tape) -> None:
         self._inner, self._tape = inner, tape
@@ -553,7 +549,7 @@ class _AsyncTeeRequest(httpx2.AsyncByteStream):
 
 
 def _let_out(onward: Onward, request: httpx2.Request, tape: _Tape | None) -> httpx2.Request:
-    """Return the request that goes to the provider after all; it is what is recorded."""
+    """Return the request that goes to the provider after all; this one is recorded."""
     request = onward.request(request)
     if tape:
         tape.request, tape.question = request, None
@@ -563,10 +559,10 @@ def _let_out(onward: Onward, request: httpx2.Request, tape: _Tape | None) -> htt
 def _asked(
     answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, tape: _Tape | None
 ) -> tuple[Answer, Callable[[], Exception] | None]:
-    """Return what the answerer says, and what a client gets that goes on where the recorded one had stopped.
+    """Return the recorded answer, and the error for a client that continues where the recorded one had stopped.
 
     Raises:
-        Onward: the question goes to the provider.
+        Onward: the request goes to the provider.
     """
     question = question_of(request, origin=tape.origin if tape else None)
     if tape:
@@ -579,5 +575,5 @@ def _asked(
 
 
 def _given_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
-    """Tell how an answer ended of which nothing was given."""
+    """Return how a response without any data ended."""
     return ("cancelled", None) if answer.ending == "cancelled" else _ending(error, "error")
