@@ -28,7 +28,7 @@ from agentobs.agent.state import Background, Conversation, Options, State, Tools
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tool_calls.trust import hand_up
 from agentobs.ledger import Meter
-from agentobs.provider.messages import text_of
+from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, ToolAnswer
 from agentobs.records.usage import Certainty, not_told
@@ -78,8 +78,7 @@ class Run:
     answers: list[Json] = field(default_factory=list)
     """Complete responses."""
     text: str = ""
-    """The text of the last response, including earlier parts if it continues a response that was
-    cut or paused.
+    """The text of the last response, including earlier parts if it continues a response that was cut or paused.
     """
     cut: Json | None = None
     """This turn's response that was cut, while the request is repeated with a higher token limit."""
@@ -179,9 +178,7 @@ class Run:
         self.error = error
 
     def keep(self, state: State) -> None:
-        """Store the state's messages in the conversation, so that another run can continue from
-        here.
-        """
+        """Store the state's messages in the conversation, so that another run can continue from here."""
         self.talk.messages, self.talk.turns = state.messages, state.turn
         self.settle()
 

@@ -1,7 +1,7 @@
 """Distribute the events of one run to several consumers, each with its own bounded buffer.
 
 No consumer slows down the run. A slow consumer loses the events that do not fit into its buffer and
-is told how many, but it always receives the result.
+gets their number, but it always receives the result.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class Broadcast:
     def listen(self, capacity: int = CAPACITY) -> AsyncIterator[Event | Missed]:
         """Yield all further events, the result last; after the end of the run, only the result.
 
-        Each consumer receives its own copies, so changes to an event are not visible to others. If
-        the run ends without a result, because of an exception or because it was closed, the
-        iteration ends as well.
+        Each consumer receives its own copies, so changes to an event are not visible to others. If the run ends without
+        a result, because of an exception or because it was closed, the iteration ends as well.
 
         Args:
             capacity: buffer size, at least 1. The oldest events are dropped first and replaced by

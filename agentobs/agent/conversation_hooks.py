@@ -8,7 +8,7 @@ from typing import Any
 
 from agentobs.agent.events import HookRan
 from agentobs.agent.hooks import Hook, HookEvent, Occasion, Verdict, fire, matching
-from agentobs.agent.permissions import Behaviour, Decision, Mode
+from agentobs.agent.permissions import Behavior, Decision, Mode
 from agentobs.agent.state import Conversation
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place
@@ -72,18 +72,19 @@ def occasion(
     return Occasion(event=event, turn=turn, key=key, facts=facts, **of_tool)
 
 
-def wished(decision: Decision, wish: Behaviour | None, tool: str, mode: Mode) -> Decision:
+def wished(decision: Decision, wish: Behavior | None, tool: str, mode: Mode) -> Decision:
     """Apply the hooks' decision: hooks may require approval, and grant it if no rule requires it.
 
-    A call that rules, safety checks or the mode deny stays denied, and a rule that requires a
-    person stays in force. In the mode `dontAsk` no approval is requested, so a call for which a
-    hook requires approval is denied.
+    A call that rules, safety checks or the mode deny stays denied, and a rule that requires a person stays in force. In
+    the mode `dontAsk` no approval is requested, so a call for which a hook requires approval is denied.
     """
-    if wish == "ask" and decision.behaviour == "allow":
+    if wish == "ask" and decision.behavior == "allow":
         if mode == "dontAsk":
-            return denied_by_hook(tool, "It needs a person's consent, and nobody is asked.")
+            return denied_by_hook(
+                tool, "It needs a person's consent, and nobody is available to give it."
+            )
         return _by_hook("ask", f"A hook asks for consent to this call of {tool}.")
-    if wish == "allow" and decision.behaviour == "ask" and decision.rule is None:
+    if wish == "allow" and decision.behavior == "ask" and decision.rule is None:
         return _by_hook("allow", f"A hook lets this call of {tool} run.")
     return decision
 
@@ -111,5 +112,5 @@ def objection(tool: str, reason: str) -> str:
     return f"A hook objects to the result of {tool}: {reason or 'it gives no reason'}"
 
 
-def _by_hook(behaviour: Behaviour, reason: str) -> Decision:
-    return Decision(behaviour, "hook", None, None, reason, "hook")
+def _by_hook(behavior: Behavior, reason: str) -> Decision:
+    return Decision(behavior, "hook", None, None, reason, "hook")

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from agentobs.agent.permissions import Decision
 from agentobs.ledger import Meter
+from agentobs.provider.anthropic.usage import usage_rows
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import QuerySource, ToolAnswer, ToolQuestion
-from agentobs.records.usage import Usage, usage_rows
+from agentobs.records.usage import Usage
 
 Subtype = Literal[
     "success",
@@ -24,8 +25,7 @@ Subtype = Literal[
     "error_during_execution",
     "error_max_structured_output_retries",
 ]
-"""How a run ended: with a final response, at its turn limit or budget, with an error, or without
-the required output.
+"""How a run ended: with a final response, at its turn limit or budget, with an error, or without the required output.
 """
 
 TerminalReason = Literal[
@@ -46,11 +46,11 @@ TerminalReason = Literal[
     "hook_stopped",
     "stop_hook_prevented",
 ]
-"""What ended a run. `max_output_tokens`: the response was cut at its token limit and continued as
-often as allowed; `too_many_pauses`: the model paused the response too often in a row;
-`hook_stopped`: a hook refused the prompt or ended the run; `stop_hook_prevented`: hooks kept the
-run from ending too often; `model_error`: any other failure of the provider; `tool_set_error`: a
-required tool is missing; `internal_error`: an exception from neither the provider nor a tool.
+"""What ended a run. `max_output_tokens`: the response was cut at its token limit and continued as often as allowed;
+`too_many_pauses`: the model paused the response too often in a row; `hook_stopped`: a hook refused the prompt or ended
+the run; `stop_hook_prevented`: hooks kept the run from ending too often; `model_error`: any other failure of the
+provider; `tool_set_error`: a required tool is missing; `internal_error`: an exception from neither the provider nor a
+tool.
 """
 
 Limit = Literal[
@@ -82,9 +82,9 @@ Transition = Literal[
     "reactive_compaction",
     "model_fallback",
 ]
-"""Why an LLM request is sent: a prompt; tool results; a message to the agent during the run or at
-its end; a required output is missing; a background agent has ended; a hook wants the run to
-continue; tokens are left to spend; a response was cut or paused and is continued. The rest repeat a
+"""Why an LLM request is sent: a prompt; tool results; a message to the agent during the run or at its end; a required
+output is missing; a background agent has ended; a hook wants the run to continue; tokens are left to spend; a response
+was cut or paused and is continued. The rest repeat a
 turn: with a higher token limit, with a shorter conversation, or with another model.
 """
 
@@ -170,9 +170,7 @@ class ToolDispatch:
 
 @dataclass(frozen=True, slots=True)
 class ToolDone:
-    """A tool call has its result. Calls that ran in parallel are reported in the order of the
-    calls.
-    """
+    """A tool call has its result. Calls that ran in parallel are reported in the order of the calls."""
 
     question: ToolQuestion
     """The executed call: as requested by the model, or as changed by hooks."""
@@ -216,7 +214,7 @@ class BudgetReached:
     """A budget limit was reached."""
 
     limit: Limit
-    goes_on: bool
+    continues: bool
     """Whether the run continues anyway, because the limit only warns or a person approved."""
 
 
@@ -308,9 +306,7 @@ class ThinkingCleared:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The conversation was compacted: its first message now holds what the model knows of
-    everything before.
-    """
+    """The conversation was compacted: its first message now holds what the model knows of everything before."""
 
     turn: int
     """The turn of the next request."""
@@ -337,9 +333,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Nudge:
-    """The model was about to stop and is prompted to continue, because its token budget is not
-    spent.
-    """
+    """The model was about to stop and is prompted to continue, because its token budget is not spent."""
 
     turn: int
     number: int
@@ -430,8 +424,7 @@ class Result:
     error_text: str | None
     """The message of that error; content."""
     usage: Mapping[str, Tokens]
-    """Usage reported by the provider, by model, including the known part of responses that broke
-    off.
+    """Usage reported by the provider, by model, including the known part of responses that broke off.
     """
     duration_ns: int
     """Wall time of the run."""
@@ -496,9 +489,7 @@ Event = (
 
 
 def billed(model: str, answers: Iterable[Json]) -> dict[str, Tokens]:
-    """Return the billed tokens of some responses by model; `model` is used if a response names
-    none.
-    """
+    """Return the billed tokens of some responses by model; `model` is used if a response names none."""
     totals: dict[str, Tokens] = {}
     for answer in answers:
         usage = answer.get("usage")

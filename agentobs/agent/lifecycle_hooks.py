@@ -13,7 +13,7 @@ from agentobs.agent.hooks import HookEvent
 from agentobs.agent.model import error_classes
 from agentobs.agent.state import Conversation, Options, State, kept_from_ending, with_context
 from agentobs.agent.sub_agents.starter import finish
-from agentobs.provider.messages import text_of
+from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place
 from agentobs.world import World
@@ -28,9 +28,7 @@ ON = "A hook wants you to go on before you end."
 
 
 async def at_the_beginning(this: Run, here: Place | None) -> AsyncGenerator[HookRan, None]:
-    """Run the hooks for the start of a conversation or sub-agent, and for the prompt; they may
-    refuse it.
-    """
+    """Run the hooks for the start of a conversation or sub-agent, and for the prompt; they may refuse it."""
     if not this.hooks.hooks:
         return
     here = telemetry.in_turn(this.world, here, this.state.turn)
@@ -137,8 +135,6 @@ async def end(
 async def _fire(
     this: Run, event: HookEvent, here: Place | None, facts: Json, name: str | None = None
 ) -> Fired:
-    """Run the hooks of an event in the current turn; `name` distinguishes it from others of its
-    kind in the turn.
-    """
+    """Run the hooks of an event in the current turn; `name` distinguishes it from others of its kind in the turn."""
     about = {"tool": this.options.agent} if event in ("sub_agent_start", "sub_agent_stop") else {}
     return await this.hooks.fire(occasion(event, this.state.turn, name, facts, **about), here)

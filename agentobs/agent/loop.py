@@ -1,5 +1,4 @@
-"""The agent loop: call the model, run the tools it calls, return their results, until it calls
-none.
+"""The agent loop: call the model, run the tools it calls, return their results, until it calls none.
 
 All I/O goes through the injected `World`, and everything that happens is yielded as an event. There
 are two phases: awaiting the model, and dispatching its tools. Each step replaces the whole state,
@@ -212,9 +211,7 @@ async def complete(
     tools: Tools = (),
     conversation: Conversation | None = None,
 ) -> Result:
-    """Run the agent on a prompt and return only the result; arguments and errors are those of
-    `run`.
-    """
+    """Run the agent on a prompt and return only the result; arguments and errors are those of `run`."""
     running = run(prompt, world=world, options=options, tools=tools, conversation=conversation)
     async with aclosing(running) as events:
         async for event in events:
@@ -448,8 +445,8 @@ def _check(tools: Sequence[Tool], options: Options) -> None:
     check_agents(tools)
     if options.output is not None and any(tool.name == structured_output.NAME for tool in tools):
         raise UsageError(
-            f"a tool is named {structured_output.NAME}, which is how the output is given",
-            todo="Give the tool another name",
+            f"a tool is named {structured_output.NAME}, which is reserved for the output",
+            todo="Rename the tool",
         )
 
 

@@ -26,7 +26,7 @@ from agentobs.agent.permissions import Denials, Permissions, Rule
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import Tool, declarations
 from agentobs.ledger import Meter
-from agentobs.provider.messages import is_blank, tool_uses, unthought
+from agentobs.provider.anthropic.messages import is_blank, tool_uses, unthought
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from agentobs.world import Abort
@@ -51,8 +51,8 @@ class Options:
     system: Prompt | SystemPrompt | Rendered | None = None
     """The system prompt: static, or in levels and sections."""
     cache: Lifetime | None = "5m"
-    """Lifetime of the provider's prompt cache; None sends no breakpoints. Our choice: an agent
-    sends its whole conversation with each turn, and reading from the cache costs a tenth.
+    """Lifetime of the provider's prompt cache; None sends no breakpoints. Our choice: an agent sends its whole
+    conversation with each turn, and reading from the cache costs a tenth.
     """
     thinking: Thinking | None = None
     """The thinking configuration; None uses the provider's default."""
@@ -69,8 +69,7 @@ class Options:
     permissions: Permissions = field(default_factory=Permissions)
     """Which tool calls may run; by default only those that read."""
     hooks: tuple[Hook, ...] = ()
-    """The table of hooks, as made by `agentobs.agent.hooks.table`; pass it to the live world as
-    well.
+    """The table of hooks, as made by `agentobs.agent.hooks.table`; pass it to the live world as well.
     """
     output: type[BaseModel] | None = None
     """The type of the structured output; None for text."""
@@ -81,8 +80,7 @@ class Options:
     max_retries: int = 10
     """Maximum retries of one LLM request after a transient failure; at most 10."""
     unattended: bool = False
-    """Whether no person attends, so that overloads and rate limits are retried for up to 6 hours
-    per request.
+    """Whether no person attends, so that overloads and rate limits are retried for up to 6 hours per request.
     """
     fallback_model: str | None = None
     """Model for the rest of the run after three consecutive overload errors; None for no fallback."""
@@ -191,8 +189,7 @@ class State:
     phase: Literal["awaiting_model", "dispatching_tools"]
     """The current phase."""
     messages: tuple[Json, ...]
-    """The conversation: the messages of the next request or, while tools run, including the
-    response that calls them.
+    """The conversation: the messages of the next request or, while tools run, including the response that calls them.
     """
     turn: int
     """The turn within the conversation, from 1."""
@@ -229,9 +226,7 @@ def begin(conversation: Conversation, prompt: Prompt) -> State:
 def owed_results(
     messages: Sequence[Json], known: Mapping[str, ToolAnswer] | None = None
 ) -> list[Json]:
-    """Return a result for each call of the last message: the known one, or else a result that says
-    it was interrupted.
-    """
+    """Return a result for each call of the last message: the known one, or else one that says it was interrupted."""
     last = messages[-1] if messages else {}
     requested = tool_uses(last) if last.get("role") == "assistant" else []
     return [tool_result(b["id"], (known or {}).get(b["id"], INTERRUPTED)) for b in requested]
@@ -324,8 +319,7 @@ def told_apart(message: Json, used: frozenset[str]) -> tuple[Json, dict[str, str
 def answered(state: State, message: Json) -> State:
     """Return the state after the model's response, before any tool runs.
 
-    A response without content, or with only blank text, is left out because the provider refuses
-    it.
+    A response without content, or with only blank text, is left out because the provider refuses it.
     """
     answer = _echo(message)
     is_nothing = not answer["content"] or is_blank(answer["content"])
@@ -334,8 +328,7 @@ def answered(state: State, message: Json) -> State:
 
 
 def broken_off(state: State, message: Json) -> tuple[State, list[ToolQuestion]]:
-    """Return the state after a response that was stopped midway, and its calls that require a
-    result.
+    """Return the state after a response that was stopped midway, and its calls that require a result.
 
     Complete blocks and partial text are kept. Parts that the provider would refuse are removed: a
     call with a cut input, thinking that has no signature or is last, a server tool without its
@@ -376,9 +369,7 @@ def next_turn(
 
 
 def go_on(state: State, texts: Sequence[str], transition: Transition) -> State:
-    """Return the state in which the model is called again with these texts, after a response
-    without calls.
-    """
+    """Return the state in which the model is called again with these texts, after a response without calls."""
     retries = state.output_retries + (transition == "structured_output_retry")
     return State(
         phase="awaiting_model",
@@ -499,9 +490,7 @@ def _echo(message: Json) -> Json:
 
 
 def _is_empty(block: Any) -> bool:
-    """Return whether a block is an empty text. The provider sends such blocks, but refuses to
-    receive them.
-    """
+    """Return whether a block is an empty text. The provider sends such blocks, but refuses to receive them."""
     return isinstance(block, dict) and block.get("type") == "text" and block.get("text") == ""
 
 
@@ -522,9 +511,7 @@ def _is_whole(block: Any, served: set[Any]) -> bool:
 
 
 def _with_user(messages: tuple[Json, ...], blocks: Sequence[Json]) -> tuple[Json, ...]:
-    """Return the messages with these blocks added as user content, merged into the last message if
-    it is the user's.
-    """
+    """Return the messages with these blocks added as user content, merged into the last message if it is the user's."""
     if not messages or messages[-1].get("role") != "user":
         return (*messages, {"role": "user", "content": list(blocks)})
     content = messages[-1]["content"]

@@ -67,9 +67,8 @@ night.
 def interaction(world: World, agent: str, *, is_background: bool = False) -> Iterator[Interaction]:
     """Record an interaction of the current session from start to end, however it ends.
 
-    An intentional stop is not an error; a cancellation that leaves the session is. The interaction
-    is a trace of its own, linked to the span in which it was started. A background agent's
-    interaction may outlive that span.
+    An intentional stop is not an error; a cancellation that leaves the session is. The interaction is a trace of its
+    own, linked to the span in which it was started. A background agent's interaction may outlive that span.
     """
     outer = tracing.place()
     if outer is None:
@@ -155,9 +154,7 @@ def open_span(name: str, here: Place | None, label: str) -> Span | None:
 def close(
     opened: Span | None, error: BaseException | None = None, *, cancelled: bool = False
 ) -> None:
-    """Close a span: ok, error, or cancelled if the run was stopped. Does nothing if there is no
-    span.
-    """
+    """Close a span: ok, error, or cancelled if the run was stopped. Does nothing if there is no span."""
     if opened is not None:
         stopped = isinstance(error, Stopped) or not isinstance(error, Exception | None)
         opened.close(error, cancelled=cancelled or stopped)
@@ -197,9 +194,7 @@ def event(
     numbers: Mapping[str, float],
     labels: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Emit an event that happened now; `agentobs.records.event_catalog` describes the fields of
-    each kind.
-    """
+    """Emit an event that happened now; `agentobs.records.event_catalog` describes the fields of each kind."""
     if here is None:
         return
     sink.emit(
@@ -234,9 +229,8 @@ the store.
 async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: Any = None) -> Any:
     """Send a question to the world, emit its answer to the sink, and return the answer.
 
-    After an abort or a timeout, the answer is the minimal one: no approval, a complaint, no path,
-    no tool, or nothing. If the answer to one of the `SILENT` questions is nothing, it is not
-    emitted.
+    After an abort or a timeout, the answer is the minimal one: no approval, a complaint, no path, no tool, or nothing.
+    If the answer to one of the `SILENT` questions is nothing, it is not emitted.
 
     Args:
         world: answers the question.
@@ -263,7 +257,7 @@ def _least(kind: AskKind, cause: Cause) -> Any:
     why = "the run was stopped" if cause == "abort" else f"no answer in {ASK_SECONDS:g} seconds"
     match kind:
         case "consent":
-            return {"behaviour": "deny", "by": "nobody", "reason": why}
+            return {"behavior": "deny", "resolver": "unattended", "reason": why}
         case "check":
             return f"it could not be checked: {why}"
         case "path" | "tool_set" | "steering" | "follow_up":
@@ -280,7 +274,7 @@ def _least(kind: AskKind, cause: Cause) -> Any:
 def emit_answer(
     world: World, here: Place | None, question: WorldQuestion, started_ns: int, answer: Any
 ) -> None:
-    """Emit an answer of the world to the sink."""
+    """Emit an exchange of the agent loop to the sink."""
     if here is not None:
         duration_ns = max(world.now() - started_ns, 0)
         sink.emit(WorldExchange(here, started_ns, duration_ns, question, answer))
@@ -307,13 +301,13 @@ def permission(
             tool_use_id=unchecked(question.tool_use_id),
             tool=unchecked(name),
             at_ns=world.now(),
-            behaviour="allow" if decision.behaviour == "allow" else "deny",
+            behavior="allow" if decision.behavior == "allow" else "deny",
             reason_type=Label(decision.reason_type),
             source=unchecked(decision.source) if decision.source else None,
             resolver=Label(decision.resolver),
             rule=unchecked(rule) if rule is not None else None,
-            asked=decision.resolver in ("person", "classifier", "nobody"),
-            waited_ns=waited_ns,
+            approval_requested=decision.resolver in ("person", "classifier", "unattended"),
+            approval_wait_ns=waited_ns,
             query_source=Label(here.query_source),
             chain_id=here.chain_id,
             depth=here.depth,
@@ -338,10 +332,10 @@ def tool(
             duration_ns=done.duration_ns,
             question=done.question,
             answer=done.answer,
-            followed_by=followed_by,
+            inspected_by=followed_by,
             tool=meant.tool,
-            asked=meant.asked,
-            ran=meant.ran,
+            requested_input=meant.asked,
+            executed_input=meant.ran,
             coerced=meant.coerced,
             called_id=meant.called_id,
         )

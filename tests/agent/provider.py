@@ -17,7 +17,7 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
-from agentobs.provider.messages import fault_of_request
+from agentobs.provider.anthropic.messages import fault_of_request
 from tests.loopback import LoopbackServer
 
 MODEL = "claude-test-1"

@@ -127,7 +127,7 @@ def line(event: Event) -> str:
             decision = event.decision
             what = [
                 event.question.tool_use_id,
-                decision.behaviour,
+                decision.behavior,
                 decision.reason_type,
                 decision.source,
                 decision.resolver,
@@ -404,8 +404,8 @@ def _spent(folder: Path) -> Outside:
 
 
 def _rules(**texts: str) -> tuple[Rule, ...]:
-    behaviours: Any = {"allow": "user", "ask": "project", "deny": "policy"}
-    return tuple(Rule.parse(rule, kind, behaviours[kind]) for kind, rule in texts.items())  # type: ignore[arg-type]
+    behaviors: Any = {"allow": "user", "ask": "project", "deny": "policy"}
+    return tuple(Rule.parse(rule, kind, behaviors[kind]) for kind, rule in texts.items())  # type: ignore[arg-type]
 
 
 SCENARIOS: dict[str, Scenario] = {

@@ -154,7 +154,7 @@ SCENARIOS: dict[str, Scenario] = {
         options={"context": SMALL},
         outside=lambda folder: Outside(live={"memory": lambda: "They looked for the key."}),
     ),
-    "summarised": Scenario(
+    "summarized": Scenario(
         "A summary is asked for in a lane of its own; the conversation goes on from it and the last group, with "
         "the file that was read before.",
         [

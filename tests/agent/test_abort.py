@@ -26,7 +26,7 @@ from agentobs.agent.loop import complete
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import tool
-from agentobs.provider.messages import fault
+from agentobs.provider.anthropic.messages import fault
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ToolExchange, WorldExchange
 from agentobs.records.facts import InteractionEnd
@@ -262,7 +262,7 @@ def test_mid_stream_with_a_tool_that_had_begun() -> None:
 
 
 def test_while_a_person_is_asked() -> None:
-    """An abort does not wait for a person; the call's result is that it was stopped."""
+    """An abort does not wait for the user; the call's result is that it was stopped."""
     abort, talk = Abort(), Conversation()
 
     async def person(consent: Consent) -> bool:

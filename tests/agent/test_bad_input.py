@@ -141,7 +141,7 @@ def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
         "error_during_execution",
         "APIResponseValidationError",
     )
-    assert "goes on after 10,000 bytes" in str(result.error_text)
+    assert "continues after 10,000 bytes" in str(result.error_text)
 
 
 def test_an_answer_that_takes_too_long() -> None:
@@ -303,7 +303,7 @@ def test_a_line_without_end() -> None:
     with pytest.MonkeyPatch.context() as patch, Provider([endless]) as provider:
         patch.setattr(attempt, "ANSWER_BYTES_MAX", 1_000_000)
         result = result_of(events_of(provider))
-    assert "goes on after 1,000,000 bytes" in str(result.error_text)
+    assert "continues after 1,000,000 bytes" in str(result.error_text)
 
 
 def test_an_error_of_the_sdk_inside_a_tool() -> None:

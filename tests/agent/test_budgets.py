@@ -73,12 +73,12 @@ def test_the_money_of_an_interaction() -> None:
     result = result_of(events)
     assert (result.subtype, result.terminal_reason) == ("error_max_budget_usd", "max_budget")
     assert (result.total_cost_usd, result.cost_status) == (Decimal("0.3000159"), "exact")
-    assert of_kind(events, BudgetReached) == [BudgetReached("interaction_usd", goes_on=False)]
+    assert of_kind(events, BudgetReached) == [BudgetReached("interaction_usd", continues=False)]
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["executed"]
     assert len(provider.requests) == 1
     budgets = [e for e in of_kind(records, EventFact) if e.kind == "budget"]
     assert [(e.label, dict(e.numbers)) for e in budgets] == [
-        ("interaction_usd", {"goes_on": False})
+        ("interaction_usd", {"continues": False})
     ]
 
 
@@ -151,7 +151,7 @@ def test_only_a_warning() -> None:
     replies = [streamed(ASKING), streamed(AGAIN), streamed(DONE)]
     with Provider(replies) as provider:
         events = events_of(provider, tools=[look], model=SONNET, budget=budget)
-    assert of_kind(events, BudgetReached) == [BudgetReached("interaction_usd", goes_on=True)]
+    assert of_kind(events, BudgetReached) == [BudgetReached("interaction_usd", continues=True)]
     assert result_of(events).subtype == "success"
 
 
@@ -170,7 +170,7 @@ def test_a_person_decides(allowed: bool) -> None:
             provider, tools=[look], model=SONNET, budget=budget, world={"person": person}
         )
     assert [consent.about for consent in seen] == [{"limit": "interaction_usd"}]
-    assert of_kind(events, BudgetReached) == [BudgetReached("interaction_usd", goes_on=allowed)]
+    assert of_kind(events, BudgetReached) == [BudgetReached("interaction_usd", continues=allowed)]
     assert result_of(events).subtype == ("success" if allowed else "error_max_budget_usd")
 
 
@@ -182,7 +182,7 @@ def test_a_model_without_a_price() -> None:
     ) as provider:
         events = events_of(provider, tools=[look], budget=budget)
     result = result_of(events)
-    assert of_kind(events, BudgetReached) == [BudgetReached("unpriced", goes_on=False)]
+    assert of_kind(events, BudgetReached) == [BudgetReached("unpriced", continues=False)]
     assert (result.terminal_reason, len(provider.requests)) == ("max_budget", 1)
     assert (result.total_cost_usd, result.cost_status) == (None, "unknown_model")
 
@@ -206,7 +206,7 @@ def test_a_runaway_is_a_limit_where_it_is_asked_for() -> None:
 
     with Provider(turns()) as provider:
         events = events_of(provider, tools=[look], model=SONNET, budget=Budget(runaway=True))
-    assert of_kind(events, BudgetReached) == [BudgetReached("rising_cost", goes_on=False)]
+    assert of_kind(events, BudgetReached) == [BudgetReached("rising_cost", continues=False)]
     assert (result_of(events).terminal_reason, len(provider.requests)) == ("max_budget", 6)
     with Provider(turns()) as provider:
         events = events_of(provider, tools=[look], model=SONNET)

@@ -23,7 +23,7 @@ from agentobs.agent import (
     tool,
 )
 from agentobs.agent.state import begin, request
-from agentobs.provider.messages import fault
+from agentobs.provider.anthropic.messages import fault
 from agentobs.records.facts import Event
 
 from .provider import MODEL, Provider, call, message, streamed, text

@@ -51,8 +51,8 @@ def writes(*ids: str, what: str = "x") -> Reply:
     return streamed(message(*calls, stop_reason="tool_use"))
 
 
-def says(behaviour: Any, reason: Any = "So it is.") -> Reply:
-    answer = call("j", "answer", behaviour=behaviour, reason=reason)
+def says(behavior: Any, reason: Any = "So it is.") -> Reply:
+    answer = call("j", "answer", behavior=behavior, reason=reason)
     return whole(message(answer, model=SMALL, stop_reason="tool_use"))
 
 
@@ -63,7 +63,7 @@ def held(reply: Reply) -> tuple[Reply, threading.Event]:
 
 
 def deciders(events: list[Any]) -> list[tuple[str, str]]:
-    return [(p.decision.behaviour, p.decision.resolver) for p in of_kind(events, Permission)]
+    return [(p.decision.behavior, p.decision.resolver) for p in of_kind(events, Permission)]
 
 
 def outcomes(events: list[Any]) -> list[str]:
@@ -111,7 +111,7 @@ def test_the_classifier_is_first_and_allows() -> None:
     assert outcomes(events) == ["executed"]
     assert (len(person.asked), person.withdrawn) == (1, 1)
     (answer,) = [r.answer for r in records if isinstance(r, WorldExchange)]
-    assert (answer["behaviour"], answer["by"], answer["usage"][0]["model"]) == (
+    assert (answer["behavior"], answer["resolver"], answer["usage"][0]["model"]) == (
         "allow",
         "classifier",
         SMALL,
@@ -133,7 +133,7 @@ def test_the_person_is_first() -> None:
     assert deciders(events) == [("allow", "person")]
     (answer,) = [r.answer for r in records if isinstance(r, WorldExchange)]
     usage = answer.pop("usage")
-    assert answer == {"behaviour": "allow", "by": "person", "scope": "session", "reason": ""}
+    assert answer == {"behavior": "allow", "resolver": "person", "scope": "session", "reason": ""}
     assert usage == [{"model": SMALL, "usage": {}, "certainty": "lower_bound"}]
     assert result_of(events).meter.by_model()["claude-1-small"].calls == 1
 
@@ -172,10 +172,10 @@ FAILURES = [
     says("Allow"),
     says("allow", 3),
     says(True),
-    whole(message(call("j", "answer", behaviour="allow"), stop_reason="tool_use")),
-    whole(message(call("j", "answer", behaviour="allow", reason="", sure=True))),
-    whole(message(call("j", "answer", behaviour="allow", reason=""), stop_reason="max_tokens")),
-    whole(message(call("j", "other", behaviour="allow", reason=""))),
+    whole(message(call("j", "answer", behavior="allow"), stop_reason="tool_use")),
+    whole(message(call("j", "answer", behavior="allow", reason="", sure=True))),
+    whole(message(call("j", "answer", behavior="allow", reason=""), stop_reason="max_tokens")),
+    whole(message(call("j", "other", behavior="allow", reason=""))),
     whole(message(text("allow"))),
     error(529, "overloaded_error"),
     error(401, "authentication_error"),
@@ -188,7 +188,7 @@ def test_a_classifier_that_fails_has_not_answered(reply: Reply) -> None:
     """It fails closed: without a person, the answer is no."""
     with Provider([writes("a"), reply, DONE]) as provider:
         events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER)
-    assert deciders(events) == [("deny", "nobody")]
+    assert deciders(events) == [("deny", "unattended")]
     assert "The classifier gave no answer" in of_kind(events, Permission)[0].decision.reason
 
 
@@ -223,14 +223,14 @@ def test_a_classifier_that_takes_too_long() -> None:
             classifier=Classifier(SMALL, timeout_s=0.2),
         )
         hold.set()
-    assert deciders(events) == [("deny", "nobody")]
+    assert deciders(events) == [("deny", "unattended")]
 
 
 def test_a_call_that_is_too_long_is_not_judged() -> None:
     """The part cut off could matter."""
     with Provider([writes("a", what="x" * CALL_CHARS_MAX), DONE]) as provider:
         events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER)
-    assert deciders(events) == [("deny", "nobody")]
+    assert deciders(events) == [("deny", "unattended")]
     assert len(provider.requests) == 2
 
 
@@ -240,7 +240,7 @@ def test_three_denials_in_a_row_escalate() -> None:
     with Provider([*denied, writes("d"), writes("e"), DONE]) as provider:
         talk = Conversation()
         events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER, talk=talk)
-    assert deciders(events) == [("deny", "classifier")] * 3 + [("deny", "nobody")] * 2
+    assert deciders(events) == [("deny", "classifier")] * 3 + [("deny", "unattended")] * 2
     assert talk.denials == Denials(3, 3)
     assert talk.denials.escalates
 
@@ -250,18 +250,18 @@ def test_only_its_own_denials_are_counted() -> None:
     answers = [
         ("deny", "classifier", Denials(1, 1)),
         ("deny", "person", Denials(1, 1)),
-        ("deny", "nobody", Denials(1, 1)),
+        ("deny", "unattended", Denials(1, 1)),
         ("deny", "classifier", Denials(2, 2)),
         ("allow", "person", Denials(2, 2)),
         ("allow", "classifier", Denials(0, 2)),
     ]
     counted = Denials()
-    for behaviour, by, after in answers:
-        counted = counted.after({"behaviour": behaviour, "by": by})
+    for behavior, by, after in answers:
+        counted = counted.after({"behavior": behavior, "resolver": by})
         assert counted == after
-    for behaviour in (*("deny", "deny", "allow") * 8, "deny", "deny"):
+    for behavior in (*("deny", "deny", "allow") * 8, "deny", "deny"):
         assert not counted.escalates
-        counted = counted.after({"behaviour": behaviour, "by": "classifier"})
+        counted = counted.after({"behavior": behavior, "resolver": "classifier"})
     assert counted == Denials(2, 20)
     assert counted.escalates
 
@@ -292,7 +292,7 @@ def test_what_a_hook_asks_about_is_a_persons_to_answer() -> None:
         events = played(
             provider, tools=[write], hooks=hooks, permissions=allowed, classifier=CLASSIFIER
         )
-    assert deciders(events) == [("deny", "nobody")]
+    assert deciders(events) == [("deny", "unattended")]
 
 
 def test_money_is_a_persons_to_spend() -> None:
@@ -303,7 +303,7 @@ def test_money_is_a_persons_to_spend() -> None:
 
     answers = LiveAnswers((), live_tools(()), classify=classify)
     asked = WorldQuestion("consent", "1", {"about": {"limit": "day_usd"}, "reason": "Used up."})
-    assert asyncio.run(answers.ask(asked))["by"] == "nobody"
+    assert asyncio.run(answers.ask(asked))["resolver"] == "unattended"
 
 
 def test_an_abort_ends_both() -> None:
@@ -328,7 +328,7 @@ def test_an_abort_ends_both() -> None:
             abort=abort,
         )
         hold.set()
-    assert deciders(events) == [("deny", "nobody")]
+    assert deciders(events) == [("deny", "unattended")]
     assert person.withdrawn == 1
 
 

@@ -24,6 +24,7 @@ from agentobs.agent.tools.results import ITEMS_MAX
 from agentobs.agent.tools.tool import Tool, declared, tool
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
+from agentobs.runtime import process
 
 
 def asked(name: str, call: str = "call", **value: Any) -> ToolQuestion:
@@ -259,7 +260,7 @@ def test_a_tool_that_is_too_slow(gate: threading.Event) -> None:
     for made in (hang, yields):
         assert answer(asked(made.name), made) == failed(
             f"{made.name} did not finish within 0.01 seconds and was given up. "
-            "It may still be at work.",
+            "It may still be running.",
             outcome="timeout",
         )
 
@@ -297,11 +298,11 @@ def test_threads_that_never_return_are_few(
 
     async def ask() -> list[str]:
         live = live_tools([hang])
-        while daemon_threads._Work.left:  # from other tests
+        while process.part(daemon_threads.State).left:  # from other tests
             await asyncio.sleep(0.001)
         outcomes = [(await live.run_tool(asked("hang"))).outcome for _ in range(4)]
         gate.set()
-        while daemon_threads._Work.left == daemon_threads.LEFT_MAX:
+        while process.part(daemon_threads.State).left == daemon_threads.LEFT_MAX:
             await asyncio.sleep(0.001)
         return [*outcomes, (await live.run_tool(asked("hang"))).outcome]
 
@@ -360,19 +361,19 @@ def test_failures_and_timeouts_are_tried_again(is_async: bool, gate: threading.E
         return flaky(data)
 
     made = tool(name="flaky", retries=2)(flaky_later if is_async else flaky)
-    assert answer(asked("flaky", data=[1]), made) == ToolAnswer("done", tries=3)
+    assert answer(asked("flaky", data=[1]), made) == ToolAnswer("done", attempts=3)
     assert seen == [[1]] * 3
     seen.clear()
     fewer = tool(name="flaky", retries=1)(made.function)
     assert answer(asked("flaky", data=[1]), fewer) == failed(
-        "flaky failed with OSError: not yet", tries=2
+        "flaky failed with OSError: not yet", attempts=2
     )
 
     @tool(retries=2, timeout_s=0.01)
     def hang() -> None:
         gate.wait()
 
-    assert (answer(asked("hang"), hang).outcome, answer(asked("hang"), hang).tries) == (
+    assert (answer(asked("hang"), hang).outcome, answer(asked("hang"), hang).attempts) == (
         "timeout",
         3,
     )
@@ -390,8 +391,8 @@ def test_only_failures_are_tried_again() -> None:
         begun.append(1)
         raise OSError
 
-    assert answer(asked("look"), look).tries == 1
-    assert answer(asked("fail"), fail).tries == 1
+    assert answer(asked("look"), look).attempts == 1
+    assert answer(asked("fail"), fail).attempts == 1
     assert begun == [1]
 
 
@@ -403,7 +404,7 @@ def test_a_tool_that_needs_a_person_fails_at_once_where_there_is_none() -> None:
         return "yes"
 
     assert answer(asked("confirm"), confirm) == failed(
-        "confirm needs a person to answer it, and nobody is there. Go on without it.", tries=0
+        "confirm needs a person to answer it, and nobody is there. Go on without it.", attempts=0
     )
     assert answer(asked("confirm"), confirm, person=True) == ToolAnswer("yes")
 
@@ -450,7 +451,7 @@ def test_a_call_that_runs_is_stopped(gate: threading.Event) -> None:
     )
     assert trail == ["cleaned up"]
     assert stopped(hang, begun_thread) == failed(
-        "hang was stopped before it had finished. It may still be at work.", outcome="aborted"
+        "hang was stopped before it had finished. It may still be running.", outcome="aborted"
     )
 
 
@@ -493,7 +494,7 @@ def test_a_call_that_was_stopped_before_it_began_is_not_run(interrupt: Any) -> N
 
     assert asyncio.run(ask()) == [
         ToolAnswer("seen"),
-        failed("look was stopped before it began.", outcome="aborted", tries=0),
+        failed("look was stopped before it began.", outcome="aborted", attempts=0),
         ToolAnswer("seen"),
     ]
 
@@ -594,7 +595,7 @@ def test_a_check_that_fails_is_a_complaint(gate: threading.Event) -> None:
 
     assert complaint(tool(check=raises)(look), path="a") == "its check failed with SystemExit: a"
     assert complaint(tool(check=answers)(look), path="a") == (
-        "its check returned a bool where a text or None belongs"
+        "its check returned a bool instead of a string or None"
     )
     assert checked(hangs) == "its check did not finish within 0.01 seconds"
     assert len(complaint(tool(check=long)(look), path="a") or "") <= 50_000
@@ -673,7 +674,7 @@ def test_nothing_is_kept_of_a_call_that_was_given_up(gate: threading.Event) -> N
 
 def test_tools_that_cannot_stand_together_are_refused() -> None:
     """Two tools with one name are the author's mistake, found before anything runs."""
-    with pytest.raises(UsageError, match="is already that of the tool look"):
+    with pytest.raises(UsageError, match="is already the name of the tool look"):
         LiveTools([tool(name="look")(nothing), tool(name="look")(nothing)], None, False)
 
 

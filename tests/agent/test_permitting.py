@@ -37,13 +37,13 @@ def edit(file: str) -> str:
     return f"edited {file}"
 
 
-def rule(text: str, behaviour: Any = "allow", source: Any = "user") -> Rule:
-    return Rule.parse(text, behaviour, source)
+def rule(text: str, behavior: Any = "allow", source: Any = "user") -> Rule:
+    return Rule.parse(text, behavior, source)
 
 
 def decisions(records: list[Any]) -> list[tuple[Any, ...]]:
     return [
-        (p.tool_use_id, p.behaviour, p.reason_type, p.source, p.resolver, p.asked)
+        (p.tool_use_id, p.behavior, p.reason_type, p.source, p.resolver, p.approval_requested)
         for p in of_kind(records, PermissionFact)
     ]
 
@@ -57,9 +57,9 @@ def test_nobody_to_ask_means_deny() -> None:
     denied = provider.requests[1]["messages"][2]["content"][1]
     assert denied["is_error"] is True
     assert result_of(events).denials == (Denial("b", "write", denied["content"]),)
-    assert [(behaviour, resolver) for _, behaviour, _, _, resolver, _ in decisions(records)] == [
+    assert [(behavior, resolver) for _, behavior, _, _, resolver, _ in decisions(records)] == [
         ("allow", "mode"),
-        ("deny", "nobody"),
+        ("deny", "unattended"),
     ]
     (consent,) = of_kind(records, WorldExchange)
     assert (consent.question.kind, consent.question.key) == ("consent", "b")
@@ -82,7 +82,7 @@ def test_a_person_is_asked_and_waited_for() -> None:
     assert seen[0].about == {"tool": "write", "input": {"what": "x"}}
     assert seen[0].reason
     (told,) = of_kind(events, Permission)
-    assert (told.decision.behaviour, told.decision.resolver) == ("deny", "person")
+    assert (told.decision.behavior, told.decision.resolver) == ("deny", "person")
     assert told.waited_ns > 0
     assert "Not on a Sunday." in provider.requests[1]["messages"][2]["content"][0]["content"]
     assert ("blocked_on_user", "write", "tool", "ok") in spans(records)
@@ -155,7 +155,7 @@ def test_rules_come_before_people() -> None:
     assert decisions(records) == [
         ("small", "allow", "rule", "project", "rule", False),
         ("secret1", "deny", "rule", "policy", "rule", False),
-        ("big1", "deny", "rule", "user", "nobody", True),
+        ("big1", "deny", "rule", "user", "unattended", True),
     ]
 
 

@@ -59,11 +59,11 @@ def test_what_changes_comes_after_what_stays() -> None:
 def test_a_volatile_section_gives_its_reason() -> None:
     """Without a reason it is refused, and so are two sections with one name."""
     for reason in (None, " "):
-        with pytest.raises(UsageError, match="volatile and gives no reason"):
+        with pytest.raises(UsageError, match="volatile but gives no reason"):
             Section("clock", "noon", volatile=True, reason=reason)
     with pytest.raises(UsageError, match="not volatile"):
         Section("clock", "noon", reason="time passes")
-    with pytest.raises(UsageError, match="one name: who"):
+    with pytest.raises(UsageError, match="the same name: who"):
         SystemPrompt(custom=(Section("who", "me"), Section("who", "you")))
 
 

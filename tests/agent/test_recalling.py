@@ -13,7 +13,7 @@ import agentobs
 from agentobs.agent import Conversation, Result, live_world, run
 from agentobs.agent.sessions.reconstruction import conversation_of, unmarked
 from agentobs.agent.sessions.resumption import conversation_from
-from agentobs.provider.messages import fault
+from agentobs.provider.anthropic.messages import fault
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, WorldExchange
 from replay import Replayer, load
 from tests.agent.scenarios import FIXTURES, SCENARIOS

@@ -362,7 +362,7 @@ REAL: frozenset[ErrorClass] = frozenset(
 def table() -> str:
     """Return the document's table, generated from the code."""
     lines = [
-        "| class | how it is recognised | tried again | wait | what follows | evidence |",
+        "| class | how it is recognized | tried again | wait | what follows | evidence |",
         "| --- " * 6 + "|",
     ]
     return "\n".join([*lines, *(row(kind) for kind in FOLLOWS)])

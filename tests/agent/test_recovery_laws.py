@@ -42,7 +42,7 @@ from agentobs.agent.loop import run
 from agentobs.agent.model.output_limits import CONTINUATIONS_MAX
 from agentobs.agent.state import Conversation, begin
 from agentobs.agent.tools.tool import tool
-from agentobs.provider.messages import fault
+from agentobs.provider.anthropic.messages import fault
 from agentobs.world import Abort
 
 from .provider import (

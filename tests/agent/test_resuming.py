@@ -22,7 +22,7 @@ from agentobs.agent.sessions.resumption import conversation_from, forked, resume
 from agentobs.agent.state import INTERRUPTED
 from agentobs.errors import AgentobsError, RecordingError, UsageError
 from agentobs.ledger import Meter
-from agentobs.provider.messages import fault
+from agentobs.provider.anthropic.messages import fault
 from agentobs.recording.journal.segments import content_path, segment_ids
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import (
@@ -76,6 +76,7 @@ def newest(home: Path) -> str:
     return str(session_id)
 
 
+@pytest.mark.crash
 def test_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
     """Twice: before any tool ran, and while an agent was running after another tool had ended.
 
@@ -446,9 +447,12 @@ def test_money_is_dated_at_its_own_instants() -> None:
     ("exchanges", "words"),
     [
         ((), "no request of its main agent"),
-        ((asked(1, [USER], LOOK, at=1, thread={"previous_message_id": "m"}),), "name the answer"),
+        (
+            (asked(1, [USER], LOOK, at=1, thread={"previous_message_id": "m"}),),
+            "reference the previous response",
+        ),
         ((asked(1, [USER, {"role": "user", "content": [RESULT]}], LOOK, at=1),), "would refuse"),
-        ((asked(1, "nonsense", LOOK, at=1),), "holds no messages"),  # type: ignore[arg-type]
+        ((asked(1, "nonsense", LOOK, at=1),), "contains no messages"),  # type: ignore[arg-type]
         (
             (asked(1, [USER], message({"type": "tool_use", "id": "a", "input": {}}), at=1),),
             "no name",
@@ -506,7 +510,7 @@ def test_what_the_world_is_asked() -> None:
         {"session_id": SESSION, "turn": None, "relation": "resume"},
         {"session_id": SESSION, "turn": 2, "relation": "fork"},
     ]
-    with pytest.raises(UsageError, match="0 is no turn"):
+    with pytest.raises(UsageError, match="0 is not a turn"):
         resumed_in(load, relation="fork", fork=0)
 
 

@@ -244,7 +244,7 @@ def test_once_is_once_in_a_conversation(home: Path) -> None:
             Hook("session_start", lambda told: ran.append("always"), name="always"),
         ]
     )
-    denies = call("j", "answer", behaviour="deny", reason="No.")
+    denies = call("j", "answer", behavior="deny", reason="No.")
     judged = whole(message(denies, model=SMALL, stop_reason="tool_use"))
     puts = streamed(message(call("a", "put", what="x"), call("b", "put", what="y")))
 

@@ -38,7 +38,7 @@ from agentobs.agent import (
 from agentobs.agent.budget import Budget
 from agentobs.agent.tool_calls.sub_agent_events import WAITING_MAX
 from agentobs.errors import UsageError
-from agentobs.provider.messages import fault
+from agentobs.provider.anthropic.messages import fault
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import InteractionEnd, InteractionStart, SpanEnd, SpanStart
 from tests.holding import hold
@@ -511,7 +511,7 @@ def test_stopping_stops_all_of_them_in_good_order() -> None:
     assert fault([*talk.messages, {"role": "user", "content": "Go on"}]) is None
 
 
-def test_a_failing_neighbour_stops_an_agent_alone() -> None:
+def test_a_failing_neighbor_stops_an_agent_alone() -> None:
     """A failing shell stops its siblings, including agents; the run continues."""
 
     @tool(tool_class="shell", concurrent=True)

@@ -75,7 +75,7 @@ def test_a_tool_that_cannot_tell_whether_it_is_there(error: BaseException) -> No
 
     with (
         pytest.warns(
-            RuntimeWarning, match=f"{name} is available cannot be told: {type(error).__name__}"
+            RuntimeWarning, match=f"{name} is available is unknown: {type(error).__name__}"
         ),
         Provider([streamed(DONE)]) as provider,
     ):

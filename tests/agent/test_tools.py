@@ -195,7 +195,7 @@ def test_signatures_that_the_model_cannot_use_are_refused() -> None:
 
     def tree(root: Tree) -> None: ...
 
-    with pytest.raises(UsageError, match=r"cannot give `\*words` of .*rest by name"):
+    with pytest.raises(UsageError, match=r"cannot pass `\*words` of .*rest by name"):
         tool(rest)
     with pytest.raises(UsageError, match="the type Tree of a tool's input contains itself"):
         tool(tree)
@@ -205,13 +205,13 @@ def test_literal_types_stay_closed() -> None:
     """A Literal becomes an enum that the model can choose from."""
 
     @tool(name="pick_one", timeout_s=None)
-    async def pick(colour: Literal["red", "blue"]) -> str:
-        return colour
+    async def pick(color: Literal["red", "blue"]) -> str:
+        return color
 
     assert pick.name == "pick_one"
     assert pick.timeout_s is None
     assert pick.declaration["input_schema"]["properties"] == {
-        "colour": {"type": "string", "enum": ["red", "blue"]}
+        "color": {"type": "string", "enum": ["red", "blue"]}
     }
 
 
@@ -377,7 +377,10 @@ def of_other(size: int) -> None: ...
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"read_only": True, "destructive": True}, "`destructive` .* what only reads destroys"),
+        (
+            {"read_only": True, "destructive": True},
+            "`destructive` .* a read-only tool cannot be destructive",
+        ),
         (
             {"read_only": True, "tool_class": "shell"},
             "`read_only` .* contradicts tool_class='shell'",
@@ -388,19 +391,19 @@ def of_other(size: int) -> None: ...
         ),
         (
             {"tool_class": "mystery"},
-            "`tool_class` .* 'mystery' is none of read, edit, write, shell",
+            "`tool_class` .* 'mystery' is not one of read, edit, write, shell",
         ),
-        ({"interrupt": "maybe"}, "`interrupt` .* 'maybe' is none of cancel, block"),
-        ({"retries": -1}, "`retries` .* -1 is no number from 0"),
+        ({"interrupt": "maybe"}, "`interrupt` .* 'maybe' is not one of cancel, block"),
+        ({"retries": -1}, "`retries` .* -1 is not a number of 0 or more"),
         ({"timeout_s": 0}, "`timeout_s` .* 0 is not above 0"),
         ({"timeout_s": float("nan")}, "`timeout_s` .* nan is not above 0"),
-        ({"result_chars_max": 0}, "`result_chars_max` .* 0 is no number from 1"),
+        ({"result_chars_max": 0}, "`result_chars_max` .* 0 is not a number of 1 or more"),
         ({"subject": "file"}, "`subject` .* there is no argument 'file'"),
         ({"paths": ["path", "to"]}, "`paths` .* there is no argument 'to'"),
         ({"hosts": ["url"]}, "`hosts` .* there is no argument 'url'"),
-        ({"paths": "path"}, "`paths` .* a text stands where a tuple of names belongs"),
+        ({"paths": "path"}, "`paths` .* a string was passed instead of a tuple of names"),
         ({"aliases": ["edit"]}, "`aliases` .* or is the tool's own"),
-        ({"check": of_other}, "`check` .* it takes 'size', which is no argument"),
+        ({"check": of_other}, "`check` .* it takes 'size', which is not an argument"),
     ],
 )
 def test_settings_that_contradict_are_refused(settings: Mapping[str, Any], complaint: str) -> None:
@@ -423,10 +426,10 @@ def test_tools_without_a_name_and_unknown_settings_are_refused() -> None:
 def test_names_that_the_provider_would_not_take_are_refused(name: str) -> None:
     """Names and aliases have 1 to 128 letters, digits, `_` and `-`, as the provider requires."""
     for make in (tool(name=name), lambda function: declared({"name": name}, function)):
-        with pytest.raises(UsageError, match=r"(?s)`name` of .* is not of 1 to 128 letters"):
+        with pytest.raises(UsageError, match=r"(?s)`name` of .* must have 1 to 128 characters"):
             make(edit)
     with pytest.raises(
-        UsageError, match=r"(?s)`aliases` of the tool edit .* is not of 1 to 128 letters"
+        UsageError, match=r"(?s)`aliases` of the tool edit .* must have 1 to 128 characters"
     ):
         tool(aliases=[name])(edit)
     longest = "aZ_-9" + "x" * 123
@@ -442,7 +445,7 @@ def test_what_a_function_returns_need_not_be_known() -> None:
 
     assert tool(look).name == "look"
     with pytest.raises(
-        UsageError, match=r"of the argument path of .*find is not known: name 'Nowhere'"
+        UsageError, match=r"of the argument path of .*find is unknown: name 'Nowhere'"
     ):
         tool(find)
 
@@ -456,7 +459,7 @@ def test_types_that_json_cannot_hold_are_refused_by_name() -> None:
 
     def field(size: int = Field(3, ge=1)) -> None: ...
 
-    with pytest.raises(UsageError, match=r"of the argument back of .*call cannot be told"):
+    with pytest.raises(UsageError, match=r"of the argument back of .*call cannot be described"):
         tool(call)
     with pytest.raises(UsageError, match=r"of the argument thing of .*odd cannot be told"):
         tool(odd)
@@ -475,7 +478,7 @@ def test_two_tools_never_share_a_name() -> None:
     check_tools([one, tool(name="two")(edit)])
     for name, aliases in (("one", []), ("uno", []), ("two", ["one"]), ("two", ["uno"])):
         other = tool(name=name, aliases=aliases)(edit)
-        with pytest.raises(UsageError, match=r"is already that of the tool one .*edit"):
+        with pytest.raises(UsageError, match=r"is already the name of the tool one .*edit"):
             check_tools([one, other])
     with pytest.raises(UsageError, match="`destructive` of the tool raw"):
         check_tools([Tool({"name": "raw"}, edit, tool_class="read")])

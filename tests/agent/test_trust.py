@@ -33,8 +33,8 @@ def start(name: str, **more: Any) -> dict[str, Any]:
     return call(name, "agent", agent="scout", prompt="Go.", **more)
 
 
-def said(behaviour: str) -> dict[str, Any]:
-    return message(call("k", "answer", behaviour=behaviour, reason="n"), model=SMALL)
+def said(behavior: str) -> dict[str, Any]:
+    return message(call("k", "answer", behavior=behavior, reason="n"), model=SMALL)
 
 
 def test_denials_are_counted_over_all_agents() -> None:
@@ -96,7 +96,7 @@ def test_an_agent_begins_with_what_held_when_its_call_began() -> None:
                 if question.kind != "consent":
                     return await world.ask(question)
                 asked.append(question.asked["about"]["input"])
-                return {"behaviour": "allow", "by": "person", "scope": "session", "reason": ""}
+                return {"behavior": "allow", "resolver": "person", "scope": "session", "reason": ""}
 
             fast = replace(world, ask=at_once)
             careful = options(permissions=Permissions())

@@ -14,7 +14,7 @@ from typing import Literal
 
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
-from agentobs.agent.compaction import summary as summarising
+from agentobs.agent.compaction import summary as summarizing
 from agentobs.agent.context import reduction, token_counts
 from agentobs.agent.context.context_windows import window_of
 from agentobs.agent.context.message_groups import Group, first_call, unanswered, without_last
@@ -27,7 +27,8 @@ from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered
 from agentobs.agent.requests.maintenance_request import MaintenanceRequest, upkeep
 from agentobs.agent.state import Options, with_context
 from agentobs.agent.tools.tool import Tool
-from agentobs.provider.messages import blocks, text_of
+from agentobs.provider.anthropic.messages import blocks
+from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, lane_under
 
@@ -44,8 +45,8 @@ choice.
 """
 
 FILES_SHARE = 0.25
-"""Files that are attached again take at most this share of the removed part and of the threshold.
-Our choice: otherwise a small conversation would be as long as before.
+"""Files that are attached again take at most this share of the removed part and of the threshold. Our choice: otherwise
+a small conversation would be as long as before.
 """
 
 HEAVY_TOKENS = 20_000
@@ -142,7 +143,7 @@ def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
     if progress.has_reacted or not error_classes.is_too_long(error):
         return None
     tokens = length(this, tools)
-    if sizes := summarising.reported_sizes(error_classes.text_of(error)):
+    if sizes := summarizing.reported_sizes(error_classes.text_of(error)):
         tokens, progress.window_told = max(tokens, sizes[0]), sizes[1]
     limit = threshold(this)
     target = int(min(TARGET_SHARE * limit, REACTIVE_SHARE * tokens))
@@ -230,7 +231,7 @@ async def _shortened(this: Run, need: Need, here: Place | None) -> AsyncGenerato
             need.made = dropped
             return
         messages = trimmed
-    async with aclosing(_summarised(this, need, messages, here)) as events:
+    async with aclosing(_summarized(this, need, messages, here)) as events:
         async for event in events:
             yield event
     if need.trigger == "manual" or need.error is not None:
@@ -240,8 +241,7 @@ async def _shortened(this: Run, need: Need, here: Place | None) -> AsyncGenerato
 
 
 def _without_new(this: Run, need: Need, messages: Group) -> Group | None:
-    """Return a conversation without results that the model has not seen yet, except the last ones
-    if possible.
+    """Return a conversation without results that the model has not seen yet, except the last ones if possible.
 
     This is the last resort. None if the conversation stays too long.
     """
@@ -256,14 +256,12 @@ def _without_new(this: Run, need: Need, messages: Group) -> Group | None:
     return None
 
 
-async def _summarised(
+async def _summarized(
     this: Run, need: Need, messages: Group, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Build a conversation that continues from the memory or from a summary; none if neither
-    exists.
-    """
+    """Build a conversation that continues from the memory or from a summary; none if neither exists."""
     size = min(token_counts.estimate(messages), _estimated(this, need, need.threshold))
-    gone, rest = summarising.split(messages, int(summarising.KEPT_SHARE * size))
+    gone, rest = summarizing.split(messages, int(summarizing.KEPT_SHARE * size))
     if not any(message.get("role") == "assistant" for message in gone) and not _is_heavy(gone):
         return
     files = _files(this, need, rest)
@@ -272,7 +270,7 @@ async def _summarised(
     key = f"{this.state.turn}:{number}"
     memory = await telemetry.ask(this.world, here, "memory", key, question)
     if isinstance(memory, str) and memory.strip():
-        made = summarising.continued_from(memory.strip(), files, rest)
+        made = summarizing.continued_from(memory.strip(), files, rest)
         if _is_enough(this, need, made):
             need.methods.append("memory")
             need.files = len(files)
@@ -283,7 +281,7 @@ async def _summarised(
             yield event
     if need.summary is None:
         return
-    made = summarising.continued_from(need.summary, files, rest)
+    made = summarizing.continued_from(need.summary, files, rest)
     if _left(this, need, made) < need.tokens:
         need.methods.append("summary")
         need.files = len(files)
@@ -302,8 +300,8 @@ async def _summary(
     source: QuerySource = "summary" if need.trigger == "manual" else "compaction"
     options, context = _known(this), this.options.context
     drops, wanted = 0, need.instructions
-    for count in range(summarising.DROPS_MAX + 2):
-        arguments = summarising.request(gone, this.state, options, need.tools, this.owed, wanted)
+    for count in range(summarizing.DROPS_MAX + 2):
+        arguments = summarizing.request(gone, this.state, options, need.tools, this.owed, wanted)
         point = f"{this.state.turn}:compaction:{number}.{count}"
         upkeep_request = MaintenanceRequest(arguments, source, lane, point)
         try:
@@ -314,7 +312,7 @@ async def _summary(
             if not error_classes.is_too_long(error):
                 need.error = error
                 return
-            sizes = summarising.reported_sizes(error_classes.text_of(error))
+            sizes = summarizing.reported_sizes(error_classes.text_of(error))
         else:
             answer = upkeep_request.answer
             if answer is None or answer.get("stop_reason") == "refusal":
@@ -323,7 +321,7 @@ async def _summary(
                 return
             if answer.get("stop_reason") == "max_tokens":
                 need.was_cut = True
-                again = summarising.SHORTER.format(words=max(context.summary_tokens // 2, 1))
+                again = summarizing.SHORTER.format(words=max(context.summary_tokens // 2, 1))
                 wanted = "\n\n".join(filter(None, (need.instructions, again)))
                 continue
             if not error_classes.is_too_long(answer):
@@ -332,9 +330,9 @@ async def _summary(
                 return
             sizes = None
         excess = sizes[0] - sizes[1] + context.summary_tokens if sizes else None
-        fewer = summarising.shorter(gone, excess)
+        fewer = summarizing.shorter(gone, excess)
         drops += 1
-        if fewer is None or drops > summarising.DROPS_MAX:
+        if fewer is None or drops > summarizing.DROPS_MAX:
             return
         gone = fewer
 
@@ -350,9 +348,7 @@ def _known(this: Run) -> Options:
 
 
 def _files(this: Run, need: Need, rest: Sequence[Json]) -> list[Json]:
-    """Return the blocks of files to attach again, taken from the conversation before it was
-    trimmed.
-    """
+    """Return the blocks of files to attach again, taken from the conversation before it was trimmed."""
     before = this.state.messages
     gone = before[: len(before) - len(rest)]
     files = recent_files(gone, rest, need.tools)

@@ -14,12 +14,11 @@ from agentobs.agent.model.thinking import without_thinking
 from agentobs.agent.state import Options, State
 from agentobs.agent.state import request as own_request
 from agentobs.agent.tools.tool import Tool
-from agentobs.provider.messages import tool_uses
+from agentobs.provider.anthropic.messages import tool_uses
 from agentobs.records.canonical_json import Json
 
 KEPT_SHARE = 0.2
-"""Approximate share of a conversation that stays unchanged, its latest part; at least one group.
-Our choice.
+"""Approximate share of a conversation that stays unchanged, its latest part; at least one group. Our choice.
 """
 
 DROPS_MAX = 3
@@ -38,8 +37,7 @@ Write that summary now, for yourself. Call no tool. Say, under headings of these
 Be exact and complete, and no longer than that needs."""
 
 SHORTER = "Your last summary did not end within its limit and was lost. Write one of at most {words:,} words."
-"""Added after a summary was cut. A word has about 1.3 tokens, so this takes two thirds of the
-limit.
+"""Added after a summary was cut. A word has about 1.3 tokens, so this takes two thirds of the limit.
 """
 
 BOUNDARY = """\
@@ -93,9 +91,8 @@ def request(
 ) -> dict[str, Any]:
     """Return the arguments of the SDK's `messages.create` that request a summary of these messages.
 
-    System prompt and tools are the agent's, but no tool call is allowed, because a call instead of
-    a summary would waste the whole request. This and the changes to the messages invalidate the
-    provider's cache of the messages.
+    System prompt and tools are the agent's, but no tool call is allowed, because a call instead of a summary would
+    waste the whole request. This and the changes to the messages invalidate the provider's cache of the messages.
     """
     prompt = "\n\n".join(filter(None, (ASKED, options.context.instructions, instructions)))
     plain_messages = plain(gone)
@@ -140,8 +137,7 @@ _TOLD = re.compile(r"(\d[\d,]*) tokens > (\d[\d,]*) maximum")
 
 
 def reported_sizes(text: str) -> tuple[int, int] | None:
-    """Return the actual and the maximum tokens of a prompt, if the provider's refusal contains
-    them.
+    """Return the actual and the maximum tokens of a prompt, if the provider's refusal contains them.
 
     Example: `prompt is too long: 210000 tokens > 200000 maximum` (a recorded 400).
     """

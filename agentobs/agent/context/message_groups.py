@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agentobs.agent.context.token_counts import is_compaction
 from agentobs.agent.model.thinking import is_thinking
-from agentobs.provider.messages import blocks, tool_results, tool_uses
+from agentobs.provider.anthropic.messages import blocks, tool_results, tool_uses
 from agentobs.records.canonical_json import Json, canonical, digest
 
 Group = tuple[Json, ...]

@@ -1,7 +1,6 @@
 """The files that the agent read last, to be attached again after a summary.
 
-Their contents come from the conversation's tool results. Nothing is read again, so a replay
-attaches the same text.
+Their contents come from the conversation's tool results. Nothing is read again, so a replay attaches the same text.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 from agentobs.agent.context.reduction import is_trimmed
 from agentobs.agent.context.token_counts import BYTES_PER_TOKEN, text_tokens
 from agentobs.agent.tools.tool import Tool, find
-from agentobs.provider.messages import text_of, tool_results, tool_uses
+from agentobs.provider.anthropic.messages import tool_results, tool_uses
+from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
 
 FILES_MAX = 5
@@ -84,7 +84,7 @@ def _shown(file: File) -> str:
     shown = file.text.encode("utf-8", "replace")[:chars].decode("utf-8", "ignore")
     notes = []
     if len(shown) < len(file.text):
-        notes.append("only its beginning")
+        notes.append("only the beginning")
     if file.is_stale:
         notes.append("it was edited since, so read it again before you rely on it")
     note = f" ({'; '.join(notes)})" if notes else ""

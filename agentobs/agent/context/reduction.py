@@ -10,7 +10,7 @@ from typing import Any
 
 from agentobs.agent.context.message_groups import Group, flat, joined, parts
 from agentobs.agent.context.token_counts import covered, estimate, text_tokens
-from agentobs.provider.messages import blocks, tool_results
+from agentobs.provider.anthropic.messages import blocks, tool_results
 from agentobs.records.canonical_json import Json
 
 TRIMMED = "[An old result stood here"
@@ -26,8 +26,7 @@ TRIM_TOKENS_MIN = 100
 """Smaller results are not trimmed, because the note would use half of the saving. Our choice."""
 
 DROP_SHARE = 1 / 3
-"""Maximum share of the groups' tokens that is dropped; if more must go, it is summarized. Our
-choice.
+"""Maximum share of the groups' tokens that is dropped; if more must go, it is summarized. Our choice.
 """
 
 

@@ -1,7 +1,7 @@
 """Count the tokens of a conversation.
 
-The usage of the last response is exact for everything up to it. Only later messages are estimated,
-so no estimate is older than one turn.
+The usage of the last response is exact for everything up to it. Only later messages are estimated, so no estimate is
+older than one turn.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ PAGE_CHARS = 50_000
 
 TOOLS_TOKENS = 700
 """Tokens for declaring any tools, in addition to the declarations: 346 with most models
-(https://docs.claude.com/en/docs/agents-and-tools/tool-use/overview, pricing), about 700 in
-recordings of 4.7.
+(https://docs.claude.com/en/docs/agents-and-tools/tool-use/overview, pricing), about 700 in recordings of 4.7.
 """
 
 _OPAQUE = ("signature", "encrypted_content", "encrypted_index")
@@ -41,9 +40,7 @@ _OPAQUE = ("signature", "encrypted_content", "encrypted_index")
 
 
 def estimate(messages: Sequence[Json]) -> int:
-    """Return the approximate tokens of messages. The model does not see anything before a
-    provider's compaction.
-    """
+    """Return the approximate tokens of messages. The model does not see anything before a provider's compaction."""
     seen = messages[covered(messages) :]
     return round(sum(_tokens(message.get("content")) for message in seen)) + len(seen)
 
@@ -62,8 +59,7 @@ def held(usage: Any) -> int | None:
     """Return the tokens of a conversation including a response with this usage; None if the usage
     does not say.
 
-    If the provider made several iterations for one response, the last one read everything that
-    stays.
+    If the provider made several iterations for one response, the last one read everything that stays.
     """
     if not isinstance(usage, dict):
         return None
@@ -96,17 +92,14 @@ def tokens_of(messages: Sequence[Json], counted: Counted | None, around: int) ->
 
 
 def is_counted(messages: Sequence[Json], counted: Counted | None) -> bool:
-    """Return whether a count is valid for a conversation: not if the provider has compacted it
-    since.
-    """
+    """Return whether a count is valid for a conversation: not if the provider has compacted it since."""
     if counted is None or not counted.holds(messages):
         return False
     return not any(map(_is_boundary, messages[counted.messages :]))
 
 
 def after(tokens: int, before: int, now: int) -> int:
-    """Return the remaining tokens of a conversation that had `tokens`, from estimates before and
-    now.
+    """Return the remaining tokens of a conversation that had `tokens`, from estimates before and now.
 
     Only the ratio of the estimates is used, because both have about the same error.
     """
@@ -127,9 +120,7 @@ def _is_boundary(message: Json) -> bool:
 
 
 def is_compaction(block: Json) -> bool:
-    """Return whether a block replaces everything before it; a block without content replaces
-    nothing.
-    """
+    """Return whether a block replaces everything before it; a block without content replaces nothing."""
     return block.get("type") == "compaction" and bool(
         block.get("content") or block.get("encrypted_content")
     )

@@ -1,7 +1,7 @@
 """A small model that may approve or deny a call, in addition to a person or in place of one.
 
-It fails closed. Any failure (the request fails, times out, or returns something other than yes or
-no) counts as no answer, so a person decides. If there is no person, the call is denied.
+It fails closed. Any failure (the request fails, times out, or returns something other than yes or no) counts as no
+answer, so a person decides. If there is no person, the call is denied.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class _Word(BaseModel):
     """Whether the call may run."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    behaviour: Literal["allow", "deny"] = Field(description="Whether the call may run.")
+    behavior: Literal["allow", "deny"] = Field(description="Whether the call may run.")
     reason: str = Field(description="Why, in a sentence; the agent reads it where you deny.")
 
 
 async def classified(
     classifier: Classifier, client: AsyncAnthropic, question: WorldQuestion
 ) -> Json:
-    """Return the classifier's answer to an approval request, or a `nobody` answer with the reason;
+    """Return the classifier's answer to an approval request, or a `unattended` answer with the reason;
     see `consented`.
 
     Both contain the `usage` of its request. If a person answers first, it is cancelled and returns
@@ -102,7 +102,7 @@ async def classified(
     except ReplaySays:
         raise
     except TimeoutError:
-        answer = _no_answer(f"it has not answered within {classifier.timeout_s:g} seconds")
+        answer = _no_answer(f"no response within {classifier.timeout_s:g} seconds")
     except asyncio.CancelledError:
         if not used:
             raise
@@ -119,8 +119,12 @@ def _read(value: Any, why: str) -> Json:
         word = _Word.model_validate(value)
     except ValidationError:
         return _no_answer("its answer is neither yes nor no")
-    return {"behaviour": word.behaviour, "by": "classifier", "reason": plain(word.reason)}
+    return {"behavior": word.behavior, "resolver": "classifier", "reason": plain(word.reason)}
 
 
 def _no_answer(why: str) -> Json:
-    return {"behaviour": "deny", "by": "nobody", "reason": f"The classifier gave no answer: {why}."}
+    return {
+        "behavior": "deny",
+        "resolver": "unattended",
+        "reason": f"The classifier gave no answer: {why}.",
+    }

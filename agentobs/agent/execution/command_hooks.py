@@ -1,8 +1,7 @@
 """Run hooks that are programs, with a timeout and without leaving processes behind.
 
-A program runs in its own session, so that it can be stopped together with all processes that it
-starts. A child that starts another session escapes, because nothing links it to its parent any
-more.
+A program runs in its own session, so that it can be stopped together with all processes that it starts. A child that
+starts another session escapes, because nothing links it to its parent any more.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, s
 
 
 def environment(command: Command, facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program: ours without provider credentials, plus the facts and
-    the trace context.
+    """Return the environment of a program: ours without provider credentials, plus the facts and the trace context.
 
     The trace context is always our own, never that of our parent process.
     """
@@ -148,7 +146,7 @@ def _answer(status: int | None, talk: _Talk) -> Json:
             "blocking", complaint.strip() or "It was blocked, and the hook did not say why."
         )
     if status is None:
-        return failed("nobody knows how it ended")
+        return failed("its exit status is unknown")
     how = f"it ended with status {status}" if status > 0 else f"it was ended by {_named(-status)}"
     return failed(f"{how}: {quoted(complaint)}" if complaint.strip() else how)
 

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
 
+from agentobs.runtime import process
+
 T = TypeVar("T")
 
 LEFT_MAX = 64
@@ -34,8 +36,9 @@ async def in_thread(work: Callable[[], T]) -> T:
     Raises:
         RuntimeError: too many abandoned threads are still running.
     """
-    if _Work.left >= LEFT_MAX:
-        raise RuntimeError(f"{_Work.left} calls that were given up are still at work")
+    left = process.part(State).left
+    if left >= LEFT_MAX:
+        raise RuntimeError(f"{left} abandoned calls are still running")
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
@@ -64,35 +67,44 @@ async def in_thread(work: Callable[[], T]) -> T:
 class _Work:
     """One function running in a thread."""
 
-    left = 0
-    """Number of abandoned functions that are still running."""
-    _lock = threading.Lock()
-
     def __init__(self) -> None:
         self._has_ended = self._is_left = False
 
     def end(self) -> None:
-        with self._lock:
+        state = process.part(State)
+        with state.lock:
             self._has_ended = True
-            _Work.left -= self._is_left
+            state.left -= self._is_left
 
     def give_up(self) -> None:
-        with self._lock:
+        state = process.part(State)
+        with state.lock:
             self._is_left = not self._has_ended
-            _Work.left += self._is_left
+            state.left += self._is_left
 
 
 Run = Callable[[], Callable[[], object]]
 """Runs the function, and returns a callable that reports its end."""
 
-_idle: list[SimpleQueue[Run]] = []
-"""Queues of idle threads; appending to and popping from a list is atomic."""
+
+class State:
+    """The threads of this process that run tools, or wait for work."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Start without threads, as in a forked process: they stayed in the parent."""
+        self.idle: list[SimpleQueue[Run]] = []
+        """Queues of idle threads; appending to and popping from a list is atomic."""
+        self.left = 0
+        """Number of abandoned functions that are still running."""
+        self.lock = threading.Lock()
 
 
 def _forget() -> None:
     """Reset the state in a forked process, because the threads stayed in the parent."""
-    _idle.clear()
-    _Work.left, _Work._lock = 0, threading.Lock()
+    process.part(State).begin()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -100,8 +112,9 @@ os.register_at_fork(after_in_child=_forget)
 
 def _hand(run: Run) -> None:
     """Pass work to an idle thread, or else to a new one."""
+    state = process.part(State)
     try:
-        _idle.pop().put(run)
+        state.idle.pop().put(run)
     except IndexError:
         inbox: SimpleQueue[Run] = SimpleQueue()
         inbox.put(run)
@@ -109,12 +122,14 @@ def _hand(run: Run) -> None:
 
 
 def _serve(inbox: SimpleQueue[Run]) -> None:
+    state = process.part(State)
     is_waiting = True
     while is_waiting:
         tell = inbox.get()()
-        is_waiting = len(_idle) < IDLE_MAX
+        is_waiting = len(state.idle) < IDLE_MAX
         if is_waiting:
-            _idle.append(inbox)  # before reporting the end, so that the next call finds this thread
+            # Before reporting the end, so that the next call finds this thread.
+            state.idle.append(inbox)
         with contextlib.suppress(RuntimeError):  # the loop was closed, nothing waits
             tell()
         del tell  # it references the result, which may be large

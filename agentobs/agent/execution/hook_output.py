@@ -44,14 +44,14 @@ def of_bytes(data: bytes) -> Json:
     if not data.strip():
         return {"outcome": "success"}
     if len(data) > ANSWER_BYTES_MAX:
-        return failed(f"its answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+        return failed(f"its response is longer than {ANSWER_BYTES_MAX:,} bytes")
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_number)
     except RecursionError:
-        return failed("its answer is nested too deep")
+        return failed("its response is nested too deep")
     except ValueError as error:
         shown = quoted(data.decode("utf-8", "replace"))
-        return failed(f"its answer is no JSON ({error}): {shown}")
+        return failed(f"its response is not JSON ({error}): {shown}")
     if isinstance(value, dict):
         value.pop("usage", None)  # only requests that we made for the hook have usage
     return of_value(value)
@@ -64,15 +64,15 @@ def of_value(value: Any) -> Json:
     if isinstance(value, HookAnswer):
         value = value.as_json()
     if not isinstance(value, dict):
-        return failed(f"its answer is of the type {type(value).__name__}, and no object")
+        return failed(f"its answer is of the type {type(value).__name__}, not an object")
     if _is_deep(value):
-        return failed("its answer is nested too deep")
+        return failed("its response is nested too deep")
     try:
         text = as_json(value)
     except ValueError as error:
-        return failed(f"its answer is no JSON: {quoted(str(error))}")
+        return failed(f"its response is not JSON: {quoted(str(error))}")
     if len(text) > ANSWER_BYTES_MAX:
-        return failed(f"its answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+        return failed(f"its response is longer than {ANSWER_BYTES_MAX:,} bytes")
     return {"outcome": "success", **cleaned(json.loads(sendable(text)))}
 
 
@@ -104,12 +104,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse duplicate names, because parsers differ in which one they use."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice in one object")
+        raise ValueError("an object contains a key twice")
     return found
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _is_deep(value: Any) -> bool:

@@ -38,6 +38,7 @@ from agentobs.errors import ReplaySays, UsageError, say_once
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, WorldQuestion
 from agentobs.records.labels import is_label
+from agentobs.runtime import process
 
 SECONDS = 60.0
 """Default timeout of a hook. Our choice."""
@@ -106,19 +107,19 @@ class LiveHooks:
         hook = self._hooks.get(payload_facts["hook"])
         if hook is None:
             return answer_only(
-                "cancelled", f"nobody here runs a hook named {payload_facts['hook']}"
+                "cancelled", f"no function is registered for the hook {payload_facts['hook']}"
             )
         here = tracing.place()
         try:
             payload = _payload(payload_facts, here, self._roots[0])
         except (ValueError, RecursionError):
             # A hook that cannot receive the payload must not approve it.
-            return answer_only("blocking", "what happens is nested too deep to be told to a hook")
+            return answer_only("blocking", "the input is nested too deep to be passed to a hook")
         inside = model_hooks.inside(here, "hook", question.key, "hook")
         if not hook.background:
             return self._fitted(payload_facts, await self._ran(hook, payload, inside))
         if len(self._background) >= BACKGROUND_MAX:
-            return failed(f"{BACKGROUND_MAX} hooks run in the background already")
+            return failed(f"{BACKGROUND_MAX} hooks are already running in the background")
         task = asyncio.create_task(self._apart(hook, payload, inside))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -153,9 +154,7 @@ class LiveHooks:
         finally:
             if not task.done():
                 await _give_up(task)
-        return _with(
-            answer_only("cancelled", f"it has not answered within {seconds:g} seconds"), used
-        )
+        return _with(answer_only("cancelled", f"no response within {seconds:g} seconds"), used)
 
     async def _answered(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
         try:
@@ -165,7 +164,7 @@ class LiveHooks:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return answer_only("cancelled", "it was cancelled from within")
+            return answer_only("cancelled", "it cancelled itself")
         except BaseException as error:  # including a SystemExit of the hook's own code
             return crashed(error)
 
@@ -209,18 +208,20 @@ class LiveHooks:
         where = f"hook {hook.name}"
         if hook.run.model is None and self._model is None:
             raise UsageError(
-                "it asks a model, and names none", where=where, todo="Pass hook_model to live_world"
+                "it needs a model, but names none",
+                where=where,
+                todo="Pass hook_model to live_world",
             )
         if not isinstance(hook.run, AgentHook):
             return
         if self._run is None:
-            raise UsageError("nobody here runs agents", where=where, todo="Use live_world")
+            raise UsageError("this world cannot run agents", where=where, todo="Use live_world")
         missing = [name for name in hook.run.tools or () if name not in self._tools]
         if missing:
             raise UsageError(
                 f"there is no tool {missing[0]} that only reads",
                 where=where,
-                todo=f"Use some of {', '.join(self._tools) or 'none'}",
+                todo=f"Use one or more of {', '.join(self._tools) or 'none'}",
             )
 
 
@@ -303,7 +304,7 @@ def _same_folder() -> Iterator[None]:
         if before is not None and _folder() != before:
             with contextlib.suppress(OSError):
                 os.chdir(before)
-            say_once(f"a hook changed the working directory, which was put back: {before}")
+            say_once(f"a hook changed the working directory, which was restored: {before}")
 
 
 def _folder() -> str | None:
@@ -314,17 +315,21 @@ def _folder() -> str | None:
 
 
 async def _give_up(task: asyncio.Task[Json]) -> None:
-    _left.add(task)
+    process.part(State).left.add(task)
     task.add_done_callback(_forget)
     task.cancel()
     await asyncio.wait({task}, timeout=CLEAN_UP_S)
 
 
 def _forget(task: asyncio.Task[Json]) -> None:
-    _left.discard(task)
+    process.part(State).left.discard(task)
     if not task.cancelled():
         task.exception()  # mark as retrieved, because nothing waits for it any more
 
 
-_left: set[asyncio.Task[Json]] = set()
-"""Cancelled hooks that are cleaning up; an event loop holds only weak references to tasks."""
+class State:
+    """Cancelled work that is still cleaning up."""
+
+    def __init__(self) -> None:
+        self.left: set[asyncio.Task[Any]] = set()
+        """An event loop holds only weak references to tasks."""

@@ -58,7 +58,7 @@ async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Jso
             if not isinstance(found, _Hop):
                 return found
             if http.proxy is not None:
-                return failed("it redirects, and where to cannot be checked behind a proxy")
+                return failed("it redirects, and the target cannot be checked behind a proxy")
             hop = found
         return failed(f"it redirects more than {REDIRECTS_MAX} times")
     except ReplaySays:
@@ -66,7 +66,7 @@ async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Jso
     except _Refused as refusal:
         return failed(str(refusal))
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as error:
-        return failed(f"it cannot be asked: {quoted(error_text(error))}")
+        return failed(f"the request failed: {quoted(error_text(error))}")
 
 
 async def _send_hop(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Json:
@@ -80,7 +80,7 @@ async def _send_hop(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Js
         raise _Refused(f"{host} cannot be resolved: {quoted(str(error))}") from None
     why = refused(addresses, loopback=hop.loopback)
     if why is not None:
-        raise _Refused(f"{host} is not asked: {why}")
+        raise _Refused(f"{host} is not allowed: {why}")
     loopback = all(is_loopback(ipaddress.ip_address(address)) for address in addresses)
     *others, last = addresses
     for address in others:
@@ -124,12 +124,12 @@ async def _read(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop
     if status in _REDIRECTS and "location" in response.headers:
         return _next(hop, response, loopback=loopback)
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        return failed("its answer is compressed, which it was asked not to be")
+        return failed("its response is compressed, although the request did not accept compression")
     body = bytearray()
     async for data in response.aiter_raw():
         body += data
         if len(body) > ANSWER_BYTES_MAX:
-            return failed(f"its answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+            return failed(f"its response is longer than {ANSWER_BYTES_MAX:,} bytes")
     if not 200 <= status < 300:
         return failed(f"it answered {status}: {quoted(body.decode('utf-8', 'replace'))}")
     return of_bytes(bytes(body))
@@ -143,7 +143,7 @@ def _next(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop:
     """
     url = hop.url.join(response.headers["location"])
     if url.scheme not in ("http", "https") or not url.host:
-        raise _Refused("it redirects to what is no server")
+        raise _Refused("it redirects to an address that is not a server")
     if hop.url.scheme == "https" and url.scheme == "http":
         raise _Refused("it redirects from https to http")
     keeps = response.status_code in _KEEPS_METHOD

@@ -1,5 +1,4 @@
-"""Live answers to the loop's questions except model and tool calls: approvals, messages, file
-system, spending.
+"""Live answers to the loop's questions except model and tool calls: approvals, messages, file system, spending.
 
 Each answer is JSON, so that it can be recorded and returned in a replay.
 """
@@ -190,7 +189,7 @@ class LiveAnswers:
         except ReplaySays:
             raise
         except Exception as error:
-            say_once(f"the credentials were not made anew: {error_text(error)}", about="refresh")
+            say_once(f"the credentials were not renewed: {error_text(error)}", about="refresh")
             return False
 
     async def _section(self, name: str) -> str | None:
@@ -202,7 +201,7 @@ class LiveAnswers:
         written = self._sections.get(name)
         if written is None:
             raise UsageError(
-                f"the section {name} of the system prompt has to be asked for, and nobody writes it",
+                f"the section {name} of the system prompt is dynamic, and no function returns it",
                 todo="Pass it to live_world: sections=prompt.asked",
             )
         try:
@@ -229,7 +228,7 @@ class LiveAnswers:
             return refusal(
                 UsageError(
                     "this world cannot read earlier sessions",
-                    todo="Make it with live_world(..., load=agentobs.wiring.load_conversation)",
+                    todo="Create it with live_world(..., load=agentobs.wiring.load_conversation)",
                 )
             )
         try:
@@ -240,7 +239,7 @@ class LiveAnswers:
             return refusal(error)
         except Exception as error:
             found = f"the earlier session was not read: {error_text(error)}"
-            return refusal(RecordingError(found, todo="agentobs verify tells what is damaged"))
+            return refusal(RecordingError(found, todo="agentobs verify lists all damage"))
 
     async def _consent(self, question: WorldQuestion) -> Json:
         """Request approval from the person and the classifier in parallel; the first answer counts,
@@ -274,10 +273,10 @@ class LiveAnswers:
         if isinstance(reply, bool):
             reply = Reply(reply)
         if not isinstance(reply, Reply):
-            return _not_asked(f"the answer was a {type(reply).__name__}, no Reply")
+            return _not_asked(f"the answer was a {type(reply).__name__}, not a Reply")
         return {
-            "behaviour": "allow" if reply.allow is True else "deny",
-            "by": "person",
+            "behavior": "allow" if reply.allow is True else "deny",
+            "resolver": "person",
             "scope": reply.scope,
             "reason": str(reply.reason).encode("utf-8", "replace").decode("utf-8"),
         }
@@ -311,7 +310,7 @@ class LiveAnswers:
             return tool is not None and (tool.available is None or bool(tool.available()))
         except BaseException as error:  # including a SystemExit of the tool's own code
             say_once(
-                f"whether the tool {name} is available cannot be told: {error_text(error)}. It counts as missing.",
+                f"whether the tool {name} is available is unknown: {error_text(error)}. It counts as missing.",
                 about=f"availability of {name}",
             )
             return False
@@ -326,12 +325,11 @@ def refusal(error: AgentobsError) -> Json:
 async def _first(pending: Sequence[asyncio.Future[Json]]) -> Json:
     """Return the first real answer, with the usage of all requests; the others are cancelled.
 
-    If two arrive at the same time, the first in order counts. If there is no answer, all reasons
-    are combined.
+    If two arrive at the same time, the first in order counts. If there is no answer, all reasons are combined.
     """
     left, answers = set(pending), list[Json]()
     try:
-        while left and all(answer["by"] == "nobody" for answer in answers):
+        while left and all(answer["resolver"] == "unattended" for answer in answers):
             ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             answers += [dict(task.result()) for task in pending if task in ended]
     finally:
@@ -343,8 +341,8 @@ async def _first(pending: Sequence[asyncio.Future[Json]]) -> Json:
     every_answer = [*answers, *(task.result() for task in slow)]
     usage = [each for answer in every_answer for each in answer.get("usage", [])]
     reason = " ".join(filter(None, (answer.get("reason") for answer in answers)))
-    nobody_did: Json = {"behaviour": "deny", "by": "nobody", "reason": reason}
-    first = next((answer for answer in answers if answer["by"] != "nobody"), nobody_did)
+    nobody_did: Json = {"behavior": "deny", "resolver": "unattended", "reason": reason}
+    first = next((answer for answer in answers if answer["resolver"] != "unattended"), nobody_did)
     return {**first, "usage": usage} if usage else first
 
 
@@ -365,4 +363,4 @@ def token_refresh(client: AsyncAnthropic) -> Callable[[], bool] | None:
 
 
 def _not_asked(why: str) -> Json:
-    return {"behaviour": "deny", "by": "nobody", "reason": f"asking failed: {why}"}
+    return {"behavior": "deny", "resolver": "unattended", "reason": f"the call failed: {why}"}

@@ -27,7 +27,7 @@ from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools.input_schema import input_schema
 from agentobs.agent.tools.tool import Tool
 from agentobs.ledger import Meter
-from agentobs.provider.messages import tool_uses
+from agentobs.provider.anthropic.messages import tool_uses
 from agentobs.records.canonical_json import Json, digest
 from agentobs.records.exchanges import AskKind, Place, QuerySource, lane_inside
 from agentobs.records.usage import Certainty, Usage
@@ -43,8 +43,8 @@ ANSWER_TOKENS_MAX = 1_024
 """Maximum tokens of one answer. Our choice: it is a decision and a reason."""
 
 STOP_S = 2.0
-"""How long an agent may take to stop after its timeout. Our choice; less than a hook has to clean
-up (`hook_runner.CLEAN_UP_S`).
+"""How long an agent may take to stop after its timeout. Our choice; less than a hook has to clean up
+(`hook_runner.CLEAN_UP_S`).
 """
 
 AT_LEAST: Json = {"certainty": "lower_bound"}
@@ -72,7 +72,7 @@ class Judge:
 
 async def prompted(hook: PromptHook, judge: Judge, event: HookEvent, payload: str) -> Json:
     """Call a model once and return its answer."""
-    value, why = await judged(judge, SYSTEM, prompt_text(hook.prompt, payload), judgement(event))
+    value, why = await judged(judge, SYSTEM, prompt_text(hook.prompt, payload), judgment(event))
     return of_value(value) if value is not None else failed(why)
 
 
@@ -101,7 +101,7 @@ async def judged(
         with telemetry.span("llm_request", tracing.place(), judge.model) as inside:
             message = await _tried(judge, arguments, inside)
     except PROVIDER_ERRORS as error:
-        return None, f"the model could not be asked: {text_of(error)}"
+        return None, f"the model call failed: {text_of(error)}"
     if isinstance(usage := message.get("usage"), dict):
         judge.used.append({"model": str(message.get("model")), "usage": usage})
     return _read(message)
@@ -169,7 +169,7 @@ async def by_agent(
     options = Options(
         model=judge.model,
         system=f"{SYSTEM} Look around with your tools as far as you need to; you can change nothing.",
-        output=judgement(event),
+        output=judgment(event),
         permissions=hook.permissions,
         answer_seconds=judge.seconds,
         agent="hook",
@@ -230,7 +230,7 @@ def prompt_text(prompt: str, payload: str) -> str:
     return f"{prompt}\n\nWhat happens:\n\n{payload}"
 
 
-def judgement(event: HookEvent) -> type[BaseModel]:
+def judgment(event: HookEvent) -> type[BaseModel]:
     """Return the type of a model's answer to an event."""
     may, fields = MAY[event], dict[str, Any]()
     if "block" in may:
@@ -243,7 +243,7 @@ def judgement(event: HookEvent) -> type[BaseModel]:
     if "context" in may:
         about = "What the agent should be told, if anything."
         fields["context"] = (str | None, Field(None, description=about))
-    made: type[BaseModel] = create_model("Judgement", **fields)
+    made: type[BaseModel] = create_model("Judgment", **fields)
     return made
 
 
@@ -276,5 +276,5 @@ def _answer(result: Result, hook: AgentHook) -> Json:
     if result.exception is not None:
         return answer_only("cancelled", f"its agent failed: {crashed(result.exception)['reason']}")
     if result.terminal_reason in ("aborted_streaming", "aborted_tools"):
-        return answer_only("cancelled", f"its agent has not answered within {hook.max_turns} turns")
+        return answer_only("cancelled", f"its agent did not answer within {hook.max_turns} turns")
     return answer_only("cancelled", f"its agent ended without an answer ({result.terminal_reason})")

@@ -64,8 +64,7 @@ _ISATAP = (bytes.fromhex("00005efe"), bytes.fromhex("02005efe"))
 
 
 async def resolved(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a host from the system's resolver; an address in any notation
-    resolves to itself.
+    """Return the addresses of a host from the system's resolver; an address in any notation resolves to itself.
 
     Raises:
         OSError: there are none.
@@ -89,12 +88,12 @@ def refused(addresses: Sequence[str], *, loopback: bool = True) -> str | None:
         try:
             address = ipaddress.ip_address(text)
         except ValueError:
-            return f"{text!r} is no address"
+            return f"{text!r} is not an address"
         if is_loopback(address):
             if not loopback:
                 return f"{text} is this machine itself"
         elif not is_public(address):
-            return f"{text} is no public address"
+            return f"{text} is not a public address"
     return None
 
 

@@ -33,7 +33,7 @@ def resolver(roots: Sequence[Path]) -> Callable[[Sequence[str]], list[dict[str, 
         UsageError: there is no root, or a root is not a folder.
     """
     if not roots:
-        raise UsageError("there is no root", todo="Name at least one folder")
+        raise UsageError("there are no roots", todo="Pass at least one directory")
     real_roots = [_real_root(root) for root in roots]
 
     def resolve(paths: Sequence[str]) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def _real_root(root: Path) -> str:
     except (OSError, ValueError) as error:
         raise UsageError("this root cannot be opened", where=str(root), todo=str(error)) from None
     if not Path(real).is_dir():
-        raise UsageError("this root is no folder", where=str(root), todo="Name a folder")
+        raise UsageError("this root is not a directory", where=str(root), todo="Name a folder")
     return real
 
 

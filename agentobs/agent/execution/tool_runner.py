@@ -27,6 +27,7 @@ from agentobs.agent.tools.tool import (
 )
 from agentobs.errors import ReplaySays, say_once
 from agentobs.records.exchanges import ToolAnswer, ToolOutcome, ToolQuestion
+from agentobs.runtime import process
 from agentobs.sink import sink
 from agentobs.tracing.ambient import keyed
 
@@ -40,8 +41,8 @@ STOPPED_MAX = 1_000
 """How many IDs of calls that were stopped before they started are remembered. Our choice."""
 
 RECORDED_S = 0.25
-"""How long a call waits for earlier records to become durable, in seconds. The response that
-requests the call must survive this process, because the effects of a tool cannot be undone. Our
+"""How long a call waits for earlier records to become durable, in seconds. The response that requests the call must
+survive this process, because the effects of a tool cannot be undone. Our
 choice: it usually takes a millisecond.
 """
 
@@ -105,11 +106,11 @@ class LiveTools:
             text = (
                 f"{tool.name} needs a person to answer it, and nobody is there. Go on without it."
             )
-            return ToolAnswer(text, is_error=True, outcome="failed", tries=0)
+            return ToolAnswer(text, is_error=True, outcome="failed", attempts=0)
         with self._under_way(_call(question.tool_use_id)) as stop:
             if stop.done():
                 text = f"{tool.name} was stopped before it began."
-                return ToolAnswer(text, is_error=True, outcome="aborted", tries=0)
+                return ToolAnswer(text, is_error=True, outcome="aborted", attempts=0)
             await sink.settle(RECORDED_S)
             for tries in itertools.count(1):
                 try:
@@ -120,8 +121,8 @@ class LiveTools:
                     answer = await _Try(tool, question.tool_use_id, self.kept).answer(bound, stop)
                 again = answer.outcome in ("failed", "timeout") and tries <= tool.retries
                 if not again or stop.done():
-                    return replace(answer, tries=tries)
-        raise AssertionError("tries never run out")
+                    return replace(answer, attempts=tries)
+        raise AssertionError("the attempts are unlimited")
 
     def stop_tool(self, tool_use_id: str) -> None:
         """Stop a call, started or not, from any thread; see `World.stop_tool`."""
@@ -143,7 +144,9 @@ class LiveTools:
         try:
             return str(self._keep(tool_use_id, text))
         except Exception as error:
-            say_once(f"the whole of a tool's result is not kept: {error}", about="keeping a result")
+            say_once(
+                f"the complete result of a tool is not kept: {error}", about="keeping a result"
+            )
             return None
 
     async def check(self, question: ToolQuestion) -> str | None:
@@ -233,7 +236,7 @@ class _Try:
         return ToolAnswer(content, is_error=True, outcome="failed")
 
     def _given_up(self, text: str, outcome: ToolOutcome) -> ToolAnswer:
-        still = "" if _is_async(self.tool.function) else " It may still be at work."
+        still = "" if _is_async(self.tool.function) else " It may still be running."
         return ToolAnswer(f"{text}.{still}", is_error=True, outcome=outcome)
 
     def _kept(self, text: str) -> str | None:
@@ -262,8 +265,8 @@ async def _ended(
 ) -> R | _Divergence:
     """Run a call to its end, and return the result of `done` or `failed`. Never raises.
 
-    They run in the thread as well unless there is almost nothing to do, because a result may be
-    large and rendering it runs the tool's own code.
+    They run in the thread as well unless there is almost nothing to do, because a result may be large and rendering it
+    runs the tool's own code.
     """
 
     def caught(error: BaseException) -> R | _Divergence:
@@ -297,20 +300,25 @@ async def _first(
     task: asyncio.Task[Any], stop: asyncio.Future[None] | None, timeout_s: float | None
 ) -> bool:
     """Wait for the first of a task, a stop and a timeout; return whether the task ended. If not, it is cancelled."""
+    state = process.part(State)
     try:
         waited: set[asyncio.Future[Any]] = {task} if stop is None else {task, stop}
         await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         return task.done()
     finally:
         if not task.done():
-            _left.add(task)
-            task.add_done_callback(_left.discard)
+            state.left.add(task)
+            task.add_done_callback(state.left.discard)
             task.cancel()
             await asyncio.wait({task}, timeout=CLEAN_UP_S)
 
 
-_left: set[asyncio.Task[Any]] = set()
-"""Cancelled tasks that are cleaning up; an event loop holds only weak references to tasks."""
+class State:
+    """Cancelled work that is still cleaning up."""
+
+    def __init__(self) -> None:
+        self.left: set[asyncio.Task[Any]] = set()
+        """An event loop holds only weak references to tasks."""
 
 
 def _result(task: asyncio.Task[R | _Divergence]) -> R:
@@ -344,7 +352,7 @@ async def _awaited(value: Any) -> Any:
 def _complaint(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return f"its check returned a {type(value).__name__} where a text or None belongs"
+    return f"its check returned a {type(value).__name__} instead of a string or None"
 
 
 def _check_failed(error: BaseException) -> str:

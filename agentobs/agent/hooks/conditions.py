@@ -31,9 +31,7 @@ def matching(
 
 
 def _is_met(hook: Hook, sight: CallView | None) -> bool:
-    """Return whether a hook's condition is met. In doubt it is, because a hook that guards calls
-    must see them.
-    """
+    """Return whether a hook's condition is met. In doubt it is, because a hook that guards calls must see them."""
     if hook.when is None or sight is None:
         return True
     return forbids(condition(hook.when), sight) != "no"

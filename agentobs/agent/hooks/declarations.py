@@ -41,8 +41,8 @@ HookEvent = Literal[
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
 
 Effect = Literal["block", "decision", "input", "output", "context", "stop"]
-"""The possible effects of an answer: block the event; decide on the call in place of a person;
-change a tool's input; change its output; add context for the model; stop the run.
+"""The possible effects of an answer: block the event; decide on the call in place of a person; change a tool's input;
+change its output; add context for the model; stop the run.
 """
 
 MAY: Mapping[HookEvent, frozenset[Effect]] = {
@@ -77,8 +77,7 @@ CONDITIONAL: frozenset[HookEvent] = frozenset(
         "sub_agent_stop",
     }
 )
-"""Events that accept conditions: those of a tool call, or of a sub-agent, whose name then acts as
-the tool's.
+"""Events that accept conditions: those of a tool call, or of a sub-agent, whose name then acts as the tool's.
 """
 
 AGENT_TURNS_MAX = 50
@@ -87,9 +86,7 @@ AGENT_TURNS_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that receives the payload on standard input and may print its answer, a JSON
-    object.
-    """
+    """A program that receives the payload on standard input and may print its answer, a JSON object."""
 
     run: str | tuple[str, ...]
     """The program and its arguments; a string is a command line for `/bin/sh`."""
@@ -135,8 +132,7 @@ class AgentHook:
     max_turns: int = AGENT_TURNS_MAX
     """Cancelled after this many turns without an answer; at most 50."""
     permissions: Permissions = field(default_factory=lambda: Permissions(mode="dontAsk"))
-    """Permissions for its tools, independent of the agent's permissions. It cannot request
-    approval.
+    """Permissions for its tools, independent of the agent's permissions. It cannot request approval.
     """
 
 
@@ -176,12 +172,12 @@ class Hook:
         where = f"hook {self.name or self.event}"
         if self.event not in EVENTS:
             raise UsageError(
-                f"{self.event!r} is no event of hooks", todo=f"Use one of {', '.join(EVENTS)}"
+                f"{self.event!r} is not a hook event", todo=f"Use one of {', '.join(EVENTS)}"
             )
         for text, what in ((self.name or "hook", "name"), (self.source, "source")):
             if not isinstance(text, str) or not is_label(text):
                 raise UsageError(
-                    f"its {what} {text!r} is no label",
+                    f"its {what} {text!r} is not a label",
                     where=where,
                     todo="Use A-Z a-z 0-9 . _ : / @ -",
                 )
@@ -197,7 +193,7 @@ class Hook:
     def _check_condition(self, where: str) -> None:
         if self.event not in CONDITIONAL:
             raise UsageError(
-                f"it has a condition, and {self.event} is about no tool",
+                f"it has a condition, but {self.event} does not concern a tool",
                 where=where,
                 todo="Leave `when` out",
             )
@@ -242,7 +238,9 @@ def table(*groups: Iterable[Hook]) -> tuple[Hook, ...]:
     numbers: dict[str, int] = {}
     for hook in (hook for group in groups for hook in group):
         if not isinstance(hook, Hook):
-            raise UsageError(f"{hook!r} is no hook", todo="Make one with agentobs.agent.hooks.Hook")
+            raise UsageError(
+                f"{hook!r} is not a hook", todo="Create one with agentobs.agent.hooks.Hook"
+            )
         if not hook.name:
             numbers[hook.source] = numbers.get(hook.source, 0) + 1
             hook = replace(hook, name=f"{hook.source}:{numbers[hook.source]}")
@@ -250,7 +248,7 @@ def table(*groups: Iterable[Hook]) -> tuple[Hook, ...]:
     names = [hook.name for hook in hooks]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"two hooks are named {twice}", todo="Give one of them another name")
+        raise UsageError(f"two hooks are named {twice}", todo="Rename one of them")
     return tuple(hooks)
 
 
@@ -273,10 +271,10 @@ def _check_run(run: Any, where: str) -> None:
             _check_headers(run.headers, where)
         case PromptHook() | AgentHook():
             if not isinstance(run.prompt, str) or not run.prompt.strip():
-                raise UsageError("it has no prompt", where=where, todo="Say what it shall judge")
+                raise UsageError("it has no prompt", where=where, todo="State what it must judge")
             if isinstance(run, AgentHook) and not 1 <= run.max_turns <= AGENT_TURNS_MAX:
                 raise UsageError(
-                    f"it may take {run.max_turns!r} turns",
+                    f"it may use {run.max_turns!r} turns",
                     where=where,
                     todo=f"Give 1 to {AGENT_TURNS_MAX}",
                 )
@@ -290,13 +288,13 @@ def _check_run(run: Any, where: str) -> None:
 
 def _check_command(command: Command, where: str) -> None:
     words = (command.run,) if isinstance(command.run, str) else command.run
-    todo = 'Write Command(("program", "argument")), or one text for the shell'
+    todo = 'Write Command(("program", "argument")), or one string for the shell'
     if not words or not all(isinstance(word, str) for word in words) or not words[0].strip():
-        raise UsageError(f"{command.run!r} is no command", where=where, todo=todo)
+        raise UsageError(f"{command.run!r} is not a command", where=where, todo=todo)
     if any("\0" in word for word in words):
-        raise UsageError("its command holds a zero byte", where=where, todo=todo)
+        raise UsageError("its command contains a null byte", where=where, todo=todo)
     if isinstance(command.keep, str):
-        raise UsageError("`keep` is one text", where=where, todo="Pass a list of names")
+        raise UsageError("`keep` is a single string", where=where, todo="Pass a list of names")
 
 
 def _check_url(url: Any, where: str) -> None:
@@ -308,15 +306,15 @@ def _check_url(url: Any, where: str) -> None:
         known = False
     if not known:
         raise UsageError(
-            "its address is none of a server", where=where, todo="Write https://host/path"
+            "its URL does not name a server", where=where, todo="Write https://host/path"
         )
 
 
 def _check_headers(headers: Any, where: str) -> None:
     """Refuse headers that cannot be sent; the error omits values, because they may be credentials."""
-    todo = "Give texts in ASCII without line ends, by name"
+    todo = "Pass a mapping of names to ASCII strings without line breaks"
     if not isinstance(headers, Mapping):
-        raise UsageError("its headers are no mapping", where=where, todo=todo)
+        raise UsageError("its headers are not a mapping", where=where, todo=todo)
     for name, value in headers.items():
         for text in (name, value):
             if not isinstance(text, str) or not text.isascii() or not text.isprintable():

@@ -56,15 +56,15 @@ def hooks_from_settings(
         settings = read_json(settings, where, _FORM)
     where = where or f"hooks of the source {source}"
     if not isinstance(settings, Mapping):
-        raise UsageError("this is no object", where=where, todo=_FORM)
+        raise UsageError("this is not an object", where=where, todo=_FORM)
     hooks = []
     for event, listed in settings.items():
         if event not in EVENTS:
             raise UsageError(
-                f"{event!r} is no event of hooks", where=where, todo=_meant(event, EVENTS)
+                f"{event!r} is not a hook event", where=where, todo=_meant(event, EVENTS)
             )
         if not isinstance(listed, list | tuple):
-            raise UsageError(f"{event!r} is no list", where=where, todo=_FORM)
+            raise UsageError(f"{event!r} is not a list", where=where, todo=_FORM)
         for at, entry in enumerate(listed):
             hooks.append(_hook(event, entry, source, f"{where}, {event}[{at}]"))
     return tuple(hooks)
@@ -72,10 +72,10 @@ def hooks_from_settings(
 
 def _hook(event: Any, entry: Any, source: str, where: str) -> Hook:
     if not isinstance(entry, Mapping):
-        raise UsageError("this is no object", where=where, todo=_FORM)
+        raise UsageError("this is not an object", where=where, todo=_FORM)
     kinds = [kind for kind in _OF_KIND if kind in entry]
     if len(kinds) != 1:
-        found = f"it has {' and '.join(kinds)}" if kinds else "it has nothing that runs"
+        found = f"it has {' and '.join(kinds)}" if kinds else "it specifies nothing to run"
         raise UsageError(found, where=where, todo=f"Give one of {', '.join(_OF_KIND)}")
     known = {**_OF_ALL, **_OF_KIND[kinds[0]]}
     for name, value in entry.items():
@@ -114,7 +114,7 @@ def _run(kind: str, entry: Mapping[str, Any], where: str) -> What:
 
 def _texts(listed: list[Any], name: str, where: str) -> tuple[str, ...]:
     if not all(isinstance(each, str) for each in listed):
-        raise UsageError(f"{name!r} is no list of texts", where=where, todo=_FORM)
+        raise UsageError(f"{name!r} is not a list of strings", where=where, todo=_FORM)
     return tuple(listed)
 
 

@@ -1,7 +1,7 @@
 """Parse the answers of hooks and combine them into one decision.
 
-An answer is a JSON value from outside, so it is validated in full. An invalid answer is an error
-with a description and has no effect, except that a plain veto in it still counts.
+An answer is a JSON value from outside, so it is validated in full. An invalid answer is an error with a description and
+has no effect, except that a plain veto in it still counts.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from agentobs.agent.hooks.declarations import MAY, Effect, HookEvent
-from agentobs.agent.permissions import Behaviour
+from agentobs.agent.permissions import Behavior
 from agentobs.records.canonical_json import Json
 
 Outcome = Literal["success", "blocking", "non_blocking_error", "cancelled"]
-"""How a hook ended: no objection; a veto; a failure, which is ignored; or it was cancelled."""
+"""How a hook ended: not an objection; a veto; a failure, which is ignored; or it was cancelled."""
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -33,7 +33,7 @@ class HookAnswer:
     outcome: Outcome = "success"
     reason: str = field(default="", repr=False)
     """The reason; the model sees the reason of a veto."""
-    decision: Behaviour | None = None
+    decision: Behavior | None = None
     """Whether the call may run, in place of a person's answer; `deny` is a veto."""
     input: Any = field(default=None, repr=False)
     """The tool's replacement input, an object; None keeps the input."""
@@ -44,8 +44,7 @@ class HookAnswer:
     stop: bool = False
     """Whether the run stops here."""
     usage: tuple[Json, ...] = ()
-    """Usage of the model requests made for this answer: `model`, and `usage` as the provider
-    reported it.
+    """Usage of the model requests made for this answer: `model`, and `usage` as the provider reported it.
     """
 
     def as_json(self) -> Json:
@@ -72,10 +71,9 @@ class Verdict:
     blocked: bool = False
     """Whether any hook vetoed."""
     reason: str = field(default="", repr=False)
-    """Why the event is blocked or decided, or the run stops: the reasons of the hooks, one per
-    line.
+    """Why the event is blocked or decided, or the run stops: the reasons of the hooks, one per line.
     """
-    decision: Behaviour | None = None
+    decision: Behavior | None = None
     """The strictest decision: deny before ask before allow."""
     input: Any = field(default=None, repr=False)
     """The tool's replacement input, or None."""
@@ -87,7 +85,7 @@ class Verdict:
     """Whether the run stops here."""
     usage: tuple[Json, ...] = ()
     """Usage of the model requests made inside the hooks."""
-    overtaken: tuple[int, ...] = ()
+    overridden: tuple[int, ...] = ()
     """Indexes of the answers whose change of input or output was overridden by another answer."""
 
 
@@ -100,7 +98,7 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
             only.
     """
     if not isinstance(answer, dict):
-        return _faulty({}, f"the answer is {_named(answer)}, no object", event)
+        return _faulty({}, f"the answer is {_named(answer)}, not an object", event)
     answer = {name: value for name, value in answer.items() if value is not None}
     wrong = _fault(answer, event)
     if wrong is not None:
@@ -109,7 +107,7 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
     reason = answer.get("reason", "")[:REASON_CHARS_MAX]
     usage = tuple(answer.get("usage", ()))
     if _is_veto(answer):
-        decision: Behaviour | None = "deny" if answer.get("decision") == "deny" else None
+        decision: Behavior | None = "deny" if answer.get("decision") == "deny" else None
         return HookAnswer("blocking", reason, decision, stop=answer.get("stop", False), usage=usage)
     if outcome != "success":
         return HookAnswer(outcome, reason, usage=usage)
@@ -128,8 +126,8 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
 def verdict(answers: Sequence[HookAnswer]) -> Verdict:
     """Combine the answers to one event, given in table order.
 
-    One veto blocks. Of several changes, the last in table order is used. Hooks run in parallel, so
-    no hook sees the change of another. A blocked event is never changed.
+    One veto blocks. Of several changes, the last in table order is used. Hooks run in parallel, so no hook sees the
+    change of another. A blocked event is never changed.
     """
     vetoes = [each for each in answers if each.outcome == "blocking"]
     decision = _strictest(answers)
@@ -148,14 +146,14 @@ def verdict(answers: Sequence[HookAnswer]) -> Verdict:
     )
     if blocked:
         return found
-    new_input, overtaken = _last([each.input for each in answers])
+    new_input, overridden = _last([each.input for each in answers])
     output, also = _last([each.output for each in answers])
-    lost = tuple(sorted({*overtaken, *also}))
-    return replace(found, input=new_input, output=output, overtaken=lost)
+    lost = tuple(sorted({*overridden, *also}))
+    return replace(found, input=new_input, output=output, overridden=lost)
 
 
 def usage_in(answer: Any) -> list[Json]:
-    """Return the `model` and the `usage` of each model request made inside an answer of the world.
+    """Return the `model` and the `usage` of each model request made inside an exchange.
 
     Answers of hooks and to approval requests carry them, so that a replay counts the same usage.
     """
@@ -172,9 +170,9 @@ def is_output(value: Any) -> bool:
     )
 
 
-def _strictest(answers: Sequence[HookAnswer]) -> Behaviour | None:
+def _strictest(answers: Sequence[HookAnswer]) -> Behavior | None:
     decisions = {each.decision for each in answers}
-    strict: tuple[Behaviour, ...] = ("deny", "ask", "allow")
+    strict: tuple[Behavior, ...] = ("deny", "ask", "allow")
     return next((each for each in strict if each in decisions), None)
 
 
@@ -191,7 +189,7 @@ def _faulty(answer: Json, wrong: str, event: HookEvent | None) -> HookAnswer:
     if _is_veto(answer) and _may(event, "block"):
         veto_reason = answer.get("reason")
         reason = veto_reason if isinstance(veto_reason, str) and veto_reason else "It was blocked."
-        decision: Behaviour | None = "deny" if answer.get("decision") == "deny" else None
+        decision: Behavior | None = "deny" if answer.get("decision") == "deny" else None
         return HookAnswer("blocking", reason[:REASON_CHARS_MAX], decision, usage=usage)
     veto_reason = answer.get("reason")
     words = f" It says: {veto_reason}" if isinstance(veto_reason, str) and veto_reason else ""
@@ -210,7 +208,7 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
     """Describe why an answer is not valid; None if it is valid."""
     unknown = [name for name in answer if name not in FIELDS]
     if unknown:
-        return f"the answer has a field {str(unknown[0])[:100]!r}, and there are only {', '.join(FIELDS)}"
+        return f"the response has a field {str(unknown[0])[:100]!r}, and there are only {', '.join(FIELDS)}"
     fits = {
         "outcome": answer.get("outcome", "success") in OUTCOMES,
         "reason": isinstance(answer.get("reason", ""), str),
@@ -223,7 +221,7 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
     }
     wrong = next((name for name, is_right in fits.items() if not is_right), None)
     if wrong is not None:
-        return f"its field {wrong} is {_named(answer[wrong])}, which does not fit"
+        return f"its field {wrong} is {_named(answer[wrong])}, which is not valid"
     return _beyond(answer, event)
 
 
@@ -246,7 +244,7 @@ _DOES: dict[Effect, str] = {
     "decision": "decide on a call",
     "input": "change an input",
     "output": "change an output",
-    "context": "tell the model anything",
+    "context": "add context for the model",
     "stop": "end the run",
 }
 
@@ -268,7 +266,7 @@ def _named(value: Any) -> str:
         dict: "an object",
         list: "a list",
         str: "a text",
-        bool: "a yes or no",
+        bool: "true or false",
         type(None): "null",
     }
     return kinds.get(type(value), "a number" if isinstance(value, int | float) else "no JSON")

@@ -58,9 +58,9 @@ async def fire(
     ran = [task.result() for task in tasks]
     found = verdict([each.answer for each in ran])
     for at, each in enumerate(ran):
-        _emit(world, here, occasion, each, is_overtaken=at in found.overtaken)
+        _emit(world, here, occasion, each, is_overridden=at in found.overridden)
     events = tuple(
-        _event(occasion, each, is_overtaken=at in found.overtaken) for at, each in enumerate(ran)
+        _event(occasion, each, is_overridden=at in found.overridden) for at, each in enumerate(ran)
     )
     return found, events, frozenset((*done, *(hook.name for hook in fired if hook.once)))
 
@@ -93,7 +93,7 @@ async def _run_hook(world: World, hook: Hook, occasion: Occasion, here: Place | 
         except ReplaySays:
             raise
         except Exception as error:
-            text = f"asking failed with {type(error).__name__}"
+            text = f"the call failed with {type(error).__name__}"
             answer = HookAnswer("non_blocking_error", text)
     if hook.background and answer.outcome == "success":
         answer = HookAnswer(usage=answer.usage, reason=answer.reason)
@@ -101,14 +101,14 @@ async def _run_hook(world: World, hook: Hook, occasion: Occasion, here: Place | 
 
 
 def _emit(
-    world: World, here: Place | None, occasion: Occasion, ran: _Ran, *, is_overtaken: bool
+    world: World, here: Place | None, occasion: Occasion, ran: _Ran, *, is_overridden: bool
 ) -> None:
     numbers = {
         "duration_ns": ran.duration_ns,
         "blocking": ran.answer.outcome == "blocking",
         "background": ran.hook.background,
         "rewrites": ran.answer.input is not None or ran.answer.output is not None,
-        "overtaken": is_overtaken,
+        "overridden": is_overridden,
         "requests": len(ran.answer.usage),
     }
     found = occasion.facts.get("tool_use_id")
@@ -120,9 +120,9 @@ def _emit(
     telemetry.event(world, ran.inside or here, "hook", ran.answer.outcome, numbers, labels)
 
 
-def _event(occasion: Occasion, ran: _Ran, *, is_overtaken: bool) -> HookRan:
+def _event(occasion: Occasion, ran: _Ran, *, is_overridden: bool) -> HookRan:
     reason, found = ran.answer.reason, occasion.facts.get("tool_use_id")
-    if is_overtaken:
+    if is_overridden:
         reason = f"{reason} (Another hook's change took the place of its own.)".strip()
     return HookRan(
         turn=occasion.turn,

@@ -103,15 +103,15 @@ class Follows:
 FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
     {
         "overflow": Follows(
-            "400 whose text gives prompt + `max_tokens` > window",
+            "400 whose message contains prompt + `max_tokens` > window",
             step="lower",
             reason="prompt_too_long",
         ),
         "beyond_model": Follows(
-            "400 whose text gives `max_tokens` > what the model may say", step="lower"
+            "400 whose message contains `max_tokens` > the model's limit", step="lower"
         ),
         "too_long": Follows(
-            "400 whose text says that the prompt, or its text, is too long",
+            "400 whose message says that the prompt, or its text, is too long",
             step="shorten",
             reason="prompt_too_long",
         ),
@@ -121,13 +121,13 @@ FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
             step="shorten",
             reason="prompt_too_long",
         ),
-        "image": Follows("400 whose text or code is about an image", reason="image_error"),
+        "image": Follows("400 whose message or code concerns an image", reason="image_error"),
         "bad_request": Follows("any other 400, and any status below 500 not listed here"),
         "unauthorized": Follows("401", step="refresh"),
         "forbidden": Follows("403"),
         "not_found": Follows("404"),
         "timeout": Follows(
-            "408, no answer in time, or a `timeout_error` in a 200 stream",
+            "408, no response in time, or a `timeout_error` in a 200 stream",
             is_retried=True,
             is_waited_for=True,
             is_down=True,
@@ -154,7 +154,7 @@ FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
             is_down=True,
         ),
         "connection": Follows(
-            "no connection, or one that was reset before an answer came",
+            "no connection, or one that was reset before a response arrived",
             is_retried=True,
             is_waited_for=True,
             is_down=True,
@@ -173,8 +173,8 @@ FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
             is_down=True,
         ),
         "error_in_stream": Follows("an error event of any other type in a 200 stream"),
-        "unreadable": Follows("a 200 that is no message, or has no end"),
-        "circuit_open": Follows("nothing was asked: the circuit breaker is open"),
+        "unreadable": Follows("a 200 that is not a message, or is incomplete"),
+        "circuit_open": Follows("not sent: the circuit breaker is open"),
     }
 )
 """The transient statuses are those of the SDK (2.12, `_should_retry`): 408, 409, 429 and all from
@@ -274,8 +274,8 @@ def _says_too_long(error: APIStatusError) -> bool:
 
 
 OVERFLOW_SPARE = 1_000
-"""Safety margin in tokens when a response limit is lowered to fit, for anything that we do not
-count exactly. Our choice.
+"""Safety margin in tokens when a response limit is lowered to fit, for anything that we do not count exactly. Our
+choice.
 """
 
 ANSWER_LEAST = 3_000

@@ -11,7 +11,8 @@ from typing import Any
 
 from agentobs.agent.model.error_classes import ANSWER_LEAST
 from agentobs.agent.model.retry import UNSTREAMED_MAX, Failure
-from agentobs.provider.messages import text_of, tool_uses
+from agentobs.provider.anthropic.messages import tool_uses
+from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
 
 CONTINUATIONS_MAX = 3
@@ -23,8 +24,8 @@ after the provider has compacted the conversation (`pause_after_compaction`).
 """
 
 PAUSES_MAX = 20
-"""How often in a row the model may continue responses that it paused itself. Our choice: the
-provider pauses after ten calls of its own tools.
+"""How often in a row the model may continue responses that it paused itself. Our choice: the provider pauses after ten
+calls of its own tools.
 """
 
 GO_ON = (

@@ -41,11 +41,12 @@ class Section:
             raise UsageError("a section of the system prompt has no name")
         if self.volatile and not (self.reason or "").strip():
             raise UsageError(
-                f"the section {self.name} is volatile and gives no reason",
-                todo="Say why it has to change within a conversation, or let it stay: its changes cost the cache",
+                f"the section {self.name} is volatile but gives no reason",
+                todo="State why it must change within a conversation, or make it constant: "
+                "each change invalidates the cache",
             )
         if self.reason and not self.volatile:
-            raise UsageError(f"the section {self.name} gives a reason and is not volatile")
+            raise UsageError(f"the section {self.name} gives a reason, but is not volatile")
 
 
 Words = str | tuple[Section, ...]
@@ -84,7 +85,7 @@ class SystemPrompt:
             doubled = sorted({name for name in names if names.count(name) > 1})
             if doubled:
                 raise UsageError(
-                    f"two sections of the system prompt have one name: {', '.join(doubled)}"
+                    f"two sections of the system prompt have the same name: {', '.join(doubled)}"
                 )
 
     @property

@@ -1,10 +1,9 @@
 """The provider's prompt cache: placement of breakpoints, and latched settings that keep the prefix
 stable.
 
-A prompt is cached from its start: tools, system, messages. A breakpoint (`cache_control`) says up
-to where it is worth caching. Source of the rules: provider documentation, 2026-11
-(platform.claude.com/docs/en/build-with-claude/ prompt-caching): at most four breakpoints, none on
-thinking or on empty text, a lookback of 20 blocks from each.
+A prompt is cached from its start: tools, system, messages. A breakpoint (`cache_control`) says up to where it is worth
+caching. Source of the rules: provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/
+prompt-caching): at most four breakpoints, none on thinking or on empty text, a lookback of 20 blocks from each.
 """
 
 from __future__ import annotations
@@ -62,10 +61,9 @@ def marked(
 ) -> dict[str, Any]:
     """Return the arguments of a request with cache breakpoints; changed parts are copied.
 
-    Breakpoints are set on the last eligible block of the messages, the last system block and the
-    last tool. If any are left, they are set at the end of the static system prompt, and at the end
-    of the previous request if that is beyond the lookback. Existing breakpoints count, and their
-    zone gets no more; nor does a zone that `extra_body` sets.
+    Breakpoints are set on the last eligible block of the messages, the last system block and the last tool. If any are
+    left, they are set at the end of the static system prompt, and at the end of the previous request if that is beyond
+    the lookback. Existing breakpoints count, and their zone gets no more; nor does a zone that `extra_body` sets.
 
     Args:
         arguments: of the SDK's `messages.create`, the system prompt as a list, the user's texts as
@@ -100,8 +98,7 @@ def marked(
 
 
 def held(latched: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings for a request, and the names of the settings whose change was not
-    applied.
+    """Return the settings for a request, and the names of the settings whose change was not applied.
 
     `latched` has the settings of the conversation's first request.
     """

@@ -28,8 +28,8 @@ the SDK (2.12) stops doubling at 8 s, which is short for an overload that lasts 
 """
 
 LONGEST_ASKED_S = 300.0
-"""Maximum single wait. If the provider asks for more, the request fails or, in an unattended run,
-is retried after this time. Specified for unattended runs; our choice for others.
+"""Maximum single wait. If the provider asks for more, the request fails or, in an unattended run, is retried after this
+time. Specified for unattended runs; our choice for others.
 """
 
 UNATTENDED_S = 6 * 3600.0
@@ -39,9 +39,8 @@ PIECE_S = 30.0
 """An unattended wait is split into parts of this length, each reported by a heartbeat. Specified."""
 
 OVERLOADS, CUTS = 3, 3
-"""After this many consecutive overloads a request falls back to another model (specified). After
-this many consecutive streams that broke before any content it is sent without streaming (our
-choice).
+"""After this many consecutive overloads a request falls back to another model (specified). After this many consecutive
+streams that broke before any content it is sent without streaming (our choice).
 """
 
 UNSTREAMED_MAX = 21_333
@@ -237,8 +236,8 @@ def pieces(step: Next, *, is_unattended: bool) -> Iterator[float]:
 def asked_wait_s(headers: Mapping[str, str], now_ns: int) -> float | None:
     """Return the wait that the headers of a failed response ask for, in seconds, or None.
 
-    Not used for a 200 that carries an error: real complete responses have a `retry-after` of up to
-    a minute, so it describes the rate limit's window and not the error.
+    Not used for a 200 that carries an error: real complete responses have a `retry-after` of up to a minute, so it
+    describes the rate limit's window and not the error.
     """
     in_ms = _number(headers.get("retry-after-ms"))
     if in_ms is not None:

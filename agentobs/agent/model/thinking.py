@@ -1,8 +1,8 @@
 """Thinking: how it is requested, and which thinking blocks are sent back.
 
-A model's thinking is signed and must be returned byte for byte, or not at all. Source of the rules:
-anthropic 2.12 (types/thinking_config_*_param.py, output_config_param.py) and provider
-documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/extended-thinking).
+A model's thinking is signed and must be returned byte for byte, or not at all. Source of the rules: anthropic 2.12
+(types/thinking_config_*_param.py, output_config_param.py) and provider documentation, 2026-11
+(platform.claude.com/docs/en/build-with-claude/extended-thinking).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentobs.errors import UsageError
-from agentobs.provider.messages import tool_results
+from agentobs.provider.anthropic.messages import tool_results
 from agentobs.records.canonical_json import Json
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
@@ -25,8 +25,8 @@ BUDGET_MIN = 1024
 """Minimum budget that the provider accepts, in tokens (anthropic 2.12, types/thinking_config_enabled_param.py)."""
 
 IDLE_SECONDS = 3600
-"""After this time without a response, no provider cache holds the conversation any more (its
-longest lifetime is an hour), so removing thinking costs nothing.
+"""After this time without a response, no provider cache holds the conversation any more (its longest lifetime is an
+hour), so removing thinking costs nothing.
 """
 
 THINKING = frozenset(("thinking", "redacted_thinking"))
@@ -89,15 +89,15 @@ def check(
     kind = choice.get("type") if isinstance(choice, Mapping) else None
     if kind not in (None, "auto", "none"):
         raise UsageError(
-            f"a model that thinks cannot be made to call a tool, and tool_choice is {kind}",
-            todo="Leave tool_choice at auto or none, or thinking out",
+            f"with thinking on, tool calls cannot be forced, but tool_choice is {kind}",
+            todo="Set tool_choice to auto or none, or turn thinking off",
         )
     # A temperature of 1 is the default.
     refused = [name for name, usual in _SAMPLING if extra.get(name) not in (None, usual)]
     if refused:
         raise UsageError(
-            f"a model that thinks takes no {' and no '.join(refused)}",
-            todo="Leave that out, or thinking",
+            f"not supported with thinking on: {' and no '.join(refused)}",
+            todo="Remove it, or turn thinking off",
         )
 
 
@@ -122,11 +122,9 @@ def without_thinking(messages: Sequence[Json]) -> tuple[Json, ...]:
 
 
 def cleared(messages: tuple[Json, ...]) -> tuple[tuple[Json, ...], int]:
-    """Return a conversation without the thinking of earlier turns, and the number of removed
-    blocks.
+    """Return a conversation without the thinking of earlier turns, and the number of removed blocks.
 
-    Thinking after the last user message stays, because the provider requires it until the tools
-    have answered.
+    Thinking after the last user message stays, because the provider requires it until the tools have answered.
     """
     user_turns = [
         at
@@ -157,13 +155,13 @@ _SAMPLING = (("temperature", 1), ("top_k", None))
 def _check_budget(tokens: int, max_tokens: int, betas: Sequence[str]) -> None:
     if tokens < BUDGET_MIN:
         raise UsageError(
-            f"the budget for thinking is {tokens} tokens, and the least is {BUDGET_MIN}"
+            f"the budget for thinking is {tokens} tokens, but the minimum is {BUDGET_MIN}"
         )
     # With interleaved thinking the budget covers the whole turn and may exceed the limit of one
     # response.
     if tokens >= max_tokens and not any(b.startswith("interleaved-thinking") for b in betas):
         raise UsageError(
-            f"the budget for thinking is {tokens} tokens, and the whole answer may have {max_tokens}",
+            f"the budget for thinking is {tokens} tokens, but the whole response is limited to {max_tokens}",
             todo=f"Raise max_tokens above {tokens}, thinking is part of the answer",
         )
 

@@ -13,7 +13,7 @@ from agentobs.agent.permissions.permissions import Permissions, Shadowed
 from agentobs.agent.permissions.rule_settings import from_settings
 from agentobs.agent.permissions.rules import (
     SOURCES,
-    Behaviour,
+    Behavior,
     Call,
     ResolvedPath,
     Rule,
@@ -24,7 +24,7 @@ from agentobs.agent.permissions.rules import (
 __all__ = [
     "MODES",
     "SOURCES",
-    "Behaviour",
+    "Behavior",
     "Call",
     "Decision",
     "Denials",

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentobs.agent.permissions.decision import Decision, grant_of
-from agentobs.agent.permissions.rules import Behaviour, Call, Rule
+from agentobs.agent.permissions.rules import Behavior, Call, Rule
 
 _FIELDS = {
-    "behaviour": ("allow", "deny"),
-    "by": ("person", "classifier", "nobody"),
+    "behavior": ("allow", "deny"),
+    "resolver": ("person", "classifier", "unattended"),
     "scope": ("once", "session"),
 }
 _OPTIONAL = {"scope", "reason", "usage"}
@@ -25,9 +25,7 @@ DENIALS_IN_A_ROW_MAX, DENIALS_MAX = 3, 20
 
 @dataclass(frozen=True, slots=True)
 class Denials:
-    """How often the classifier has denied calls of a conversation. Answers from other sources are
-    not counted.
-    """
+    """How often the classifier has denied calls of a conversation. Answers from other sources are not counted."""
 
     in_a_row: int = 0
     """Consecutive denials since the classifier last allowed a call."""
@@ -43,9 +41,9 @@ class Denials:
     def after(self, answer: Any) -> Denials:
         """Return the counts after an answer to an approval request."""
         match answer:
-            case {"by": "classifier", "behaviour": "deny"}:
+            case {"resolver": "classifier", "behavior": "deny"}:
                 return Denials(self.in_a_row + 1, self.in_all + 1)
-            case {"by": "classifier", "behaviour": "allow"}:
+            case {"resolver": "classifier", "behavior": "allow"}:
                 return Denials(0, self.in_all)
             case _:
                 return self
@@ -55,26 +53,25 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
     """Return the final decision after an answer, and the rule that it grants for the rest of the
     session.
 
-    The answer is `{"behaviour": "allow" or "deny", "by": "person", "classifier" or "nobody",
-    "scope": "once" or "session", "reason": "...", "usage": [...]}`; the last three are optional. A
-    decision other than ask is returned unchanged. A grant covers only this exact call (see
-    `exact`), never more than the person saw. A classifier cannot grant anything for later, and
-    cannot allow a call for which a rule requires a person. Never raises.
+    The answer is `{"behavior": "allow" or "deny", "resolver": "person", "classifier" or "unattended", "scope": "once"
+    or "session", "reason": "...", "usage": [...]}`; the last three are optional. A decision other than ask is returned
+    unchanged. A grant covers only this exact call (see `exact`), never more than the person saw. A classifier cannot
+    grant anything for later, and cannot allow a call for which a rule requires a person. Never raises.
     """
-    if asked.behaviour != "ask":
+    if asked.behavior != "ask":
         return asked, None
     wrong = _fault(answer)
     if wrong is not None:
         return _unanswered(
-            asked, f"The answer to the question for consent is not valid: {wrong}."
+            asked, f"The response to the consent request is not valid: {wrong}."
         ), None
     given_reason = answer.get("reason", "").strip()
-    if answer["by"] == "nobody":
+    if answer["resolver"] == "unattended":
         return _unanswered(asked, given_reason or "Nobody is there to give consent."), None
-    if answer["by"] == "classifier":
-        return _classified(asked, answer["behaviour"], given_reason), None
+    if answer["resolver"] == "classifier":
+        return _classified(asked, answer["behavior"], given_reason), None
     words = f" In their words: {given_reason}" if given_reason else ""
-    if answer["behaviour"] == "deny":
+    if answer["behavior"] == "deny":
         return _answered(asked, "deny", "A person has denied this call." + words), None
     if answer.get("scope") != "session":
         return _answered(asked, "allow", "A person has allowed this call." + words), None
@@ -89,18 +86,16 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
     return Decision("allow", "person", "session", grant, reason, "person"), grant
 
 
-def _classified(pending: Decision, behaviour: Behaviour, explanation: str) -> Decision:
-    """Return the decision for a classifier's answer; its approval is ignored if a person is
-    required.
-    """
-    if behaviour == "allow" and needs_person(pending):
+def _classified(pending: Decision, behavior: Behavior, explanation: str) -> Decision:
+    """Return the decision for a classifier's answer; its approval is ignored if a person is required."""
+    if behavior == "allow" and needs_person(pending):
         return _unanswered(pending, "A classifier would allow it, and a person has to be asked.")
-    done = "allowed" if behaviour == "allow" else "denied"
+    done = "allowed" if behavior == "allow" else "denied"
     words = f" It says: {explanation}" if explanation else ""
     reason = f"The classifier has {done} this call.{words}"
-    if behaviour == "deny":
+    if behavior == "deny":
         reason += " Do not try to get around it: find a safer way, or say what you could not do."
-    return Decision(behaviour, "classifier", pending.source, pending.rule, reason, "classifier")
+    return Decision(behavior, "classifier", pending.source, pending.rule, reason, "classifier")
 
 
 def needs_person(asked: Decision) -> bool:
@@ -120,30 +115,30 @@ def _asks_each_time(pending: Decision) -> bool:
 def _fault(answer: Any) -> str | None:
     """Describe why an answer is not valid; None if it is valid."""
     if not isinstance(answer, dict):
-        return "it is no object"
+        return "it is not an object"
     unknown = sorted(str(name) for name in answer if name not in {*_FIELDS, *_OPTIONAL})
     if "input" in unknown:
-        return "it changes the input, which no answer may"
+        return "it changes the input, which is not allowed"
     if unknown:
         return f"it has a field {unknown[0]!r}"
     for name, known in _FIELDS.items():
         if name not in answer and name in _OPTIONAL:
             continue
         if not isinstance(answer.get(name), str) or answer[name] not in known:
-            return f"its {name} is none of {', '.join(known)}"
+            return f"its {name} is not one of {', '.join(known)}"
     if not isinstance(answer.get("reason", ""), str):
-        return "its reason is no text"
+        return "its reason is not a string"
     if not isinstance(answer.get("usage", []), list):
-        return "its usage is no list"
-    if answer["by"] != "person" and answer.get("scope", "once") != "once":
-        return "nobody but a person grants anything for a session"
-    if answer["by"] == "nobody" and answer["behaviour"] == "allow":
-        return "nobody cannot allow"
+        return "its usage is not a list"
+    if answer["resolver"] != "person" and answer.get("scope", "once") != "once":
+        return "only a person can allow a call for the rest of the session"
+    if answer["resolver"] == "unattended" and answer["behavior"] == "allow":
+        return "a missing approver cannot allow"
     return None
 
 
-def _answered(pending: Decision, behaviour: Behaviour, reason: str) -> Decision:
-    return Decision(behaviour, "person", pending.source, pending.rule, reason, "person")
+def _answered(pending: Decision, behavior: Behavior, reason: str) -> Decision:
+    return Decision(behavior, "person", pending.source, pending.rule, reason, "person")
 
 
 def _unanswered(pending: Decision, reason: str) -> Decision:
@@ -151,4 +146,4 @@ def _unanswered(pending: Decision, reason: str) -> Decision:
     text = (
         f"{pending.reason} {reason} Find a way that needs no consent, or say what you could not do."
     )
-    return Decision("deny", pending.reason_type, pending.source, pending.rule, text, "nobody")
+    return Decision("deny", pending.reason_type, pending.source, pending.rule, text, "unattended")

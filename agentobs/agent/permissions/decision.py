@@ -1,7 +1,7 @@
 """Decide whether a call runs, as a pure function of the call and the permissions.
 
-The order is the design: safety checks, deny rules, plan mode, ask rules, allow rules, and finally
-the mode's default. No later step overrides an earlier one.
+The order is the design: safety checks, deny rules, plan mode, ask rules, allow rules, and finally the mode's default.
+No later step overrides an earlier one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentobs.agent.permissions.permissions import Permissions, is_stripped
 from agentobs.agent.permissions.rule_matcher import CallView, allowing, forbids
 from agentobs.agent.permissions.rules import (
     EXACT,
-    Behaviour,
+    Behavior,
     Call,
     ResolvedPath,
     Rule,
@@ -30,8 +30,8 @@ from agentobs.errors import UsageError
 ReasonType = Literal["rule", "mode", "safety_check", "hook", "person", "classifier"]
 """What a decision is based on."""
 
-Resolver = Literal["rule", "mode", "safety_check", "hook", "person", "classifier", "nobody"]
-"""Who answered; for a decision to ask, who requires the answer. `nobody` if there was no valid
+Resolver = Literal["rule", "mode", "safety_check", "hook", "person", "classifier", "unattended"]
+"""Who answered; for a decision to ask, who requires the answer. `unattended` if there was no valid
 answer.
 """
 
@@ -40,14 +40,13 @@ answer.
 class Decision:
     """Whether a call runs, and why."""
 
-    behaviour: Behaviour
+    behavior: Behavior
     reason_type: ReasonType
     source: Source | None
     """The source of the rule; None if no rule decided."""
     rule: Rule | None = field(repr=False)
     reason: str = field(repr=False)
-    """A sentence for the model and for users. It is content, because it names what the call
-    accesses.
+    """A sentence for the model and for users. It is content, because it names what the call accesses.
     """
     resolver: Resolver
 
@@ -75,7 +74,7 @@ def decide(
     sight = CallView.of(call)
     mode = permissions.mode
     rules = _ordered(permissions.rules)
-    matches = [(rule, forbids(rule, sight)) for rule in rules if rule.behaviour != "allow"]
+    matches = [(rule, forbids(rule, sight)) for rule in rules if rule.behavior != "allow"]
     return (
         _unsafe(sight, permissions.blocked_hosts, over_budget)
         or _denied(matches)
@@ -133,7 +132,7 @@ def _is_inside(path: ResolvedPath) -> bool:
 
 
 def _denied(matches: _Matches) -> Decision | None:
-    sure = (rule for rule, match in matches if match == "yes" and rule.behaviour == "deny")
+    sure = (rule for rule, match in matches if match == "yes" and rule.behavior == "deny")
     rule = next(sure, None)
     if rule is None:
         return None
@@ -168,7 +167,7 @@ def _allowed(rules: Iterable[Rule], sight: CallView, mode: Mode) -> Decision | N
     holding = [
         rule
         for rule in rules
-        if rule.behaviour == "allow" and not (is_shell and is_stripped(rule, mode))
+        if rule.behavior == "allow" and not (is_shell and is_stripped(rule, mode))
     ]
     found = allowing(holding, sight)
     if not found:
@@ -198,15 +197,15 @@ def _granted(call: Call, grants: Collection[Rule]) -> Decision | None:
 
 def _by_mode(sight: CallView, mode: Mode) -> Decision:
     call = sight.call
-    behaviour = unruled(call, mode)
-    match behaviour:
+    behavior = unruled(call, mode)
+    match behavior:
         case "allow":
             return _moded("allow", f"The mode {mode} lets this call of {call.tool} run.")
         case "ask" | "deny":
             why = f"No rule allows this call of {call.tool}."
             if sight.doubt is not None:
                 why = f"No rule can allow this command, for {sight.doubt}."
-            return _moded("ask", why) if behaviour == "ask" else _nobody_asked(why, None)
+            return _moded("ask", why) if behavior == "ask" else _nobody_asked(why, None)
 
 
 def _nobody_asked(why: str, rule: Rule | None) -> Decision:
@@ -221,12 +220,12 @@ def _held(reason: str) -> Decision:
     return Decision("deny", "safety_check", None, None, reason, "safety_check")
 
 
-def _ruled(behaviour: Behaviour, rule: Rule, reason: str) -> Decision:
-    return Decision(behaviour, "rule", rule.source, rule, reason, "rule")
+def _ruled(behavior: Behavior, rule: Rule, reason: str) -> Decision:
+    return Decision(behavior, "rule", rule.source, rule, reason, "rule")
 
 
-def _moded(behaviour: Behaviour, reason: str) -> Decision:
-    return Decision(behaviour, "mode", None, None, reason, "mode")
+def _moded(behavior: Behavior, reason: str) -> Decision:
+    return Decision(behavior, "mode", None, None, reason, "mode")
 
 
 def _named(rule: Rule) -> str:

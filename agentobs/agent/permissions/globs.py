@@ -14,8 +14,7 @@ including blanks.
 """
 
 GAP = "\ufdd1"
-"""Placeholder for a blank inside a word of a command. Only `*` matches it, a blank in a pattern
-does not.
+"""Placeholder for a blank inside a word of a command. Only `*` matches it, a blank in a pattern does not.
 """
 
 

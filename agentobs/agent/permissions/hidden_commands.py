@@ -1,8 +1,8 @@
 """Detect commands that run although no word names them, because they come from input or variables.
 
 `printf 'rm x' | sh` runs `rm`, which a parser of words cannot see. A program that reads shell
-commands in this way is therefore in doubt. An interpreter of another language is not: its program
-is not known from its words either.
+commands in this way is therefore in doubt. An interpreter of another language is not: its program is not known from its
+words either.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ _COMMAND_VARIABLE = re.compile(
 
 
 def unseen(words: Sequence[str]) -> str | None:
-    """Return why a command may run others that its words do not name; None if there is no sign of
-    it.
+    """Return why a command may run others that its words do not name; None if there is no sign of it.
 
     Args:
         words: its unquoted words, including the variables that are set before it.
@@ -102,9 +101,7 @@ def _is_loaded(word: str, rest: Sequence[str]) -> bool:
 
 
 def _heads(name: str, words: Sequence[str]) -> Iterator[int]:
-    """Yield the possible start indexes of the command that a program runs, within the words after
-    the program.
-    """
+    """Yield the possible start indexes of the command that a program runs, within the words after the program."""
     start = runs_from(name, words)
     if start is None or name in SHELLS or name in LANGUAGES:
         return

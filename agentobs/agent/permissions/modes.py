@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from agentobs.agent.permissions.rules import Behaviour, Call, ToolClass
+from agentobs.agent.permissions.rules import Behavior, Call, ToolClass
 
 Mode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
 """In order: request approval before anything changes; allow edits within the roots; only read, to
@@ -23,7 +23,7 @@ PERMISSIVE: frozenset[Mode] = frozenset(("acceptEdits", "bypassPermissions"))
 run without approval, allow rules as wide as an interpreter are ignored in these modes.
 """
 
-_UNRULED: dict[Mode, dict[ToolClass, Behaviour]] = {
+_UNRULED: dict[Mode, dict[ToolClass, Behavior]] = {
     "default": {"read": "allow", "edit": "ask", "write": "ask", "shell": "ask"},
     "acceptEdits": {"read": "allow", "edit": "allow", "write": "ask", "shell": "ask"},
     "plan": {"read": "allow", "edit": "deny", "write": "deny", "shell": "deny"},
@@ -32,7 +32,7 @@ _UNRULED: dict[Mode, dict[ToolClass, Behaviour]] = {
 }
 
 
-def unruled(call: Call, mode: Mode) -> Behaviour:
+def unruled(call: Call, mode: Mode) -> Behavior:
     """Return a mode's default for a call that matches no rule."""
     if changes_nothing(call, mode):
         return "allow"

@@ -10,10 +10,10 @@ from agentobs.agent.permissions.globs import HOLE, fits, path_covers
 from agentobs.agent.permissions.hosts import is_host_pattern
 from agentobs.agent.permissions.interpreters import is_wide
 from agentobs.agent.permissions.modes import MODES, PERMISSIVE, Mode
-from agentobs.agent.permissions.rules import Behaviour, Rule, order
+from agentobs.agent.permissions.rules import Behavior, Rule, order
 from agentobs.errors import UsageError
 
-_RANK: dict[Behaviour, int] = {"deny": 0, "ask": 1, "allow": 2}
+_RANK: dict[Behavior, int] = {"deny": 0, "ask": 1, "allow": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +52,24 @@ class Permissions:
         """
         if self.mode not in MODES:
             raise UsageError(
-                f"{self.mode!r} is no permission mode", todo=f"Use one of {', '.join(MODES)}"
+                f"{self.mode!r} is not a permission mode", todo=f"Use one of {', '.join(MODES)}"
             )
         if self.mode == "bypassPermissions" and self.bypass_confirmed is not True:
             raise UsageError(
-                "the mode bypassPermissions runs everything unasked, and nobody has confirmed it",
-                todo="Pass bypass_confirmed=True where this machine may be lost, or use acceptEdits",
+                "the mode bypassPermissions runs everything without consent, and was not confirmed",
+                todo="Pass bypass_confirmed=True where losing this machine is acceptable, or use acceptEdits",
             )
         for name in ("rules", "blocked_hosts", "shell_tools"):
             if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} is one text", todo="Pass a list")
+                raise UsageError(f"{name} is a single string", todo="Pass a list")
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for rule in self.rules:
             if not isinstance(rule, Rule):
-                raise UsageError(f"{rule!r} is no rule", todo="Make one with Rule.parse")
+                raise UsageError(f"{rule!r} is not a rule", todo="Create one with Rule.parse")
         for host in self.blocked_hosts:
             if not isinstance(host, str) or not is_host_pattern(host):
                 raise UsageError(
-                    f"{host!r} in blocked_hosts is no host",
+                    f"{host!r} in blocked_hosts is not a host",
                     todo="Write a name, `*.` and a name, an address or a network, such as *.example.com",
                 )
 
@@ -90,7 +90,7 @@ class Permissions:
         missing rule may still be useless, but a listed rule always is.
         """
         ranked = sorted(
-            order(list(dict.fromkeys(self.rules))), key=lambda rule: _RANK[rule.behaviour]
+            order(list(dict.fromkeys(self.rules))), key=lambda rule: _RANK[rule.behavior]
         )
         found = []
         for at, rule in enumerate(ranked):
@@ -117,15 +117,15 @@ class Permissions:
 
         Of two equivalent rules, the first is kept.
         """
-        if other == rule or _RANK[other.behaviour] > _RANK[rule.behaviour]:
+        if other == rule or _RANK[other.behavior] > _RANK[rule.behavior]:
             return False
         if not self._covers(other, rule):
             return False
-        is_stricter = _RANK[other.behaviour] < _RANK[rule.behaviour]
+        is_stricter = _RANK[other.behavior] < _RANK[rule.behavior]
         return is_stricter or other in before or not self._covers(rule, other)
 
     def _covers(self, wide: Rule, narrow: Rule) -> bool:
-        if wide.behaviour == "allow" and is_stripped(wide, self.mode):
+        if wide.behavior == "allow" and is_stripped(wide, self.mode):
             return False
         if not fits(wide.tool, narrow.tool.replace("*", HOLE)):
             return False
@@ -141,14 +141,14 @@ def speaks_of(rule: Rule, name: str) -> bool:
 
     Rules that allow match the name exactly. Rules that forbid ignore case.
     """
-    if rule.behaviour == "allow":
+    if rule.behavior == "allow":
         return fits(rule.tool, name)
     return fits(rule.tool.lower(), name.lower())
 
 
 def is_stripped(rule: Rule, mode: Mode) -> bool:
     """Return whether an allow rule for a shell tool is ignored in a mode."""
-    return rule.behaviour == "allow" and mode in PERMISSIVE and is_wide(rule.pattern)
+    return rule.behavior == "allow" and mode in PERMISSIVE and is_wide(rule.pattern)
 
 
 def _pattern_covers(wide: str, narrow: str, is_command: bool) -> bool:
@@ -163,10 +163,10 @@ def _pattern_covers(wide: str, narrow: str, is_command: bool) -> bool:
 
 
 def _sentence(rule: Rule, by: Rule) -> str:
-    why = "says the same" if by.behaviour == rule.behaviour else "comes first"
+    why = "is equivalent" if by.behavior == rule.behavior else "comes first"
     return (
-        f"The {rule.source} rule to {rule.behaviour} {rule} never matters: "
-        f"the {by.source} rule to {by.behaviour} {by} {why}."
+        f"The {rule.source} rule to {rule.behavior} {rule} never matters: "
+        f"the {by.source} rule to {by.behavior} {by} {why}."
     )
 
 
@@ -175,6 +175,6 @@ def _about_nothing(rule: Rule, tools: Collection[str]) -> str:
     close = difflib.get_close_matches(rule.tool.lower(), alike, n=1)
     meant = f" Did you mean {alike[close[0]]}?" if close else ""
     return (
-        f"The {rule.source.replace('_', ' ')} rule to {rule.behaviour} {rule} does nothing: "
+        f"The {rule.source.replace('_', ' ')} rule to {rule.behavior} {rule} does nothing: "
         f"there is no tool {rule.tool}.{meant}"
     )

@@ -8,8 +8,8 @@ A pattern is compared with the target of the call:
 - paths: the resolved paths, relative to the root, never the text that the model wrote;
 - anything else: the call's subject, in which `*` matches any characters.
 
-Forbidding and allowing are asymmetric. A rule forbids a call if any part of it matches. Rules allow
-a call only if every part matches one of them and nothing is in doubt.
+Forbidding and allowing are asymmetric. A rule forbids a call if any part of it matches. Rules allow a call only if
+every part matches one of them and nothing is in doubt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read the permission rules of one source from a mapping or a JSON file.
 
-The format is `{"allow": ["shell(git *)"], "ask": [...], "deny": [...]}`. Nothing is ignored
-silently, because a rule with a typo would forbid nothing.
+The format is `{"allow": ["shell(git *)"], "ask": [...], "deny": [...]}`. Nothing is ignored silently, because a rule
+with a typo would forbid nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentobs.agent.permissions.rules import BEHAVIOURS, Rule, Source
+from agentobs.agent.permissions.rules import BEHAVIORS, Rule, Source
 from agentobs.errors import UsageError
 
 BYTES_MAX = 1_000_000
 """Larger files are refused, in bytes. Our choice."""
 
-_FORM = 'Write {"allow": ["shell(git *)"], "ask": [], "deny": []}, each list of rules as texts'
+_FORM = 'Write {"allow": ["shell(git *)"], "ask": [], "deny": []}, each list of rules as strings'
 
 
 def from_settings(
@@ -40,26 +40,26 @@ def from_settings(
         settings = read_json(settings, where, _FORM)
     where = where or f"settings of the source {source}"
     if not isinstance(settings, Mapping):
-        raise UsageError("this is no object", where=where, todo=_FORM)
+        raise UsageError("this is not an object", where=where, todo=_FORM)
     for name in settings:
-        if name not in BEHAVIOURS:
+        if name not in BEHAVIORS:
             raise UsageError(f"{name!r} is unknown", where=where, todo=_meant(name))
     return tuple(
         rule
-        for behaviour in BEHAVIOURS
-        for rule in _rules(settings.get(behaviour, []), behaviour, source, where)
+        for behavior in BEHAVIORS
+        for rule in _rules(settings.get(behavior, []), behavior, source, where)
     )
 
 
-def _rules(listed: Any, behaviour: Any, source: Source, where: str) -> list[Rule]:
+def _rules(listed: Any, behavior: Any, source: Source, where: str) -> list[Rule]:
     if not isinstance(listed, list | tuple):
-        raise UsageError(f"{behaviour!r} is no list", where=where, todo=_FORM)
+        raise UsageError(f"{behavior!r} is not a list", where=where, todo=_FORM)
     rules = []
     for at, text in enumerate(listed):
         try:
-            rules.append(Rule.parse(text, behaviour, source))
+            rules.append(Rule.parse(text, behavior, source))
         except UsageError as error:
-            place = f"{where}, {behaviour}[{at}]"
+            place = f"{where}, {behavior}[{at}]"
             raise UsageError(error.found, where=place, todo=error.todo) from None
     return rules
 
@@ -76,7 +76,7 @@ def read_json(path: Path, where: str, form: str) -> Any:
             text = file.read(BYTES_MAX + 1)
     except OSError as error:
         found = f"the file cannot be read ({error.strerror})"
-        raise UsageError(found, where=where, todo="Mend it, or leave the source out") from None
+        raise UsageError(found, where=where, todo="Correct it, or remove the source") from None
     if len(text) > BYTES_MAX:
         found = f"the file is longer than {BYTES_MAX:,} bytes"
         raise UsageError(found, where=where, todo=form)
@@ -85,7 +85,7 @@ def read_json(path: Path, where: str, form: str) -> Any:
     except RecursionError:
         raise UsageError("the file is nested too deep", where=where, todo=form) from None
     except ValueError as error:
-        raise UsageError(f"the file is no JSON ({error})", where=where, todo=form) from None
+        raise UsageError(f"the file is not JSON ({error})", where=where, todo=form) from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -99,5 +99,5 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _meant(name: Any) -> str:
-    close = difflib.get_close_matches(str(name).lower(), BEHAVIOURS, n=1)
+    close = difflib.get_close_matches(str(name).lower(), BEHAVIORS, n=1)
     return f"Did you mean {close[0]!r}?" if close else _FORM

@@ -27,17 +27,16 @@ Source = Literal["policy", "project", "local", "user", "command_line", "session"
 file, the command-line options, or a person who answered during the run.
 """
 
-Behaviour = Literal["allow", "deny", "ask"]
+Behavior = Literal["allow", "deny", "ask"]
 
 SOURCES: tuple[Source, ...] = get_args(Source)
-BEHAVIOURS: tuple[Behaviour, ...] = get_args(Behaviour)
+BEHAVIORS: tuple[Behavior, ...] = get_args(Behavior)
 
 EXACT = "="
 """Prefix of a pattern that is compared literally, without special characters."""
 
 WHOLE = "={"
-"""Prefix of an exact pattern that identifies one whole call (see `exact`); other exact patterns
-match a subject.
+"""Prefix of an exact pattern that identifies one whole call (see `exact`); other exact patterns match a subject.
 """
 
 _TOOL = re.compile(r"[A-Za-z0-9_.*-]{1,128}\Z")
@@ -47,7 +46,7 @@ _TOOL = re.compile(r"[A-Za-z0-9_.*-]{1,128}\Z")
 class Rule:
     """The decision for the calls that it matches."""
 
-    behaviour: Behaviour
+    behavior: Behavior
     tool: str
     """The tool's name, in which `*` matches any characters."""
     pattern: str | None
@@ -60,12 +59,12 @@ class Rule:
         Raises:
             UsageError: a field is unknown or empty.
         """
-        if self.behaviour not in BEHAVIOURS:
-            raise _wrong(f"{self.behaviour!r} is no behaviour", f"Use {_listed(BEHAVIOURS)}")
+        if self.behavior not in BEHAVIORS:
+            raise _wrong(f"{self.behavior!r} is not a behavior", f"Use {_listed(BEHAVIORS)}")
         if self.source not in SOURCES:
-            raise _wrong(f"{self.source!r} is no source of rules", f"Use {_listed(SOURCES)}")
+            raise _wrong(f"{self.source!r} is not a source of rules", f"Use {_listed(SOURCES)}")
         if not isinstance(self.tool, str) or not _TOOL.match(self.tool):
-            raise _wrong(f"{self.tool!r} is no name of a tool", _FORM)
+            raise _wrong(f"{self.tool!r} is not a tool name", _FORM)
         if self.pattern is None:
             return
         if not isinstance(self.pattern, str) or not self.pattern.strip():
@@ -74,22 +73,22 @@ class Rule:
             _refuse_colon(self.tool, self.pattern)
 
     @classmethod
-    def parse(cls, text: str, behaviour: Behaviour, source: Source) -> Rule:
+    def parse(cls, text: str, behavior: Behavior, source: Source) -> Rule:
         """Parse a rule such as `shell(git *)`.
 
         Raises:
             UsageError: the text is malformed.
         """
         if not isinstance(text, str):
-            raise _wrong(f"{text!r} is no rule", _FORM)
+            raise _wrong(f"{text!r} is not a rule", _FORM)
         tool, bracket, rest = text.partition("(")
         if not bracket:
             if ")" in text or not _TOOL.match(text):
-                raise _wrong(f"{text!r} is no rule", _FORM)
-            return cls(behaviour, tool, None, source)
+                raise _wrong(f"{text!r} is not a rule", _FORM)
+            return cls(behavior, tool, None, source)
         if not rest.endswith(")"):
             raise _wrong(f"{text!r} has no closing bracket at its end", _FORM)
-        return cls(behaviour, tool, rest[:-1], source)
+        return cls(behavior, tool, rest[:-1], source)
 
     def __str__(self) -> str:
         """Return the text that `parse` accepts."""
@@ -108,9 +107,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """A path that a call accesses, with symbolic links resolved (see
-    `execution/path_resolution.py`).
-    """
+    """A path that a call accesses, with symbolic links resolved (see `execution/path_resolution.py`)."""
 
     path: str
     """Relative to the first root that contains it, with `/`; otherwise absolute."""
@@ -171,7 +168,7 @@ def exact_subject(call: Call) -> str | None:
 
 def order(rules: Sequence[Rule]) -> list[Rule]:
     """Return rules in an order that is independent of their input order."""
-    return sorted(rules, key=lambda rule: (SOURCES.index(rule.source), str(rule), rule.behaviour))
+    return sorted(rules, key=lambda rule: (SOURCES.index(rule.source), str(rule), rule.behavior))
 
 
 _FORM = "Write a rule as `tool` or `tool(pattern)`, such as `shell(git *)` or `edit(src/**)`"
@@ -182,8 +179,8 @@ def _refuse_colon(tool: str, pattern: str) -> None:
         return
     meant = pattern.removesuffix(":*")
     raise _wrong(
-        f"{tool}({pattern}) uses a form of other programs, and would match nothing",
-        f"Write `{tool}({meant} *)` for calls that start so",
+        f"{tool}({pattern}) uses the syntax of other programs, and would never match",
+        f"Write `{tool}({meant} *)` for calls that start with it",
     )
 
 

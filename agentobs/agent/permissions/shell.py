@@ -1,11 +1,10 @@
 """Find the commands in a shell text, as far as possible without running it.
 
-This reader handles words, quotes, operators and expansions, and reports when it is in doubt; it
-does not implement the grammar of any one shell. Three alternatives were considered. `shlex`
-discards quoting, so `echo ";"` looks like two commands. `bashlex` (0.18, 2023) is under the GPL and
-raises for `case` and arithmetic. A grammar with error recovery (tree-sitter) returns a tree when
-the right result is "unknown". Permissions need less than a parse: every command that might run, and
-whether the list is complete. If shells disagree, the result is in doubt.
+This reader handles words, quotes, operators and expansions, and reports when it is in doubt; it does not implement the
+grammar of any one shell. Three alternatives were considered. `shlex` discards quoting, so `echo ";"` looks like two
+commands. `bashlex` (0.18, 2023) is under the GPL and raises for `case` and arithmetic. A grammar with error recovery
+(tree-sitter) returns a tree when the right result is "unknown". Permissions need less than a parse: every command that
+might run, and whether the list is complete. If shells disagree, the result is in doubt.
 """
 
 from __future__ import annotations
@@ -65,10 +64,10 @@ def read_command(text: str) -> Reading:
         return Reading((), f"it is longer than {LENGTH_MAX} characters", is_guess=True)
     reader = _Reader(text)
     if _STRANGE.search(text):
-        reader.guess("it holds control characters or blanks of a strange kind")
+        reader.guess("it contains control characters or unusual whitespace")
     reader.read()
     if not reader.parts:
-        reader.guess("it holds no command")
+        reader.guess("it contains no command")
     return Reading(tuple(reader.parts), next(iter(reader.doubts), None), reader.is_guess)
 
 
@@ -147,7 +146,7 @@ class _Reader:
             self.at += 1
         elif letter in "\n;|&":
             if self.text.startswith(";;", self.at) or self.text.startswith(";&", self.at):
-                self.guess("it holds a case")
+                self.guess("it contains a case statement")
             self._end_command()
             self.at += 1
         elif letter in "()":
@@ -234,7 +233,7 @@ class _Reader:
         start, word = self.at, self._word
         after = self.text[start + 1 : start + 2]
         if after == "(":
-            self.doubt("it holds a command within a command: $(...)")
+            self.doubt("it contains a command substitution: $(...)")
             self.at += 2
             self._nested()
             word.hole(self.text[start : self.at])
@@ -242,7 +241,7 @@ class _Reader:
             word.hole(value.group())
             self.at = value.end()
         elif after and after in "{[":
-            self.guess(f"it holds an expansion that can do more than name a value: ${after}")
+            self.guess(f"it contains an expansion other than a plain variable: ${after}")
             word.blur("$" + after)
             self.at += 2
         elif after == "'" and not quoted:
@@ -251,7 +250,7 @@ class _Reader:
                 word.quoted = True
                 self.at = string.end()
             else:
-                self.guess("it holds a string with escapes: $'...'")
+                self.guess("it contains a string with escapes: $'...'")
                 word.blur("$")
                 self.at += 1
         elif after == '"' and not quoted:
@@ -262,7 +261,7 @@ class _Reader:
             self.at += 1
 
     def _backticks(self) -> None:
-        self.doubt("it holds a command within a command: `...`")
+        self.doubt("it contains a command substitution: `...`")
         found = _BACKTICKS.match(self.text, self.at)
         if not found:
             self.guess("a backtick is not closed")
@@ -275,7 +274,7 @@ class _Reader:
         self.at = found.end()
 
     def _bracket(self, letter: str) -> None:
-        self.doubt("it holds brackets: a subshell, a function or a list")
+        self.doubt("it contains brackets: a subshell, a function or a list")
         self._end_command()
         self.at += 1
         if letter == "(":
@@ -285,7 +284,7 @@ class _Reader:
         """Read up to the closing bracket, then restore the word that contains it."""
         self.depth += 1
         if self.depth > DEPTH_MAX:
-            self.guess("its commands lie too deep in each other")
+            self.guess("its commands are nested too deep")
             self.at = len(self.text)
             return
         before = self._words, self._word, self._redirection
@@ -300,7 +299,7 @@ class _Reader:
     def _within(self, text: str) -> None:
         """Read a text that a command contains as one word."""
         if self.depth >= DEPTH_MAX:
-            self.guess("its commands lie too deep in each other")
+            self.guess("its commands are nested too deep")
             return
         inner = _Reader(text, self.depth + 1)
         inner.read()
@@ -311,7 +310,7 @@ class _Reader:
         sign = _REDIRECTION.match(self.text, self.at)
         assert sign
         if self.text[sign.end() : sign.end() + 1] == "(":
-            self.doubt("it holds a command within a command: <(...)")
+            self.doubt("it contains a command substitution: <(...)")
             self.at = sign.end() + 1
             self._nested()
             self._word.hole(sign.group())
@@ -334,14 +333,14 @@ class _Reader:
         target = "".join(word.known)
         is_copy = sign in ("<&", ">&") and re.fullmatch(r"[0-9]-?|-", target)
         if sign.startswith("<<"):
-            self.guess("it holds its own input: <<")
+            self.guess("it contains a here-document: <<")
         elif not is_copy and target != "/dev/null":
-            self.doubt("it redirects to or from something")
+            self.doubt("it contains a redirection")
 
     def _end_command(self) -> None:
         self._end_word()
         if self._redirection:
-            self.doubt("a redirection leads nowhere")
+            self.doubt("a redirection has no target")
         words, self._words, self._redirection = self._words, [], ""
         if words:
             self._part([_form_of(word) for word in words])
@@ -350,7 +349,7 @@ class _Reader:
         own, hidden = words, _named(words)
         while own and (own[0].written in _RESERVED or ASSIGNMENT.match(own[0].written)):
             if own[0].written in _RESERVED:
-                self.doubt(f"it holds the shell's word {own[0].written}")
+                self.doubt(f"it contains the shell keyword {own[0].written}")
             own = own[1:]
             if len(words) - len(own) < HIDDEN_MAX:
                 hidden += [
@@ -370,9 +369,7 @@ class _Reader:
     def _look_for_unseen(
         self, words: list[Form], own: list[Form], hidden: list[list[Form]]
     ) -> None:
-        """Mark commands from other sources as doubtful; add the commands that a variable or an
-        alias contains.
-        """
+        """Mark commands from other sources as doubtful; add the commands that a variable or an alias contains."""
         before = [word.written for word in words[: len(words) - len(own)]]
         setting = [word for word in before if ASSIGNMENT.match(word)]
         rest = [word.written for word in own]
@@ -401,7 +398,7 @@ class _Reader:
     def _forms_in(self, text: str) -> list[Form]:
         """Return every form of every command in a word that may be executed as commands."""
         if self.depth >= DEPTH_MAX:
-            self.guess("its commands lie too deep in each other")
+            self.guess("its commands are nested too deep")
             return []
         inner = _Reader(text, self.depth + 1)
         inner.read()

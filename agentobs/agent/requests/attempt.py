@@ -24,7 +24,9 @@ from agentobs.agent.events import TextDelta, ThinkingDelta
 from agentobs.agent.interruption import Interrupted, Stopped, Watch
 from agentobs.agent.model.error_classes import PROVIDER_ERRORS, CutError
 from agentobs.agent.state import question_of
-from agentobs.provider.messages import fold, is_stream, tool_uses
+from agentobs.provider.anthropic.messages import tool_uses
+from agentobs.provider.anthropic.streams import fold
+from agentobs.provider.server_events import is_stream
 from agentobs.records.canonical_json import Json, parse
 from agentobs.records.exchanges import Place, ToolQuestion
 from agentobs.world import Abort
@@ -125,7 +127,7 @@ async def _answer(
                 for block in tool_uses(message):
                     question_of(block)
     if message.get("role") != "assistant" or not isinstance(message.get("content"), list):
-        raise _unreadable(response, "it is no assistant message")
+        raise _unreadable(response, "it is not an assistant message")
 
 
 async def _send(
@@ -192,7 +194,7 @@ class _Bounded(httpx2.AsyncByteStream):
         async for data in self._inner:
             size += len(data)
             if size > ANSWER_BYTES_MAX:
-                why = f"it goes on after {ANSWER_BYTES_MAX:,} bytes"
+                why = f"it continues after {ANSWER_BYTES_MAX:,} bytes"
                 raise _unreadable(self._response, why)
             yield data
 

@@ -32,23 +32,23 @@ async def within_budget(
     limit = await _reached(this, here, key)
     if limit is None or limit in this.goes_beyond:
         return
-    goes_on = allowed.at_limit == "warn"
+    continues = allowed.at_limit == "warn"
     if allowed.at_limit == "ask":
         facts = {"kind": "budget", "reason": f"The budget {limit} is used up."}
         rung = occasion("notification", this.state.turn, key, facts)
         for ran in (await this.hooks.fire(rung, here))[1]:
             yield ran
-        goes_on = await _may_go_beyond(this, here, key, limit)
+        continues = await _may_go_beyond(this, here, key, limit)
         if this.world.abort.reached(f"{key.partition(':')[0]}:beginning", 0):
             return  # no answer
-    telemetry.event(this.world, here, "budget", limit, {"goes_on": goes_on})
-    if goes_on:
+    telemetry.event(this.world, here, "budget", limit, {"continues": continues})
+    if continues:
         this.goes_beyond.add(limit)
     elif limit == "session_turns":
         this.ended("error_max_turns", "max_turns")
     else:
         this.ended("error_max_budget_usd", "max_budget")
-    yield BudgetReached(limit, goes_on)
+    yield BudgetReached(limit, continues)
 
 
 async def _may_go_beyond(this: Run, here: Place | None, key: str, limit: Limit) -> bool:
@@ -58,7 +58,7 @@ async def _may_go_beyond(this: Run, here: Place | None, key: str, limit: Limit) 
         "blocked_on_user", here, "budget", expected_s=telemetry.PERSON_S
     ) as blocked:
         answer = await telemetry.ask(this.world, blocked, "consent", f"{key}:{limit}", question)
-    return isinstance(answer, dict) and answer.get("behaviour") == "allow"
+    return isinstance(answer, dict) and answer.get("behavior") == "allow"
 
 
 async def is_over_budget(this: Run, here: Place | None) -> bool:

@@ -87,8 +87,8 @@ async def answer(
     """Send attempts until there is a complete response in `asked.message`. The caller counts its
     usage.
 
-    With a dispatcher, concurrency-safe calls start while the response arrives. If attempts have
-    used up the budget, the run ends without a response.
+    With a dispatcher, concurrency-safe calls start while the response arrives. If attempts have used up the budget, the
+    run ends without a response.
 
     Raises:
     error_classes.PROVIDER_ERRORS: the last failure, if retrying is pointless.
@@ -322,6 +322,6 @@ async def _unless_down(this: Run, asked: Request) -> AsyncGenerator[Degraded | H
         async for beat in _wait(this, asked, Next(asked.tried, left), f"{point}:waiting"):
             yield beat
         return
-    text = f"{breaker.failures} requests in a row failed; the provider is not asked for {COOL_DOWN_S:g} seconds."
+    text = f"{breaker.failures} requests in a row failed; no request is sent for {COOL_DOWN_S:g} seconds."
     request = httpx2.Request("POST", str(this.client.base_url))
     raise error_classes.CircuitOpenError(text, request, body=None)

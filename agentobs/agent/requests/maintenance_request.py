@@ -1,8 +1,8 @@
 """Maintenance requests that a run makes in addition to its turns, such as the summary of a
 compaction.
 
-Each has its own lane and counts toward the run's cost. Its retries depend on the source: a turn
-needs the summary of a compaction, while a background request has an alternative.
+Each has its own lane and counts toward the run's cost. Its retries depend on the source: a turn needs the summary of a
+compaction, while a background request has an alternative.
 """
 
 from __future__ import annotations

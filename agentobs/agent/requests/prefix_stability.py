@@ -1,7 +1,7 @@
 """Keep the prefix of LLM requests stable, so that the provider's prompt cache stays useful.
 
-Thinking of earlier turns is removed once its cache has expired, settings that would change the
-prefix are latched, tools keep their order, and the system prompt is assembled.
+Thinking of earlier turns is removed once its cache has expired, settings that would change the prefix are latched,
+tools keep their order, and the system prompt is assembled.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place
 
 LATCHED_EXTRA = ("speed", "thinking")
-"""Fields of `Options.extra` whose change invalidates the prompt cache (provider documentation,
-2026-11, platform.claude.com/docs/en/build-with-claude/prompt-caching). `tool_choice` is another
-one, but is not latched, because it is set for a single request.
+"""Fields of `Options.extra` whose change invalidates the prompt cache (provider documentation, 2026-11,
+platform.claude.com/docs/en/build-with-claude/prompt-caching). `tool_choice` is another one, but is not latched, because
+it is set for a single request.
 """
 
 

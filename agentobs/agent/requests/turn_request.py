@@ -28,9 +28,8 @@ async def ask(
 ) -> AsyncGenerator[Event, None]:
     """Send requests until there is a complete response; the last event is its `Message`.
 
-    Concurrency-safe calls start while it arrives. Once per turn, a response that was cut at its
-    limit is void and the request is repeated with a higher limit. If that fails, the cut response
-    is kept.
+    Concurrency-safe calls start while it arrives. Once per turn, a response that was cut at its limit is void and the
+    request is repeated with a higher limit. If that fails, the cut response is kept.
 
     Raises:
     error_classes.PROVIDER_ERRORS: the last failure, if retrying is pointless. If `recovery.is_too_long`

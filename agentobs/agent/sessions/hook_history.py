@@ -99,7 +99,7 @@ def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dic
     found = {}
     for each in ran:
         name, answer = each.question.tool_use_id, each.answer
-        if any((name, hook) not in changed_by_hook for hook in each.followed_by):
+        if any((name, hook) not in changed_by_hook for hook in each.inspected_by):
             answer = UNSEEN
         elif name in changed:
             answer = replace(answer, content=render(changed[name]), outcome="substituted")

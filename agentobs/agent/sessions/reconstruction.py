@@ -1,8 +1,7 @@
 """Rebuild the conversation of a recorded session as one JSON object; pure functions.
 
-The agent's last request contains everything before it. Later records are added: the response as far
-as the loop keeps it, a result for each call (real, or a note that there is none), and messages to
-the agent.
+The agent's last request contains everything before it. Later records are added: the response as far as the loop keeps
+it, a result for each call (real, or a note that there is none), and messages to the agent.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from agentobs.agent.state import (
     used_ids,
 )
 from agentobs.errors import RecordingError, UsageError
-from agentobs.provider.messages import assemble, fault, tool_results, tool_uses
+from agentobs.provider.anthropic.messages import fault, tool_results, tool_uses
+from agentobs.provider.anthropic.streams import assemble
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import (
     ModelExchange,
@@ -509,25 +509,25 @@ def _body(recording: Recording, ask: ModelExchange) -> Json:
         messages = body["messages"]
         readable = isinstance(messages, list) and all(isinstance(m, dict) for m in messages)
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise _nothing(recording, "its last request holds no messages") from None
+        raise _nothing(recording, "its last request contains no messages") from None
     thread = body.get("thread")
     if isinstance(thread, dict) and "previous_message_id" in thread:
         raise RecordingError(
-            "its requests name the answer that they go on from, and do not hold the conversation",
+            "its requests reference the previous response, and do not contain the conversation",
             where=recording.session_id,
-            todo="Only the client that keeps the conversation can go on with it",
+            todo="Only the client that keeps the conversation can continue it",
         )
     if not readable:
-        raise _nothing(recording, "its last request holds no messages")
+        raise _nothing(recording, "its last request contains no messages")
     found: Json = body
     return found
 
 
 def _nothing(recording: Recording, why: str) -> RecordingError:
     return RecordingError(
-        f"there is no conversation to go on with: {why}",
+        f"there is no conversation to continue: {why}",
         where=recording.session_id,
-        todo="agentobs show --content tells what was said",
+        todo="agentobs show --content shows the conversation",
     )
 
 

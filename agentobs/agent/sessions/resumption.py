@@ -65,7 +65,7 @@ async def forked(world: World, session_id: str, *, turn: int | None = None) -> C
         RecordingError, HomeError, DamagedError, ForeignError: as for `resumed`.
     """
     if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int) or turn < 1):
-        raise UsageError(f"{turn!r} is no turn", where="turn", todo="Turns count from 1")
+        raise UsageError(f"{turn!r} is not a turn", where="turn", todo="Turns count from 1")
     return await _load(world, "fork", session_id, turn)
 
 
@@ -96,7 +96,7 @@ def conversation_from(answer: Json) -> Conversation:
         AgentobsError: the answer is an error.
     """
     if not isinstance(answer, dict):
-        raise RecordingError("no conversation came of that session", todo="Try again")
+        raise RecordingError("that session has no conversation", todo="Try again")
     error_facts = answer.get("error")
     if isinstance(error_facts, dict):
         kind = getattr(errors, str(error_facts.get("kind")), RecordingError)

@@ -1,8 +1,8 @@
 """Sub-agents: a tool whose calls run the loop itself with a separate conversation.
 
-Each sub-agent has a lane named after the call that started it, and its own abort. Its events bubble
-up to the consumer of the run, and its report is returned as data. A background agent runs on its
-own, as a separate trace, and its result enters the conversation at a point that the world decides.
+Each sub-agent has a lane named after the call that started it, and its own abort. Its events bubble up to the consumer
+of the run, and its report is returned as data. A background agent runs on its own, as a separate trace, and its result
+enters the conversation at a point that the world decides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from agentobs.agent.tools.input_schema import input_schema
 from agentobs.agent.tools.results import fit
 from agentobs.agent.tools.tool import Tool, declared, invalid
 from agentobs.errors import ReplaySays, UsageError
-from agentobs.provider.messages import text_of
+from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import size
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion, lane_under
 from agentobs.world import Abort
@@ -64,8 +64,7 @@ def sub_agents(
 ) -> Tool:
     """Make the tool with which a model starts these agents.
 
-    Its calls count as reading, because each action of the agent is permitted separately; rules
-    match the agent's name.
+    Its calls count as reading, because each action of the agent is permitted separately; rules match the agent's name.
 
     Args:
         agents: the agents.
@@ -97,8 +96,8 @@ def check_agents(tools: Sequence[Tool]) -> None:
         missing = sorted(set(agent.tools or ()) - names)
         if missing:
             raise UsageError(
-                f"the agent {agent.name} is to have the tools {', '.join(missing)}, which there are not",
-                todo=f"Name some of {', '.join(sorted(names))}",
+                f"the agent {agent.name} requests the tools {', '.join(missing)}, which there are not",
+                todo=f"Use one or more of {', '.join(sorted(names))}",
             )
 
 
@@ -185,7 +184,7 @@ class Starter:
             known = ", ".join(mine.children) or "none"
             return f"resume: there is no agent {resume} to go on with; there are: {known}"
         if id(talk) in self._resumed:
-            return f"resume: the agent {resume} is gone on with by another call already"
+            return f"resume: the agent {resume} is already being resumed by another call"
         self._resumed.add(id(talk))
         return talk
 
@@ -303,7 +302,7 @@ def _named(own: _Own, event: Event) -> SubAgent:
 def _child(
     parent: Run, agent: Agent, talk: Conversation, prompt: str, abort: Abort, in_background: bool
 ) -> Run:
-    """Return the run of an agent: fields missing in its definition come from its parent's options."""
+    """Return the agent run: fields missing in its definition come from its parent's options."""
     world = replace(parent.world, abort=abort, ask=_without_inbox(parent.world.ask))
     return Run(
         world=world,

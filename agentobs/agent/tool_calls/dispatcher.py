@@ -1,9 +1,8 @@
 """Execute the tool calls of one response and return their results.
 
-Calls are taken in the model's order. Adjacent concurrency-safe calls run in parallel, at most ten
-at a time, and start while the response is still arriving. Any other call waits for the calls before
-it and runs alone. Each call always gets exactly one result, and results are reported in the order
-of the calls.
+Calls are taken in the model's order. Adjacent concurrency-safe calls run in parallel, at most ten at a time, and start
+while the response is still arriving. Any other call waits for the calls before it and runs alone. Each call always gets
+exactly one result, and results are reported in the order of the calls.
 """
 
 from __future__ import annotations
@@ -98,8 +97,7 @@ class Dispatcher:
         self.deciding = CallDecider(self.crew, self.here, self.turn, self._look_for_abort)
 
     async def early(self, question: ToolQuestion) -> AsyncGenerator[Step, None]:
-        """Start a call while its response is still arriving, if it and all calls before it only
-        read and are permitted.
+        """Start a call while its response is still arriving, if it and all calls before it only read and are permitted.
 
         The response is not in the conversation yet, so if it breaks off, nothing has changed.
 
@@ -119,7 +117,7 @@ class Dispatcher:
         await self.deciding.look(plan)
         if plan.answer is None and not self.deciding.followed("pre_tool_use", plan):
             self.deciding.decide(plan)
-        if plan.decision is None or plan.decision.behaviour != "allow":
+        if plan.decision is None or plan.decision.behavior != "allow":
             self._may_begin = False
         else:
             for step in self._begin(plan, plan.decision, 0):
@@ -130,8 +128,7 @@ class Dispatcher:
     async def finish(
         self, questions: Sequence[ToolQuestion], doubles: Mapping[str, str]
     ) -> AsyncGenerator[Step, None]:
-        """Run the remaining calls, and yield every result. A message to the agent or an abort ends
-        it early.
+        """Run the remaining calls, and yield every result. A message to the agent or an abort ends it early.
 
         Args:
             questions: the calls of the response, in order.
@@ -269,12 +266,12 @@ class Dispatcher:
         """Request approval for a call if necessary, then start it or record its result."""
         if plan.answer is None and plan.decision is not None:
             decision, waited_ns = plan.decision, 0
-            if decision.behaviour == "ask":
+            if decision.behavior == "ask":
                 approval = self.deciding.consent(plan, decision)
                 async for event in self._with_events(approval):
                     yield event
                 decision, waited_ns = plan.decision, plan.waited_ns
-            if decision.behaviour == "deny":
+            if decision.behavior == "deny":
                 about = {"reason": decision.reason}
                 async for event in self._with_events(
                     self.deciding.hooked("permission_denied", plan, about)
@@ -303,7 +300,7 @@ class Dispatcher:
         self._look_for_abort(f"{self.turn}:tool:{question.tool_use_id}", 0)
         if self.stopped_at is not None:
             plan.answer = ABORTED
-        elif decision.behaviour != "allow":
+        elif decision.behavior != "allow":
             outcome: ToolOutcome = "blocked" if decision.resolver == "hook" else "denied"
             plan.answer = ToolAnswer(decision.reason, is_error=True, outcome=outcome)
             self.denials.append(Denial(question.tool_use_id, question.name, decision.reason))

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from agentobs.agent import telemetry
 from agentobs.agent.conversation_hooks import ConversationHooks
 from agentobs.agent.events import HookRan, SubAgent, ToolDone
-from agentobs.agent.permissions import Behaviour, Call, Decision, Permissions
+from agentobs.agent.permissions import Behavior, Call, Decision, Permissions
 from agentobs.agent.state import Conversation, own_copy
 from agentobs.agent.telemetry import Meant
 from agentobs.agent.tool_calls.trust import Trust
@@ -92,7 +92,7 @@ class Plan:
     task: asyncio.Task[ToolDone] | None = None
     output: BaseModel | None = None
     """The structured output that it provides."""
-    wish: Behaviour | None = None
+    wish: Behavior | None = None
     """The decision that hooks want for it."""
     hooks_ran: list[HookRan] = field(default_factory=list)
     """Hook runs that were not reported to consumers yet."""

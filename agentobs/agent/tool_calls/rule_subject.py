@@ -98,8 +98,7 @@ def _read(
     """Yield the text of each value in some arguments, with the argument's name; None if it has no
     text.
 
-    Only a single path or host, or a flat list of them, is read. What the tool would make of any
-    other value is unknown.
+    Only a single path or host, or a flat list of them, is read. What the tool would make of any other value is unknown.
     """
     for name in names:
         value = arguments.get(name)

@@ -1,7 +1,6 @@
 """Pass a conversation's grants and denials to its sub-agents, and merge theirs back.
 
-Both happen at points that do not depend on the clock: down when a call starts, up when its result
-is reported.
+Both happen at points that do not depend on the clock: down when a call starts, up when its result is reported.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Agent:
             )
         if isinstance(self.tools, str):
             raise UsageError(
-                f"the tools of the agent {self.name} are one text",
-                todo=f'Give a tuple of names: ("{self.tools}",)',
+                f"the tools of the agent {self.name} are a single string",
+                todo=f'Pass a tuple of names: ("{self.tools}",)',
             )
 
 
@@ -67,7 +67,7 @@ class Agents:
         names = [agent.name for agent in self.known]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if not names:
-            raise UsageError("there are no agents to start", todo="Give at least one")
+            raise UsageError("there are no agents to start", todo="Pass at least one")
         if doubled:
             raise UsageError(f"two agents are named {', '.join(doubled)}")
         if self.depth_max < 1:

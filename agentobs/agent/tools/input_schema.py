@@ -151,8 +151,7 @@ _STYLES = (DocstringStyle.GOOGLE, DocstringStyle.NUMPYDOC, DocstringStyle.REST)
 
 
 def described(function: Callable[..., Any], names: Collection[str]) -> Described:
-    """Return a function's parsed docstring, in the style that describes most of the named
-    arguments.
+    """Return a function's parsed docstring, in the style that describes most of the named arguments.
 
     A docstring in no known style is used as the description unchanged, so no text is lost.
     """
@@ -188,9 +187,9 @@ def _model(function: Callable[..., Any], fields: dict[str, Any]) -> type[BaseMod
     except PydanticUserError as error:
         names = ", ".join(str(field.alias) for _, field in fields.values())
         raise UsageError(
-            f"the type of the argument {names} of {_name(function)} cannot be told to the model: "
+            f"the type of the argument {names} of {_name(function)} cannot be described to the model: "
             f"{error.message.splitlines()[0].rstrip('.')}",
-            todo="Use types that JSON can hold, or declare the tool's schema yourself",
+            todo="Use types that JSON can represent, or declare the tool's schema yourself",
         ) from error
     return model
 
@@ -202,7 +201,7 @@ def _field(
     if isinstance(parameter.default, FieldInfo):
         raise UsageError(
             f"the default of the argument {parameter.name} of {_name(function)} is a pydantic Field",
-            todo="Write Annotated[type, Field(...)] and give the default itself",
+            todo="Write Annotated[type, Field(...)] and pass the default itself",
         )
     description: dict[str, Any] = {"description": text} if text else {}
     default = ... if parameter.default is parameter.empty else parameter.default
@@ -218,9 +217,9 @@ def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in allowed:
             raise UsageError(
-                f"the model cannot give `{parameter.replace(annotation=parameter.empty)}` "
+                f"the model cannot pass `{parameter.replace(annotation=parameter.empty)}` "
                 f"of {_name(function)} by name",
-                todo="Give each argument of a tool a name of its own",
+                todo="Give each argument of a tool a unique name",
             )
         annotation = parameter.annotation
         try:
@@ -228,7 +227,7 @@ def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
                 annotation = eval(annotation, names)
         except Exception as error:
             raise UsageError(
-                f"the type of the argument {parameter.name} of {_name(function)} is not known: {error}",
+                f"the type of the argument {parameter.name} of {_name(function)} is unknown: {error}",
                 todo="Define it at the top of its module, or declare the tool's schema yourself",
             ) from error
         parameters.append(parameter.replace(annotation=annotation))

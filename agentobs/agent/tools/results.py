@@ -31,9 +31,8 @@ ITEMS_MAX, ITEMS_CHARS_MAX = 100_000, 50_000_000
 IMAGE_CHARS_MAX = 5 * 2**20
 """Maximum base64 text of one image (https://docs.claude.com/en/docs/build-with-claude/vision, 5 MB)."""
 BINARY_CHARS_MAX = 24 * 2**20
-"""Maximum base64 text in one result. A whole request may have 32 MB
-(https://docs.claude.com/en/api/overview, request size limits), and the conversation needs part of
-it.
+"""Maximum base64 text in one result. A whole request may have 32 MB (https://docs.claude.com/en/api/overview, request
+size limits), and the conversation needs part of it.
 """
 
 RESULT_BLOCKS = {"text", "image", "document", "search_result", "tool_reference", "browser_state"}
@@ -160,7 +159,7 @@ def _json_with_halves(value: Any) -> str:
 def _inner(whole: Any) -> Callable[[Any], str]:
     def shown(value: Any) -> str:
         if value is whole:
-            raise TypeError("nothing around it is JSON")
+            raise TypeError("the text around it is not JSON")
         return _text(value) if isinstance(value, set | frozenset) else _shown(value)
 
     return shown
@@ -184,7 +183,7 @@ def _of_bytes(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         kind = next((kind for first, kind in _KINDS.items() if data.startswith(first)), "")
-        return f"{len(data):,} bytes that are no text{f' ({kind})' if kind else ''}"
+        return f"{len(data):,} bytes that are not text{f' ({kind})' if kind else ''}"
 
 
 # --- blocks -------------------------------------------------------------------------------------------
@@ -225,7 +224,7 @@ def _plain(value: Any) -> Json:
             return [_plain(inner) for inner in value]
         case dict() if all(isinstance(key, str) for key in value):
             return {_sendable(key): _plain(inner) for key, inner in value.items()}
-    raise ValueError("no JSON value")
+    raise ValueError("not a JSON value")
 
 
 def _fit_blocks(blocks: list[Json], chars_max: int, keep: Keep) -> list[Json]:

@@ -1,7 +1,6 @@
 """Structured output: the model passes its final response as the input of a dedicated tool.
 
-A tool works with every model and together with other tools, unlike the provider's own output
-formats.
+A tool works with every model and together with other tools, unlike the provider's own output formats.
 """
 
 from __future__ import annotations

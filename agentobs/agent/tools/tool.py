@@ -1,8 +1,7 @@
 """Tools: Python functions that the model may call, and their declarations.
 
-The `tool` decorator makes a tool from a typed function, `declared` from a given schema. The
-defaults are restrictive: a tool is assumed to write, to be destructive, to need permission and not
-to run in parallel.
+The `tool` decorator makes a tool from a typed function, `declared` from a given schema. The defaults are restrictive: a
+tool is assumed to write, to be destructive, to need permission and not to run in parallel.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class Tool:
     tool_class: ToolClass = "write"
     """Its effect; permission modes depend on it."""
     concurrent: bool | Callable[[dict[str, Any]], bool] = False
-    """Whether calls may run in parallel with adjacent calls. A function decides by the arguments;
-    an exception or any result except True means no.
+    """Whether calls may run in parallel with adjacent calls. A function decides by the arguments; an exception or any
+    result except True means no.
     """
     needs_permission: bool = True
     """Whether permission rules and modes apply to its calls."""
@@ -156,8 +155,7 @@ def tool(
 ) -> Tool | Callable[[Function], Tool]:
     """Make a tool from a typed function; use it with or without arguments.
 
-    The docstring's text describes the tool, its section about arguments (Google, NumPy or reST
-    style) the arguments.
+    The docstring's text describes the tool, its section about arguments (Google, NumPy or reST style) the arguments.
 
     Args:
         fn: the function.
@@ -203,7 +201,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
         for name in (each.name, *each.aliases):
             if name in owners:
                 field = "name" if name == each.name else "aliases"
-                raise _wrong(each, field, f"{name!r} is already that of {_told(owners[name])}")
+                raise _wrong(each, field, f"{name!r} is already the name of {_told(owners[name])}")
             owners[name] = each
 
 
@@ -227,8 +225,8 @@ class Bound:
     arguments: dict[str, Any]
     """The validated arguments, including the function's defaults."""
     coerced: tuple[str, ...] = ()
-    """Paths of the arguments that were converted from another JSON type, such as `stops.0.x`.
-    Content if they contain keys chosen by the model.
+    """Paths of the arguments that were converted from another JSON type, such as `stops.0.x`. Content if they contain
+    keys chosen by the model.
     """
 
 
@@ -348,29 +346,31 @@ def _check_settings(tool: Tool) -> None:
         raise _wrong(tool, "name", _NO_NAME.format(name))
     for field, allowed in _CLOSED.items():
         if getattr(tool, field) not in allowed:
-            found = f"{getattr(tool, field)!r} is none of {', '.join(allowed)}"
+            found = f"{getattr(tool, field)!r} is not one of {', '.join(allowed)}"
             raise _wrong(tool, field, found)
     if tool.read_only and tool.destructive:
-        raise _wrong(tool, "destructive", "what only reads destroys nothing")
+        raise _wrong(tool, "destructive", "a read-only tool cannot be destructive")
     if not isinstance(tool.retries, int) or tool.retries < 0:
-        raise _wrong(tool, "retries", f"{tool.retries!r} is no number from 0")
+        raise _wrong(tool, "retries", f"{tool.retries!r} is not a number of 0 or more")
     if tool.timeout_s is not None and not tool.timeout_s > 0:
         raise _wrong(tool, "timeout_s", f"{tool.timeout_s!r} is not above 0")
     if not isinstance(tool.result_chars_max, int) or tool.result_chars_max < 1:
-        raise _wrong(tool, "result_chars_max", f"{tool.result_chars_max!r} is no number from 1")
+        raise _wrong(
+            tool, "result_chars_max", f"{tool.result_chars_max!r} is not a number of 1 or more"
+        )
     for field in ("aliases", "paths", "hosts"):
         if isinstance(getattr(tool, field), str):
-            raise _wrong(tool, field, "a text stands where a tuple of names belongs")
+            raise _wrong(tool, field, "a string was passed instead of a tuple of names")
     for alias in tool.aliases:
         if not isinstance(alias, str) or not _NAME.match(alias):
             raise _wrong(tool, "aliases", _NO_NAME.format(alias))
     if tool.name in tool.aliases or len(set(tool.aliases)) < len(tool.aliases):
-        raise _wrong(tool, "aliases", "a name stands there twice, or is the tool's own")
+        raise _wrong(tool, "aliases", "a name is repeated, or is the tool's own")
     _check_names(tool)
     _check_places(tool)
 
 
-_NO_NAME = "{!r} is not of 1 to 128 letters a to z and A to Z, digits, `_` and `-`"
+_NO_NAME = "{!r} must have 1 to 128 characters: letters a to z and A to Z, digits, `_` and `-`"
 
 
 def _check_names(tool: Tool) -> None:
@@ -386,7 +386,7 @@ def _check_names(tool: Tool) -> None:
     taken = _parameters(tool.check) if tool.check and tool.input else None
     for name in taken.required if taken else ():
         if name not in known:
-            raise _wrong(tool, "check", f"it takes {name!r}, which is no argument of the tool")
+            raise _wrong(tool, "check", f"it takes {name!r}, which is not an argument of the tool")
 
 
 _PLACES: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -440,7 +440,7 @@ def _parameters(function: Function) -> _Parameters | None:
 def _wrong(tool: Tool, field: str, found: str) -> UsageError:
     return UsageError(
         f"`{field}` of {_told(tool)} cannot be: {found}",
-        todo="Mend it where the tool is made",
+        todo="Correct it where the tool is defined",
     )
 
 
@@ -460,8 +460,7 @@ def _of(function: Function) -> str:
 def _coerced(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the paths that strict validation of the same JSON would have refused.
 
-    Strict JSON validation still accepts a string for a date and a list for a set, because JSON has
-    no such types.
+    Strict JSON validation still accepts a string for a date and a list for a set, because JSON has no such types.
     """
     try:
         model.model_validate_json(to_json(value), strict=True)
@@ -486,8 +485,7 @@ _NO_COERCION = ("missing", "extra_forbidden")
 
 
 def _way(value: Any, error: ErrorDetails) -> tuple[str | int, ...]:
-    """Return the location of an error in the input, without the union members that pydantic
-    inserts.
+    """Return the location of an error in the input, without the union members that pydantic inserts.
 
     Empty if an integer was written as 3.0, because JSON has only one kind of number.
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agentobs.provider.messages import blocks, fault
+from agentobs.provider.anthropic.messages import blocks, fault
 
 Message = dict[str, Any]
 

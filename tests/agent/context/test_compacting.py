@@ -14,7 +14,7 @@ from agentobs.agent.hooks import Hook, table
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import tool
 from agentobs.errors import UsageError
-from agentobs.provider.messages import text_of
+from agentobs.provider.dialect import text_of
 from agentobs.records.exchanges import WorldQuestion
 from agentobs.records.facts import Event as EventFact
 from agentobs.world import Abort

@@ -17,7 +17,7 @@ from agentobs.agent.context.reduction import is_trimmed
 from agentobs.agent.events import Compaction, Degraded, RequestStart, Retry
 from agentobs.agent.sessions.resumption import resumed
 from agentobs.agent.state import Conversation
-from agentobs.provider.messages import text_of
+from agentobs.provider.dialect import text_of
 from agentobs.records.facts import Event as EventFact
 from agentobs.world import Abort
 from tests.agent.context.playing import (

@@ -14,7 +14,7 @@ from agentobs.agent.context.recent_files import File, attached, recent_files
 from agentobs.agent.context.window_policy import Counted
 from agentobs.agent.state import Options, State
 from agentobs.agent.tools.tool import tool
-from agentobs.provider.messages import blocks, fault, tool_results
+from agentobs.provider.anthropic.messages import blocks, fault, tool_results
 from tests.agent.context.conversations import Message, conversations, holds
 
 Messages = tuple[Message, ...]

@@ -13,11 +13,17 @@ from agentobs.agent.context import token_counts
 from agentobs.agent.context.context_windows import LARGE, LARGE_TOKENS, WINDOW_TOKENS, window_of
 from agentobs.agent.events import Compaction, RequestStart
 from agentobs.agent.state import Conversation, begin
-from agentobs.provider.messages import assemble
+from agentobs.provider.anthropic.streams import assemble
 from tests.agent.provider import Provider, Reply, message, streamed, text
 from tests.agent.scene import events_of, in_loop, of_kind, options, result_of, ticking_world
 from tests.wire import corpus
 from tests.wire.corpus import Exchange
+
+recorded = pytest.mark.skipif(
+    not (corpus.folder() / "manifest.json").is_file(), reason=corpus.HINT.format(corpus.folder())
+)
+"""The tests of recorded traffic need its folder."""
+
 
 OF_PYDANTIC = "pydantic__pydantic-ai/test_anthropic_test_anthropic_compaction"
 OF_RUBY = "crmne__ruby_llm/chat_real_error_scenarios_anthropic_claude"
@@ -37,6 +43,7 @@ def sent(exchange: Exchange) -> Reply:
     return Reply((exchange.text.encode(),), exchange.status, {"content-type": kind})
 
 
+@recorded
 def test_what_the_provider_made_shorter_goes_back_as_it_came() -> None:
     """A block of the provider's own compaction is sent back, and everything that it replaces is no longer counted."""
     first, second = exchanges("compaction", OF_PYDANTIC + "_end_to_end")
@@ -72,6 +79,7 @@ def following(talk: Conversation, prompt: str) -> Run:
     return in_loop(made())
 
 
+@recorded
 @pytest.mark.parametrize("tag", ["usage.iterations", "compaction"])
 def test_usage_of_several_rounds_tells_how_long_the_conversation_is(tag: str) -> None:
     """If a response took several iterations, the last one counts, not their sum."""
@@ -87,6 +95,7 @@ def test_usage_of_several_rounds_tells_how_long_the_conversation_is(tag: str) ->
                 assert token_counts.held(usage) == expected
 
 
+@recorded
 @pytest.mark.parametrize(
     ("name", "window"),
     [
@@ -116,6 +125,7 @@ def test_a_prompt_that_was_refused_as_too_long(name: str, window: int | None) ->
     assert provider.requests[2]["messages"][-1]["content"][-1] == said[-1]["content"][-1]
 
 
+@recorded
 def test_estimates_on_real_prompts() -> None:
     """Recorded prompts of a thousand tokens or more without media or server tools are rarely
     underestimated.

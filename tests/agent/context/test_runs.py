@@ -12,7 +12,7 @@ from agentobs.agent.context import Context
 from agentobs.agent.events import Compaction, RequestStart
 from agentobs.agent.state import Conversation, begin
 from agentobs.agent.tools.tool import tool
-from agentobs.provider.messages import fault
+from agentobs.provider.anthropic.messages import fault
 from tests.agent.context.conversations import Message, conversations
 from tests.agent.provider import (
     Provider,

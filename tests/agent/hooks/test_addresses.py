@@ -117,7 +117,7 @@ def wrapped(address: str) -> list[str]:
 @pytest.mark.parametrize("address", [*PRIVATE_4, *PRIVATE_6])
 def test_what_is_not_public_is_refused(address: str) -> None:
     """Every range that is not public, at its edges."""
-    assert refused([address]) == f"{address} is no public address"
+    assert refused([address]) == f"{address} is not a public address"
 
 
 @pytest.mark.parametrize("address", [*PUBLIC_4, *PUBLIC_6])
@@ -147,7 +147,7 @@ def test_this_machine_is_allowed(address: str) -> None:
 
 def test_one_private_address_among_public_ones_is_enough() -> None:
     """Any of them could be used."""
-    assert refused(["8.8.8.8", "10.0.0.1"]) == "10.0.0.1 is no public address"
+    assert refused(["8.8.8.8", "10.0.0.1"]) == "10.0.0.1 is not a public address"
     assert refused(["2606:4700::1111", "8.8.8.8"]) is None
     assert refused([]) == "it has no address"
 

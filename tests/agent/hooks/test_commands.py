@@ -116,8 +116,8 @@ def test_100_mb_are_no_answer() -> None:
         ("echo ouch >&2; exit 3", "it ended with status 3: ouch"),
         ("kill -9 $$", "it was ended by SIGKILL"),
         ("kill -SEGV $$", "it was ended by SIGSEGV"),
-        ("echo '{'", "no JSON"),
-        ("echo yes", "no JSON"),
+        ("echo '{'", "not JSON"),
+        ("echo yes", "not JSON"),
     ],
 )
 def test_a_program_that_fails_hurts_nobody(line: str, found: str) -> None:
@@ -149,7 +149,7 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, line: str) -> None:
     hook = Hook(
         "stop", Command(f"echo $$ > {left}; sleep 61 & echo $! >> {left}; {line}"), timeout_s=1.0
     )
-    assert raw(hook) == {"outcome": "cancelled", "reason": "it has not answered within 1 seconds"}
+    assert raw(hook) == {"outcome": "cancelled", "reason": "no response within 1 seconds"}
     assert [has_ended(int(each)) for each in left.read_text().split()] == [True, True]
 
 
@@ -210,15 +210,15 @@ def test_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
         "OPENAI_API_KEY",
         "CLAUDE_CODE_OAUTH_TOKEN",
     )
-    for name in (*kept, "ANTHROPIC_CUSTOM_HEADERS", "HOOK_COLOUR"):
+    for name in (*kept, "ANTHROPIC_CUSTOM_HEADERS", "HOOK_COLOR"):
         monkeypatch.setenv(name, "x")
     command = Command("env", keep=("OPENAI_API_KEY",))
-    found = {name for name in environment(command, {"MORE": "1"}) if name in (*kept, "HOOK_COLOUR")}
-    assert found == {"OPENAI_API_KEY", "HOOK_COLOUR"}
+    found = {name for name in environment(command, {"MORE": "1"}) if name in (*kept, "HOOK_COLOR")}
+    assert found == {"OPENAI_API_KEY", "HOOK_COLOR"}
     code = "import json, os; print(json.dumps({'context': ','.join(os.environ)}))"
     names = answer(python(code)).context.split(",")
     assert not {*kept, "ANTHROPIC_CUSTOM_HEADERS"} & set(names)
-    assert "HOOK_COLOUR" in names
+    assert "HOOK_COLOR" in names
 
 
 def test_facts_stand_in_the_environment() -> None:

@@ -167,7 +167,7 @@ def test_a_change_that_was_overtaken_is_told() -> None:
     assert verdict.input == {"where": "b"}
     assert told[0].reason == "(Another hook's change took the place of its own.)"
     assert told[1].reason == "better"
-    numbers = [r.numbers["overtaken"] for r in records if isinstance(r, Fact)]
+    numbers = [r.numbers["overridden"] for r in records if isinstance(r, Fact)]
     assert numbers == [True, False]
 
 

@@ -77,10 +77,10 @@ class Odd(dict[str, Any]):
         (raises(KeyboardInterrupt()), "non_blocking_error", "KeyboardInterrupt"),
         (raises_later, "non_blocking_error", "SystemExit: 3"),
         (raises(TimeoutError("own")), "non_blocking_error", "TimeoutError: own"),
-        (cancels_itself, "cancelled", "from within"),
+        (cancels_itself, "cancelled", "cancelled itself"),
         (lambda payload: True, "non_blocking_error", "of the type bool"),
-        (lambda payload: {"reason": object()}, "non_blocking_error", "no JSON"),
-        (lambda payload: {"reason": float("nan")}, "non_blocking_error", "no JSON"),
+        (lambda payload: {"reason": object()}, "non_blocking_error", "not JSON"),
+        (lambda payload: {"reason": float("nan")}, "non_blocking_error", "not JSON"),
         (lambda payload: {"reason": "x" * 2_000_000}, "non_blocking_error", "longer than"),
         (lambda payload: Odd(a=1), "non_blocking_error", "odd"),
         (lambda: None, "non_blocking_error", "TypeError"),
@@ -116,14 +116,14 @@ def test_a_function_that_hangs_is_given_up(function: Any) -> None:
     """It times out and is abandoned."""
     assert raw(Hook("stop", function, timeout_s=0.05)) == {
         "outcome": "cancelled",
-        "reason": "it has not answered within 0.05 seconds",
+        "reason": "no response within 0.05 seconds",
     }
 
 
 def test_a_function_that_changes_the_folder(tmp_path: Path) -> None:
     """The working directory is restored, and the user is warned."""
     before = Path.cwd()
-    with pytest.warns(RuntimeWarning, match="put back"):
+    with pytest.warns(RuntimeWarning, match="was restored"):
         raw(lambda payload: os.chdir(tmp_path))
     assert Path.cwd() == before
 
@@ -173,7 +173,7 @@ def test_a_hook_that_nobody_here_knows() -> None:
     asked = WorldQuestion("hook", "1:stop:a", {"event": "stop", "hook": "a", "turn": 1})
     assert asyncio.run(LiveHooks([], NOBODY).answer(asked)) == {
         "outcome": "cancelled",
-        "reason": "nobody here runs a hook named a",
+        "reason": "no function is registered for the hook a",
     }
 
 

@@ -100,8 +100,8 @@ def test_what_it_used_counts() -> None:
         (whole(message(call("j", "other"))), "gave no answer"),
         (whole(message(call("j", "answer", reason="x"), stop_reason="max_tokens")), "cut"),
         (answered(outcome="maybe", reason="x"), "field outcome"),
-        (error(529, "overloaded_error"), "could not be asked"),
-        (Reply((b"{",)), "could not be asked"),
+        (error(529, "overloaded_error"), "the model call failed"),
+        (Reply((b"{",)), "the model call failed"),
     ],
 )
 def test_a_small_model_that_fails_hurts_nobody(reply: Reply, found: str) -> None:
@@ -141,7 +141,7 @@ def test_an_agent_hook_that_runs_out_is_cancelled() -> None:
     agent = Hook("pre_tool_use", AgentHook("Is it safe?", max_turns=3), name="agent")
     with Provider([WRITES, *looks, DONE]) as provider:
         events = played(provider, tools=[write, look], hooks=table([agent]))
-    assert ran(events) == ("cancelled", "its agent has not answered within 3 turns")
+    assert ran(events) == ("cancelled", "its agent did not answer within 3 turns")
     assert len(provider.requests) == 5
 
 
@@ -172,7 +172,7 @@ def test_what_an_agent_hook_used_counts_when_its_time_is_up() -> None:
     with Provider([WRITES, streamed(looks), late, DONE]) as provider, recorded() as records:
         events = played(provider, tools=[write, look], hooks=table([agent]))
         hold.set()
-    assert ran(events) == ("cancelled", "it has not answered within 2 seconds")
+    assert ran(events) == ("cancelled", "no response within 2 seconds")
     assert small(events, records) == (2, [None, "lower_bound"])
     assert result_of(events).usage[SMALL].input_tokens == 20
 

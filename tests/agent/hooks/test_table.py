@@ -60,29 +60,29 @@ def test_two_hooks_of_one_name_are_refused() -> None:
 
 def test_what_is_no_hook_is_refused() -> None:
     """A function alone does not say when it runs."""
-    with pytest.raises(UsageError, match="is no hook"):
+    with pytest.raises(UsageError, match="is not a hook"):
         table([nothing])  # type: ignore[list-item]
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
-    ("no event of hooks", {"event": "before_tool_use"}),
-    ("no rule", {"when": "shell git"}),
+    ("not a hook event", {"event": "before_tool_use"}),
+    ("not a rule", {"when": "shell git"}),
     ("no closing bracket", {"when": "shell(git"}),
-    ("a form of other programs", {"when": "shell(git:*)"}),
-    ("is about no tool", {"event": "stop", "when": "shell(git *)"}),
-    ("no label", {"name": "my hook"}),
-    ("no label", {"source": ""}),
+    ("syntax of other programs", {"when": "shell(git:*)"}),
+    ("does not concern a tool", {"event": "stop", "when": "shell(git *)"}),
+    ("not a label", {"name": "my hook"}),
+    ("not a label", {"source": ""}),
     ("time limit", {"timeout_s": 0}),
     ("time limit", {"timeout_s": float("nan")}),
     ("time limit", {"timeout_s": True}),
     ("cannot run", {"run": 3}),
-    ("is no command", {"run": Command(())}),
-    ("is no command", {"run": Command("  ")}),
-    ("zero byte", {"run": Command(("a\0b",))}),
-    ("none of a server", {"run": Http("ftp://example.com")}),
-    ("none of a server", {"run": Http("example.com")}),
-    ("none of a server", {"run": Http("http://[::1/")}),
-    ("none of a server", {"run": Http("http://example.com:99999/")}),
+    ("is not a command", {"run": Command(())}),
+    ("is not a command", {"run": Command("  ")}),
+    ("null byte", {"run": Command(("a\0b",))}),
+    ("does not name a server", {"run": Http("ftp://example.com")}),
+    ("does not name a server", {"run": Http("example.com")}),
+    ("does not name a server", {"run": Http("http://[::1/")}),
+    ("does not name a server", {"run": Http("http://example.com:99999/")}),
     ("cannot be sent", {"run": Http("http://example.com", {"a": "b\r\nc: d"})}),
     ("no prompt", {"run": PromptHook(" ")}),
     ("51 turns", {"run": AgentHook("Look.", max_turns=51)}),
@@ -204,19 +204,19 @@ def test_settings_name_every_kind(tmp_path: Path) -> None:
 
 
 WRONG_SETTINGS: list[tuple[str, Any]] = [
-    ("no object", []),
-    ("'pre_tool' is no event", {"pre_tool": []}),
+    ("not an object", []),
+    ("'pre_tool' is not a hook event", {"pre_tool": []}),
     ("Did you mean 'stop'", {"stpo": []}),
-    ("is no list", {"stop": {"command": "true"}}),
-    (r"stop\[0\]: this is no object", {"stop": ["true"]}),
-    (r"stop\[1\]: it has nothing", {"stop": [{"command": "true"}, {"once": True}]}),
+    ("is not a list", {"stop": {"command": "true"}}),
+    (r"stop\[0\]: this is not an object", {"stop": ["true"]}),
+    (r"stop\[1\]: it specifies nothing", {"stop": [{"command": "true"}, {"once": True}]}),
     ("command and prompt", {"stop": [{"command": "true", "prompt": "x"}]}),
     ("'backgroud' is unknown", {"stop": [{"command": "true", "backgroud": True}]}),
     ("'headers' is unknown", {"stop": [{"command": "true", "headers": {}}]}),
     ("'once' is of the type str", {"stop": [{"command": "true", "once": "yes"}]}),
     ("'timeout_s' is of the type bool", {"stop": [{"command": "true", "timeout_s": True}]}),
-    ("no list of texts", {"stop": [{"command": ["a", 1]}]}),
-    ("is about no tool", {"stop": [{"command": "true", "when": "shell"}]}),
+    ("not a list of strings", {"stop": [{"command": ["a", 1]}]}),
+    ("does not concern a tool", {"stop": [{"command": "true", "when": "shell"}]}),
 ]
 
 

@@ -71,7 +71,7 @@ WRONG: list[tuple[str, Any, HookEvent]] = [
     ("change an input", {"input": {}}, "permission_request"),
     ("change an output", {"output": ""}, "pre_tool_use"),
     ("block anything", {"outcome": "blocking"}, "session_end"),
-    ("tell the model anything", {"context": "x"}, "notification"),
+    ("add context for the model", {"context": "x"}, "notification"),
     ("end the run", {"stop": True}, "post_compact"),
 ]
 
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_an_error_that_says_so(
 def test_a_plain_veto_counts_whatever_else_is_wrong() -> None:
     """Another mistake in an answer must not let a call run that the hook denies."""
     for said in ({"outcome": "blocking"}, {"decision": "deny"}):
-        read = parse({**said, "reason": "No.", "input": 3, "colour": "red"}, "pre_tool_use")
+        read = parse({**said, "reason": "No.", "input": 3, "color": "red"}, "pre_tool_use")
         assert (read.outcome, read.reason) == ("blocking", "No.")
         assert verdict([read]).blocked
 
@@ -137,7 +137,7 @@ def test_the_strictest_decision_holds(said: list[Any], strictest: Any) -> None:
 def test_the_last_change_in_the_table_is_used() -> None:
     """Hooks run in parallel on the same input; overridden changes are marked."""
     found = verdict([HookAnswer(input={"a": 1}), HookAnswer(), HookAnswer(input={"a": 2})])
-    assert (found.input, found.overtaken) == ({"a": 2}, (0,))
+    assert (found.input, found.overridden) == ({"a": 2}, (0,))
 
 
 def test_what_the_model_is_told_is_added_up() -> None:
@@ -155,7 +155,7 @@ def test_what_the_model_is_told_is_added_up() -> None:
 
 def test_usage_in_an_answer() -> None:
     """Answers of hooks and approvals carry usage; invalid usage is left out."""
-    assert usage_in({"by": "classifier", "usage": [USED, 3]}) == [USED]
+    assert usage_in({"resolver": "classifier", "usage": [USED, 3]}) == [USED]
     assert usage_in(None) == usage_in({"usage": 3}) == []
 
 
@@ -198,13 +198,13 @@ def test_no_bytes_allow_a_call_but_a_plain_word(printed: bytes) -> None:
 @pytest.mark.parametrize(
     ("printed", "found"),
     [
-        (b"{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b"yes", "no JSON"),
-        (b'{"a": NaN}', "no JSON"),
-        (b'{"a": 1e999}', "no JSON"),
-        (b'{"decision": "deny", "decision": "allow"}', "stands twice"),
-        (b"[1]", "no object"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"yes", "not JSON"),
+        (b'{"a": NaN}', "not JSON"),
+        (b'{"a": 1e999}', "not JSON"),
+        (b'{"decision": "deny", "decision": "allow"}', "a key twice"),
+        (b"[1]", "not an object"),
         (b"[" * 100_000, "too deep"),
         (b'{"a":' * 200 + b"1" + b"}" * 200, "too deep"),
         (b'{"a": "' + b"x" * ANSWER_BYTES_MAX + b'"}', "longer than"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentobs.agent.permissions import Call, Permissions, ResolvedPath, Rule
-from agentobs.agent.permissions.rules import Behaviour, Source
+from agentobs.agent.permissions.rules import Behavior, Source
 
 OUTSIDE = (ResolvedPath("/etc/passwd", inside=False),)
 
@@ -43,8 +43,8 @@ def _call(tool: str, tool_class: Any, **fields: Any) -> Call:
     return Call(tool_use_id="toolu_1", tool=tool, tool_class=tool_class, **given)
 
 
-def rules(behaviour: Behaviour, *texts: str, source: Source = "user") -> tuple[Rule, ...]:
-    return tuple(Rule.parse(text, behaviour, source) for text in texts)
+def rules(behavior: Behavior, *texts: str, source: Source = "user") -> tuple[Rule, ...]:
+    return tuple(Rule.parse(text, behavior, source) for text in texts)
 
 
 def permitted(

@@ -21,7 +21,7 @@ from .calls import permitted, rules, running
 
 
 def outcome(command: str, mode: Any = "default", **lists: Any) -> str:
-    return decide(running(command), permitted(mode, **lists)).behaviour
+    return decide(running(command), permitted(mode, **lists)).behavior
 
 
 @pytest.mark.parametrize(

@@ -16,20 +16,20 @@ from agentobs.agent.permissions import Permissions, ResolvedPath, Rule, consente
 
 from .calls import editing, permitted, running, writing
 
-YES = {"behaviour": "allow", "by": "person"}
+YES = {"behavior": "allow", "resolver": "person"}
 ALWAYS = {**YES, "scope": "session"}
 
 
 def asked(call: Any, permissions: Permissions | None = None) -> Any:
     decision = decide(call, permissions or Permissions())
-    assert decision.behaviour == "ask"
+    assert decision.behavior == "ask"
     return decision
 
 
 def test_a_person_allows_once() -> None:
     """A yes lets this call run and grants nothing for later."""
     decision, grant = consented(asked(running()), YES, running())
-    assert (decision.behaviour, decision.reason_type, decision.resolver) == (
+    assert (decision.behavior, decision.reason_type, decision.resolver) == (
         "allow",
         "person",
         "person",
@@ -39,9 +39,9 @@ def test_a_person_allows_once() -> None:
 
 def test_a_person_denies_and_the_model_hears_why() -> None:
     """The person's text is in the reason."""
-    answer = {"behaviour": "deny", "by": "person", "reason": "Use the tests first."}
+    answer = {"behavior": "deny", "resolver": "person", "reason": "Use the tests first."}
     decision, grant = consented(asked(running()), answer, running())
-    assert (decision.behaviour, decision.reason_type, decision.resolver) == (
+    assert (decision.behavior, decision.reason_type, decision.resolver) == (
         "deny",
         "person",
         "person",
@@ -52,11 +52,11 @@ def test_a_person_denies_and_the_model_hears_why() -> None:
 
 def test_a_classifier_allows_once_and_denies() -> None:
     """Its answer is attributed to it, and grants nothing for later."""
-    for behaviour, words in (("allow", "has allowed this call"), ("deny", "has denied this call")):
-        answer = {"behaviour": behaviour, "by": "classifier", "reason": "Seen.", "usage": []}
+    for behavior, words in (("allow", "has allowed this call"), ("deny", "has denied this call")):
+        answer = {"behavior": behavior, "resolver": "classifier", "reason": "Seen.", "usage": []}
         decision, grant = consented(asked(running()), answer, running())
-        assert (decision.behaviour, decision.reason_type, decision.resolver, grant) == (
-            behaviour,
+        assert (decision.behavior, decision.reason_type, decision.resolver, grant) == (
+            behavior,
             "classifier",
             "classifier",
             None,
@@ -67,20 +67,20 @@ def test_a_classifier_allows_once_and_denies() -> None:
 def test_a_classifier_cannot_allow_what_a_person_has_to_be_asked() -> None:
     """If a rule requires a person, its yes is ignored, and its no counts; it never grants anything for a session."""
     ask = Permissions(rules=(Rule.parse("*", "ask", "user"),))
-    yes = {"behaviour": "allow", "by": "classifier"}
+    yes = {"behavior": "allow", "resolver": "classifier"}
     decision, _ = consented(asked(running(), ask), yes, running())
-    assert (decision.behaviour, decision.resolver) == ("deny", "nobody")
-    decision, _ = consented(asked(running(), ask), {**yes, "behaviour": "deny"}, running())
-    assert (decision.behaviour, decision.resolver) == ("deny", "classifier")
+    assert (decision.behavior, decision.resolver) == ("deny", "unattended")
+    decision, _ = consented(asked(running(), ask), {**yes, "behavior": "deny"}, running())
+    assert (decision.behavior, decision.resolver) == ("deny", "classifier")
     decision, grant = consented(asked(running()), {**yes, "scope": "session"}, running())
-    assert (decision.behaviour, decision.resolver, grant) == ("deny", "nobody", None)
+    assert (decision.behavior, decision.resolver, grant) == ("deny", "unattended", None)
 
 
 def test_nobody_to_ask_means_deny() -> None:
     """Without a person, the call is denied for the reason for which approval was requested."""
     question = asked(running())
-    decision, grant = consented(question, {"behaviour": "deny", "by": "nobody"}, running())
-    assert (decision.behaviour, decision.resolver, grant) == ("deny", "nobody", None)
+    decision, grant = consented(question, {"behavior": "deny", "resolver": "unattended"}, running())
+    assert (decision.behavior, decision.resolver, grant) == ("deny", "unattended", None)
     assert decision.reason_type == question.reason_type
     assert question.reason in decision.reason
     assert "Nobody is there" in decision.reason
@@ -89,17 +89,17 @@ def test_nobody_to_ask_means_deny() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (None, "no object"),
-        (True, "no object"),
-        ("allow", "no object"),
-        ([], "no object"),
-        ({}, "its behaviour"),
-        ({"behaviour": "allow"}, "its by"),
-        ({"behaviour": "yes", "by": "person"}, "its behaviour"),
-        ({"behaviour": True, "by": "person"}, "its behaviour"),
-        ({"behaviour": ["allow"], "by": "person"}, "its behaviour"),
-        ({"behaviour": "allow", "by": "nobody"}, "nobody cannot allow"),
-        ({"behaviour": "allow", "by": "model"}, "its by"),
+        (None, "not an object"),
+        (True, "not an object"),
+        ("allow", "not an object"),
+        ([], "not an object"),
+        ({}, "its behavior"),
+        ({"behavior": "allow"}, "its resolver"),
+        ({"behavior": "yes", "resolver": "person"}, "its behavior"),
+        ({"behavior": True, "resolver": "person"}, "its behavior"),
+        ({"behavior": ["allow"], "resolver": "person"}, "its behavior"),
+        ({"behavior": "allow", "resolver": "unattended"}, "a missing approver cannot allow"),
+        ({"behavior": "allow", "resolver": "model"}, "its resolver"),
         ({**YES, "scope": "forever"}, "its scope"),
         ({**YES, "scope": None}, "its scope"),
         ({**YES, "reason": 1}, "its reason"),
@@ -111,7 +111,7 @@ def test_nobody_to_ask_means_deny() -> None:
 def test_what_is_no_answer_is_a_denial_that_says_so(answer: Any, why: str) -> None:
     """Anything malformed denies, visibly, and grants nothing."""
     decision, grant = consented(asked(running()), answer, running())
-    assert (decision.behaviour, decision.resolver, grant) == ("deny", "nobody", None)
+    assert (decision.behavior, decision.resolver, grant) == ("deny", "unattended", None)
     assert "is not valid: " in decision.reason
     assert why in decision.reason
 
@@ -121,7 +121,8 @@ json_values: Any = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["behaviour", "by", "scope", "reason", "input"]) | st.text(max_size=3),
+            st.sampled_from(["behavior", "resolver", "scope", "reason", "input"])
+            | st.text(max_size=3),
             inner,
         )
     ),
@@ -133,9 +134,9 @@ json_values: Any = st.recursive(
 def test_only_a_plain_yes_of_a_person_allows(answer: Any) -> None:
     """Of all possible answers, only the exact form of a yes lets a call run."""
     decision, grant = consented(asked(running()), answer, running())
-    if decision.behaviour == "allow":
-        assert (answer["behaviour"], answer["by"]) == ("allow", "person")
-        assert set(answer) <= {"behaviour", "by", "scope", "reason"}
+    if decision.behavior == "allow":
+        assert (answer["behavior"], answer["resolver"]) == ("allow", "person")
+        assert set(answer) <= {"behavior", "resolver", "scope", "reason"}
     else:
         assert grant is None
 
@@ -168,13 +169,13 @@ def test_a_grant_is_for_this_very_call(command: str, mode: Any) -> None:
     assert Rule.parse(str(grant), "allow", "session") == grant
     grants = {grant}
     again = decide(running(command), before, grants=grants)
-    assert (again.behaviour, again.rule, again.source) == ("allow", grant, "session")
+    assert (again.behavior, again.rule, again.source) == ("allow", grant, "session")
     for other in (command + " ", command + " x", "git log x", command.replace("*", "-p")):
         if other != command:
-            assert decide(running(other), before, grants=grants).behaviour == "ask"
+            assert decide(running(other), before, grants=grants).behavior == "ask"
     beside = running(command, input={"of": command, "as": "root"})
-    assert decide(beside, before, grants=grants).behaviour == "ask"
-    assert decide(writing(command), before, grants=grants).behaviour == "ask"
+    assert decide(beside, before, grants=grants).behavior == "ask"
+    assert decide(writing(command), before, grants=grants).behavior == "ask"
 
 
 def test_a_grant_covers_the_whole_input() -> None:
@@ -190,10 +191,10 @@ def test_a_grant_covers_the_whole_input() -> None:
         call = make("x", input=seen)
         _, grant = consented(asked(call), ALWAYS, call)
         assert grant is not None
-        assert decide(call, Permissions(), grants={grant}).behaviour == "allow"
+        assert decide(call, Permissions(), grants={grant}).behavior == "allow"
         turned = make("x", input=dict(reversed(seen.items())))
-        assert decide(turned, Permissions(), grants={grant}).behaviour == "allow"
-        assert decide(make("x", input=other), Permissions(), grants={grant}).behaviour == "ask"
+        assert decide(turned, Permissions(), grants={grant}).behavior == "allow"
+        assert decide(make("x", input=other), Permissions(), grants={grant}).behavior == "ask"
 
 
 def test_the_number_of_grants_costs_nothing() -> None:
@@ -207,35 +208,35 @@ def test_the_number_of_grants_costs_nothing() -> None:
             raise AssertionError("the grants are gone through one by one")
 
     held = Held(grant for grant in grants if grant)
-    assert decide(writing("none"), Permissions(), grants=held).behaviour == "ask"
-    assert decide(writing("999"), Permissions(), grants=held).behaviour == "allow"
+    assert decide(writing("none"), Permissions(), grants=held).behavior == "ask"
+    assert decide(writing("999"), Permissions(), grants=held).behavior == "allow"
 
 
 def test_among_grants_only_this_very_call_counts() -> None:
     """A grant that is wider than one call, or not from a person, permits nothing."""
     call = running("git status")
-    for behaviour, pattern, source in NO_GRANTS:
-        rule = Rule(behaviour, "shell", pattern, source)  # type: ignore[arg-type]
-        assert decide(call, Permissions(), grants=(rule,)).behaviour == "ask"
+    for behavior, pattern, source in NO_GRANTS:
+        rule = Rule(behavior, "shell", pattern, source)  # type: ignore[arg-type]
+        assert decide(call, Permissions(), grants=(rule,)).behavior == "ask"
 
 
 def test_a_tool_that_no_rule_can_name_is_asked_each_time() -> None:
     """If a rule cannot contain the tool's name, a yes is valid once; nothing is raised."""
     call = replace(writing("x"), tool="two words")
     decision, grant = consented(asked(call), ALWAYS, call)
-    assert (decision.behaviour, grant) == ("allow", None)
+    assert (decision.behavior, grant) == ("allow", None)
     assert "once" in decision.reason
     _, other = consented(asked(writing("x")), ALWAYS, writing("x"))
     assert other is not None
-    assert decide(call, Permissions(), grants={other}).behaviour == "ask"
+    assert decide(call, Permissions(), grants={other}).behavior == "ask"
 
 
 def test_an_exact_rule_that_was_written_speaks_of_the_subject() -> None:
     """`=` and a command allows exactly that command, whatever the rest of the input."""
     lists = permitted(allow=("shell(=ls *.py)",))
-    assert decide(running("ls *.py", input={"timeout": 3}), lists).behaviour == "allow"
-    assert decide(running("ls a.py"), lists).behaviour == "ask"
-    assert decide(editing("x"), permitted(allow=("edit_file(=x)",))).behaviour == "ask"
+    assert decide(running("ls *.py", input={"timeout": 3}), lists).behavior == "allow"
+    assert decide(running("ls a.py"), lists).behavior == "ask"
+    assert decide(editing("x"), permitted(allow=("edit_file(=x)",))).behavior == "ask"
 
 
 def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
@@ -253,27 +254,27 @@ def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
     for call, other in changed:
         _, grant = consented(asked(call), ALWAYS, call)
         assert grant is not None
-        assert decide(call, Permissions(), grants={grant}).behaviour == "allow"
-        assert decide(other, Permissions(), grants={grant}).behaviour == "ask"
+        assert decide(call, Permissions(), grants={grant}).behavior == "allow"
+        assert decide(other, Permissions(), grants={grant}).behavior == "ask"
 
 
 def test_a_call_that_nothing_tells_from_others_is_allowed_once() -> None:
     """Without a subject and with an input that has no text form, a yes for the session grants nothing."""
     call = writing(None, input={"to": object()})
     decision, grant = consented(asked(call), ALWAYS, call)
-    assert (decision.behaviour, grant) == ("allow", None)
+    assert (decision.behavior, grant) == ("allow", None)
     known = writing(None, input={"to": {"at": Path("a"), "on": {date(2026, 1, 2)}}, "as": b"\xff"})
     _, grant = consented(asked(known), ALWAYS, known)
     assert grant is not None
-    assert decide(known, Permissions(), grants={grant}).behaviour == "allow"
-    assert decide(call, Permissions(), grants={grant}).behaviour == "ask"
+    assert decide(known, Permissions(), grants={grant}).behavior == "allow"
+    assert decide(call, Permissions(), grants={grant}).behavior == "ask"
 
 
 def test_where_a_rule_asks_a_yes_holds_once() -> None:
     """Ask comes before allow, so a grant would have no effect."""
     question = asked(running(), permitted(ask=("shell(git *)",)))
     decision, grant = consented(question, ALWAYS, running())
-    assert (decision.behaviour, grant) == ("allow", None)
+    assert (decision.behavior, grant) == ("allow", None)
     assert "each time" in decision.reason
 
 
@@ -283,6 +284,6 @@ def test_a_grant_never_beats_what_denies() -> None:
     _, grant = consented(asked(call), ALWAYS, call)
     assert grant is not None
     for permissions in (permitted(deny=("shell(git *)",)), permitted("plan")):
-        assert decide(call, permissions, grants={grant}).behaviour == "deny"
+        assert decide(call, permissions, grants={grant}).behavior == "deny"
     over = decide(call, Permissions(), grants={grant}, over_budget=True)
-    assert over.behaviour == "deny"
+    assert over.behavior == "deny"

@@ -94,7 +94,7 @@ def test_a_blocked_host_is_blocked_however_it_is_written(blocked: str, host: str
     for mode in MODES:
         for call in (fetching("x", host), writing("x", hosts=("good.com", host))):
             decision = decide(call, permitted(mode, allow=("*",), blocked=(blocked,)))
-            assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
+            assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_blocked_host_is_blocked_however_it_is_written(blocked: str, host: str
 )
 def test_other_hosts_are_not_blocked(blocked: str, host: str) -> None:
     """A host that only looks like a blocked one is not affected."""
-    assert decide(fetching("x", host), permitted(blocked=(blocked,))).behaviour == "allow"
+    assert decide(fetching("x", host), permitted(blocked=(blocked,))).behavior == "allow"
 
 
 @given(st.text(max_size=30))
@@ -126,7 +126,7 @@ def test_every_text_can_be_asked_for(host: str) -> None:
     """Parsing ends for any text, and a host that is blocked as written is blocked."""
     found = readings(host)
     assert readings(host) == found
-    assert decide(fetching("x", host), permitted("plan", blocked=("*",))).behaviour == "deny"
+    assert decide(fetching("x", host), permitted("plan", blocked=("*",))).behavior == "deny"
 
 
 @pytest.mark.parametrize(
@@ -156,18 +156,18 @@ def test_a_blocked_host_in_a_command_is_seen(command: str) -> None:
     """A command that names a blocked host does not run, although the tool declares no hosts."""
     permissions = permitted("bypassPermissions", blocked=("example.com", "127.0.0.1"))
     decision = decide(running(command), permissions)
-    assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
+    assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
 
 
 def test_numbers_of_a_command_are_no_hosts() -> None:
     """`head -n 0` contacts no host, nor does an email address that contains one."""
     permissions = permitted("bypassPermissions", blocked=("0.0.0.0", "example.com", "*.x.com"))
     assert (
-        decide(running("head -n 0 a.txt; sleep 1.5; ls notexample.com"), permissions).behaviour
+        decide(running("head -n 0 a.txt; sleep 1.5; ls notexample.com"), permissions).behavior
         == "allow"
     )
-    assert decide(writing("a@example.com"), permissions).behaviour == "allow"
-    assert decide(writing("https://example.com/x"), permissions).behaviour == "deny"
+    assert decide(writing("a@example.com"), permissions).behavior == "allow"
+    assert decide(writing("https://example.com/x"), permissions).behavior == "deny"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_url_is_allowed_only_where_it_is_sure(pattern: str, url: str, expected
     """Scheme, host and port are compared separately; URLs that programs interpret differently are not allowed."""
     call = writing(url, hosts=(url,))
     decision = decide(call, permitted("dontAsk", allow=(f"send_mail({pattern})",)))
-    assert decision.behaviour == expected
+    assert decision.behavior == expected
 
 
 @pytest.mark.parametrize(
@@ -237,4 +237,4 @@ def test_a_url_is_allowed_only_where_it_is_sure(pattern: str, url: str, expected
 def test_a_url_that_may_be_denied_is_asked(pattern: str, url: str, expected: str) -> None:
     """A deny rule denies a match, and requests approval if a program might interpret the URL as a match."""
     permissions: Any = permitted("bypassPermissions", deny=(f"fetch({pattern})",))
-    assert decide(fetching(url), permissions).behaviour == expected
+    assert decide(fetching(url), permissions).behavior == expected

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentobs.agent.permissions import MODES, SOURCES, Call, Permissions, ResolvedPath, Rule, decide
 from agentobs.agent.permissions.globs import HOLE, fits, may_fit
-from agentobs.agent.permissions.rules import BEHAVIOURS
+from agentobs.agent.permissions.rules import BEHAVIORS
 
 STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 
@@ -27,7 +27,7 @@ PATHS = [ResolvedPath("src/a.py", True), ResolvedPath("a.py", True), ResolvedPat
 
 some_rules = st.builds(
     Rule,
-    behaviour=st.sampled_from(BEHAVIOURS),
+    behavior=st.sampled_from(BEHAVIORS),
     tool=st.sampled_from([*TOOLS, "*", "e*"]),
     pattern=st.sampled_from(PATTERNS),
     source=st.sampled_from(SOURCES),
@@ -62,27 +62,27 @@ def test_every_call_gets_one_decision(call: Call, permissions: Permissions, over
     """Deciding never fails, is deterministic, and always gives a reason."""
     decision = decide(call, permissions, over_budget=over)
     assert decision == decide(call, permissions, over_budget=over)
-    assert decision.behaviour in STRICTNESS
+    assert decision.behavior in STRICTNESS
     assert decision.reason.endswith(".")
     assert (decision.rule is None) == (decision.source is None)
-    if decision.behaviour == "ask":
+    if decision.behavior == "ask":
         assert permissions.mode != "dontAsk"
     permissions.shadowed()
-    assert all(rule.behaviour == "allow" for rule in permissions.stripped)
+    assert all(rule.behavior == "allow" for rule in permissions.stripped)
 
 
 @given(some_calls, some_permissions, st.randoms(use_true_random=False))
 def test_the_order_of_rules_means_nothing(
     call: Call, permissions: Permissions, chance: Any
 ) -> None:
-    """The same rules in another order, some of them twice, give the same decision for the same reason."""
+    """The same rules in a different order, some of them twice, give the same decision for the same reason."""
     shuffled = [*permissions.rules, *permissions.rules[:2]]
     chance.shuffle(shuffled)
     assert decide(call, replace(permissions, rules=tuple(shuffled))) == decide(call, permissions)
 
 
 @given(some_calls, some_permissions, st.data())
-def test_who_wrote_a_rule_changes_no_behaviour(
+def test_who_wrote_a_rule_changes_no_behavior(
     call: Call, permissions: Permissions, data: Any
 ) -> None:
     """Sources are shown, but have no weight."""
@@ -90,7 +90,7 @@ def test_who_wrote_a_rule_changes_no_behaviour(
         replace(rule, source=data.draw(st.sampled_from(SOURCES))) for rule in permissions.rules
     ]
     other = decide(call, replace(permissions, rules=tuple(moved)))
-    assert other.behaviour == decide(call, permissions).behaviour
+    assert other.behavior == decide(call, permissions).behavior
 
 
 @given(some_calls, some_permissions, some_rules)
@@ -99,9 +99,9 @@ def test_a_denial_by_rule_plan_or_check_loses_to_nothing(
 ) -> None:
     """No additional rule, in particular no allow rule, overrides such a denial."""
     before = decide(call, permissions)
-    if before.behaviour == "deny" and (before.reason_type != "mode" or permissions.mode == "plan"):
+    if before.behavior == "deny" and (before.reason_type != "mode" or permissions.mode == "plan"):
         after = decide(call, with_rule(permissions, rule))
-        assert after.behaviour == "deny"
+        assert after.behavior == "deny"
 
 
 @given(some_calls, some_permissions, some_rules)
@@ -110,20 +110,20 @@ def test_an_allow_rule_never_undoes_a_rule_to_ask(
 ) -> None:
     """If a rule requests approval, an allow rule changes nothing; and no allow rule makes anything stricter."""
     before = decide(call, permissions)
-    after = decide(call, with_rule(permissions, replace(rule, behaviour="allow")))
-    assert STRICTNESS[after.behaviour] <= STRICTNESS[before.behaviour]
-    if before.rule is not None and before.rule.behaviour != "allow":
-        assert after.behaviour == before.behaviour
+    after = decide(call, with_rule(permissions, replace(rule, behavior="allow")))
+    assert STRICTNESS[after.behavior] <= STRICTNESS[before.behavior]
+    if before.rule is not None and before.rule.behavior != "allow":
+        assert after.behavior == before.behavior
 
 
 @given(some_calls, some_permissions, some_rules, st.sampled_from(["deny", "ask"]))
 def test_a_rule_to_deny_or_ask_never_permits(
-    call: Call, permissions: Permissions, rule: Rule, behaviour: Any
+    call: Call, permissions: Permissions, rule: Rule, behavior: Any
 ) -> None:
     """Adding such a rule never makes a decision more permissive."""
     before = decide(call, permissions)
-    after = decide(call, with_rule(permissions, replace(rule, behaviour=behaviour)))
-    assert STRICTNESS[after.behaviour] >= STRICTNESS[before.behaviour]
+    after = decide(call, with_rule(permissions, replace(rule, behavior=behavior)))
+    assert STRICTNESS[after.behavior] >= STRICTNESS[before.behavior]
 
 
 @given(some_calls, some_permissions, st.sampled_from(MODES))
@@ -139,7 +139,7 @@ def test_no_mode_gets_around_a_safety_check(
         decide(outside, here),
         decide(blocked, replace(here, blocked_hosts=("b.com",))),
     ):
-        assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
+        assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
 
 
 @given(some_calls, some_permissions)
@@ -148,8 +148,8 @@ def test_a_shadowed_rule_never_matters(call: Call, permissions: Permissions) -> 
     for found in permissions.shadowed():
         left = tuple(rule for rule in permissions.rules if rule != found.rule)
         assert (
-            decide(call, replace(permissions, rules=left)).behaviour
-            == decide(call, permissions).behaviour
+            decide(call, replace(permissions, rules=left)).behavior
+            == decide(call, permissions).behavior
         )
 
 

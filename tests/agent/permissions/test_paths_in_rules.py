@@ -43,10 +43,9 @@ def test_the_resolved_path_counts() -> None:
     is not is denied.
     """
     linked = editing("docs/readme", paths=(ResolvedPath("secrets/key", True),))
-    assert decide(linked, permitted(allow=("edit_file(docs/**)",))).behaviour == "ask"
+    assert decide(linked, permitted(allow=("edit_file(docs/**)",))).behavior == "ask"
     assert (
-        decide(linked, permitted("acceptEdits", deny=("edit_file(secrets/**)",))).behaviour
-        == "deny"
+        decide(linked, permitted("acceptEdits", deny=("edit_file(secrets/**)",))).behavior == "deny"
     )
 
 
@@ -60,7 +59,7 @@ def test_every_path_must_be_allowed_and_one_is_enough_to_deny() -> None:
         ({"allow": ("edit_file",), "deny": ("edit_file(lib/b)",)}, "deny"),
     ]:
         given: Any = lists
-        assert decide(call, permitted(**given)).behaviour == expected
+        assert decide(call, permitted(**given)).behavior == expected
 
 
 @pytest.mark.parametrize(
@@ -68,8 +67,8 @@ def test_every_path_must_be_allowed_and_one_is_enough_to_deny() -> None:
 )
 def test_who_denies_a_folder_denies_what_lies_in_it(path: str) -> None:
     """A deny rule for a folder includes its contents, in any case; an allow rule does not."""
-    assert decide(reading(path), permitted(deny=("read_file(secrets)",))).behaviour == "deny"
-    allowed = decide(editing(path), permitted(allow=("edit_file(secrets)",))).behaviour
+    assert decide(reading(path), permitted(deny=("read_file(secrets)",))).behavior == "deny"
+    allowed = decide(editing(path), permitted(allow=("edit_file(secrets)",))).behavior
     assert allowed == ("allow" if path == "secrets" else "ask")
 
 
@@ -77,7 +76,7 @@ def test_two_spellings_of_an_accent_are_one_name() -> None:
     """A deny rule applies to both Unicode encodings of a letter."""
     for name in ("r\u00e9sum\u00e9.txt", "re\u0301sume\u0301.txt"):
         assert (
-            decide(reading(name), permitted(deny=("read_file(r\u00e9sum\u00e9.txt)",))).behaviour
+            decide(reading(name), permitted(deny=("read_file(r\u00e9sum\u00e9.txt)",))).behavior
             == "deny"
         )
 
@@ -103,7 +102,7 @@ def test_no_mode_and_no_rule_lets_a_call_out_of_the_roots(mode: Any, path: Resol
         writing(paths=paths),
     ):
         decision = decide(call, permitted(mode, allow=("*",)))
-        assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
+        assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
         assert repr(path.path) in decision.reason
 
 
@@ -112,28 +111,28 @@ def test_nothing_runs_once_the_budget_is_used_up(mode: Any) -> None:
     """Not even a read that a rule allows."""
     for call in (reading(), running(), fetching("https://a.com"), writing(needs_permission=False)):
         decision = decide(call, permitted(mode, allow=("*",)), over_budget=True)
-        assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
+        assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
         assert "budget" in decision.reason
 
 
 def test_a_pattern_for_a_call_without_subject_is_in_doubt() -> None:
     """If a tool has no subject, a deny rule with a pattern requests approval, and an allow rule has no effect."""
     call = writing(None)
-    assert decide(call, permitted("bypassPermissions", deny=("send_mail(x)",))).behaviour == "ask"
-    assert decide(call, permitted(allow=("send_mail(x*)",))).behaviour == "ask"
-    assert decide(call, permitted(allow=("send_mail(*)",))).behaviour == "allow"
+    assert decide(call, permitted("bypassPermissions", deny=("send_mail(x)",))).behavior == "ask"
+    assert decide(call, permitted(allow=("send_mail(x*)",))).behavior == "ask"
+    assert decide(call, permitted(allow=("send_mail(*)",))).behavior == "allow"
 
 
 def test_a_rule_for_an_older_name_holds() -> None:
     """A renamed tool still matches rules for its old name, and for a pattern of it."""
     call = writing(aliases=("mail", "post"))
     for text in ("mail", "post(a@*)", "p*t", "send_mail"):
-        assert decide(call, permitted("bypassPermissions", deny=(text,))).behaviour == "deny"
-        assert decide(call, permitted(allow=(text,))).behaviour == "allow"
+        assert decide(call, permitted("bypassPermissions", deny=(text,))).behavior == "deny"
+        assert decide(call, permitted(allow=(text,))).behavior == "allow"
     for text in ("Mail", "mai", "ost"):
-        assert decide(call, permitted(allow=(text,))).behaviour == "ask"
+        assert decide(call, permitted(allow=(text,))).behavior == "ask"
     for text in ("MAIL", "Send_Mail(a@*)"):
-        assert decide(call, permitted("bypassPermissions", deny=(text,))).behaviour == "deny"
+        assert decide(call, permitted("bypassPermissions", deny=(text,))).behavior == "deny"
 
 
 def test_covering_is_never_claimed_wrongly() -> None:

@@ -209,18 +209,18 @@ def test_a_host_that_cannot_be_read_is_told() -> None:
     odd = called(made, ["good.example", {"host": "evil.example"}])
     assert odd.hosts == ("good.example", "<the argument x: list>")
     decision = decided(odd, blocked=("other.example",))
-    assert decision.behaviour == "deny"
+    assert decision.behavior == "deny"
     assert "'<the argument x: list>' cannot be read" in decision.reason
-    assert decided(odd, deny=("take(host:evil.example)",)).behaviour == "ask"
+    assert decided(odd, deny=("take(host:evil.example)",)).behavior == "ask"
     lists = {"ask": ("take(host:none.example)",), "allow": ("take(host:good.example)",)}
-    assert decided(odd, **lists).behaviour == "ask"
+    assert decided(odd, **lists).behavior == "ask"
 
 
 def test_addresses_are_hosts() -> None:
     """An address object of the standard library is read as a host."""
     made = taking(ipaddress.IPv4Address | HttpUrl, hosts=("x",))
     assert called(made, "10.0.0.1").hosts == ("10.0.0.1",)
-    assert decided(called(made, "10.0.0.1"), blocked=("10.0.0.0/8",)).behaviour == "deny"
+    assert decided(called(made, "10.0.0.1"), blocked=("10.0.0.0/8",)).behavior == "deny"
 
 
 def test_a_path_whose_own_code_fails_counts_as_outside() -> None:

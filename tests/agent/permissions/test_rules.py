@@ -52,17 +52,17 @@ def test_a_text_is_read(text: str, expected: tuple[str, str | None]) -> None:
     ("text", "found"),
     [
         ("shell(git *", "no closing bracket"),
-        ("shell git *", "is no rule"),
-        ("shell)", "is no rule"),
-        ("", "is no rule"),
-        ("(git *)", "no name of a tool"),
+        ("shell git *", "is not a rule"),
+        ("shell)", "is not a rule"),
+        ("", "is not a rule"),
+        ("(git *)", "not a tool name"),
         ("shell()", "empty pattern"),
         ("shell( )", "empty pattern"),
         ("shell(git *) ", "no closing bracket"),
-        ("shell(git:*)", "a form of other programs"),
-        ("shell\n", "is no rule"),
-        (7, "is no rule"),
-        (None, "is no rule"),
+        ("shell(git:*)", "syntax of other programs"),
+        ("shell\n", "is not a rule"),
+        (7, "is not a rule"),
+        (None, "is not a rule"),
     ],
 )
 def test_a_slip_in_a_rule_is_told(text: Any, found: str) -> None:
@@ -73,11 +73,11 @@ def test_a_slip_in_a_rule_is_told(text: Any, found: str) -> None:
     assert "`" in caught.value.todo
 
 
-def test_a_rule_of_another_source_or_behaviour_cannot_be() -> None:
-    """Sources and behaviours are closed lists."""
-    for behaviour, source in [("allows", "user"), ("deny", "users"), (None, "user")]:
+def test_a_rule_of_another_source_or_behavior_cannot_be() -> None:
+    """Sources and behaviors are closed lists."""
+    for behavior, source in [("allows", "user"), ("deny", "users"), (None, "user")]:
         with pytest.raises(UsageError, match="is no"):
-            Rule(behaviour, "shell", None, source)  # type: ignore[arg-type]
+            Rule(behavior, "shell", None, source)  # type: ignore[arg-type]
 
 
 def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> None:
@@ -100,19 +100,19 @@ def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> Non
     [
         ('{"alow": []}', "", "'alow' is unknown", "Did you mean 'allow'?"),
         ('{"permissions": {}}', "", "'permissions' is unknown", "Write {"),
-        ('{"deny": "shell"}', "", "'deny' is no list", "Write {"),
-        ('{"deny": null}', "", "'deny' is no list", "Write {"),
+        ('{"deny": "shell"}', "", "'deny' is not a list", "Write {"),
+        ('{"deny": null}', "", "'deny' is not a list", "Write {"),
         (
             '{"deny": ["read_file", "shell(rm *"]}',
             ", deny[1]",
             "no closing bracket",
             "Write a rule",
         ),
-        ('{"ask": [["shell"]]}', ", ask[0]", "is no rule", "Write a rule"),
+        ('{"ask": [["shell"]]}', ", ask[0]", "is not a rule", "Write a rule"),
         ('{"deny": ["a"], "deny": []}', "", "'deny' stands twice", "Write {"),
-        ('["shell"]', "", "no object", "Write {"),
-        ('{"deny": [', "", "no JSON", "Write {"),
-        ("", "", "no JSON", "Write {"),
+        ('["shell"]', "", "not an object", "Write {"),
+        ('{"deny": [', "", "not JSON", "Write {"),
+        ("", "", "not JSON", "Write {"),
         ("[" * 100_000, "", "nested too deep", "Write {"),
         ('{"deny": ["' + "a" * 1_000_000 + '"]}', "", "longer than", "Write {"),
     ],
@@ -144,18 +144,18 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"mode": "yolo"}, "no permission mode"),
-        ({"mode": "bypassPermissions"}, "nobody has confirmed"),
-        ({"mode": "bypassPermissions", "bypass_confirmed": 1}, "nobody has confirmed"),
-        ({"rules": ["shell"]}, "no rule"),
-        ({"rules": "shell"}, "one text"),
-        ({"blocked_hosts": "evil.com"}, "one text"),
-        ({"blocked_hosts": ["evil .com"]}, "no host"),
-        ({"blocked_hosts": ["*.*.com"]}, "no host"),
-        ({"blocked_hosts": ["evil*.com"]}, "no host"),
-        ({"blocked_hosts": ["10.0.0.0/33"]}, "no host"),
-        ({"blocked_hosts": [""]}, "no host"),
-        ({"blocked_hosts": [None]}, "no host"),
+        ({"mode": "yolo"}, "not a permission mode"),
+        ({"mode": "bypassPermissions"}, "was not confirmed"),
+        ({"mode": "bypassPermissions", "bypass_confirmed": 1}, "was not confirmed"),
+        ({"rules": ["shell"]}, "not a rule"),
+        ({"rules": "shell"}, "a single string"),
+        ({"blocked_hosts": "evil.com"}, "a single string"),
+        ({"blocked_hosts": ["evil .com"]}, "not a host"),
+        ({"blocked_hosts": ["*.*.com"]}, "not a host"),
+        ({"blocked_hosts": ["evil*.com"]}, "not a host"),
+        ({"blocked_hosts": ["10.0.0.0/33"]}, "not a host"),
+        ({"blocked_hosts": [""]}, "not a host"),
+        ({"blocked_hosts": [None]}, "not a host"),
     ],
 )
 def test_permissions_that_do_not_fit_together_cannot_be(changes: Any, found: str) -> None:
@@ -191,7 +191,7 @@ def test_rules_as_wide_as_an_interpreter_are_stripped(mode: Any) -> None:
     permissions = permitted(mode, allow=WIDE + NARROW, deny=WIDE, ask=WIDE)
     stripped = permissions.stripped
     assert {str(rule) for rule in stripped} == set(WIDE)
-    assert {rule.behaviour for rule in stripped} == {"allow"}
+    assert {rule.behavior for rule in stripped} == {"allow"}
 
 
 @pytest.mark.parametrize("mode", ["default", "plan", "dontAsk"])
@@ -234,7 +234,7 @@ def test_of_two_equal_rules_one_is_shadowed() -> None:
     policy, user = rules("deny", "shell", source="policy"), rules("deny", "shell")
     (found,) = Permissions(rules=user + policy + user).shadowed()
     assert ((found.rule,), (found.by,)) == (user, policy)
-    assert "says the same" in found.sentence
+    assert "is equivalent" in found.sentence
 
 
 def test_a_rule_about_no_tool_is_told() -> None:
@@ -244,9 +244,9 @@ def test_a_rule_about_no_tool_is_told() -> None:
         deny=("shel(rm *)", "SHELL(rm *)", "old_name", "sh*", "*"),
     )
     assert permissions.unknown(["shell", "edit_file", "old_name"]) == [
-        "The user rule to allow Shell(git *) does nothing: there is no tool Shell. Did you mean shell?",
-        "The user rule to allow mcp__x__* does nothing: there is no tool mcp__x__*.",
-        "The user rule to deny shel(rm *) does nothing: there is no tool shel. Did you mean shell?",
+        "The user rule to allow Shell(git *) has no effect: there is no tool Shell. Did you mean shell?",
+        "The user rule to allow mcp__x__* has no effect: there is no tool mcp__x__*.",
+        "The user rule to deny shel(rm *) has no effect: there is no tool shel. Did you mean shell?",
     ]
     assert permitted().unknown([]) == []
     assert len(permitted(deny=("*",)).unknown([])) == 1

@@ -55,19 +55,19 @@ def test_the_table_is_whole() -> None:
 def test_a_cell_is_what_happens(mode: Any, tool_class: str, column: str) -> None:
     """A call of the class gets the cell's decision, whatever a rule's source, with and without a pattern."""
     call = CALLS[tool_class]()
-    behaviour: Any = column.removesuffix(" rule")
+    behavior: Any = column.removesuffix(" rule")
     patterns = ["git status", "git *"] if tool_class == "shell" else [call.subject, "**", None]
     cases: list[tuple[Rule, ...]] = [()]
-    if behaviour != "no":
+    if behavior != "no":
         cases = [
-            (Rule(behaviour, call.tool, pattern, source),)
+            (Rule(behavior, call.tool, pattern, source),)
             for pattern in patterns
             for source in SOURCES
         ]
     for given in cases:
         permissions = Permissions(mode, given, bypass_confirmed=True)
         decision = decide(call, permissions)
-        assert decision.behaviour == CELLS[mode, tool_class, column], given
+        assert decision.behavior == CELLS[mode, tool_class, column], given
         assert decision.reason.endswith(".")
         if decision.reason_type == "rule":
             assert (decision.rule, decision.source) == (given[0], given[0].source)
@@ -76,25 +76,25 @@ def test_a_cell_is_what_happens(mode: Any, tool_class: str, column: str) -> None
 def test_plan_mode_tells_the_model_to_present_a_plan() -> None:
     """The reason of a denial in plan mode says what to do instead."""
     decision = decide(editing(), permitted("plan", allow=("edit_file",)))
-    assert (decision.behaviour, decision.reason_type, decision.resolver) == ("deny", "mode", "mode")
+    assert (decision.behavior, decision.reason_type, decision.resolver) == ("deny", "mode", "mode")
     assert "present a plan" in decision.reason
 
 
 def test_an_edit_of_nobody_knows_what_is_asked_in_accept_edits() -> None:
     """Edits run without approval only if they name their paths, which were found to be inside the roots."""
-    assert decide(editing(), permitted("acceptEdits")).behaviour == "allow"
+    assert decide(editing(), permitted("acceptEdits")).behavior == "allow"
     nowhere = replace(editing(), paths=())
-    assert decide(nowhere, permitted("acceptEdits")).behaviour == "ask"
+    assert decide(nowhere, permitted("acceptEdits")).behavior == "ask"
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_tool_that_needs_no_permission_runs(mode: Any) -> None:
     """Its declaration counts in every mode, in plan mode only for changes that can be undone; rules still apply."""
     free = writing(needs_permission=False)
-    assert decide(free, permitted(mode)).behaviour == "allow"
-    assert decide(free, permitted(mode, deny=("send_mail",))).behaviour == "deny"
+    assert decide(free, permitted(mode)).behavior == "allow"
+    assert decide(free, permitted(mode, deny=("send_mail",))).behavior == "deny"
     lasting = writing(needs_permission=False, destructive=True)
-    assert decide(lasting, permitted(mode)).behaviour == ("deny" if mode == "plan" else "allow")
+    assert decide(lasting, permitted(mode)).behavior == ("deny" if mode == "plan" else "allow")
 
 
 def test_the_examples_of_the_document_hold() -> None:
@@ -105,8 +105,8 @@ def test_the_examples_of_the_document_hold() -> None:
     assert len(from_settings(settings, "project")) == 5
     call = writing()
     decision, grant = consented(decide(call, Permissions()), answer, call)
-    assert (decision.behaviour, decision.rule) == ("allow", grant)
+    assert (decision.behavior, decision.rule) == ("allow", grant)
     assert grant is not None
-    assert (grant.behaviour, grant.source) == ("allow", "session")
+    assert (grant.behavior, grant.source) == ("allow", "session")
     assert str(grant.pattern).startswith("={")
     assert answer["reason"] in decision.reason
