@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from replay.comparison.normalizers import Normaliser as Normaliser
+    from replay.comparison.normalizers import Normalizer as Normalizer
     from replay.divergence.divergence import Divergence as Divergence
     from replay.divergence.divergence import DivergenceError as DivergenceError
     from replay.fixture.format import Fixture as Fixture
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from replay.scenario.script import says as says
 
 _MODULES = {
-    "replay.comparison.normalizers": ("Normaliser",),
+    "replay.comparison.normalizers": ("Normalizer",),
     "replay.divergence.divergence": ("Divergence", "DivergenceError"),
     "replay.fixture.format": ("Fixture", "load"),
     "replay.playback.replayer": ("Replayer",),

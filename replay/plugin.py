@@ -1,6 +1,6 @@
 """The pytest plugin: `@pytest.mark.replay(FIXTURE)`, its fixtures and options, and divergences in reports.
 
-It imports nothing but pytest until a test is marked.
+It imports only pytest until a test is marked.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _PENDING = pytest.StashKey[Any]()
 _DIVERGED = pytest.StashKey[Any]()
 _NAMED = pytest.StashKey["dict[str, set[str]]"]()
 CHANGES = "replay update"
-"""The property of a test's report that says what its fixture changes."""
+"""The property of a test report that names what changed in its fixture."""
 NOTE = "replay note"
 """The property of a test report that holds notes for the reader, even if the test passed."""
 DIVERGENCE = "divergence"
-"""The property of a test's report that has a divergence as JSON; junit.xml shows it."""
+"""The property of a test report that contains a divergence as JSON; junit.xml shows it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options; none is needed to replay."""
+    """Add the options; a replay needs none of them."""
     group = parser.getgroup("replay", "replay of recorded sessions")
     group.addoption(
         "--replay-update",
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const="show",
         type=_update,
         metavar="write",
-        help="Run marked tests live and show what their fixtures would change; =write writes it.",
+        help="Run marked tests live and show how their fixtures would change; =write writes the changes.",
     )
     group.addoption(
         "--replay-live",
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--replay-unused",
         choices=("fail", "warn", "ignore"),
         default="fail",
-        help="What fixtures do that no test names, where a whole folder of them was collected.",
+        help="What to do about fixtures that no test names, if a whole folder of tests was collected.",
     )
     group.addoption(
         "--replay-no-fork",
@@ -76,7 +76,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _update(value: str) -> str:
     if value not in ("show", "write"):
-        raise argparse.ArgumentTypeError(f"{value!r}: say --replay-update=write, and paths first")
+        raise argparse.ArgumentTypeError(
+            f"{value!r}: write --replay-update=write, and paths before it"
+        )
     return value
 
 
@@ -95,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: Any, obj: object) -> None:
-    """Let a marked test be answered although it takes no fixture of ours, so that none is live by mistake."""
+    """Replay a marked test even if it uses none of our fixtures, so that none runs live by mistake."""
     if _is_marked(getattr(collector, "own_markers", ())):
         collector.add_marker(pytest.mark.usefixtures("replay"))
     own = getattr(obj, "__dict__", {}).get("pytestmark", ())
@@ -104,14 +106,14 @@ def pytest_pycollect_makeitem(collector: Any, obj: object) -> None:
 
 
 def _is_marked(marks: Any) -> bool:
-    """Return whether marks say that a test is replayed, and not yet that it uses the fixture."""
+    """Return whether markers say that a test is replayed and does not use the fixture yet."""
     names = [(mark.name, mark.args) for mark in marks if isinstance(mark, pytest.Mark)]
     marked = any(name == "replay" for name, _ in names)
     return marked and ("usefixtures", ("replay",)) not in names
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one test of each fixture, where a mark means a folder or pattern."""
+    """Parametrize a test with each fixture if its marker denotes a folder or pattern."""
     mark = metafunc.definition.get_closest_marker("replay")
     if mark is None or "_replay_place" not in metafunc.fixturenames:
         return
@@ -127,7 +129,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Note which fixtures are named, and in which folders, whether the test will be deselected or not."""
+    """Note the fixtures that markers name, and their folders, whether or not the test will be deselected."""
     mark = item.get_closest_marker("replay")
     if mark is not None:
         from replay.pytest_plugin.unused_fixtures import note
@@ -154,7 +156,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def _replay_place(request: pytest.FixtureRequest) -> Path:
-    """Return where the one fixture of a test lies."""
+    """Return the path of the only fixture of a test."""
     from agentobs.errors import UsageError
     from replay.pytest_plugin.marker import located, many, paths_of
 
@@ -166,7 +168,7 @@ def _replay_place(request: pytest.FixtureRequest) -> Path:
         [path, *_] = paths_of(mark)
         if found := many(mark, *where):
             raise UsageError(
-                f"{len(found)} fixtures, and a method of unittest.TestCase has one",
+                f"{len(found)} fixtures, but a method of unittest.TestCase takes one",
                 where=str(path),
                 todo="Name it, or write a plain test function",
             )
@@ -175,7 +177,7 @@ def _replay_place(request: pytest.FixtureRequest) -> Path:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Fail a test with the one line that an error of ours is."""
+    """Fail a test with the message of an agentobs error."""
     from agentobs.errors import AgentobsError
 
     try:
@@ -188,7 +190,7 @@ def _told() -> Iterator[None]:
 def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Replayer]:
     """Return a replay of the fixture that the test's `replay` marker names, open for the whole test.
 
-    When the test ends, a divergence fails it even where the agent swallowed the exception.
+    When the test ends, a divergence fails it even if the agent swallowed the exception.
     """
     from replay.agent_code.project import project_at
 
@@ -204,10 +206,10 @@ def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Repl
 
 
 def _project(config: pytest.Config) -> Path:
-    """Return the directory that the agent's files lie under.
+    """Return the directory of the agent's files.
 
-    It is pytest's root directory if that has a configuration file, or if pytest was started in it: without one, pytest
-    takes the folder of the test for the root.
+    This is pytest's root directory if that has a configuration file, or if pytest was started in it: without one,
+    pytest uses the folder of the test as the root.
     """
     here = Path.cwd()
     is_root = config.inipath is not None or here.is_relative_to(config.rootpath)
@@ -230,7 +232,7 @@ def _prepared(request: pytest.FixtureRequest, place: Path) -> Replayer:
 
 
 def _renewed(request: pytest.FixtureRequest, place: Path) -> Replayer:
-    """Return what records a test anew, or replays what was shown already and is to be written."""
+    """Return the object that records a test again, or replays a recording that was shown and will be written."""
     from replay.fixture.format import load
     from replay.playback.replayer import Replayer
     from replay.pytest_plugin.live_run import Renewed, empty
@@ -264,7 +266,7 @@ def _mark(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def replay_client(replay: Replayer) -> Anthropic:
-    """Return a client of the SDK that is answered from the fixture."""
+    """Return a client of the SDK that gets its responses from the fixture."""
     from replay.pytest_plugin.client_fixtures import sync_client
 
     return sync_client(replay)
@@ -272,7 +274,7 @@ def replay_client(replay: Replayer) -> Anthropic:
 
 @pytest.fixture
 def replay_async_client(replay: Replayer) -> AsyncAnthropic:
-    """Return an async client of the SDK that is answered from the fixture."""
+    """Return an async client of the SDK that gets its responses from the fixture."""
     from replay.pytest_plugin.client_fixtures import async_client
 
     return async_client(replay)
@@ -280,7 +282,7 @@ def replay_async_client(replay: Replayer) -> AsyncAnthropic:
 
 @pytest.fixture
 def replay_session(replay: Replayer) -> RecordedSession:
-    """Return the facts of the session that was recorded: its name, entry, arguments and outcome."""
+    """Return the facts of the recorded session: its name, entry, arguments and outcome."""
     from replay.pytest_plugin.client_fixtures import session_of
 
     return session_of(replay.fixture)
@@ -288,7 +290,7 @@ def replay_session(replay: Replayer) -> RecordedSession:
 
 @pytest.fixture
 def replay_world(replay_async_client: AsyncAnthropic) -> World:
-    """Return the world in force: for an agent of our loop, with its client, and tools that answer from the fixture."""
+    """Return the world in force: for an agent of our loop, with its client, and tools with recorded results."""
     from replay.pytest_plugin.client_fixtures import world_of
 
     return world_of(replay_async_client)

@@ -40,7 +40,7 @@ class Reads:
         return next((f"what {name}() returned at {site.text}" for name, site in reads), None)
 
     def _in(self, found: Difference) -> tuple[str, Site] | None:
-        """Return the last read whose value stands in what came, and not in what was recorded."""
+        """Return the last read whose value is in the actual value, and not in the recorded one."""
         new, old = str(found.actual), str(found.expected)
         for name, value, site in reversed(self._reads):
             if any(text in new and text not in old for text in _texts(value)):
@@ -49,7 +49,7 @@ class Reads:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield how a value may stand in a text."""
+    """Yield the forms of a value in a text."""
     texts = [str(value)]
     if isinstance(value, uuid.UUID):
         texts += [value.hex]

@@ -29,7 +29,7 @@ LIBRARIES = tuple(
 FRAMES_MAX = 500
 """How many frames are looked at, from the innermost. Our choice."""
 TASKS_MAX = 20
-"""How many waiting tasks are told of. Our choice."""
+"""How many waiting tasks are listed. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Site:
 
 
 def call_site() -> Site | None:
-    """Return the innermost frame of the agent's code that has led here; None where none can be told.
+    """Return the innermost frame of the agent's code that led here; None if unknown.
 
     A task has only its own frames. Where those are all a library's, the one task of the loop that waits in the agent's
     code, if it is the only one, is the one that the work is done for.
@@ -83,7 +83,7 @@ def waiting_tasks() -> list[tuple[str, Site]]:
 
 
 def site_at(frame: FrameType) -> Site:
-    """Return the place that a frame stands at."""
+    """Return the code location of a frame."""
     return _site(frame.f_code, frame.f_lineno)
 
 

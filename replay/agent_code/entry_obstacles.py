@@ -30,7 +30,7 @@ def why_not_callable(header: Mapping[str, Any]) -> NotCallable | None:
         header: the first line of a fixture (`Fixture.header`), or a mapping with `entry`, `arguments` and `obstacle`
             of a `Recording`.
     """
-    entry, obstacle = header.get("entry"), header.get("obstacle") or {}
+    entry, obstacle = header.get("entry"), header.get("entry_obstacle") or {}
     if isinstance(entry, str) and header.get("arguments") is not None:
         return None
     kind = str(obstacle.get("kind", ""))

@@ -1,6 +1,6 @@
 """Leftovers: state that an earlier run in this process has left in the agent's modules.
 
-A cache, a module-level list or a shared client can make the second run of an agent differ from the first.
+A cache, a module-level list or a shared client can make the second agent run differ from the first.
 The modules are measured when they are first seen (lengths, sizes of caches, plain values) and again when a replay
 begins; a divergence of that replay names what had changed in between.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.determinism import process_history
+from agentobs.runtime import process
 from replay.agent_code.call_sites import is_agents
 from replay.fixture.format import Fixture
 
@@ -54,38 +55,39 @@ class Measure:
         return "set to another value"
 
 
-_first: dict[str, tuple[int, dict[str, Measure]]] = {}
-"""The first measures of each module of the agent, with the identity of the module."""
-_replayed: dict[str, str] = {}
-"""The fixtures that were replayed in this process, each with the last test that replayed it."""
+class State:
+    """What was measured and replayed in this process."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, tuple[int, dict[str, Measure]]] = {}
+        """The first measures of each module of the agent, with the identity of the module."""
+        self.replayed: dict[str, str] = {}
+        """The fixtures that were replayed in this process, each with the last test that replayed it."""
+        self.is_isolated = False
+        """Whether this process runs one test, so that nothing has to be measured."""
+        self.seen = 0
+        """The number of imported modules at the last measurement."""
+        self.known: dict[str, bool] = {}
+        """Whether a file is the agent's."""
 
 
 NAMED_STATE = "left state that can cause this"
 """What a hint contains if it names the state that has changed."""
 
 
-_is_isolated = False
-"""Whether this process runs one test, so that nothing has to be measured."""
-
-
-_seen = 0
-"""The number of imported modules at the last measurement."""
-
-
 def rely_on_isolation() -> None:
     """Measure nothing: this process runs one test."""
-    global _is_isolated
-    _is_isolated = True
+    process.part(State).is_isolated = True
 
 
 def observe() -> None:
     """Measure the modules of the agent that have not been measured yet."""
-    global _seen
-    if _is_isolated or len(sys.modules) == _seen:
+    state = process.part(State)
+    if state.is_isolated or len(sys.modules) == state.seen:
         return
-    _seen = len(sys.modules)
+    state.seen = len(sys.modules)
     for name, module in _modules():
-        if _first.get(name, (0,))[0] != id(module):
+        if state.first.get(name, (0,))[0] != id(module):
             # The content of a cache comes from a run, even if the cache is seen for the first time.
             found = dict(_measures(module))
             empty = {
@@ -93,30 +95,33 @@ def observe() -> None:
                 for key, each in found.items()
                 if each.kind == "lru_cache"
             }
-            _first[name] = id(module), {**found, **empty}
+            state.first[name] = id(module), {**found, **empty}
 
 
 def begin(fixture: Fixture) -> str:
     """Note that a replay begins; return a hint about state that an earlier run has left, or an empty string."""
+    state = process.part(State)
     entry = fixture.header.get("entry")
     where = process_history.ran_in(entry) if isinstance(entry, str) else None
     key = str(fixture.path.resolve())
-    earlier = _replayed.get(key, where)
+    earlier = state.replayed.get(key, where)
     own = str(entry or "").partition(":")[0]
     changed = (
-        [] if _is_isolated else sorted(_changed(own), key=lambda each: not each.startswith(own))
+        []
+        if state.is_isolated
+        else sorted(_changed(own), key=lambda each: not each.startswith(own))
     )
     observe()
-    _replayed[key] = current_test()
+    state.replayed[key] = current_test()
     return "" if earlier is None and not changed else _hint(earlier, changed)
 
 
 def forget() -> None:
     """Forget all earlier runs and measures."""
-    global _seen
-    _seen = 0
-    _first.clear()
-    _replayed.clear()
+    state = process.part(State)
+    state.seen = 0
+    state.first.clear()
+    state.replayed.clear()
     process_history.forget()
 
 
@@ -144,9 +149,10 @@ def _hint(earlier: str | None, changed: list[str]) -> str:
 
 def _changed(own: str) -> Iterator[str]:
     """Yield the values that differ from their first measure, each by its module and name."""
+    state = process.part(State)
     seen: set[int] = set()
     for name, module in _modules():
-        known, before = _first.get(name, (0, {}))
+        known, before = state.first.get(name, (0, {}))
         if known != id(module) or (name != own and _TEST_MODULE.fullmatch(name)):
             continue
         for key, now in _measures(module, seen):
@@ -165,13 +171,11 @@ def _modules() -> list[tuple[str, ModuleType]]:
     return found
 
 
-_known: dict[str, bool] = {}
-
-
 def _is_agents(file: str) -> bool:
-    if file not in _known:
-        _known[file] = is_agents(str(Path(file).resolve()))
-    return _known[file]
+    state = process.part(State)
+    if file not in state.known:
+        state.known[file] = is_agents(str(Path(file).resolve()))
+    return state.known[file]
 
 
 def _measures(module: ModuleType, seen: set[int] | None = None) -> Iterator[tuple[str, Measure]]:

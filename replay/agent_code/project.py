@@ -9,20 +9,28 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-_project: Path | None = None
+from agentobs.runtime import process
+
+
+class State:
+    """The project directory of this process."""
+
+    def __init__(self) -> None:
+        self.directory: Path | None = None
+        """None stands for the current directory."""
 
 
 def project() -> Path:
     """Return the absolute path of the directory that contains the agent's files."""
-    return _project or Path.cwd()
+    return process.part(State).directory or Path.cwd()
 
 
 @contextlib.contextmanager
 def project_at(directory: Path) -> Iterator[None]:
     """Make `directory` the project directory while the context is open, independent of the current directory."""
-    global _project
-    before, _project = _project, directory
+    state = process.part(State)
+    before, state.directory = state.directory, directory
     try:
         yield
     finally:
-        _project = before
+        state.directory = before

@@ -1,1 +1,1 @@
-"""From a mismatch to a divergence: its causes, its report, the outcome at the end."""
+"""From a mismatch to a divergence: its causes, its report, and the judgment at the end."""

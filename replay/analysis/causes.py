@@ -1,6 +1,6 @@
-"""What a difference stems from: followed back to a tool call, a part of the prompt, a line of the agent or the machine.
+"""Causes of a difference: traced back to a tool call, a part of the prompt, a line of the agent or the machine.
 
-Nothing is guessed in silence: what is only probable is worded so, and where nothing leads back nothing is said.
+A cause that is only probable is worded so; if nothing leads back, no cause is given.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from agentobs import world
-from agentobs.provider.messages import assemble, text_of, tool_uses
+from agentobs.provider.dialect import Block, BodyPlace, Turn, text_of
+from agentobs.provider.registry import (
+    calls_of,
+    dialect_of,
+    dialect_of_body,
+    history,
+    meaningful_headers,
+)
 from agentobs.records.differences import Difference, common
 from agentobs.records.exchanges import ToolQuestion, lane_under
 from replay.agent_code.call_sites import Site, site_of
@@ -29,16 +36,16 @@ from replay.matching.tool_calls import ask_of
 from replay.progress.replay_state import State
 
 STEPS_BACK = 4
-"""How many requests a way back goes through. Our choice."""
+"""The maximum number of requests in a trace. Our choice."""
 TRACED_MIN = 4
-"""How many characters must be the same for one text to have come from another. Our choice."""
+"""How many characters two texts must share for one to have come from the other. Our choice."""
 ARGUMENTS = 60
 """Characters of a call's arguments that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What is known about where differences come from."""
+    """What is known about the origins of differences."""
 
     nature: Nature
     cause: Cause | None
@@ -54,18 +61,18 @@ class Asked:
     body: Any
     """What came, parsed."""
     sent: Site | None
-    """Where in the agent it was asked."""
+    """Where in the agent it was sent."""
 
 
 def traced(state: State, asked: Asked, found: Sequence[Difference]) -> Traced:
-    """Follow the differences of a request back to what put them there."""
+    """Trace the differences of a request back to their origins."""
     if not found:
         return Traced("", None, ())
     nature = nature_of(found)
     changed = version_changes(state.fixture)
-    if changed and all(map(_is_sdks, found)):
+    if changed and all(_is_sdks(asked, each) for each in found):
         return Traced("SDK version", _of_sdk(changed, asked), _chain(state, asked, found[0], None))
-    if nature in ("", "number") and all(each.keys[:1] == ("tools",) for each in found):
+    if nature in ("", "number") and all(_is_of_tools(asked, each) for each in found):
         nature = "schema"
     cause = _of_redaction(state, asked, found) if nature == "redaction" else None
     cause = cause or _by_place(state, asked, found)
@@ -74,7 +81,7 @@ def traced(state: State, asked: Asked, found: Sequence[Difference]) -> Traced:
 
 
 def version_changes(fixture: Fixture) -> tuple[VersionChange, ...]:
-    """Return which packages are of another version than when a fixture was recorded."""
+    """Return which packages have other versions than in the recording."""
     recorded = fixture.header.get("recorded_with")
     if not isinstance(recorded, dict):
         return ()
@@ -87,11 +94,6 @@ def version_changes(fixture: Fixture) -> tuple[VersionChange, ...]:
 
 
 _VERSION = re.compile(r"\d+\.\d+")
-_AGENTS = {
-    "max_tokens", "messages", "metadata", "model", "stop_sequences", "stream", "system", "temperature",
-    "thinking", "tool_choice", "tools", "top_k", "top_p",
-}  # fmt: skip
-"""Options of a request that an agent says itself, whatever the SDK (docs.anthropic.com, Messages API, 2026-11)."""
 SDK = "anthropic"
 
 
@@ -102,13 +104,21 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _is_sdks(each: Difference) -> bool:
-    """Return whether a difference is one that another version of the SDK makes: a header, or a field more or less."""
+def _is_of_tools(asked: Asked, each: Difference) -> bool:
+    place = _place(asked, each)
+    return place is not None and place.zone == "tools"
+
+
+def _is_sdks(asked: Asked, each: Difference) -> bool:
+    """Return whether a difference is typical for another version of the SDK: a header, or an added or missing field."""
     match each.keys:
         case ("(request)", str(part)):
-            return part.startswith("anthropic-") or part == "path"
+            return part in meaningful_headers() or part == "path"
         case (str(option),):
-            return each.change in ("added", "removed") and option not in _AGENTS
+            return (
+                each.change in ("added", "removed")
+                and option not in dialect_of(asked.due.path).options
+            )
         case (*_, str(field)):
             inside = each.change in ("added", "removed") and each.keys[0] != "(request)"
             return inside and "properties" not in each.keys and field != "input"
@@ -127,37 +137,56 @@ def _of_sdk(changed: Sequence[VersionChange], asked: Asked) -> Cause | None:
 
 
 def _of_redaction(state: State, asked: Asked, found: Sequence[Difference]) -> Cause:
-    """Say which side took a secret out, or that it is another one."""
+    """Describe which side redacted a secret, or that it is another one."""
     old, new = (str(value).count("[redacted:") for value in (found[0].expected, found[0].actual))
     if old == new:
-        text = "another secret stands here than the one that stood here when it was recorded"
+        text = "the secret at this place differs from the recorded one"
     elif old > new:
         rules = "no rules of your own" if not state.options.redactors else "other rules"
-        text = f"a secret was taken out when it was recorded; for this replay, which has {rules}, it is none"
+        text = f"a secret was redacted in the recording; this replay, which has {rules}, does not redact it"
     else:
-        text = "what counts as a secret now did not when it was recorded"
+        text = "a value is redacted now that was not redacted in the recording"
     return Cause("redaction", text, asked.sent)
 
 
 def _by_place(state: State, asked: Asked, found: Sequence[Difference]) -> Cause | None:
-    """Say what the first difference is a part of."""
+    """Describe what the first difference is a part of."""
     first = found[0]
-    match first.keys:
-        case ("messages", int(at), "content", int(block), *_):
+    match _place(asked, first):
+        case BodyPlace("history", int(at), int(block)):
             return _of_block(state, asked, at, block)
-        case ("messages", int(at)) if first.change in ("added", "removed"):
+        case BodyPlace("history", int(at)) if len(first.keys) == 2 and first.change in (
+            "added",
+            "removed",
+        ):
             return _of_history(state, asked, found, at)
-        case ("messages", int(at), *_):
+        case BodyPlace("history", int(at)):
             return _of_message(state, asked, first, at)
-        case ("messages",):
-            order = " in another order" if first.change == "reordered" else ""
-            return Cause("agent_message", f"the messages are others{order}", asked.sent)
-        case ("system", *_):
+        case BodyPlace("history"):
+            order = " in a different order" if first.change == "reordered" else ""
+            return Cause("agent_message", f"the messages differ{order}", asked.sent)
+        case BodyPlace("system"):
             return _of_prompt(state, asked, first)
-        case ("tools", int(at), *rest):
+        case BodyPlace("tools"):
+            return _of_tools(state, asked, first)
+        case _:
+            return _of_option(asked, first)
+
+
+def _place(asked: Asked, each: Difference) -> BodyPlace | None:
+    return dialect_of(asked.due.path).place(each.keys)
+
+
+def _of_tools(state: State, asked: Asked, first: Difference) -> Cause:
+    match first.keys[1:]:
+        case (int(at), *rest):
             return _of_schema(state, asked, first, at, rest)
-        case ("tools", *_):
+        case _:
             return Cause("tool_set", "the set of tools changed", asked.sent)
+
+
+def _of_option(asked: Asked, first: Difference) -> Cause | None:
+    match first.keys:
         case ("(request)", str(part)):
             return Cause("header", f"the request's {part} changed", asked.sent, place=part)
         case (str(option), *_):
@@ -168,16 +197,15 @@ def _by_place(state: State, asked: Asked, found: Sequence[Difference]) -> Cause 
 
 
 def _of_block(state: State, asked: Asked, at: int, block_at: int) -> Cause:
-    block = get(asked.body, "messages", at, "content", block_at)
-    role = get(asked.body, "messages", at, "role")
-    if not isinstance(block, dict) or block.get("type") != "tool_result":
-        kind = f"a {block.get('type', 'text')} block of " if isinstance(block, dict) else ""
+    block, role = _block(asked.body, at, block_at), _role(asked.body, at)
+    if block is None or block.kind != "result":
+        kind = f"a {block.type} block of " if block is not None else ""
         text = f"{kind}message {at} was written by the agent (role {role})"
         return Cause("agent_message", text, asked.sent, message=at)
-    tool_use_id = str(block.get("tool_use_id"))
+    tool_use_id = str(block.id)
     call = _call(asked.body, at, tool_use_id) or state.fixture.tool_use(tool_use_id)
-    name = str(call.get("name")) if call else None
-    shown = f"{name}({_arguments(call.get('input'))})" if call else tool_use_id
+    name = call.name if call else None
+    shown = f"{name}({_arguments(call.value)})" if call else tool_use_id
     live = (asked.lane, tool_use_id) in state.calls.live
     return Cause(
         "tool_result",
@@ -185,13 +213,13 @@ def _of_block(state: State, asked: Asked, at: int, block_at: int) -> Cause:
         _function(state, name) if live else asked.sent,
         tool=name,
         tool_use_id=tool_use_id,
-        input=call.get("input") if call else None,
+        input=call.value if call else None,
         message=at,
     )
 
 
 def _went(state: State, lane: str, tool_use_id: str, name: str) -> str:
-    """Return how a call went otherwise than recorded; of one that was made to fail, by which fault."""
+    """Describe how a call differed from the recording; for an injected failure, name the fault."""
     recorded = state.calls.of(lane, tool_use_id)
     turns = (None, state.calls.turn_of(recorded) if recorded is not None else None)
     happened = [fault for fault in state.faults.tools if fault not in state.faults.untouched]
@@ -200,15 +228,15 @@ def _went(state: State, lane: str, tool_use_id: str, name: str) -> str:
 
 
 def _of_history(state: State, asked: Asked, found: Sequence[Difference], at: int) -> Cause:
-    """Say how many messages in a row there are more or fewer than recorded, and where."""
-    change, last = found[0].change, at
+    """Describe how many consecutive messages were added or are missing, and where."""
+    change, last, first_key = found[0].change, at, found[0].keys[0]
     for each in found[1:]:
-        if each.change != change or each.keys != ("messages", last + 1):
+        if each.change != change or each.keys != (first_key, last + 1):
             break
         last += 1
     is_gone, many = change == "removed", last - at + 1
     body = value_of(state.fixture.body(asked.due.number)) if is_gone else asked.body
-    ends = last + 1 == len(get(body, "messages") or ())
+    ends = last + 1 == len(history(body))
     where = (
         "at the beginning of the history"
         if at == 0
@@ -217,33 +245,33 @@ def _of_history(state: State, asked: Asked, found: Sequence[Difference], at: int
         else f"of the history, from message {at} on,"
     )
     verb = f"{'was' if many == 1 else 'were'} {'left out' if is_gone else 'added'}"
-    role = f" (role {get(body, 'messages', at, 'role')})" if many == 1 else ""
+    role = f" (role {_role(body, at)})" if many == 1 else ""
     text = f"{many} message{'s' * (many != 1)}{role} {where} {verb}"
     return Cause("agent_message", text, asked.sent, message=at)
 
 
 def _of_message(state: State, asked: Asked, first: Difference, at: int) -> Cause:
-    """Say who wrote a message: the agent, with an argument that it was started with where that is what it holds."""
-    role = get(asked.body, "messages", at, "role")
+    """Describe who wrote a message: the agent, with the argument in which it is contained, if any."""
+    role = _role(asked.body, at)
     arguments = state.fixture.header.get("arguments")
     for name, value in arguments.items() if isinstance(arguments, dict) else ():
         if not isinstance(value, str) or len(value) < TRACED_MIN:
             continue
         if value in _string(first.expected) and value not in _string(first.actual):
-            text = f"message {at} held the argument {name} of the agent, which is another now"
+            text = f"message {at} held the argument {name} of the agent, which has changed"
             return Cause("arguments", text, asked.sent, place=name, message=at)
     text = f"message {at} was written by the agent (role {role})"
     return Cause("agent_message", text, asked.sent, message=at)
 
 
 def _of_prompt(state: State, asked: Asked, first: Difference) -> Cause:
-    """Say which section of the system prompt differs: by its name, else by its line and the heading above it."""
+    """Describe which section of the system prompt differs: by its name, otherwise by line and heading."""
     old, new = _string(first.expected), _string(first.actual)
     at = common(old, new)
     text = new if first.change != "removed" else old
     sections = state.sections.get(asked.lane, ())
     if name := _section(sections, text, at):
-        told = f"the section {name} of the system prompt says something else"
+        told = f"the section {name} of the system prompt differs"
         return Cause("prompt_section", told, asked.sent, place=name)
     if first.change in ("added", "removed"):
         told = f"the system prompt was {first.change}"
@@ -258,7 +286,7 @@ def _of_prompt(state: State, asked: Asked, first: Difference) -> Cause:
 
 
 def _section(sections: Sequence[tuple[str, str]], text: str, at: int) -> str | None:
-    """Return the name of the section that a place of a prompt lies in, or after which something is gone."""
+    """Return the name of the section at a position of a prompt, or of the section before a removed part."""
     begin, before = 0, None
     for name, said in sections:
         found = text.find(said, begin)
@@ -276,7 +304,7 @@ _HEADING = re.compile(r"#{1,6} .+|<[A-Za-z][\w -]*>|[^\n]{1,60}:")
 
 
 def _heading(text: str) -> str | None:
-    """Return the last line of a text that heads what follows it; not the line that the text ends in."""
+    """Return the last heading in a text, except its last line."""
     for line in reversed(text.split("\n")[-400:-1]):
         if _HEADING.fullmatch(line.strip()):
             return line.strip()[:60]
@@ -286,7 +314,7 @@ def _heading(text: str) -> str | None:
 def _of_schema(state: State, asked: Asked, first: Difference, at: int, rest: list[Any]) -> Cause:
     values = (first.actual, first.expected)
     named = next((v["name"] for v in values if isinstance(v, dict) and "name" in v), None)
-    name = str(named or get(asked.body, "tools", at, "name") or at)
+    name = str(named or next(iter(_tool_names(asked)[at:]), at))
     place = next((str(b) for a, b in itertools.pairwise(rest) if a == "properties"), None)
     if not rest and first.change in ("added", "removed"):
         text = f"the tool {name} was {first.change}"
@@ -299,7 +327,7 @@ def _of_schema(state: State, asked: Asked, first: Difference, at: int, rest: lis
 
 
 def _further(state: State, asked: Asked, found: Sequence[Difference], cause: Cause) -> Cause:
-    """Follow a text of the agent's own on: to a tool that answered otherwise, or to the machine it runs on."""
+    """Trace a text of the agent further: to a tool with another result, or to the machine."""
     first = found[0]
     if cause.kind not in (
         "agent_message",
@@ -333,24 +361,23 @@ def _further(state: State, asked: Asked, found: Sequence[Difference], cause: Cau
 def _otherwise(
     state: State, asked: Asked, found: Sequence[Difference]
 ) -> Iterator[tuple[ToolQuestion, str]]:
-    """Yield calls that were answered otherwise, with what they were answered: live ones, and those of this request."""
+    """Yield calls that were answered differently, with their answers: live ones, and those in this request."""
     for tool, now in state.calls.differed():
         yield tool.question, state.renaming.clean_text(text_of(now.content))
     for each in found:
-        match each.keys:
-            case ("messages", int(at), "content", int(block), *_):
-                result = get(asked.body, "messages", at, "content", block)
-                if isinstance(result, dict) and result.get("type") == "tool_result":
-                    tool_use_id = str(result.get("tool_use_id"))
-                    call = _call(asked.body, at, tool_use_id) or {}
-                    question = ToolQuestion(tool_use_id, str(call.get("name")), call.get("input"))
-                    yield question, text_of(result.get("content", ""))
+        match _place(asked, each):
+            case BodyPlace("history", int(at), int(block)):
+                result = _block(asked.body, at, block)
+                if result is not None and result.kind == "result":
+                    call = _call(asked.body, at, str(result.id))
+                    name = str(call and call.name)
+                    yield ToolQuestion(str(result.id), name, call and call.value), result.text
             case _:
                 pass
 
 
 def _new_words(old: str, new: str) -> list[str]:
-    """Return what is new in a text: from where it parts to where it meets again, and its longer words."""
+    """Return the new part of a text: from the first to the last difference, and its longer words."""
     start = common(old, new)
     end = common(old[start:][::-1], new[start:][::-1])
     part = new[start : len(new) - end]
@@ -363,7 +390,9 @@ def _new_words(old: str, new: str) -> list[str]:
 
 
 def _holding(first: Difference, cause: Cause) -> Cause:
-    """Return a cause with what of the machine, the process or the moment the new value holds and the old does not."""
+    """Return a cause if the new value contains a fact about the machine, the process or the moment, and the old one
+    does not.
+    """
     old, new = _string(first.expected), _string(first.actual)
     for name, value in _of_this_run():
         if value in new and value not in old and _stands_alone(value, new):
@@ -372,7 +401,7 @@ def _holding(first: Difference, cause: Cause) -> Cause:
 
 
 def _of_this_run() -> Iterator[tuple[str, str]]:
-    """Yield what is of this machine, process or moment, by a name that tells nothing of it."""
+    """Yield facts about this machine, process or moment, by a name that does not reveal them."""
     today = datetime.fromtimestamp(world.now() / 1e9, UTC).date()
     environment = world.environment()
     home = environment.get("HOME") or environment.get("USERPROFILE") or ""
@@ -396,12 +425,12 @@ def _of_this_run() -> Iterator[tuple[str, str]]:
 
 
 def _stands_alone(value: str, text: str) -> bool:
-    """Return whether a value is in a text as a word of its own, not as a part of a longer one."""
+    """Return whether a text contains a value as a separate word, not as a part of a longer one."""
     return re.search(rf"(?<![\w]){re.escape(value)}(?![\w])", text) is not None
 
 
 def _chain(state: State, asked: Asked, first: Difference, cause: Cause | None) -> tuple[Link, ...]:
-    """Return the way back: request, difference, the call that gave it, the answer that made the call, and so on."""
+    """Return the trace: request, difference, the call that produced it, the response that made the call, and so on."""
     number = state.lane(asked.lane).place_of(asked.due)
     place = f"request {number} of {asked.lane}: {first.path} {_VERBS[first.change]}"
     links = [Link(place, asked.sent, asked.due.number)]
@@ -431,36 +460,38 @@ _VERBS = {
     "changed": "differs",
     "added": "was added",
     "removed": "is gone",
-    "reordered": "comes in another order",
+    "reordered": "comes in a different order",
 }
 
 
 def _issued(state: State, ask: Ask) -> Link:
-    calls = tool_uses(assemble(ask.answer.headers, ask.answer.body))
-    named = [f"{c.get('name')}({_arguments(c.get('input'))})" for c in calls]
+    calls = calls_of(ask.path, ask.answer)
+    named = [f"{call.name}({_arguments(call.value)})" for call in calls]
     number = state.lane(ask.lane).place_of(ask)
     says = f", which called {' and '.join(named)}" if named else ""
     return Link(f"the answer of request {number} of {ask.lane}{says}", None, ask.number)
 
 
 def _before(state: State, ask: Ask) -> Ask | None:
-    """Return the request whose answer the results of this one answer: the one before it in its lane that made calls."""
+    """Return the request whose response contains the calls that this one answers: the previous one of its lane with
+    calls.
+    """
     lane = state.lane(ask.lane).asks
     earlier = [each for each in lane if each.number < ask.number]
     made = (each for each in reversed(earlier) if each.answer.status == 200)
-    return next((e for e in made if tool_uses(assemble(e.answer.headers, e.answer.body))), None)
+    return next((e for e in made if calls_of(e.path, e.answer)), None)
 
 
 def _issuer(fixture: Fixture, asked: Asked, tool_use_id: str) -> Ask | None:
     for ask in reversed(fixture.asks[: asked.due.number]):
-        calls = tool_uses(assemble(ask.answer.headers, ask.answer.body))
-        if ask.lane == asked.lane and any(call.get("id") == tool_use_id for call in calls):
+        calls = calls_of(ask.path, ask.answer)
+        if ask.lane == asked.lane and any(call.id == tool_use_id for call in calls):
             return ask
     return None
 
 
 def _function(state: State, name: str | None) -> Site | None:
-    """Return where the function of a tool is written, where our own loop runs it."""
+    """Return where the function of a tool is defined, if the agent loop runs it."""
     for known in state.functions if name else ():
         function = known(name or "")
         if function is not None:
@@ -468,13 +499,32 @@ def _function(state: State, name: str | None) -> Site | None:
     return None
 
 
-def _call(body: Any, before: int, tool_use_id: str) -> dict[str, Any] | None:
-    for message in reversed((body.get("messages") or [])[:before]):
-        content = message.get("content") if isinstance(message, dict) else None
-        for block in content if isinstance(content, list) else []:
-            if isinstance(block, dict) and block.get("id") == tool_use_id:
+def _call(body: Any, before: int, tool_use_id: str) -> Block | None:
+    dialect = dialect_of_body(body)
+    for entry in reversed(history(body)[:before]):
+        for block in dialect.turn(entry).blocks:
+            if block.id == tool_use_id and block.kind != "result":
                 return block
     return None
+
+
+def _turn(body: Any, at: int) -> Turn | None:
+    entries = history(body)
+    return dialect_of_body(body).turn(entries[at]) if at < len(entries) else None
+
+
+def _block(body: Any, at: int, block_at: int) -> Block | None:
+    turn = _turn(body, at)
+    return turn.blocks[block_at] if turn is not None and block_at < len(turn.blocks) else None
+
+
+def _role(body: Any, at: int) -> str | None:
+    turn = _turn(body, at)
+    return turn.role if turn is not None else None
+
+
+def _tool_names(asked: Asked) -> list[str]:
+    return dialect_of(asked.due.path).tool_names(asked.body or {})
 
 
 def _arguments(value: Any) -> str:
@@ -490,7 +540,7 @@ def _string(value: Any) -> str:
 
 
 def get(value: Any, *keys: str | int) -> Any:
-    """Return what lies at a path in a JSON value, or None."""
+    """Return the value at a path in a JSON value, or None."""
     for key in keys:
         try:
             value = value[key]
@@ -500,5 +550,5 @@ def get(value: Any, *keys: str | int) -> Any:
 
 
 def plain(kind: CauseKind, text: str, site: Site | None = None) -> Cause | None:
-    """Return a cause that is a sentence; None for an empty one."""
+    """Return a cause for a sentence; None for an empty one."""
     return Cause(kind, text, site) if text else None

@@ -1,4 +1,4 @@
-"""Reporting: where a replay parts from its recording, put together as a divergence."""
+"""Divergence reports: puts together the description of where a replay diverges from its recording."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from replay.matching.world_answers import WHY, meant
 from replay.progress.replay_state import State
 
 TIMED = ("abort", "background", "elapsed", "limit")
-"""Questions to the world whose answers depend on when something happens, or on who comes first."""
+"""Questions to the world whose answers depend on time or on the order of events."""
 FOLLOWING = 6
-"""How many of the steps that followed in the recording are told of."""
+"""How many of the following recorded steps are shown."""
 
 
 def refused(state: State, address: str, who: Site | None) -> Divergence:
-    """Describe an attempt to connect to somebody."""
+    """Describe an attempt to open a network connection."""
     by = f" by {who.text}" if who is not None else ""
     summary = f"a connection to {safe(address)} was attempted{by}: nothing leaves a replay"
     why = "a client that agentobs.record() was not called with, or a tool that ran live"
@@ -43,23 +43,21 @@ def refused(state: State, address: str, who: Site | None) -> Divergence:
 
 
 def mismatch(state: State, lane: Lane, question: Question, missed: Mismatch) -> Divergence:
-    """Describe a request that is not the one that was due."""
+    """Describe a request that differs from the one that was due."""
     if missed.expected is None:
         return _extra(state, lane, question)
     found, came = _compared(state, question, missed.expected)
     sent = call_site()
     if missed.elsewhere is not None:
         place = lane.place_of(missed.elsewhere)
-        summary = f"this is request {place} of the recording, asked out of order"
-        why = (
-            f"request {lane.place_of(missed.expected)} was recorded before it and has not come yet"
-        )
+        summary = f"this is request {place} of the recording, sent out of order"
+        why = f"request {lane.place_of(missed.expected)} was recorded before it and has not been sent yet"
         cause = plain("other", why, sent)
         return report(state, "order", lane, summary, found, cause=cause, live=True)
     asked = Asked(lane.name, missed.expected, came, sent)
     told = traced(state, asked, found)
     if (read := state.reads.shown_in(found)) is not None:
-        cause = told.cause or Cause("other", "the agent put it there", sent)
+        cause = told.cause or Cause("other", "the agent added it", sent)
         told = dataclasses.replace(told, cause=dataclasses.replace(cause, contains=read))
     summary = DIFFER
     if state.accepting is not None and state.accepting.refused:
@@ -77,7 +75,7 @@ def mismatch(state: State, lane: Lane, question: Question, missed: Mismatch) -> 
 
 
 def _compared(state: State, question: Question, due: Ask) -> tuple[list[Difference], object]:
-    """Return where a request differs from the one that was due, and its body, parsed."""
+    """Return where a request differs from the one that was due, and its parsed body."""
     body = state.fixture.body(due.number)
     came = state.renaming.read_bytes(body, asked_body(question, state.renaming))
     old, new = value_of(body), value_of(came)
@@ -85,35 +83,35 @@ def _compared(state: State, question: Question, due: Ask) -> tuple[list[Differen
         old = without_boundary(body, due.headers).decode("utf-8", "replace")
         new = without_boundary(came, question.headers).decode("utf-8", "replace")
     found = differences(compared(due, old), compared(question, new))
-    # What differs may hide where we look for nothing, as under a key that is a word of ours.
+    # Differences may be in places that are not searched, such as under a key that agentobs itself uses.
     return found or [Difference("$", (), "changed", old, new)], new
 
 
 def _extra(state: State, lane: Lane, question: Question) -> Divergence:
-    """Describe a request for which the recording has none left, and whether it is one that was answered before."""
+    """Describe a request for which the recording has none left, and whether an identical one was answered before."""
     summary = f"one more request than recorded: {question.method} {question.path}"
     came = value_of(asked_body(question, state.renaming))
     known = (ask for ask in reversed(lane.asks) if ask.path == question.path)
     repeated = next((a for a in known if came == value_of(state.fixture.body(a.number))), None)
     if repeated is not None:
-        summary += f", which asks again what request {lane.place_of(repeated)} asked"
+        summary += f", a repetition of request {lane.place_of(repeated)}"
     why = "the recording of this lane ends before it"
     if (call := state.calls.otherwise(lane.name)) is not None:
-        # A run that was stopped among its tools may not stop there where one of them comes out otherwise.
+        # A run that was stopped during its tools may not stop there if one of them has another outcome.
         why = f"{why}; {call.summary}: {call.why}"
     return report(state, "extra", lane, summary, why=why, live=True)
 
 
 def missing(state: State, lane: Lane) -> Divergence:
-    """Describe a request that was recorded next and never asked."""
+    """Describe a request that was recorded next and never sent."""
     due = lane.left[0]
-    summary = f"{due.method} {due.path} was recorded next and never asked"
+    summary = f"{due.method} {due.path} was recorded next and never made"
     before = next((ask for ask in reversed(lane.asks) if ask not in lane.left), None)
     if before is not None and before.number in state.unread and _attempt(state, lane, due) > 1:
         place, status = lane.place_of(before), before.answer.status
         why = (
-            f"the answer to request {place} was a {status}, after which the recorded agent asked again; "
-            "this one does not"
+            f"the answer to request {place} was a {status}, after which the recorded agent retried; this "
+            "one does not"
         )
         cause = plain("decision", why, state.unread[before.number])
         return report(state, "missing", lane, summary, cause=cause)
@@ -123,7 +121,7 @@ def missing(state: State, lane: Lane) -> Divergence:
 def end_reason(
     state: State,
 ) -> str:
-    """Return how the session ended before something came, or an empty string."""
+    """Return how the session ended before an expected event, or an empty string."""
     end = state.session_end
     return f"the session ended before it: {end.outcome} {end.reason or ''}".rstrip() if end else ""
 
@@ -131,16 +129,14 @@ def end_reason(
 def tool_mismatch(
     state: State, lane: str, question: ToolQuestion, recorded: RecordedTool | None
 ) -> Divergence:
-    """Describe a tool call that has no recorded result, or is another one than recorded."""
+    """Describe a tool call that has no recorded result, or differs from the recorded one."""
     if recorded is None:
         summary = f"tool {question.name} was called ({question.tool_use_id}); the recording has no result for it"
         return report(state, "tool", state.lane(lane), summary, live=True)
     outcome = recorded.answer.outcome
     if outcome in MADE_BY_THE_LOOP:
         summary = f"tool {question.name} was run ({question.tool_use_id}); it was {outcome} when it was recorded"
-        why = (
-            "permissions, the tools or their inputs are checked otherwise than when it was recorded"
-        )
+        why = "permissions, the tools or the validation of their inputs differ from the recording"
         cause = plain("decision", why, call_site())
         return report(state, "tool", state.lane(lane), summary, cause=cause, live=True)
     name, given = recorded.question.name, recorded.question.input
@@ -152,36 +148,36 @@ def tool_mismatch(
 
 
 def _given_otherwise(state: State, recorded: RecordedTool, came: object) -> str:
-    """Return who says something else than recorded: the agent now, or when it was recorded, or nobody but it ever."""
+    """Return where the difference comes from: the agent now, the agent in the recording, or neither."""
     call = state.fixture.tool_use(recorded.question.tool_use_id)
     if call is None:
-        return "the agent makes this call itself, with something else than when it was recorded"
-    if same(call.get("input"), recorded.question.input):
+        return "the agent makes this call itself, with another input than recorded"
+    if same(call.value, recorded.question.input):
+        return "the model made this call as recorded; the agent passes another input to the tool"
+    if same(call.value, came):
         return (
-            "the model made this call as it was recorded; the agent gives the tool something else"
+            "the agent passes the model's input to the tool; in the recording it passed another one"
         )
-    if same(call.get("input"), came):
-        return "the agent gives the tool what the model said; it gave something else when it was recorded"
-    return "the agent makes something else of what the model said than when it was recorded"
+    return "the agent derives another input from the model's output than in the recording"
 
 
 def world_mismatch(
     state: State, lane: Lane, question: WorldQuestion, recorded: RecordedAnswer | None
 ) -> Divergence:
-    """Describe a question to the world that was not recorded, or was about something else."""
+    """Describe a question to the world that was not recorded, or had another subject."""
     kind, key = question.kind, safe(state.renaming.clean_text(question.key))
     if recorded is not None:
         found = differences(
             {kind: meant(recorded.question)},
             {kind: json.loads(state.renaming.clean_text(canonical(meant(question))))},
         )
-        summary = f"{kind} {key} was asked about something else"
-        why = f"{kind} {key} is about something else than when it was recorded"
+        summary = f"{kind} {key} was called with something else"
+        why = f"{kind} {key} differs from the recording"
         return report(
             state, "world", lane, summary, found, why, between=True, nature=_timed(kind), live=True
         )
     call = state.fixture.tool_use(question.key)
-    about = f" for {safe(str(call.get('name')))}" if call else ""
+    about = f" for {safe(call.name)}" if call else ""
     summary = f"{kind} {key} was asked{about}; the recording has no answer for it"
     near = _answers_near(state, lane)
     why = f"{WHY[kind]}; {near}"
@@ -195,17 +191,17 @@ def _timed(kind: str) -> Nature:
 
 
 def _answers_near(state: State, lane: Lane) -> str:
-    """Return what was asked of the world in this part of the recording, in one line."""
+    """Return the recorded questions to the world in this part of the recording, in one line."""
     near = [a.question for a in state.fixture.world if (a.lane, a.after) == (lane.name, lane.asked)]
     if not near:
-        return "nothing was asked here"
+        return "nothing was recorded here"
     named = [f"{question.kind} {safe(question.key)}" for question in near[:SHOWN]]
     more = f" and {len(near) - SHOWN} more" if len(near) > SHOWN else ""
-    return f"asked here were {', '.join(named)}{more}"
+    return f"recorded here were {', '.join(named)}{more}"
 
 
 def missed(state: State, call: Missed) -> Divergence:
-    """Describe a recorded call that did not come, or came out otherwise."""
+    """Describe a recorded call that was not made, or had another outcome."""
     recorded, lane = call.recorded, state.lane(call.recorded.lane)
     ask = ask_of(state.fixture, recorded)
     kind: Kind = "missing" if call.now is None else "tool"
@@ -251,19 +247,19 @@ def report(
     """Describe a divergence.
 
     Args:
-        state: how far the replay has come.
-        kind: what sort of question differs.
+        state: the progress of the replay.
+        kind: what differs.
         lane: where.
         summary: what happened, in one sentence.
-        found: the differences, all of them.
-        why: the probable cause in a sentence, where `cause` or `traced` says no more.
+        found: all differences.
+        why: the probable cause in a sentence, if `cause` or `traced` contains none.
         between: it lies between the last request and the next, not at the one that is due.
-        due: the request that was due, where more than one may be.
+        due: the request that was due, if there are several candidates.
         cause: the probable cause.
-        traced: what is known about where the differences come from.
-        nature: what they have in common, where `traced` does not say.
-        live: whether it is raised in the midst of the agent, not at the end.
-        waiting: who waits for what, if somebody has looked; otherwise the tasks of the event loop that runs.
+        traced: what is known about the origins of the differences.
+        nature: what they have in common, if `traced` does not contain it.
+        live: whether it is raised while the agent runs, not at the end.
+        waiting: which tasks wait for what, if already known; otherwise the tasks of the running event loop.
     """
     due = None if between else due or next(iter(lane.due()), None)
     sent = call_site() if live else None
@@ -293,13 +289,13 @@ def report(
         suspicions=_suspicions(state, lane),
         proposals=proposals(found),
         versions=version_changes(state.fixture),
-        normalised=tuple(f"{rule} ({number})" for rule, number in sorted(state.normalised.items())),
+        normalized=tuple(f"{rule} ({number})" for rule, number in sorted(state.normalized.items())),
     )
     return dataclasses.replace(told, commands=_commands(state, told))
 
 
 def _suspicions(state: State, lane: Lane) -> tuple[Suspicion, ...]:
-    """Return what was suspicious before a divergence; first, that an earlier run has left state behind."""
+    """Return what was suspicious before a divergence; first, that an earlier run has left state."""
     left = [Suspicion(lane.name, None, state.leftovers)] if state.leftovers else []
     return (*left, *state.suspicions)
 
@@ -310,12 +306,12 @@ def _waiting(sent: Site | None, *, live: bool) -> tuple[Waiting, ...]:
 
 
 def _commands(state: State, found: Divergence) -> tuple[str, ...]:
-    """Return the commands to go on with; none where the recording does not say how the agent is started."""
+    """Return the commands to continue with; none if the recording does not say how to start the agent."""
     header = state.fixture.header
     if not header.get("entry") or header.get("arguments") is None:
         return ()
     if not runs_recorded(state.started, state.fixture):
-        # What the command line runs is the recorded call, not this one.
+        # The command line runs the recorded call, not this one.
         test = f"pytest {shlex.quote(state.test)}"
         update = [f"{test} --replay-update"] if found.kind == "content" else []
         return (test, *update) if state.test else ()
@@ -340,7 +336,7 @@ def _commands(state: State, found: Divergence) -> tuple[str, ...]:
 
 
 def _chosen(state: State) -> str:
-    """Return the options of the replay that the command line has, too, as they are typed."""
+    """Return the options of the replay that the command line also has, as they are typed."""
     tools, told = state.options.tools, ""
     if isinstance(tools, str):
         told = f" --tools {tools}" if tools != "recorded" else ""
@@ -351,7 +347,7 @@ def _chosen(state: State) -> str:
 
 
 def _attempt(state: State, lane: Lane, due: Ask) -> int:
-    """Return which attempt a request is: those before it that failed and asked the same are its earlier ones."""
+    """Return the attempt number of a request: identical failed requests before it are its earlier attempts."""
     at = lane.place_of(due) - 1
     body, attempt = state.fixture.body(due.number), 1
     for ask in reversed(lane.asks[:at]):
@@ -363,7 +359,7 @@ def _attempt(state: State, lane: Lane, due: Ask) -> int:
 
 
 def _left(state: State, due: Ask | None) -> Left:
-    """Return what of the recording is left, but for the request that is due."""
+    """Return what is left of the recording, except the request that is due."""
     asks = [ask for lane in state.lanes.values() for ask in lane.left if ask is not due]
     return Left(
         requests=len(asks),
@@ -374,7 +370,7 @@ def _left(state: State, due: Ask | None) -> Left:
 
 
 def _following(asks: list[Ask]) -> Iterator[str]:
-    """Yield what came next in the recording, one short line each."""
+    """Yield the next recorded steps, one short line each."""
     for ask in sorted(asks, key=lambda each: each.number)[:FOLLOWING]:
         status = "no answer" if ask.answer.status is None else ask.answer.status
         turn = f", turn {ask.turn}" if ask.turn else ""

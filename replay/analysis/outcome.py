@@ -1,4 +1,4 @@
-"""Judging: whether what was recorded has come by the end of a replay, and whether it ended alike."""
+"""The outcome: whether all recorded exchanges were used at the end of a replay, and whether it ended the same way."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from replay.matching.interaction_ends import Results, ended_otherwise, results_o
 from replay.progress.replay_state import State
 
 SAME_PATH = "all requests and tool calls were the recorded ones; the agent judged them differently"
-"""Why something ended otherwise after the recorded path."""
+"""The reason for another end after the recorded path."""
 OTHER_RESULT = (
     "all requests and tool calls matched, but the agent returned a different result. If this value is new in each run, "
     "name a rule that hides it, or do not compare it: compare_result=False"
 )
-"""Why the session returned a different result after the recorded path, and what to do if the result is right."""
+"""The reason for another result after the recorded path, and what to do if the result is right."""
 DIGEST = "digest:"
 """The prefix of the label that stands for a text which is not a label itself."""
 
 
 def judge_path(state: State) -> None:
-    """Raise what was recorded and never asked, and what was answered or ended otherwise.
+    """Raise if a recorded exchange was not used, or had another answer or end.
 
     Raises:
-        DivergenceError: the first of it.
+        DivergenceError: for the first of them.
     """
     for lane in state.lanes.values():
         if state.calls.is_answered(lane.name):
@@ -47,15 +47,15 @@ def judge_path(state: State) -> None:
         if not went_beside(state.fixture, answer.lane):
             raise state.error(not_asked(state, answer))
     now = results_of(record for record, _ in state.records)
-    # Outside every session the loop tells nobody what it answers itself, and how it ends.
+    # Outside a session the loop emits neither its own answers nor its end.
     if call := state.calls.missed(functions_alone=not now):
         raise state.error(missed(state, call))
-    if now and state.fixture.results is not None:
-        _judge_results(state, state.fixture.results, now)
+    if now and state.fixture.interaction_results is not None:
+        _judge_results(state, state.fixture.interaction_results, now)
 
 
 def judge_refusal(state: State, error: BaseException) -> None:
-    """Raise that the agent ended with an error of the provider after which it had asked again.
+    """Raise if the agent ended with a provider error after which it retried in the recording.
 
     Raises:
         DivergenceError: it did.
@@ -73,12 +73,12 @@ def is_recorded_error(state: State, error: BaseException) -> bool:
     """
     header = state.fixture.header
     came = state.renaming.clean_end(type(error).__name__)
-    ended_with = (header.get("reason"), header.get("raised"))
+    ended_with = (header.get("reason"), header.get("exception"))
     return any(each is not None and state.renaming.same(each, came) for each in ended_with)
 
 
 def judge_outcome(state: State) -> None:
-    """Raise that the session ended otherwise than when it was recorded.
+    """Raise if the session ended differently from the recording.
 
     Raises:
         DivergenceError: it did.

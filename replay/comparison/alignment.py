@@ -1,7 +1,7 @@
-"""Two values as lines that people can compare: aligned, equal parts left out, every character one that takes its place.
+"""Two values as aligned lines for people: equal parts are elided, and every character takes up its own columns.
 
-Carets point at what differs. That holds in any terminal: characters whose width depends on what stands around them
-(directions, joined emoji, marks that differ) are shown as escapes, wide ones count two columns.
+Carets point at differences. This works in any terminal: characters whose width depends on their neighbors
+(directions, joined emoji, combining marks) are shown as escapes, and wide characters count two columns.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from agentobs.records.differences import Difference, Span, common, unequal
 
 CONTEXT = 24
-"""Characters of an equal part that are shown beside what differs, where the whole does not fit. Our choice."""
+"""Characters of an equal part that are shown next to a difference, if the whole does not fit. Our choice."""
 TOKENS_MAX = 400
-"""How many words of two long texts are compared in full, from where they part. Our choice."""
+"""How many words of two long texts are compared completely, from the first difference on. Our choice."""
 LABEL = 10
-"""Columns of the word before a value: `recorded  `."""
+"""Columns of the label before a value: `recorded  `."""
 
 
 def aligned(difference: Difference, columns: int = 86) -> list[str]:
-    """Return a difference as lines: the recorded value, the one that came, and marks where they part."""
+    """Return a difference as lines: the recorded value, the live one, and carets where they differ."""
     room = columns - LABEL
     if difference.change in ("added", "removed"):
         value = difference.actual if difference.change == "added" else difference.expected
@@ -44,26 +44,26 @@ def aligned(difference: Difference, columns: int = 86) -> list[str]:
 
 
 def _cut_off(text: str, difference: Difference, side: int) -> str:
-    """Return a part of a text with signs where something of it is left out."""
+    """Return a part of a text with marks where something is elided."""
     whole = difference.lengths[side] if difference.lengths else 0
     before = "…" if difference.skipped else ""
     return f"{before}{text}{'…' if difference.skipped + len(text) < whole else ''}"
 
 
 def is_text(difference: Difference) -> bool:
-    """Return whether both values are texts, which are shown in quotes."""
+    """Return whether both values are strings, which are shown in quotes."""
     return isinstance(difference.expected, str) and isinstance(difference.actual, str)
 
 
 class _Line:
-    """One side: what is shown, and marks below it."""
+    """One side: the shown text, and the marks below it."""
 
     def __init__(self, room: int) -> None:
         self.text, self.marks, self._room = "", "", room
         self.is_full = False
 
     def put(self, text: str, mark: str = " ") -> None:
-        """Show some text, and mark all of it; what does not fit is left out, and said."""
+        """Show text, and mark all of it; what does not fit is elided visibly."""
         if self.is_full:
             return
         for piece in _pieces(text):
@@ -76,18 +76,18 @@ class _Line:
             self.marks += mark * wide
 
     def point(self) -> None:
-        """Mark the place itself, where nothing stands."""
+        """Mark a position where this side has no text."""
         if not self.is_full:
             self.marks += "^"
 
 
 class _Pair:
-    """Both sides of a difference, put together part by part."""
+    """Both sides of a difference, built part by part."""
 
     def __init__(self, old: str, new: str, quoted: bool, room: int) -> None:
         self.old, self.new = _Line(room), _Line(room)
         self.left = 0
-        """Places that differ and are not shown."""
+        """Differences that are not shown."""
         spans = _spans(old, new)
         self.is_many = len(spans) > 1
         self._context = CONTEXT
@@ -148,7 +148,7 @@ class _Pair:
 
 
 def _spans(old: str, new: str) -> list[Span]:
-    """Return where two texts differ, by words; a word that changed within is told by what changed of it."""
+    """Return where two texts differ, by words; a changed word is shown by its changed part."""
     start = common(old, new)
     end = common(old[start:][::-1], new[start:][::-1])
     a, b = _words(old[start : len(old) - end]), _words(new[start : len(new) - end])
@@ -162,7 +162,7 @@ def _spans(old: str, new: str) -> list[Span]:
     found = [_placed(a, b, span) for span in unequal(a, b)]
     compared, whole = (len("".join(a)), len("".join(b))), (len(old) - begin, len(new) - begin)
     if compared != (whole[0] - tail, whole[1] - tail):
-        # What lies behind the words that were compared is different as a whole: it does not end alike.
+        # Everything after the compared words counts as one difference: the texts end differently.
         found.append((compared[0], whole[0] - tail, compared[1], whole[1] - tail))
     moved = [(begin + w, begin + x, begin + y, begin + z) for w, x, y, z in _joined(found)]
     return [narrowed for span in moved for narrowed in [_narrowed(old, new, span)]]
@@ -174,11 +174,11 @@ def _words(text: str) -> list[str]:
 
 
 _WORD = re.compile(r"[^\W\u2e80-\U0010ffff]+|\s+|.", re.DOTALL)
-"""A word, blanks, or one character: also of scripts that put no blanks between words."""
+"""A word, blanks, or one character: also for scripts that put no blanks between words."""
 
 
 def _word_start(old: str, new: str, at: int) -> int:
-    """Return where the word begins that two texts part in."""
+    """Return where the word starts in which two texts first differ."""
     limit = max(at - 40, 0)
     while at > limit and (_is_word(old, at) or _is_word(new, at)) and _is_letter(old[at - 1]):
         at -= 1
@@ -186,7 +186,7 @@ def _word_start(old: str, new: str, at: int) -> int:
 
 
 def _word_end(old: str, back: int) -> int:
-    """Return how much before their ends the word ends that two texts part in."""
+    """Return how far from their ends the word ends in which two texts last differ."""
     limit = max(back - 40, 0)
     while back > limit and _is_letter(old[len(old) - back]):
         back -= 1
@@ -208,7 +208,7 @@ def _placed(a: list[str], b: list[str], span: Span) -> Span:
 
 
 def _joined(spans: list[Span]) -> list[Span]:
-    """Return spans, those as one between which only a character or two are equal."""
+    """Return spans, joined if only one or two equal characters separate them."""
     found: list[Span] = []
     for span in spans:
         if found and span[0] - found[-1][1] <= 2 and span[2] - found[-1][3] <= 2:
@@ -219,7 +219,7 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 
 def _narrowed(old: str, new: str, span: Span) -> Span:
-    """Return a span without the characters that both sides begin and end with."""
+    """Return a span without the characters that both sides start and end with."""
     a, b = old[span[0] : span[1]], new[span[2] : span[3]]
     start = common(a, b)
     end = common(a[start:][::-1], b[start:][::-1])
@@ -244,7 +244,7 @@ def safe(text: str, *, marks: bool = False) -> str:
 
     Args:
         text: any text.
-        marks: whether what makes letters of letters is escaped, too, because only that differs.
+        marks: whether combining marks are escaped as well, because only they differ.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -263,7 +263,7 @@ def _escaped(character: str, marks: bool) -> str:
 
 
 def _moves(character: str) -> bool:
-    """Return whether a character moves what stands beside it, or has another width beside others."""
+    """Return whether a character moves its neighbors, or has another width next to others."""
     if character < "\u0300":
         return False
     number = ord(character)
@@ -284,11 +284,13 @@ _JOINED = (
     (0x1F3FB, 0x1F3FF),
     (0xE0100, 0xE01EF),
 )
-"""Syllables in parts, directions, chosen shapes, halves of flags and colours of skin: what joins its neighbours."""
+"""Conjoining syllables, directions, variation selectors, halves of flags and skin tones: characters that join their
+neighbors.
+"""
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield characters, each with the marks upon it, and escapes whole."""
+    """Yield characters, each with its combining marks, and escapes as a whole."""
     return (match[0] for match in _PIECE.finditer(text))
 
 
@@ -299,14 +301,14 @@ _PIECE = re.compile(
 
 
 def _edges(text: str) -> str:
-    """Return text whose outer blanks are visible."""
+    """Return text whose leading and trailing blanks are visible."""
     bare = text.strip(" ")
     before = len(text) - len(text.lstrip(" "))
     return "·" * before + bare + "·" * (len(text) - len(bare) - before)
 
 
 def _middle(text: str, most: int) -> str:
-    """Return text whose middle is left out where it is too long."""
+    """Return text whose middle is elided if it is too long."""
     pieces = list(_pieces(text)) if len(text) < 4 * most else [*text[: most * 2], *text[-most:]]
     if sum(map(width, pieces)) <= most:
         return "".join(pieces)
@@ -314,12 +316,12 @@ def _middle(text: str, most: int) -> str:
 
 
 def _head(text: str, most: int) -> str:
-    """Return as much of the beginning of a text as has so many columns."""
+    """Return the longest start of a text that fits into the columns."""
     return "".join(_within(list(_pieces(text)), most))
 
 
 def _tail(text: str, most: int) -> str:
-    """Return as much of the end of a text as has so many columns."""
+    """Return the longest end of a text that fits into the columns."""
     return "".join(reversed(_within(list(_pieces(text))[::-1], most)))
 
 
@@ -332,7 +334,7 @@ def _within(pieces: list[str], most: int) -> list[str]:
 
 
 def _cut(text: str, room: int) -> str:
-    """Return as much of a text as fits, and a sign where something does not."""
+    """Return as much of a text as fits, with a mark if something is elided."""
     line = _Line(room)
     line.put(text)
     return line.text
@@ -348,7 +350,7 @@ def _text(value: Any) -> str:
 
 
 def _differ_in_marks(old: str, new: str, spans: list[Span]) -> bool:
-    """Return whether texts differ in what is put upon letters, which then has to be seen by itself."""
+    """Return whether texts differ only in combining marks, which must then be shown separately."""
     if unicodedata.normalize("NFC", old) == unicodedata.normalize("NFC", new):
         return True
     begins = [text[at : at + 1] for s in spans for text, at in ((old, s[0]), (new, s[2]))]
@@ -356,7 +358,7 @@ def _differ_in_marks(old: str, new: str, spans: list[Span]) -> bool:
 
 
 def only_blanks(old: str, new: str) -> bool:
-    """Return whether two texts differ in nothing but blanks."""
+    """Return whether two texts differ only in blanks."""
     return old != new and "".join(old.split()) == "".join(new.split())
 
 
@@ -365,7 +367,7 @@ def _size(difference: Difference) -> str:
 
 
 def _amounts(difference: Difference, left: int) -> list[str]:
-    """Return in words what marks do not tell: places that are not shown, characters at an end, the lengths."""
+    """Describe what carets do not show: hidden differences, characters at an end, the lengths."""
     told = [f"and {left} more place{'s' * (left != 1)} near it"] if left else []
     old, new = difference.expected, difference.actual
     if difference.lengths:

@@ -1,4 +1,4 @@
-"""What differences look like: blanks, secrets, an order, values of each run."""
+"""Kinds of differences: blanks, secrets, an order, values that are new in each run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Nature = Literal[
     "whitespace",
     "redaction",
     "element order",
-    "normaliser gap",
+    "normalizer gap",
     "number",
     "schema",
     "SDK version",
@@ -25,33 +25,33 @@ Nature = Literal[
 """What all differences of a divergence have in common:
 
 - `whitespace`: only blanks differ;
-- `redaction`: only what stands for secrets differs;
-- `element order`: the same elements in another order;
-- `normaliser gap`: values that are drawn or read anew in each run, which no rule names yet;
+- `redaction`: only placeholders of secrets differ;
+- `element order`: the same elements in a different order;
+- `normalizer gap`: values that are new in each run, and that no active rule covers;
 - `number`: only numbers differ;
-- `schema`: what a tool declares;
-- `SDK version`: what the SDK writes, and it is another version;
+- `schema`: the declaration of a tool;
+- `SDK version`: a part that the SDK writes, in another version;
 - `timing`: it depends on when something happened;
-- the empty word: nothing of these.
+- the empty string: none of these.
 """
 
 NATURES: dict[Nature, str] = {
     "whitespace": "whitespace only",
     "redaction": "redaction only",
-    "element order": "same elements, other order",
-    "normaliser gap": "a value of each run",
+    "element order": "same elements, different order",
+    "normalizer gap": "a value that changes with each run",
     "number": "a number",
-    "schema": "schema of a tool",
+    "schema": "a tool's schema",
     "SDK version": "SDK version",
     "timing": "timing",
 }
-"""The natures in the words of the report."""
+"""The kinds in the words of the report."""
 
 _NUMBER = re.compile(r"-?\d{1,30}(?:[.,]\d{1,30})?(?:[eE][+-]?\d{1,4})?")
 
 
 def nature_of(found: Sequence[Difference]) -> Nature:
-    """Return what all differences have in common; the empty word where it is nothing that has a name."""
+    """Return what all differences have in common; an empty string if that has no name."""
     looked = found[:LOOKED_AT]
     if not looked:
         return ""
@@ -66,14 +66,14 @@ def _is_whitespace(each: Difference) -> bool:
 
 
 def _is_redaction(each: Difference) -> bool:
-    """Return whether only secrets differ: another one, another kind, or one that only one side took out."""
+    """Return whether only secrets differ: another one, another kind, or one that only one side redacted."""
     if not _texts(each):
         return False
     if "[redacted:" not in each.expected and "[redacted:" not in each.actual:
         return False
     old, new = (_TOKEN.findall(bare(text)) for text in (each.expected, each.actual))
     places = [("".join(old[a:b]), "".join(new[c:d])) for a, b, c, d in unequal(old, new)]
-    # Each place by itself: what stands behind a secret is none of it.
+    # Each position alone: the text after a secret is not part of it.
     return all(_is_masked(*place) or _is_masked(*place[::-1]) for place in places)
 
 
@@ -82,7 +82,7 @@ _TOKEN = re.compile(r"\[redacted\]|\s+|(?:(?!\[redacted\])\S)+")
 
 
 def _is_masked(masked: str, plain: str) -> bool:
-    """Return whether a text is another one, some of which was taken out."""
+    """Return whether a text is a redacted form of another one."""
     parts = masked.split("[redacted]")
     if len(parts) < 2 or not (plain.startswith(parts[0]) and plain.endswith(parts[-1])):
         return False
@@ -116,7 +116,7 @@ _COMMON: tuple[tuple[Nature, Any], ...] = (
     ("whitespace", _is_whitespace),
     ("redaction", _is_redaction),
     ("element order", _is_reordered),
-    ("normaliser gap", hiding_of),
+    ("normalizer gap", hiding_of),
     ("number", _is_number),
 )
 

@@ -1,16 +1,16 @@
-"""Normalisers: rules for values that are new in each run, such as a uuid in a prompt.
+"""Normalizers: rules for values that are new in each run, such as a UUID in a prompt.
 
-None is on unless it is asked for. One that is makes typed placeholders of what it finds in both texts before they are
-compared, and these stand for each other: the first time that a live value stands where a recorded one stood, the two
-belong together, and from then on the one must stand wherever the other stood. That holds for equal values, too: what
-was the same once stays the same. So a second uuid in the place of the first is still seen.
+None is active by default. An active rule replaces the values that it finds in both texts by typed placeholders before
+they are compared, and maps them to each other: when a live value first appears in the place of a recorded one, the two
+are paired, and from then on the live one must appear wherever the recorded one did. This also holds for equal values:
+what was the same once stays the same. So a second UUID in the place of the first is still detected.
 
 Clock readings and durations are different: two readings may be equal in one run and not in the next, because a replay
-is faster than its recording. Each of these is compared on its own.
+is faster than its recording. Each of these is compared separately.
 
-What the agent heard in an answer out of the recording, of the model, a tool or the world, is itself: it stands for
-nothing else, and nothing else for it. One value may be both. Where the agent drew it, another one stands for it now;
-where an answer then quotes it, the agent hears the recorded one, and may say either, for both are that value.
+A value that the agent received in a recorded answer, of the model, a tool or the world, stands only for itself. A value
+can be both. If the agent created it, the live value replaces it now; if an answer then quotes it, the agent receives
+the recorded one, and may use either, because both are that value.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from agentobs.errors import UsageError
 from replay.comparison.value_forms import APPLIED, FORMS, span_of
 
 PATTERN_MAX = 1000
-"""How long the pattern of a rule of your own may be, in characters. Our choice."""
+"""The maximum length of the pattern of a custom rule, in characters. Our choice."""
 _BUILT_IN_PATTERNS = {form.pattern.pattern for form in FORMS}
 
 
 @dataclass(frozen=True, slots=True)
-class Normaliser:
+class Normalizer:
     """A rule for one form of values."""
 
     name: str
-    """What stands in the place of a value: `<name#1>`."""
+    """The name in the placeholder of a value: `<name#1>`."""
     pattern: str
     """A Python regular expression that finds the values in JSON text. If it has a group named `value`, only that group
-    is hidden; the rest of the match is compared."""
+    is hidden; the rest of the match is compared.
+    """
     compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -51,55 +52,57 @@ class Normaliser:
             pattern = self.pattern[: PATTERN_MAX + 1] if is_too_long else self.pattern
             object.__setattr__(self, "compiled", re.compile(pattern))
         except re.error as error:
-            raise _unusable(self.name, f"its pattern is no regular expression: {error}") from error
+            raise _unusable(
+                self.name, f"its pattern is not a regular expression: {error}"
+            ) from error
         if is_too_long or self.compiled.match(""):
-            raise _unusable(self.name, "its pattern is too long, or finds what is empty")
+            raise _unusable(self.name, "its pattern is too long, or matches an empty string")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", self.name):
             raise _unusable(
-                self.name, "its name has other characters than letters, digits, _ . and -"
+                self.name, "its name contains characters other than letters, digits, _ . and -"
             )
 
 
-Rule = str | Normaliser | Callable[[str], str]
-"""The name of a rule that we have, a rule of your own, or a function that is given the JSON text of both sides."""
-BUILT_IN = {form.name: Normaliser(form.name, form.pattern.pattern) for form in FORMS}
-"""The rules that we have, by the name under which a report proposes them."""
+Rule = str | Normalizer | Callable[[str], str]
+"""The name of a built-in rule, a custom rule, or a function that receives the JSON text of both sides."""
+BUILT_IN = {form.name: Normalizer(form.name, form.pattern.pattern) for form in FORMS}
+"""The built-in rules, by the name under which a report proposes them."""
 _MEASURED = frozenset(form.name for form in FORMS if form.is_measured)
 
 
-def normaliser_of(rule: Rule | dict[str, str]) -> Normaliser | Callable[[str], str]:
-    """Return the rule that a name, a rule, or a line of a fixture means.
+def normalizer_of(rule: Rule | dict[str, str]) -> Normalizer | Callable[[str], str]:
+    """Return the rule for a name, a rule, or an entry of a fixture.
 
     Raises:
-        UsageError: there is no rule of that name, or it cannot be used.
+        UsageError: there is no rule with that name, or it cannot be used.
     """
     match rule:
         case str() if rule in BUILT_IN:
             return BUILT_IN[rule]
         case {"name": str(name), "pattern": str(pattern)}:
-            return Normaliser(name, pattern)
-        case Normaliser():
+            return Normalizer(name, pattern)
+        case Normalizer():
             return rule
         case _ if callable(rule):
             return rule
     known = ", ".join(BUILT_IN)
     raise UsageError(
-        f"no normaliser is called {rule!r}",
-        todo=f"Name one of {known}, or pass replay.Normaliser(name, pattern)",
+        f"unknown normalizer {rule!r}",
+        todo=f"Name one of {known}, or pass replay.Normalizer(name, pattern)",
     )
 
 
 def told_of(rules: Sequence[Rule]) -> list[Any]:
-    """Return rules as the first line of a fixture tells them.
+    """Return rules in the form in which the first line of a fixture holds them.
 
     Raises:
-        UsageError: one of them is a function, which no file can hold, or is none.
+        UsageError: one of them is a function, which no file can hold, or is not a rule.
     """
     told: list[Any] = []
-    for rule in map(normaliser_of, rules):
-        if not isinstance(rule, Normaliser):
+    for rule in map(normalizer_of, rules):
+        if not isinstance(rule, Normalizer):
             raise UsageError(
-                "a fixture cannot hold a normaliser that is a function",
+                "a fixture cannot hold a normalizer that is a function",
                 todo="Pass it to the replay, or write it as a pattern",
             )
         is_ours = BUILT_IN.get(rule.name) == rule
@@ -114,46 +117,46 @@ Pair = tuple[str, str, str]
 
 
 class _Known:
-    """Which live value stands for which recorded one, by rule and value."""
+    """Which live value is paired with which recorded one, by rule and value."""
 
     def __init__(self, before: _Known | None = None) -> None:
-        """Start with nothing, or with what was known before, which is left alone."""
+        """Start empty, or with earlier pairs, which are not changed."""
         self.recorded: ChainMap[Value, str] = ChainMap(
             {}, *(before.recorded.maps if before else ())
         )
-        """By live value. One of an answer stands for itself beside the one that is new."""
+        """By live value. A value from an answer is also paired with itself."""
         self.live: ChainMap[Value, str] = ChainMap({}, *(before.live.maps if before else ()))
-        """By recorded value: the first that stood for it."""
+        """By recorded value: the first live value that was paired with it."""
 
     def add(self, pair: Pair) -> None:
-        """Note that two values belong together."""
+        """Add a pair."""
         name, old, new = pair
         self.recorded[name, new] = old
         self.live.setdefault((name, old), new)
 
 
-class Normalising:
-    """The rules of one replay, and which live value stands for which recorded one."""
+class Normalizing:
+    """The rules of one replay, and which live value is paired with which recorded one."""
 
     def __init__(self, rules: Sequence[Any] = ()) -> None:
         """Start with nothing known."""
-        self.rules = _in_order(list(dict.fromkeys(map(normaliser_of, rules))))
+        self.rules = _in_order(list(dict.fromkeys(map(normalizer_of, rules))))
         self.applied: Counter[str] = Counter()
         """How many values each rule has hidden."""
         self._functions: set[str] = set()
         self._known = _Known()
         self._unread: list[Callable[[], str]] = []
-        """Answers of the recording that the agent heard, and that were not looked at yet."""
+        """Recorded answers that the agent received and that have not been searched yet."""
         self._heard: dict[str, set[str]] = {}
-        """The values in those that were, by rule."""
+        """The values in those that were searched, by rule."""
 
     @property
     def has_functions(self) -> bool:
-        """Whether a rule is a function, which is to be given whole texts."""
+        """Whether a rule is a function, which receives complete texts."""
         return len(self._patterns()) < len(self.rules)
 
     def plain(self, recorded: str, came: str) -> tuple[str, str, list[Pair] | None]:
-        """Return both texts with placeholders, and which values would belong together; None where they cannot."""
+        """Return both texts with placeholders, and the pairs that would be added; None if they cannot match."""
         old, olds = self._marked(recorded)
         new, news = (old, olds) if came == recorded else self._marked(came)
         if len(olds) != len(news) and not (old == new and self.has_functions):
@@ -161,12 +164,12 @@ class Normalising:
         return old, new, [(n, a, b) for (n, a), (_, b) in zip(olds, news, strict=False)]
 
     def fit(self, pairs: Iterable[Pair]) -> bool:
-        """Return whether values may belong together."""
+        """Return whether values may be paired."""
         known = _Known(self._known)
         return all(self._joined(known, pair) for pair in pairs)
 
     def belong(self, pairs: Sequence[Pair]) -> None:
-        """Note which values belong together from now on."""
+        """Add pairs permanently."""
         for pair in pairs:
             self._note(self._known, pair)
         self.applied.update(name for name, old, new in pairs if old != new)
@@ -174,15 +177,17 @@ class Normalising:
         self.forget()
 
     def forget(self) -> None:
-        """Forget which functions changed the texts that were looked at last."""
+        """Forget which functions changed the texts of the last comparison."""
         self._functions.clear()
 
     def hear(self, answer: Callable[[], str]) -> None:
-        """Note that the agent is given an answer out of the recording; its JSON text is read when it matters."""
+        """Note that the agent receives a recorded answer; its JSON text is searched when needed."""
         self._unread.append(answer)
 
     def read(self, recorded: str, came: str) -> str:
-        """Return a live text in which values stand like those in whose places they stand, as far as that fits."""
+        """Return a live text in which values are replaced by the recorded ones that they are paired with, where
+        possible.
+        """
         if not self.rules:
             return came
         known = _Known(self._known)
@@ -200,9 +205,9 @@ class Normalising:
         )
 
     def _hidden(
-        self, known: _Known, rule: Normaliser, text: str, places: list[str], shown: list[str]
+        self, known: _Known, rule: Normalizer, text: str, places: list[str], shown: list[str]
     ) -> str:
-        """Return a live text with a hole for each value of a rule; the values are appended to `shown`."""
+        """Return a live text with a gap for each value of a rule; the values are appended to `shown`."""
         found = list(rule.compiled.finditer(text))
         is_measured = rule.name in _MEASURED and len(found) == len(places)
         parts, at = [], 0
@@ -219,7 +224,7 @@ class Normalising:
         return "".join([*parts, text[at:]])
 
     def _joined(self, known: _Known, pair: Pair) -> bool:
-        """Add a pair to what is known, and return whether it fits there."""
+        """Add a pair, and return whether it is consistent."""
         name, old, new = pair
         if name in _MEASURED:
             if fits := self._fits_measured(known, name, old, new):
@@ -236,7 +241,7 @@ class Normalising:
         return True
 
     def _note(self, known: _Known, pair: Pair) -> None:
-        """Note a pair of values, unless it is a reading that the agent repeats unchanged from an answer."""
+        """Add a pair of values, unless it is a reading that the agent repeats unchanged from an answer."""
         name, old, new = pair
         if name in _MEASURED and old == new and self._was_heard(name, old):
             return
@@ -249,7 +254,7 @@ class Normalising:
         return not any(self._was_heard(name, each) for each in (old, new))
 
     def _shown(self, known: _Known, name: str, value: str) -> str:
-        """Return a live value as the recorded one for which it stands, else as one that is not taken."""
+        """Return the recorded value that a live value is paired with, otherwise an unused one."""
         if (name, value) in known.recorded:
             return known.recorded[name, value]
         if self._was_heard(name, value, in_part=True):
@@ -259,7 +264,7 @@ class Normalising:
         return value
 
     def _was_heard(self, name: str, value: str, *, in_part: bool = False) -> bool:
-        """Return whether an answer out of the recording had a value, or one that begins with it, as a path does."""
+        """Return whether a recorded answer contained a value, or one that starts with it, such as a path."""
         while self._unread:
             text = self._unread.pop()()
             for rule, found in self._marked(text)[1]:
@@ -271,10 +276,10 @@ class Normalising:
         )
 
     def _marked(self, text: str) -> tuple[str, list[tuple[str, str]]]:
-        """Return a text with placeholders, and the values that they stand for, in their order by rule."""
+        """Return a text with placeholders, and the values that they replace, in order by rule."""
         found: list[tuple[str, str]] = []
         for rule in self.rules:
-            if not isinstance(rule, Normaliser):
+            if not isinstance(rule, Normalizer):
                 before, text = text, rule(text)
                 if text != before:
                     self._functions.add(getattr(rule, "__name__", "a function"))
@@ -287,12 +292,12 @@ class Normalising:
             text = "".join([*parts, text[at:]])
         return text, found
 
-    def _patterns(self) -> list[Normaliser]:
-        return [rule for rule in self.rules if isinstance(rule, Normaliser)]
+    def _patterns(self) -> list[Normalizer]:
+        return [rule for rule in self.rules if isinstance(rule, Normalizer)]
 
 
 _HOLE = re.compile(r"\0(\d{1,9})\0")
-"""Stands for a value in a text; JSON text has no such character."""
+"""Marks the position of a value in a text; JSON text does not contain this character."""
 
 
 def _in_order(rules: list[Any]) -> list[Any]:
@@ -305,8 +310,8 @@ def _in_order(rules: list[Any]) -> list[Any]:
 
 
 def _is_built_in(rule: Any) -> bool:
-    return isinstance(rule, Normaliser) and BUILT_IN.get(rule.name) == rule
+    return isinstance(rule, Normalizer) and BUILT_IN.get(rule.name) == rule
 
 
 def _unusable(name: str, why: str) -> UsageError:
-    return UsageError(f"the normaliser {name!r} cannot be used: {why}", todo="Write it otherwise")
+    return UsageError(f"the normalizer {name!r} cannot be used: {why}", todo="Change the pattern")

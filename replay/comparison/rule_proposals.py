@@ -14,7 +14,7 @@ from typing import Any
 
 from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import Difference, differences
-from replay.comparison.normalizers import Normalising
+from replay.comparison.normalizers import Normalizing
 from replay.comparison.value_forms import FORMS, Form, span_of
 
 LOOKED_AT = 1_000
@@ -46,7 +46,7 @@ class Proposal:
     """A rule that would hide values that are new in each run."""
 
     rule: str
-    """The name of the rule, for `--normalize` and `normalisers`."""
+    """The name of the rule, for `--normalize` and `normalizers`."""
     words: str
     """What the values look like."""
     leaves: int
@@ -145,9 +145,9 @@ def _values(form: Form, text: str) -> list[str]:
 
 def _pairs(rules: Sequence[str], old: str, new: str) -> list[HiddenValue] | None:
     """Return the pairs of different values if rules make two JSON texts equal, else None."""
-    normalising = Normalising(rules)
-    olds, news, pairs = normalising.plain(old, new)
-    if olds != news or pairs is None or not normalising.fit(pairs):
+    normalizing = Normalizing(rules)
+    olds, news, pairs = normalizing.plain(old, new)
+    if olds != news or pairs is None or not normalizing.fit(pairs):
         return None
     return [HiddenValue(rule, _decoded(a), _decoded(b)) for rule, a, b in pairs if a != b]
 

@@ -95,7 +95,7 @@ _CLOCK = r"(?:[01]\d|2[0-4]):[0-5]\d(?::(?:[0-5]\d|60)(?:\.\d{1,9}|,\d{3}(?!\d))
 _HALF = r"[ \u00a0\u202f]?[AaPp](?:\.[Mm]\.|[Mm]\b)"
 _TWELVE = rf"(?:0?[1-9]|1[0-2])(?::[0-5]\d(?::[0-5]\d(?:\.\d{{1,9}})?)?)?{_HALF}"
 _HOUR = _any(_TWELVE, rf"{_CLOCK}(?:{_HALF})?", r"\d:[0-5]\d(?::[0-5]\d)?(?!:?\d)")
-"""A time of day behind a date."""
+"""A time of day after a date."""
 _TIME = rf"{_HOUR}{_ZONE}"
 _THEN = r"(?:[Tt_:]|,?[ \u202f]{1,2}(?:at |@ ?)?|, at )"
 _ISO = rf"{_YEAR}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"

@@ -1,1 +1,1 @@
-"""Divergences: the first one as a value, its text, and the diff of two sessions."""
+"""Divergences: the first one as a value, its text, and the comparison of two sessions."""

@@ -1,4 +1,4 @@
-"""Raised: an agent that ended with an error in a replay, told as a verdict: how far it came, and where it raised."""
+"""Agent errors: the report of an agent that ended with an error in a replay: its progress, and where it raised."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from replay.comparison.alignment import safe
 from replay.divergence.divergence_facts import Progress
 
 VERSION = 1
-"""The version of its JSON. Within one, keys are only added."""
+"""The version of its JSON. Within a version, keys are only added."""
 MESSAGE_MAX = 200
-"""Characters of the error's message that are told. Our choice."""
+"""Characters of the error message that are shown. Our choice."""
 FRAMES_TOLD = 20
-"""How many of the agent's frames are told, the innermost ones. Our choice."""
+"""How many of the agent's frames are shown, the innermost ones. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +26,28 @@ class Raised:
     name: str
     """The fixture's name."""
     request: int
-    """How many requests the agent itself had asked, without those of agents that it started."""
+    """How many requests the agent itself had sent, without those of agents that it started."""
     requests: int
-    """How many it asked when it was recorded."""
+    """How many it sent in the recording."""
     error: str
     """The type of the error."""
     message: str
     """Its message, on one line and without secrets."""
     frames: tuple[Site, ...]
-    """Where it was raised: the agent's own frames alone, the innermost last."""
+    """Where it was raised: only the agent's own frames, the innermost last."""
     faults: tuple[str, ...]
-    """The failures that were made on demand before."""
+    """The faults that were injected before."""
     progress: Progress
-    """How many of the recorded requests and tool calls came."""
+    """How many of the recorded requests and tool calls were used."""
 
     def text(self) -> str:
-        """Return it for people; the first line is the verdict."""
+        """Return the report for people; the first line is the verdict."""
         told = self.progress
         at = f"  {self.frames[-1].file}:{self.frames[-1].line}" if self.frames else ""
         error = f"{self.error}: {self.message}" if self.message else self.error
         place = f"after request {self.request} of {self.requests}"
         lines = [f"RAISED  {safe(self.name)}  main, {place}: {error}{at}"]
-        lines += [f"  fault      made on demand: {each}" for each in self.faults]
+        lines += [f"  fault      injected: {each}" for each in self.faults]
         lines += [
             f"  {'raised at' if not at else '':<10} {frame.text}"
             for at, frame in enumerate(reversed(self.frames))
@@ -55,7 +55,7 @@ class Raised:
         asked, called = told.requests - told.requests_matched, told.tools - told.tools_matched
         if asked or called:
             left = f"{asked} recorded request{'s' * (asked != 1)} and {called} tool call{'s' * (called != 1)}"
-            lines.append(f"  after it   {left} never asked")
+            lines.append(f"  after it   {left} never made")
         return "\n".join(lines)
 
     def json(self) -> str:
@@ -73,13 +73,13 @@ def raised_of(
     progress: Progress,
     secrets: Sequence[bytes] = (),
 ) -> Raised:
-    """Return what an agent raised.
+    """Return the report of an exception of the agent.
 
     Args:
         error: the exception.
         name: the name of the fixture.
-        asked: how many of how many requests it had asked itself.
-        faults: the failures that were made on demand before.
+        asked: how many requests it had sent itself, and the recorded number.
+        faults: the faults that were injected before.
         progress: how far it came.
         secrets: the credentials of its requests.
     """

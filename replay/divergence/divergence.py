@@ -1,4 +1,4 @@
-"""The divergence: the first question that differs from the recorded one, with all that is known about it.
+"""The divergence: the first request that differs from the recorded one, with all that is known about it.
 
 It is a value: `replay.divergence.rendering` makes a report for people of it, `json` one for programs.
 """
@@ -17,9 +17,9 @@ from replay.divergence.divergence_facts import DivergenceFacts
 from replay.divergence.rendering import COLUMNS, explanation, told
 
 SHOWN = 6
-"""How many differences a report shows; of the rest it tells the number."""
+"""How many differences a report shows; of the rest, only the number."""
 VERSION = 1
-"""The version of a divergence's JSON. Within one, keys are only added."""
+"""The version of a divergence's JSON. Within a version, keys are only added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +27,25 @@ class Divergence(DivergenceFacts):
     """The first difference between a recording and its replay, as a report."""
 
     def text(self, columns: int = COLUMNS) -> str:
-        """Return the report for people; secrets are taken out of it.
+        """Return the report for people, without secrets.
 
         Args:
-            columns: how many columns a line may have, commands excepted.
+            columns: the maximum width of a line, except for commands.
         """
         return _clean(told(self, columns))
 
     def explanation(self, columns: int = COLUMNS) -> str:
-        """Return the way back from the difference to what it comes from, for people."""
+        """Return the trace from the difference to its origin, for people."""
         return _clean(explanation(self, columns))
 
     def json(self) -> str:
-        """Return the same facts as JSON; secrets are taken out of it."""
+        """Return the same facts as JSON, without secrets."""
         value = {"agentobs_divergence": VERSION, **dataclasses.asdict(self)}
         return _clean(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
 class DivergenceError(AnthropicError, ReplaySays):
-    """Raised where a replay parts from its recording, and again by every later request.
+    """Raised when a replay diverges from its recording, and again by every later request.
 
     It is an `AnthropicError`, so that the SDK neither retries nor wraps it.
 
@@ -54,13 +54,13 @@ class DivergenceError(AnthropicError, ReplaySays):
     """
 
     def __init__(self, divergence: Divergence) -> None:
-        """Carry the facts of a divergence."""
+        """Hold the facts of a divergence."""
         self.divergence = divergence
         super().__init__(divergence.text())
 
 
 class ReplayStopped(AnthropicError, ReplaySays):
-    """Raised instead of an answer where `until` ends the recorded path; not an error of anybody."""
+    """Raised instead of a response where `until` ends the recorded path; it is not an error."""
 
 
 class ReplayEnded(BaseException):
@@ -68,13 +68,13 @@ class ReplayEnded(BaseException):
 
 
 class NotNamedError(UsageError, AnthropicError, ReplaySays):
-    """Raised where a tool would have to run that changes something outside, and that nobody named; raised again by
-    every later request, for an agent may make a tool's failure of it.
+    """Raised if a mutating tool would have to run that was not named; raised again by every later request, because an
+    agent may treat it as a tool failure.
     """
 
 
 class NotSendableError(RecordingError, AnthropicError, ReplaySays):
-    """Raised instead of sending a request whose sealed values were altered, which the provider would refuse; raised
+    """Raised instead of sending a request whose signed values were altered, which the provider would reject; raised
     again by every later request.
     """
 

@@ -1,4 +1,4 @@
-"""The parts of a divergence: where it is, how far the replay came, and its likely causes."""
+"""The parts of a divergence: where it is, the progress of the replay, and its likely causes."""
 
 from __future__ import annotations
 
@@ -22,53 +22,54 @@ Kind = Literal[
     "result",
     "network",
 ]
-"""What sort of question differs: the body of a request; one that was recorded and never came; one more than recorded; a
-later one, too early; one that came too late or too soon; a tool call; another question of the loop; how it ended; what
-it returned; a connection."""
+"""What differs: the body of a request; a recorded request that never came; an additional request; a
+later request, too early; a request that came too late or too soon; a tool call; another question of the loop; the end;
+the result; a connection.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the replay had come."""
+    """The progress of the replay."""
 
     requests_matched: int
-    """Requests that were the recorded ones."""
+    """Requests that matched the recorded ones."""
     requests: int
     """Requests of the recording."""
     tools_matched: int
-    """Recorded tool calls that came."""
+    """Recorded tool calls that were made."""
     tools: int
-    """Tool calls of the recording; only our own loop and recorded functions tell of any."""
+    """Tool calls of the recording; only the agent loop of agentobs and recorded functions report them."""
     answers_matched: int = 0
-    """Other recorded questions that came: those to the world beside model and tools."""
+    """Other recorded questions that were asked: those to the world besides model and tools."""
     answers: int = 0
-    """Questions to the world beside model and tools."""
+    """Questions to the world besides model and tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneProgress:
-    """How far one lane had come."""
+    """The progress of one lane."""
 
     lane: str
     """Its name."""
     asked: int
-    """How many of its requests were the recorded ones."""
+    """How many of its requests matched the recorded ones."""
     of: int
     """How many were recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What was recorded and not asked for when the paths parted, all of it a consequence."""
+    """The recorded exchanges that were unused at the divergence, all of them a consequence."""
 
     requests: int = 0
-    """Requests, the one that was due left out."""
+    """Requests, except the one that was due."""
     tools: int = 0
     """Tool calls."""
     answers: int = 0
-    """Questions to the world beside model and tools."""
+    """Questions to the world besides model and tools."""
     following: tuple[str, ...] = ()
-    """What came next in the recording, one short line each."""
+    """The next recorded steps, one short line each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,12 @@ class Waiting:
     site: Site
     """Where it waits."""
     what: str = ""
-    """What it waits for, or `computes`; empty if that is not known."""
+    """What it waits for, or `computes`; empty if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Something earlier that was taken for the recorded path and may not have been."""
+    """An earlier event that was accepted as the recorded path but may not have been."""
 
     lane: str
     """The lane in which it happened."""
@@ -97,14 +98,14 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class VersionChange:
-    """A package that is of another version than when the session was recorded."""
+    """A package with another version than in the recording."""
 
     package: str
     """Its name on the package index."""
     recorded: str
-    """The version that it was recorded with."""
+    """The recorded version."""
     now: str
-    """The version that is installed."""
+    """The installed version."""
 
 
 CauseKind = Literal[
@@ -122,44 +123,45 @@ CauseKind = Literal[
     "arguments",
     "other",
 ]
-"""What a difference stems from: the result of a tool call; a named section of the system prompt; another part of it;
-what one tool declares; which tools there are; a message that the agent wrote; an option, or the head, of the request;
+"""The origin of a difference: the result of a tool call; a named section of the system prompt; another part of it;
+the declaration of a tool; the set of tools; a message that the agent wrote; an option, or the headers, of the request;
 another version of the SDK; what counts as a secret; a decision of the agent loop; the arguments that the agent was
-started with."""
+started with.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What a divergence probably stems from."""
+    """The probable origin of a divergence."""
 
     kind: CauseKind
-    """What sort of thing it is."""
+    """The kind of origin."""
     text: str
     """In one sentence."""
     site: Site | None = None
-    """The line of the agent's code: of the tool's function where a tool is the cause, else of the request."""
+    """The line of the agent's code: of the tool's function if a tool is the cause, otherwise of the request."""
     tool: str | None = None
     """The tool, by name."""
     tool_use_id: str | None = None
-    """The id of its call."""
+    """The ID of its call."""
     input: Any = field(default=None, repr=False)
-    """What the tool was called with."""
+    """The arguments of the call."""
     place: str | None = None
-    """Which section of a prompt, property of a tool, or option."""
+    """The section of a prompt, property of a tool, or option."""
     line: int | None = None
-    """Which line of the prompt, from 1."""
+    """The line of the prompt, from 1."""
     message: int | None = None
     """Which message, from 0."""
     contains: str | None = None
-    """What of the machine, the process or the moment the new value holds, by name: `the current directory`."""
+    """The fact about the machine, the process or the moment in the new value, by name: `the current directory`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One step back from a difference to what it comes from."""
+    """One step from a difference back to its origin."""
 
     what: str
-    """What it is, in one line."""
+    """A description in one line."""
     site: Site | None = None
     """Where it is in the agent's code."""
     request: int | None = None
@@ -175,15 +177,15 @@ class DivergenceFacts:
     path: str
     """The fixture's folder."""
     kind: Kind
-    """What sort of question differs."""
+    """What differs."""
     lane: str
-    """The lane in which it was asked."""
+    """The lane in which it happened."""
     number: int
-    """Which request of the lane, from 1."""
+    """The number of the request in the lane, from 1."""
     of: int
     """How many requests the lane has in the recording."""
     turn: int | None
-    """The turn of the lane; None where the request makes none."""
+    """The turn of the lane; None if the request makes none."""
     summary: str
     """What happened, in one sentence."""
     differences: tuple[Difference, ...]
@@ -191,35 +193,35 @@ class DivergenceFacts:
     more: int
     """How many differences are not in `differences`."""
     progress: Progress
-    """How much had come that was the recorded path."""
+    """How much of the recorded path was completed."""
     left: Left
     """What was never asked."""
     nature: Nature = ""
     """What all the differences have in common."""
     request: int | None = None
-    """The number of that request in the fixture, which counts those of all lanes."""
+    """The number of that request in the fixture, counted over all lanes."""
     attempt: int = 1
     """Which attempt of that request, from 1."""
     cause: Cause | None = None
-    """What it probably stems from; None where nothing can be said."""
+    """Its probable origin; None if that is unknown."""
     chain: tuple[Link, ...] = ()
-    """The way back from the difference to what it comes from."""
+    """The trace from the difference to its origin."""
     sent: Site | None = None
-    """The line of the agent's code that asked; None where no frame of it was there."""
+    """The line of the agent's code that sent the request; None if there was no frame of it."""
     lanes: tuple[LaneProgress, ...] = ()
-    """How far each lane had come."""
+    """The progress of each lane."""
     waiting: tuple[Waiting, ...] = ()
-    """The tasks, and if nothing comes from the agent the threads, that wait in its code meanwhile."""
+    """The tasks, and if the agent makes no progress the threads, that wait in its code."""
     suspicions: tuple[Suspicion, ...] = ()
     """What was suspicious earlier, in order."""
     proposals: tuple[Proposal, ...] = ()
     """The rules that would hide differences."""
     versions: tuple[VersionChange, ...] = ()
-    """The packages that are others than when it was recorded."""
+    """The packages with other versions than in the recording."""
     commands: tuple[str, ...] = ()
-    """Commands to go on with, each as it is to be typed."""
-    normalised: tuple[str, ...] = ()
-    """The rules that have hidden differences so far, each with how many values."""
+    """Commands to continue with, each ready to type."""
+    normalized: tuple[str, ...] = ()
+    """The rules that have hidden differences so far, each with the number of values."""
 
     @property
     def why(self) -> str:

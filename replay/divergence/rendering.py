@@ -1,4 +1,4 @@
-"""Telling people of a divergence: one line first, what differs, then facts, each with its word before it."""
+"""Rendering of a divergence for people: one line first, the difference, then facts, each after its label."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from replay.comparison.difference_kinds import NATURES
 from replay.divergence.divergence_facts import DivergenceFacts, Left, Waiting
 
 DIFFER = "the requests differ"
-"""The summary that needs no line, because what differs is shown."""
+"""The summary that needs no line, because the difference is shown."""
 COMPUTES = "computes"
-"""What a thread does that waits for nothing, in `Waiting.what`."""
+"""The activity of a thread that waits for nothing, in `Waiting.what`."""
 COLUMNS = 100
-"""How wide a report is where nobody says otherwise. Our choice: it fits beside nothing and in every review tool."""
+"""The default width of a report. Our choice: it fits into every review tool."""
 COLUMNS_MIN = 60
-"""Below it lines would hold a word each."""
+"""Below this width each line would hold one word."""
 MARGIN = 13
-"""Columns before the text of a fact: two blanks, its word, a blank."""
+"""Columns before the text of a fact: two blanks, its label, a blank."""
 SHOWN = 6
-"""How many lanes, tasks and earlier facts are told of; of the rest the number."""
+"""How many lanes, tasks and earlier facts are shown; of the rest, only the number."""
 
 
 def told(found: DivergenceFacts, columns: int = COLUMNS) -> str:
-    """Return the report of a divergence, no line of it longer than so many columns but for commands."""
+    """Return the report of a divergence, with no line longer than `columns` except commands."""
     columns = max(columns, COLUMNS_MIN)
     lines = [*_head(found, columns), ""]
     if not found.differences or found.summary != DIFFER:
@@ -47,17 +47,17 @@ def told(found: DivergenceFacts, columns: int = COLUMNS) -> str:
 
 
 def explanation(found: DivergenceFacts, columns: int = COLUMNS) -> str:
-    """Return the way back from a difference to what it comes from, one step a line."""
+    """Return the trace from a difference to its origin, one step per line."""
     columns = max(columns, COLUMNS_MIN)
-    lines = ["", "  how it came about"]
+    lines = ["", "  causal chain"]
     for at, link in enumerate(found.chain):
         lead = "    " if at == 0 else f"    {'  ' * (at - 1)}<- "
         wrapped = _wrapped(link.what, len(lead), columns, link.site)
         lines += [lead + wrapped[0].strip(), *wrapped[1:]]
     if not found.chain:
-        lines.append("    nothing leads further back")
+        lines.append("    the chain ends here")
     if found.left.following:
-        lines += ["", "  what followed in the recording"]
+        lines += ["", "  next in the recording"]
         lines += [line for each in found.left.following for line in _wrapped(each, 4, columns)]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -87,17 +87,17 @@ def _head(found: DivergenceFacts, columns: int) -> list[str]:
 
 
 Fact = tuple[str, Site | None]
-"""What is told, and the place in the code that is told behind it."""
+"""A fact, and the place in the code that is shown after it."""
 
 
 def _facts(found: DivergenceFacts) -> Iterator[tuple[str, list[Fact]]]:
-    """Yield the facts that there are, each with the word that stands before it."""
+    """Yield the known facts, each with its label."""
     cause = found.cause
     site = cause.site if cause else None
     yield from _present("why", [_why(found)], site)
     yield from _present("kind", [_kind(found)])
     yield from _present("rules", _proposed(found))
-    yield from _present("hidden", [listed(found.normalised)])
+    yield from _present("hidden", [listed(found.normalized)])
     changed = [f"{v.package} {v.recorded} then, {v.now} now" for v in found.versions]
     yield from _present("versions", [listed(changed)])
     yield from _present(
@@ -138,16 +138,16 @@ def _kind(found: DivergenceFacts) -> str:
 
 
 def _proposed(found: DivergenceFacts) -> list[str]:
-    """Return the rules that would hide differences with what each hides, and how to name them."""
+    """Return the rules that would hide differences with what each hides, and how to enable them."""
     if not found.proposals:
         return []
     names = json.dumps([each.rule for each in found.proposals])
     hidden = [safe(each.text) for each in found.proposals]
-    return [f"would hide it: {'; '.join(hidden)}", f"to add: normalisers={names}"]
+    return [f"would hide it: {'; '.join(hidden)}", f"to add: normalizers={names}"]
 
 
 def _waits(found: DivergenceFacts) -> list[str]:
-    """Return where tasks wait, each place once; by name if it is known what they wait for."""
+    """Return where tasks wait, each place once; with what they wait for, if known."""
     places = Counter(each.site for each in found.waiting if not each.what)
     known = [
         f"{safe(each.task)} {_doing(each)} at {safe(each.site.text)}"
@@ -165,17 +165,17 @@ def _doing(waiting: Waiting) -> str:
 
 
 def after(left: Left) -> str:
-    """Return what of the recording was never asked, in a sentence; an empty one where nothing is left."""
+    """Return the unused part of the recording, in a sentence; empty if nothing is left."""
     parts = [count(left.requests, "recorded request")] if left.requests > 0 else []
     parts += [count(left.tools, "tool call")] if left.tools > 0 else []
     parts += [count(left.answers, "other question")] if left.answers > 0 else []
-    return f"{listed(parts)} never asked" if parts else ""
+    return f"{listed(parts)} never made" if parts else ""
 
 
 def _wrapped(text: str, margin: int, columns: int, site: Site | None = None) -> list[str]:
-    """Return text in lines of so many columns, each behind a margin; words that are too long are broken.
+    """Return text in lines of at most `columns`, each after a margin; words that are too long are broken.
 
-    A site comes behind it, or on a line of its own, and is never broken: editors take it as it is.
+    A place in the code follows the text, or gets a line of its own, and is never broken, so that editors recognize it.
     """
     room, lines, line = columns - margin, list[str](), ""
     for word in _words(text, room):
@@ -191,7 +191,7 @@ def _wrapped(text: str, margin: int, columns: int, site: Site | None = None) -> 
 
 
 def _words(text: str, room: int) -> Iterator[str]:
-    """Yield words with the blanks before them, none wider than so many columns."""
+    """Yield words with the blanks before them, none wider than `columns`."""
     word = ""
     for character in safe(text):
         if (character == " " and word.strip(" ")) or width(word.strip(" ") + character) > room:

@@ -1,8 +1,8 @@
-"""Comparing: two sessions side by side, step by step, with what each step took and cost.
+"""Session diff: two sessions side by side, step by step, with the time, tokens and cost of each step.
 
-Steps are aligned by what is known without content: of which kind they are, what they call, and how much was said. So
-sessions are compared that were recorded without content, and two runs whose words differ everywhere still find
-together. Where texts are given, too, they tell which of two equal looking steps belong together, and are shown.
+Steps are aligned by facts without content: their kind, their tool calls, and their sizes. So sessions without content
+can be compared, and two runs with different texts are still aligned. If texts are given, they decide which of several
+similar steps belong together, and are shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
-from agentobs.provider.messages import blocks
+from agentobs.provider.dialect import Block, Turn
+from agentobs.provider.registry import dialect_of_body, history
 from agentobs.records.canonical_json import digest
 from agentobs.records.differences import Difference, differences, shortened, unequal
 from replay.comparison.placeholders import bare
@@ -22,7 +23,7 @@ StepKind = Literal["request", "tool_call", "decision"]
 CostStatus = Literal["exact", "lower_bound", "estimated"]
 Change = Literal["same", "changed", "removed", "added"]
 VERSION = 1
-"""The version of a comparison's JSON. Within one, keys are only added."""
+"""The version of a comparison's JSON. Within a version, keys are only added."""
 MEASURES = (
     "input_tokens",
     "output_tokens",
@@ -31,7 +32,7 @@ MEASURES = (
     "cost_usd",
     "duration_ns",
 )
-"""What a step took. It is shown and summed, and is no change by itself: it varies from run to run."""
+"""What a step used. It is shown and summed, but is not a change by itself, because it varies from run to run."""
 COMPARED = (
     "name",
     "model",
@@ -41,9 +42,9 @@ COMPARED = (
     "input_bytes",
     "result_bytes",
 )
-"""What a step is: where one of these differs, the step has changed."""
+"""The identity of a step: if one of these differs, the step has changed."""
 TEXTS_SHOWN = 3
-"""How many places of two texts are shown that differ."""
+"""How many differences of two texts are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +53,50 @@ class Part:
 
     kind: StepKind
     lane: str
-    """Its lane, by the places of the calls that started it: ids differ from run to run."""
+    """Its lane, by the positions of the calls that started it, because IDs differ from run to run."""
     turn: int | None
     name: str
-    """The endpoint of a request; else the tool."""
+    """The endpoint of a request, or the tool."""
     model: str | None = None
     outcome: str | None = None
-    """How it ended; of a decision what was decided, and by whom."""
+    """How it ended; for an approval, the decision, and who made it."""
     stop_reason: str | None = None
     calls: str | None = None
-    """The tools that an answer calls, by name, with a blank between two; None for none."""
+    """The tools that a response calls, by name, separated by blanks; None for none."""
     input_bytes: int | None = None
-    """How much a tool was given, in bytes."""
+    """The size of a tool's input, in bytes."""
     result_bytes: int | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     cost_usd: Decimal | None = None
-    """None where the model has no known price, and for what costs nothing by itself."""
+    """None if the model has no known price, and for steps that have no cost of their own."""
     cost_status: str | None = None
-    """How sure that is: `exact`, `lower_bound` or `estimated`; None where nothing is known of it."""
+    """The certainty of the cost: `exact`, `lower_bound` or `estimated`; None if there is none."""
     duration_ns: int | None = None
     texts: dict[str, Any] | None = field(default=None, repr=False)
-    """What was said, where it is to be compared: `input` and `result` of a call; `asked`, see `asked_since`, and
-    `answer` of a request."""
+    """The texts, if they are compared: `input` and `result` of a call; `asked`, see `asked_since`, and
+    `answer` of a request.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A step of one session beside that of the other one."""
+    """A step of one session next to that of the other one."""
 
     change: Change
     a: Part | None
     b: Part | None
     differs: tuple[str, ...] = ()
-    """The names of what differs, of `COMPARED`; and `texts`."""
+    """The names of what differs, from `COMPARED`; and `texts`."""
     differences: tuple[Difference, ...] = field(default=(), repr=False)
     """Where the texts differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a session did and took in all."""
+    """The totals of a session."""
 
     requests: int
     tool_calls: int
@@ -104,13 +106,13 @@ class Totals:
     cache_read_tokens: int
     cache_write_tokens: int
     cost_usd: Decimal | None
-    """Of all requests with a known price; None where none has one."""
+    """Of all requests with a known price; None if there is none."""
     unpriced: int
-    """Requests that used tokens and whose price is not known."""
+    """Requests with usage but without a known price."""
     cost_status: CostStatus
-    """How sure the money is; without those it is a lower bound."""
+    """The certainty of the cost; with unpriced requests it is a lower bound."""
     duration_ns: int
-    """The durations of all steps together, beside each other or not."""
+    """The sum of the durations of all steps, also of concurrent ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +125,16 @@ class Comparison:
 
     @property
     def changes(self) -> int:
-        """How many steps are not the same."""
+        """How many steps differ."""
         return sum(pair.change != "same" for pair in self.pairs)
 
     @property
     def has_texts(self) -> bool:
-        """Whether what was asked and said was compared, too."""
+        """Whether content was compared as well."""
         return any(part.texts is not None for x in self.pairs for part in (x.a, x.b) if part)
 
     def json(self, a: dict[str, Any], b: dict[str, Any]) -> str:
-        """Return all of it as JSON, money as decimal text; `a` and `b` say which sessions they are."""
+        """Return all of it as JSON, costs as decimal text; `a` and `b` identify the sessions."""
         value = {
             "agentobs_diff": VERSION,
             "a": {**a, **asdict(self.a)},
@@ -154,7 +156,7 @@ def compared(a: Sequence[Part], b: Sequence[Part]) -> Comparison:
 
 
 def totals(parts: Sequence[Part]) -> Totals:
-    """Return what steps took together."""
+    """Return the totals of steps."""
     priced = [part.cost_usd for part in parts if part.cost_usd is not None]
     used = [part for part in parts if part.input_tokens or part.output_tokens]
     kinds = [part.kind for part in parts]
@@ -180,18 +182,28 @@ def _cost_status(used: Sequence[Part]) -> CostStatus:
     return "exact" if states <= {"exact"} else "lower_bound"
 
 
-def answer_of(message: dict[str, Any]) -> list[Any]:
-    """Return what the model said, without ids, which are others in each run."""
-    kept = ("type", "text", "thinking", "name", "input")
-    return [{k: each[k] for k in kept if k in each} for each in blocks(message)]
+def answer_of(turn: Turn) -> list[Any]:
+    """Return the model's response without IDs, which differ in each run."""
+    return [_said(block) for block in turn.blocks]
+
+
+def _said(block: Block) -> dict[str, Any]:
+    match block.kind:
+        case "text" | "reasoning":
+            return {"type": block.type, "text": block.text}
+        case "call" | "provider_call":
+            return {"type": block.type, "name": block.name, "input": block.value}
+        case _:
+            return {"type": block.type}
 
 
 def asked_since(before: Any, body: Any, answer: Sequence[Any] = ()) -> dict[str, Any]:
-    """Return what a request asks that the one before it in its lane did not, without ids, which differ in each run.
+    """Return the part of a request that is new since the previous one of its lane, without IDs, which differ in each
+    run.
 
-    That is each part of it that is another one now (system, tools, options), and the messages behind those that stood
-    there before; all of them where the history was changed. The `answer` to that one, as it was given, is not told
-    again. So a difference is told where it arises, and only there.
+    That is each changed part (system, tools, options), and the messages after those of the previous request; all of
+    them if the history was changed. The previous response, `answer`, is omitted if it is repeated unchanged. So a
+    difference is shown where it arises, and only there.
     """
     old, new = _without_ids(before), _without_ids(body)
     if not isinstance(new, dict):
@@ -199,47 +211,36 @@ def asked_since(before: Any, body: Any, answer: Sequence[Any] = ()) -> dict[str,
     old = old if isinstance(old, dict) else {}
     since = {key: value for key, value in new.items() if key not in old or old[key] != value}
     since |= {key: None for key in old if key not in new}
-    told, former = new.get("messages"), old.get("messages")
-    if isinstance(told, list) and isinstance(former, list) and "messages" in since:
-        known = [_unmarked(each) for each in told[: len(former)]]
-        if known == [_unmarked(each) for each in former]:
+    dialect = dialect_of_body(new)
+    key, told, former = dialect.history_key, history(new), history(old)
+    if isinstance(old.get(key), list) and key in since:
+        known = [dialect.without_breakpoints(each) for each in told[: len(former)]]
+        if known == [dialect.without_breakpoints(each) for each in former]:
             more = told[len(former) :]
-            echoes = bool(more) and isinstance(more[0], dict) and answer_of(more[0]) == answer
-            since["messages"] = more[1:] if echoes else more
+            echoes = bool(more) and answer_of(dialect.turn(more[0])) == answer
+            since[key] = more[1:] if echoes else more
     return since
 
 
-_IDS = {"id", "tool_use_id", "signature", "data"}
-"""Keys of blocks whose values are made anew in each run: ids, and what the provider has sealed."""
+def _without_ids(value: Any) -> Any:
+    """Return a request without IDs of blocks, and with all secrets looking the same."""
+    return _bared(dialect_of_body(value).without_ids(value))
 
 
-def _without_ids(value: Any, within: str = "") -> Any:
-    """Return a request without ids of blocks, and secrets without what tells one from another."""
+def _bared(value: Any) -> Any:
     if isinstance(value, dict):
-        is_block = "type" in value and within == "content"
-        return {
-            key: _without_ids(inner, "content" if key == "content" else "")
-            for key, inner in value.items()
-            if not (is_block and key in _IDS and isinstance(inner, str))
-        }
+        return {key: _bared(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_without_ids(each, within) for each in value]
+        return [_bared(each) for each in value]
     return bare(value) if isinstance(value, str) else value
 
 
-def _unmarked(value: Any) -> Any:
-    """Return a message without its marks of the cache, which move from turn to turn."""
-    if isinstance(value, dict):
-        return {k: _unmarked(v) for k, v in value.items() if k != "cache_control"}
-    return [_unmarked(each) for each in value] if isinstance(value, list) else value
-
-
 def plain_lanes(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, str]:
-    """Return names for lanes that are the same in each run of an agent.
+    """Return names for lanes that are the same in each agent run.
 
     Args:
-        lanes: the lanes as they are named, each behind the one it lies under.
-        calls: the tool that each call used, by its id.
+        lanes: the recorded names of the lanes, each after its parent.
+        calls: the tool of each call, by its ID.
     """
     named: dict[str, str] = {}
     counts: dict[str, int] = {}
@@ -257,7 +258,7 @@ def plain_lanes(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, str]:
 
 
 def _aligned(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Pair]:
-    """Yield steps side by side: first those that are the same in all, then, between those, the ones of one sort."""
+    """Yield aligned steps: first those that are identical, then, between those, the ones of one kind."""
     at_a = at_b = 0
     for a1, a2, b1, b2 in unequal([_mark(x) for x in a], [_mark(x) for x in b]):
         yield from map(_pair, a[at_a:a1], b[at_b:b1])
@@ -296,7 +297,7 @@ def _pair(a: Part, b: Part) -> Pair:
 
 
 def _bare(value: Any) -> Any:
-    """Return a value without what is not known: most steps have few of the facts."""
+    """Return a value without unknown fields: most steps have few facts."""
     if isinstance(value, dict):
         return {k: _bare(v) for k, v in value.items() if v is not None}
     return [_bare(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,1 +1,1 @@
-"""Freezing: a recorded session becomes a fixture and a pytest file."""
+"""Freezing: converts a recorded session to a fixture and a pytest file."""

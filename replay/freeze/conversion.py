@@ -1,4 +1,4 @@
-"""Freezing: a recorded session becomes a fixture and a test that is ready to run."""
+"""Conversion: a recorded session becomes a fixture and a test that is ready to run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from replay.freeze.pytest_template import test_of
 
 
 def versions() -> dict[str, str]:
-    """Return what a fixture is recorded with."""
+    """Return the versions of the packages for a fixture."""
     return {name: version(name) for name in ("agentobs-kit", "anthropic")}
 
 
@@ -33,24 +33,25 @@ class Frozen:
     fixture: Path
     """The fixture's file."""
     test: Path
-    """The test beside it."""
+    """The test next to it."""
     files: tuple[tuple[Path, bool], ...]
-    """Both and what people read of it, each with whether it was written: a test that was edited and a README of your
-    own are left as they are, and so is what has not changed."""
+    """The files, each with whether it was written: an edited test, a custom README, and unchanged files
+    are not written.
+    """
     asks: int
     """How many requests it holds, retries included."""
     tools: int
     """How many tool calls the session made."""
     redacted: tuple[Redacted, ...] = ()
-    """What secrets were taken out of it, by kind."""
+    """The redacted secrets in it, by kind."""
     turn: int = 1
-    """The turn to continue from: where the session failed, else its last one."""
+    """The turn to continue from: where the session failed, otherwise its last one."""
     failure: Failure | None = None
     """Where the session failed; None if it did not."""
     until: int | None = None
-    """The turn up to which it was frozen; None where it was frozen whole."""
-    normalisers: tuple[str, ...] = ()
-    """The names of the rules that are applied whenever it is replayed."""
+    """The turn up to which it was frozen; None if it was frozen completely."""
+    normalizers: tuple[str, ...] = ()
+    """The names of the rules that are applied in each replay."""
 
 
 def freeze(
@@ -58,20 +59,19 @@ def freeze(
     folder: Path,
     versions: dict[str, str],
     until: int | None = None,
-    normalisers: Sequence[Rule] | None = None,
+    normalizers: Sequence[Rule] | None = None,
     failing_turn: int | None = None,
 ) -> Frozen:
-    """Write a fixture, its test and what people read of it into `folder`.
+    """Write a fixture, its test and its README into `folder`.
 
-    A test that was edited is yours and is kept. What has not changed since the folder was written stays as it is,
-    byte for byte.
+    An edited test is kept. Parts that have not changed since the folder was written stay byte for byte the same.
 
     Args:
         recording: the session.
         folder: where to write; its name is the name of the test.
-        versions: what it was recorded with.
+        versions: the versions of the packages.
         until: the turn to cut it off after; None: the whole session.
-        normalisers: the rules that are applied whenever it is replayed; None: those of the fixture that is there.
+        normalizers: the rules that are applied in each replay; None: those of the existing fixture.
         failing_turn: the turn where the session failed, also for one that completed with a wrong answer; None: the turn
             that the recording points to (see `replay.fixture.failing_turn`).
 
@@ -80,10 +80,14 @@ def freeze(
         UsageError: the folder cannot be written, or the session has no such turn.
     """
     part = recording if until is None else up_to(recording, until)
-    rules = told_of(_rules_of(folder) if normalisers is None else normalisers)
+    rules = told_of(_rules_of(folder) if normalizers is None else normalizers)
     name = re.sub(r"[^A-Za-z0-9]+", "_", folder.name).strip("_").lower() or "session"
     file, test = folder / FILE, folder / f"test_{name}.py"
-    if failing_turn is None and part.until is not None and recording.outcome not in _ENDED_WELL:
+    if (
+        failing_turn is None
+        and part.until_turn is not None
+        and recording.outcome not in _ENDED_WELL
+    ):
         found = failed_call(parse(file, write(part, versions, rules)))
         failing_turn = found.turn if found else None
     data = write(part, versions, rules, failing_turn)
@@ -110,8 +114,8 @@ def freeze(
         redacted=tuple(redacted_in(data)),
         turn=failure.turn if failure else last_turn(fixture),
         failure=failure,
-        until=part.until,
-        normalisers=tuple(each if isinstance(each, str) else each["name"] for each in rules),
+        until=part.until_turn,
+        normalizers=tuple(each if isinstance(each, str) else each["name"] for each in rules),
     )
 
 
@@ -126,7 +130,7 @@ def last_turn(fixture: Fixture) -> int:
 
 
 def _before(folder: Path) -> Fixture | None:
-    """Return the fixture that is there; None if there is none that can be read."""
+    """Return the existing fixture; None if there is none that can be read."""
     try:
         return load(folder)
     except AgentobsError:
@@ -134,14 +138,14 @@ def _before(folder: Path) -> Fixture | None:
 
 
 def _rules_of(folder: Path) -> Sequence[Rule]:
-    """Return the normalisers of the fixture that is there; none if it cannot be read and is to be replaced."""
+    """Return the normalizers of the existing fixture; none if it cannot be read and is to be replaced."""
     before = _before(folder)
-    rules: Sequence[Rule] = before.header.get("normalisers", ()) if before is not None else ()
+    rules: Sequence[Rule] = before.header.get("normalizers", ()) if before is not None else ()
     return rules
 
 
 def _is_generated(test: Path, before: Fixture | None) -> bool:
-    """Return whether a test may be written: it does not exist, or is what was generated from the fixture before."""
+    """Return whether a test may be written: it does not exist, or was generated from the earlier fixture."""
     if not test.exists():
         return True
     return before is not None and test.read_text(encoding="utf-8", errors="replace") == test_of(

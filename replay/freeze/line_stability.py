@@ -1,7 +1,7 @@
-"""Stable: a session that is frozen anew changes only the lines of what changed.
+"""Line stability: freezing a session again changes only the lines of what changed.
 
-An answer comes in other pieces and at other times whenever it is recorded. Where all else of it is as it was, its
-pieces and times stay those of the fixture that is there already.
+A response arrives in other chunks and at other times in each recording. If everything else is unchanged, its
+chunks and times stay those of the existing fixture.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 from agentobs.records.canonical_json import digest
 
-_OTHERS = ("ask", "tool", "world", "end")
-"""The lines that an answer ends before."""
+_OTHERS = ("request", "tool", "world", "end")
+"""The lines that end a response."""
 
 
 def settled(data: bytes, old: bytes | None) -> bytes:
-    """Return the bytes of a fixture with nothing changed needlessly against those of an older one.
+    """Return the bytes of a fixture without unnecessary changes against an older one.
 
     If only the session, the day and the versions of the recording differ, the older one is returned.
     """
@@ -28,7 +28,7 @@ def settled(data: bytes, old: bytes | None) -> bytes:
         for answer in _answers(old):
             known[_essence(answer)].append(json.loads(answer[0]).get("chunks"))
     except (ValueError, AttributeError):
-        return data  # whatever stands there, it is no fixture
+        return data  # it is not a fixture
     lines = data.splitlines(keepends=True)
     for at, answer in zip(_places(lines), list(_answers(data)), strict=True):
         chunks = known[_essence(answer)]
@@ -51,7 +51,7 @@ def _answers(data: bytes) -> Iterator[list[bytes]]:
 
 
 def _places(lines: list[bytes]) -> list[int]:
-    return [at for at, line in enumerate(lines) if _is_of(line, ("answer",))]
+    return [at for at, line in enumerate(lines) if _is_of(line, ("response",))]
 
 
 def _is_of(line: bytes, kinds: tuple[str, ...]) -> bool:
@@ -59,17 +59,21 @@ def _is_of(line: bytes, kinds: tuple[str, ...]) -> bool:
 
 
 def _essence(answer: list[bytes]) -> str:
-    """Return all of an answer but its number, its pieces and its times."""
+    """Return a response without its number, its chunks and its times."""
     head = json.loads(answer[0])
-    told = {key: value for key, value in head.items() if key not in ("answer", "chunks")}
+    told = {key: value for key, value in head.items() if key not in ("response", "chunks")}
     return json.dumps([told, *(line.decode("utf-8", "surrogateescape") for line in answer[1:])])
 
 
 def _without_day(data: bytes) -> list[bytes]:
-    """Return the lines of a fixture, the first one without when, with what and in which session it was recorded."""
+    """Return the lines of a fixture, the first one without the time, versions and session of the recording."""
     first, *others = data.splitlines()
     header = json.loads(first)
-    kept = {key: header[key] for key in header if key not in ("day", "recorded_with", "session")}
+    kept = {
+        key: header[key]
+        for key in header
+        if key not in ("recorded_on", "recorded_with", "session_id")
+    }
     return [json.dumps(kept).encode(), *others[:-1]]
 
 

@@ -1,4 +1,4 @@
-"""The test that `freeze` writes beside a fixture.
+"""The test that `freeze` writes next to a fixture.
 
 It is a function of the fixture alone, so that `freeze` recognizes a test that nobody edited and can replace it. Only
 labels of the recording enter it: no text of a session becomes code.
@@ -20,8 +20,8 @@ def test_of(fixture: Fixture) -> str:
     about = f"The recorded session {word(fixture.name)}, replayed offline."
     head = '"""{about}"""\n\nimport pytest\n'
     if failure is None:
-        test = _SAME_PATH if fixture.until is None else _SAME_PART
-        body = test.format(how=alone, turn=fixture.until)
+        test = _SAME_PATH if fixture.until_turn is None else _SAME_PART
+        body = test.format(how=alone, turn=fixture.until_turn)
         return "\n\n".join((head.format(about=about), body))
     about = f"{about}\n\nIt failed in turn {failure.turn}: {failure.reason}.\n"
     reaches = _REACHES.format(how=first, turn=failure.turn)
@@ -50,12 +50,12 @@ def _example(failure: Failure) -> str:
 
 
 _HOW = "..."
-"""Stands in the test if the recorded entry cannot be called: the user replaces it with the function that starts the
+"""The placeholder if the recorded entry cannot be called: the user replaces it with the function that starts the
 agent, and its arguments."""
 
 _SAME_PATH = '''@pytest.mark.replay("recording.jsonl")
 def test_same_path(replay):
-    """The agent makes the recorded requests, step by step, and ends as it ended."""
+    """The agent makes the recorded requests, step by step, and ends as recorded."""
     replay.run({how})
 '''
 
@@ -76,9 +76,9 @@ _NAMED = """    # By name, because a tool that changes something outside runs on
 
 _FIXED = '''@pytest.mark.replay("recording.jsonl")
 def test_fixed(replay):
-    """From turn {turn} on the agent does something else than in the session that failed, and does not fail.
+    """From turn {turn} on the agent differs from the session that failed, and does not fail.
 
-    Red until the bug is fixed. From that turn on the tools run for real: replace those that must not.
+    Red until the bug is fixed. From that turn on the tools run live: replace those that must not.
     Add what the agent must do there, for example: {example}
     """
 {why}    step = replay.until_change({how}turn={turn}{tools})

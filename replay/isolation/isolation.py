@@ -288,9 +288,7 @@ def _died(seen: _Seen, death: Death) -> str:
     place = "its teardown" if "call" in phases else "the test" if "setup" in phases else "its setup"
     todo = "Use --replay-no-fork to run it in the pytest process."
     if death.is_late:
-        return (
-            f"the process of this test sent nothing for too long in {place} and was killed. {todo}"
-        )
+        return f"the process of this test sent nothing for too long during {place} and was killed. {todo}"
     return f"the process of this test {death.text()} in {place}. {todo}"
 
 

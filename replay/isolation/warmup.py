@@ -8,38 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 import anthropic
 import httpx2
 
-_MESSAGE: dict[str, Any] = {
-    "id": "msg_1",
-    "type": "message",
-    "role": "assistant",
-    "model": "claude-opus-4-5",
-    "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}],
-    "stop_reason": "tool_use",
-    "stop_sequence": None,
-    "usage": {"input_tokens": 1, "output_tokens": 1},
-}
-_EVENTS: list[dict[str, Any]] = [
-    {"type": "message_start", "message": {**_MESSAGE, "content": [], "stop_reason": None}},
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}},
-    {"type": "content_block_stop", "index": 0},
-    {
-        "type": "message_delta",
-        "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-        "usage": {"output_tokens": 1},
-    },
-    {"type": "message_stop"},
-]
-_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "message": "a"}}
-_ASKS: dict[str, Any] = {
-    "model": "claude-opus-4-5",
-    "max_tokens": 1,
-    "messages": [{"role": "user", "content": "a"}],
+from agentobs.provider.dialect import Block, Draft, Tokens
+from agentobs.provider.registry import ANTHROPIC
+
+_DIALECT = ANTHROPIC
+_CALL = Block("call", "call", id="toolu_1", name="look", value={})
+_MESSAGE = Draft("msg_1", "claude-opus-4-5", [_CALL], Tokens(input=1, output=1))
+_STREAM = Draft("msg_1", "claude-opus-4-5", [Block("text", "text", text="a")], Tokens(1, 1))
+_PROMPT = _DIALECT.request_message("user", [Block("text", "text", text="a")])
+_ASKS = {
+    **json.loads(_DIALECT.request_body("claude-opus-4-5", [json.dumps(_PROMPT).encode()])),
+    _DIALECT.output_limit_key: 1,
 }
 _KEY = "a-made-up-key"
 
@@ -72,10 +55,12 @@ async def _warm_up_async() -> None:
 
 def _answer(request: httpx2.Request) -> httpx2.Response:
     if "x-fails" in request.headers:
-        return httpx2.Response(400, json=_ERROR)
-    if not json.loads(request.content).get("stream"):
-        return httpx2.Response(200, json=_MESSAGE)
-    lines = (f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in _EVENTS)
-    return httpx2.Response(
-        200, headers={"content-type": "text/event-stream"}, content="".join(lines).encode()
-    )
+        return _response(400, "application/json", _DIALECT.error_body(400, "a"))
+    if not _DIALECT.asks_for_stream(json.loads(request.content)):
+        return _response(200, "application/json", _DIALECT.response_body(_MESSAGE))
+    kind, events = _DIALECT.response_stream(_STREAM)
+    return _response(200, kind, b"".join(events))
+
+
+def _response(status: int, kind: str, body: bytes) -> httpx2.Response:
+    return httpx2.Response(status, headers={"content-type": kind}, content=body)

@@ -1,1 +1,1 @@
-"""Matching: which recorded exchange a live one is."""
+"""Matching: which recorded exchange a live request corresponds to."""

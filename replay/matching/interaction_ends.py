@@ -1,4 +1,4 @@
-"""How the interactions of a replay ended, and where one ended otherwise than when it was recorded."""
+"""How the interactions of a replay ended, and which of them ended differently from the recording."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from agentobs.sink import Record
 from replay.fixture.format import Fixture
 
 LEFT = (None, "cancelled")
-"""Results of interactions that were left from outside, or stopped: where they end is not the agent's to say."""
+"""Results of interactions that were abandoned from outside, or stopped: the agent does not decide where they end."""
 
 Results = dict[str, list[str | None]]
-"""Results of interactions by lane, in the order in which they began; None for one without an end."""
+"""Results of interactions by lane, in the order in which they started; None for one without an end."""
 
 
 def results_of(records: Iterable[Record]) -> Results:
@@ -32,7 +32,7 @@ def results_of(records: Iterable[Record]) -> Results:
 
 
 def last_of(records: Iterable[Record]) -> InteractionEnd | None:
-    """Return the end of the agent's own last interaction, which says how its session ends."""
+    """Return the end of the agent's own last interaction, which determines how its session ends."""
     beside: set[str] = set()
     last = None
     for record in records:
@@ -48,10 +48,10 @@ Shown = dict[str, str | None]
 
 
 def ended_otherwise(recorded: Results, now: Results) -> tuple[str, Shown, Shown] | None:
-    """Return the first lane whose interactions ended otherwise, with both its results; None where none did.
+    """Return the first lane whose interactions ended differently, with both results; None if there is none.
 
-    One that was left when it was recorded may end in any way, for what left it may not come again, and need not
-    begin. Those that ran beside each other may have begun in any order.
+    An interaction that was abandoned in the recording may end in any way, because the reason may not recur, and it need
+    not start. Concurrent interactions may have started in any order.
     """
     for lane in dict.fromkeys((*recorded, *now)):
         old, new = recorded.get(lane, []), now.get(lane, [])
@@ -70,7 +70,7 @@ def ended_otherwise(recorded: Results, now: Results) -> tuple[str, Shown, Shown]
 
 
 def went_beside(fixture: Fixture, lane: str) -> bool:
-    """Return whether a lane lies beside an agent that was left, or is such a one: how far it came was chance."""
+    """Return whether a lane is, or runs next to, an agent that was abandoned: how far it came was chance."""
     return is_beside(lane) and was_left(fixture, lane)
 
 
@@ -79,19 +79,19 @@ def _numbered(results: list[str | None]) -> Shown:
 
 
 def was_left(fixture: Fixture, lane: str) -> bool:
-    """Return whether a run of a lane was left from outside, by a cancellation or by whoever listened to it."""
+    """Return whether a run of a lane was abandoned from outside, by a cancellation or by its consumer."""
     lane = _held_by(fixture, lane)
-    if fixture.results is None:
+    if fixture.interaction_results is None:
         signature = fixture.header["signature"] or ""
         return fixture.header["outcome"] != "completed" and not signature.startswith("result:")
     aborts = [a for a in fixture.world if (a.lane, a.question.kind) == (lane, "abort")]
-    left = [result for result in fixture.results.get(lane, []) if result in LEFT]
+    left = [result for result in fixture.interaction_results.get(lane, []) if result in LEFT]
     return len(left) > len(aborts)
 
 
 def _held_by(fixture: Fixture, lane: str) -> str:
     """Return the lane whose interaction a lane belongs to: its own, or that of the agent which started it."""
-    own = fixture.results or {}
+    own = fixture.interaction_results or {}
     while lane not in own and is_beside(lane):
         lane = lane.rpartition("/")[0]
     return lane

@@ -1,8 +1,8 @@
-"""Lanes: in which order recorded requests may be asked, and which of them a question is.
+"""Lanes: the order in which recorded requests may be sent, and which of them a live request is.
 
-Where requests of a lane never overlapped, they come in the recorded order. Where some were in flight
-together, their order was chance: a request may then come as soon as those are asked whose answers it
-goes on from. Questions are compared byte for byte first; only where that fails is the canonical form built.
+Requests of a lane that never overlapped come in the recorded order. The order of requests that overlapped was chance:
+such a request may come as soon as the requests have been sent whose responses it continues. Requests are compared byte
+for byte first; the canonical form is built only if that fails.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentobs.determinism.callers import told_of
-from agentobs.provider.messages import assemble
-from agentobs.records.canonical_json import MEANINGFUL_HEADERS, canonical
+from agentobs.provider.registry import dialect_of, meaningful_headers, message_of
+from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences, shortened
 from agentobs.records.exchanges import Origin, Question
 from replay.comparison.placeholders import Renaming
@@ -23,15 +23,15 @@ from replay.matching.nearest_request import nearest
 from replay.matching.spine import Drift, spine_of
 
 DRIFT_SHOWN = 20
-"""How many differences of a request are told as drift; of the rest the number. Our choice."""
+"""How many differences of a request are reported as drift; of the rest, only the number. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A request that others of its lane asked as well, at the same time, and that nobody could tell from them."""
+    """A request that concurrent requests of its lane are identical to, so that nothing distinguished them."""
 
     taken: int
-    """The ask that it was taken for: the first that was left."""
+    """The recorded request that was chosen: the first unused one."""
     others: tuple[int, ...]
     """The other requests that match as well."""
 
@@ -41,24 +41,24 @@ class Guess:
         tied = sorted((self.taken, *self.others))
         named = f"{', '.join(map(str, tied[:-1]))} and {tied[-1]}"
         return (
-            f"request {self.taken} was matched by order alone: requests {named} are identical and may be concurrent, "
-            "and their callers have equal arguments. Pass each caller a different argument, or send each request "
-            "inside `with agentobs.span(NAME)`, and record again"
+            f"request {self.taken} was matched only by its position: requests {named} are identical and may be "
+            "concurrent, and their callers have equal arguments. Pass each caller a different argument, or send "
+            "each request inside `with agentobs.span(NAME)`, and record again"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A question that no recorded request of its lane is."""
+    """A live request that matches no recorded request of its lane."""
 
     expected: Ask | None
-    """The request that was due; None where the lane had no more."""
+    """The request that was due; None if the lane had no more."""
     elsewhere: Ask | None
-    """A later request of the lane that asks exactly this."""
+    """A later request of the lane that is identical to this one."""
 
 
 class Lane:
-    """The requests of one lane of a fixture, some of them asked."""
+    """The requests of one lane of a fixture, some of them used."""
 
     def __init__(
         self,
@@ -67,42 +67,47 @@ class Lane:
         renaming: Renaming,
         match: Literal["strict", "spine"] = "strict",
     ) -> None:
-        """Take the lane called `name`; one that was not recorded is empty."""
+        """Use the lane called `name`; a lane that was not recorded is empty."""
         self._fixture, self._renaming, self._match = fixture, renaming, match
         self._spines: dict[int, str | None] = {}
         self.drift: list[Drift] = []
-        """What differed in requests that were matched by their spine."""
+        """Differences in requests that were matched by their spine."""
         self.name = name
         self.asks = [ask for ask in fixture.asks if ask.lane == name]
         self._left = list(self.asks)
         self._equal: set[int] = set()
-        """The requests that were the recorded ones byte for byte."""
+        """The requests that matched byte for byte."""
         self._is_free = any(ask.after is not None for ask in self.asks)
         self.turns = 0
         self.guesses: list[Guess] = []
-        """The requests that were told from equal ones by their order alone, and may get the answers of others."""
+        """The requests that were distinguished from identical ones by their order only, and may get the responses of
+        others.
+        """
 
     @property
     def asked(self) -> int:
-        """How many requests were asked."""
+        """How many requests were used."""
         return len(self.asks) - len(self._left)
 
     @property
     def left(self) -> list[Ask]:
-        """The requests that were not asked yet."""
+        """The requests that were not used yet."""
         return list(self._left)
 
     def lacks(self, number: int) -> bool:
-        """Return whether an ask is left that is this one or stands before it."""
+        """Return whether this request or one before it is unused."""
         return bool(self._left) and self._left[0].number <= number
 
-    def asked_after(self, turn: int, path: str) -> Ask | None:
-        """Return the first request to a path that was recorded after a turn."""
+    def asked_after(self, turn: int, path: str | None) -> Ask | None:
+        """Return the first request to a path that was recorded after a turn; None stands for any turn."""
         last = max(at for at, ask in enumerate(self.asks) if ask.turn == turn)
-        return next((ask for ask in self.asks[last + 1 :] if ask.path == path), None)
+        later = self.asks[last + 1 :]
+        if path is None:
+            return next((a for a in later if dialect_of(a.path).makes_turns(a.path)), None)
+        return next((ask for ask in later if ask.path == path), None)
 
     def due(self) -> list[Ask]:
-        """Return the requests that may be asked now, in recorded order."""
+        """Return the requests that may come now, in recorded order."""
         if not self._is_free:
             return self._left[:1]
         left = {ask.number for ask in self._left}
@@ -114,14 +119,14 @@ class Lane:
         return due
 
     def take(self, question: Question, since: int | None = None) -> Ask | Mismatch:
-        """Return the request that `question` is, which is then asked; or how it misses.
+        """Return the recorded request that `question` matches, and mark it as used; or the mismatch.
 
-        `since` is the ask that the same task made before, or the one that started it.
+        `since` is the request that the same task sent before, or the one that started it.
         """
         due = self.due()
         for ask in due:
             if self._same_bytes(ask, question):
-                if ask.by is not None:
+                if ask.caller is not None:
                     ask = self._of_origin(ask, due, question, since)
                 return self._taken(ask)
         for ask, alike in self._by_origin(due, question, since):
@@ -138,7 +143,7 @@ class Lane:
         return Mismatch(self._nearest(due, question), elsewhere)
 
     def settle(self, ask: Ask) -> Ask:
-        """Count a request as asked that another one has taken the place of."""
+        """Mark a request as used that another one has replaced."""
         return self._taken(ask)
 
     def place_of(self, ask: Ask) -> int:
@@ -146,7 +151,7 @@ class Lane:
         return [each.number for each in self.asks].index(ask.number) + 1
 
     def put_back(self, ask: Ask) -> None:
-        """Let a request that was taken be asked again."""
+        """Mark a request as unused again."""
         left = {each.number for each in self._left} | {ask.number}
         self._left = [each for each in self.asks if each.number in left]
         asked = [each for each in self.asks if each.number not in left]
@@ -159,7 +164,7 @@ class Lane:
         return ask
 
     def _of_spine(self, due: list[Ask], question: Question) -> Ask | None:
-        """Return the first request with the spine of a question, of those that are due if there is one."""
+        """Return the first request with the same spine, preferably one that is due."""
         came = value_of(asked_body(question, self._renaming))
         spine = spine_of(came)
         if spine is None:
@@ -178,9 +183,11 @@ class Lane:
         return None
 
     def _of_origin(self, first: Ask, due: list[Ask], question: Question, since: int | None) -> Ask:
-        """Return which of equal requests this one is: the one that was asked from the same place, else the first."""
+        """Return which of several identical requests this one is: the one sent from the same place, otherwise the
+        first.
+        """
         equal = [
-            a for a in due if a.by is not None and self._fixture.is_same(first.number, a.number)
+            a for a in due if a.caller is not None and self._fixture.is_same(first.number, a.number)
         ]
         likeness = _likenesses(equal, question, since)
         best = max(likeness.values())
@@ -194,12 +201,12 @@ class Lane:
     def _by_origin(
         self, due: list[Ask], question: Question, since: int | None
     ) -> Iterator[tuple[Ask, list[Ask]]]:
-        """Yield what is due, of that which others ask as well the likest origins first, with what is as like as it."""
-        told = [ask for ask in due if ask.by is not None]
+        """Yield candidate requests, best caller match first; each with the candidates that tie with it."""
+        told = [ask for ask in due if ask.caller is not None]
         likeness = _likenesses(told, question, since)
         likest = iter(sorted(told, key=lambda ask: likeness[ask.number], reverse=True))
         for each in due:
-            if each.by is None:
+            if each.caller is None:
                 yield each, []
             else:
                 ask = next(likest)
@@ -207,7 +214,7 @@ class Lane:
                 yield ask, [o for o in told if o is not ask and likeness[o.number] == like]
 
     def _may_be(self, ask: Ask, question: Question) -> bool:
-        """Return whether a question may be an ask, secrets aside, of which nothing is noted."""
+        """Return whether a live request may be a recorded one, ignoring secrets; nothing is recorded."""
         if not same_head(ask, question) or ask.path != question.path:
             return False
         texts = []
@@ -219,10 +226,12 @@ class Lane:
         return self._renaming.may_be(*texts)
 
     def _nearest(self, due: list[Ask], question: Question) -> Ask | None:
-        """Return the due request to compare with: at the beginning one that was asked before the first was answered."""
+        """Return the due request to compare with; at the start, one that was sent before the first was answered."""
         if due and not self.asked:
-            first = next((ask for ask in due if not (ask.behind or ask.ends_behind)), due[0])
-            due = [ask for ask in due if ask.number <= (first.amid or first.number)]
+            first = next((ask for ask in due if not (ask.starts_after or ask.ends_after)), due[0])
+            due = [
+                ask for ask in due if ask.number <= (first.last_issued_before_end or first.number)
+            ]
         came = value_of(asked_body(question, self._renaming)) if len(due) > 1 else None
         return nearest(
             due, lambda ask: value_of(self._fixture.body(ask.number)), question.path, came
@@ -238,17 +247,18 @@ class Lane:
         return True
 
     def _fits(self, ask: Ask, body: bytes) -> bool:
-        """Return whether what is equal may stand where it stands; of a history that was looked at, only what is new."""
-        if self._renaming.normalising is None and b"[redacted:" not in body:
+        """Return whether equal bytes may match at this position; in a known history, only new messages are checked."""
+        if self._renaming.normalizing is None and b"[redacted:" not in body:
             return True
         texts = [ask.path, *self._new_in(ask, body)]
         return self._renaming.same_all((text, text) for text in texts)
 
     def _new_in(self, ask: Ask, body: bytes) -> list[str]:
-        normalising, shape = self._renaming.normalising, ask.shape
-        if shape.get("like") in self._equal and not (normalising and normalising.has_functions):
+        normalizing, shape = self._renaming.normalizing, ask.shape
+        if shape.get("based_on") in self._equal and not (normalizing and normalizing.has_functions):
             return [
-                canonical(new) for new in (*shape.get("add", ()), *shape.get("set", {}).values())
+                canonical(new)
+                for new in (*shape.get("add_messages", ()), *shape.get("set_keys", {}).values())
             ]
         value = value_of(body)
         return [body.decode("utf-8", "surrogateescape") if value is None else canonical(value)]
@@ -271,23 +281,23 @@ class Lane:
 def _likenesses(
     asks: list[Ask], question: Question, since: int | None
 ) -> dict[int, tuple[int, bool, int, list[bool], bool]]:
-    """Return a score for each ask, by its number, of how well its caller matches that of a question.
+    """Return a score for each recorded request, by its number, of how well its caller matches that of the live one.
 
-    The greatest score matches best. It compares, in this order: the values of the caller that the ask lacks, the job,
-    the values that only the ask has (which include values that are new in each run), the values of the nearest frames,
-    and the previous request.
+    The greatest score matches best. It compares, in this order: the values of the caller that the recorded one lacks,
+    the job, the values that only the recorded one has (which include values that are new in each run), the values of
+    the nearest frames, and the previous request.
     """
-    told = told_of((digest for ask in asks for digest in ask.by or ()), question.origin)
+    told = told_of((digest for ask in asks for digest in ask.caller or ()), question.origin)
     started = {ask.job for ask in asks if ask.job and is_of_job(ask.job, question.origin)}
     # The common ancestor of the jobs is the one that matches none of the others.
     own = started or {""}
     return {
         ask.number: (
-            -len(told.difference(ask.by or ())),
+            -len(told.difference(ask.caller or ())),
             ask.job in own,
-            -len(set(ask.by or ()) - told),
-            [digest in told for digest in ask.by or ()],
-            ask.since == since,
+            -len(set(ask.caller or ()) - told),
+            [digest in told for digest in ask.caller or ()],
+            ask.task_previous == since,
         )
         for ask in asks
     }
@@ -308,31 +318,29 @@ def asked_body(question: Question, renaming: Renaming) -> bytes:
 
 
 def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
-    """Return an uploaded form with one name for its boundary, which is drawn anew for each request."""
+    """Return an uploaded form with a fixed boundary, because the boundary is random in each request."""
     _, is_form, boundary = headers.get("content-type", "").partition("boundary=")
     return body.replace(boundary.strip('"').encode(), b"boundary") if is_form else body
 
 
 def same_head(ask: Ask, question: Question) -> bool:
-    """Return whether method and the headers that mean something are the recorded ones."""
+    """Return whether the method and the relevant headers are the recorded ones."""
     old, new = ask.headers, question.headers
     return ask.method == question.method and all(
-        old.get(n) == new.get(n) for n in MEANINGFUL_HEADERS
+        old.get(n) == new.get(n) for n in meaningful_headers()
     )
 
 
 def said_in(ask: Ask) -> str:
-    """Return what was answered to a request as JSON text, or as it is where it is none."""
-    message = assemble(ask.answer.headers, ask.answer.body)
+    """Return a response body as JSON text, or unchanged if it is not JSON."""
+    message = message_of(ask.path, ask.answer).raw
     return canonical(message) if message else ask.answer.body.decode("utf-8", "surrogateescape")
 
 
 def compared(question: Ask | Question, body: Any) -> Any:
-    """Return what is compared of a question; the head joins the body only where it differs."""
+    """Return the compared form of a request; the headers are included only if they differ."""
     head = {"method": question.method, "path": question.path}
-    meant = {
-        k: v for k, v in question.headers.items() if k in ("anthropic-beta", "anthropic-version")
-    }
+    meant = {k: v for k, v in question.headers.items() if k in meaningful_headers()}
     return (
         {**body, "(request)": {**head, **meant}}
         if isinstance(body, dict)
@@ -341,5 +349,5 @@ def compared(question: Ask | Question, body: Any) -> Any:
 
 
 def is_answered(ask: Ask) -> bool:
-    """Return whether the answer to a request was received whole, without an error."""
+    """Return whether the response to a request was received completely, without an error."""
     return ask.answer.status == 200 and ask.answer.ending == "complete"

@@ -1,15 +1,14 @@
-"""The tool calls of a recording: which of them came, and how each went this time."""
+"""The tool calls of a recording: which of them were made, and how each ended this time."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 
-from agentobs.provider.messages import assemble, is_stream, server_events, tool_uses
+from agentobs.provider.registry import calls_of, dialect_of
 from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import Difference, differences, same
 from agentobs.records.exchanges import (
-    Answer,
     ToolAnswer,
     ToolExchange,
     ToolOutcome,
@@ -25,27 +24,27 @@ from replay.fixture.format import Ask, Fixture, RecordedTool
 from replay.matching.interaction_ends import was_left
 
 CAUSES: dict[ToolOutcome, str] = {
-    "executed": "the agent answers it otherwise than when it was recorded",
-    "invalid": "its input does not fit what the tool or the output takes now",
-    "unknown": "the agent has no tool of that name now",
-    "denied": "permissions are others than when it was recorded",
-    "blocked": "a hook blocks it, which none did when it was recorded",
-    "skipped": "something was said before it began, which was not when it was recorded",
-    "aborted": "the run was stopped before it began, which it was not when it was recorded",
-    "deduplicated": "it counts as a call that came before, which it did not when it was recorded",
+    "executed": "the agent answers it differently than in the recording",
+    "invalid": "its input does not match the current schema of the tool or the output",
+    "unknown": "the agent no longer has a tool of that name",
+    "denied": "permissions differ from the recording",
+    "blocked": "a hook blocks it; none did in the recording",
+    "skipped": "a user message arrived before it started; none did in the recording",
+    "aborted": "the run was stopped before it started; it was not in the recording",
+    "deduplicated": "it is treated as a repeated call; it was not in the recording",
 }
-"""The probable cause where a call comes out so now, and did not when it was recorded."""
+"""The probable cause of a call with an outcome now that had none in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A recorded call that did not come, or came out otherwise."""
+    """A recorded call that was not made, or had another outcome."""
 
     recorded: RecordedTool
     now: ToolAnswer | None
-    """What the loop answered it this time; None where it never came."""
+    """What the loop answered this time; None if the call was never made."""
     cause: str
-    """Why the loop may have answered so; empty where it never came."""
+    """Why the loop may have answered so; empty if the call was never made."""
 
     @property
     def summary(self) -> str:
@@ -53,9 +52,9 @@ class Missed:
         call, was = self.recorded.question, self.recorded.answer.outcome
         what = f"tool {safe(call.name)} ({safe(call.tool_use_id)}) was {was} when it was recorded"
         if self.now is None:
-            return f"{what} and never came"
+            return f"{what} and was never made"
         if self.now.outcome == was:
-            return f"{what}, and is so with another result now"
+            return f"{what}, and is so again with a different result"
         return f"{what}, and is {self.now.outcome} now"
 
     @property
@@ -65,7 +64,7 @@ class Missed:
         return f"{safe(call.name)} ({safe(call.tool_use_id)}): {self.cause}"
 
     def differences(self) -> list[Difference]:
-        """Return where the answers differ; none where there is only one."""
+        """Return where the answers differ; empty if there is only one."""
         if self.now is None:
             return []
         name = self.recorded.question.name
@@ -76,7 +75,7 @@ class Calls:
     """The recorded tool calls, some of them made again."""
 
     def __init__(self, fixture: Fixture, renaming: Renaming) -> None:
-        """Take the tool calls of a fixture."""
+        """Use the tool calls of a fixture."""
         self._fixture, self._renaming = fixture, renaming
         self._recorded: dict[tuple[str, str], list[RecordedTool]] = {}
         self._tools = [tool for tool in fixture.tools if not is_inside_answer(tool.lane)]
@@ -88,9 +87,9 @@ class Calls:
         self._now: dict[tuple[str, str], ToolAnswer] = {}
         self._decided: dict[tuple[str, str], Permission] = {}
         self.live: set[tuple[str, str]] = set()
-        """Lane and id of the calls that ran live."""
+        """Lane and ID of the calls that ran live."""
         self.held: dict[str, None] = {}
-        """The functions that did not run, though all were to, because they change something outside; in their order."""
+        """The functions that did not run although all tools were live, because they are mutating; in order."""
 
     @property
     def total(self) -> int:
@@ -99,17 +98,17 @@ class Calls:
 
     @property
     def matched(self) -> int:
-        """How many recorded calls came."""
+        """How many recorded calls were made."""
         return len(self._matched)
 
     def of(self, lane: str, tool_use_id: str) -> RecordedTool | None:
-        """Return the recorded call of an id; where a broken answer had made it before, the next one."""
+        """Return the recorded call with an ID; if an interrupted response had made it before, the next one."""
         known = self._recorded.get((lane, tool_use_id), [])
         left = [tool for tool in known if id(tool) not in self._matched]
         return next(iter(left or known[-1:]), None)
 
     def left_of(self, lane: str, name: str) -> list[RecordedTool]:
-        """Return the recorded calls of a function in a lane that have not come, those with ids that count first."""
+        """Return the recorded calls of a function in a lane that were not made yet, those with counted IDs first."""
         left = [
             tool
             for tool in self._tools
@@ -120,7 +119,7 @@ class Calls:
         return sorted(left, key=lambda t: not t.question.tool_use_id.startswith(f"{name}@"))
 
     def is_answered(self, lane: str) -> bool:
-        """Return whether a lane lies in a call that was answered from the recording: nothing of it comes again."""
+        """Return whether a lane belongs to a call that was answered from the recording: nothing of it recurs."""
         while is_beside(lane):
             starter = self._starters.get(lane)
             if (
@@ -133,7 +132,7 @@ class Calls:
         return False
 
     def turn_of(self, recorded: RecordedTool) -> int:
-        """Return the turn of the agent itself in which a call was made, also by an agent that it started."""
+        """Return the turn of the main agent in which a call was made, also by an agent that it started."""
         tool, lane = recorded, recorded.lane
         while is_beside(lane):
             starter = self._starters.get(lane)
@@ -141,19 +140,19 @@ class Calls:
         return tool.turn or 0
 
     def came(self, recorded: RecordedTool | None) -> None:
-        """Count a recorded call as matched; a second time changes nothing."""
+        """Mark a recorded call as matched; a second time changes nothing."""
         if recorded is not None:
             self._matched.add(id(recorded))
 
     def ran(self, lane: str, tool_use_id: str, answer: ToolAnswer) -> ToolAnswer:
-        """Note the answer of a call that the world was asked to run, and return it."""
+        """Note the answer to a call that the world was asked to run, and return it."""
         self._given.setdefault((lane, tool_use_id), []).append(answer)
         if (lane, tool_use_id) not in self.live:
             self._renaming.hear(lambda: canonical(answer.content))
         return answer
 
     def heard(self, exchange: ToolExchange) -> None:
-        """Note how a call went; one that the loop answers itself, as when it was recorded, has come, too."""
+        """Note how a call ended; a call that the loop answers itself, as in the recording, counts as made."""
         key = exchange.place.lane, exchange.question.tool_use_id
         if not any(given is exchange.answer for given in self._given.get(key, ())):
             recorded = self.of(*key)
@@ -162,7 +161,7 @@ class Calls:
         self._now[key] = exchange.answer
 
     def differed(self) -> list[tuple[RecordedTool, ToolAnswer]]:
-        """Return the calls that were answered otherwise than recorded, in recorded order, each with its answer now."""
+        """Return the calls that were answered differently, in recorded order, each with its answer now."""
         pairs = ((tool, self._answers_of(_key(tool))) for tool in self._tools)
         return [
             (tool, given[-1])
@@ -171,7 +170,7 @@ class Calls:
         ]
 
     def ran_live(self) -> list[tuple[RecordedTool, ToolAnswer]]:
-        """Return the calls that ran live and were answered otherwise than recorded, each with its answer now."""
+        """Return the calls that ran live and were answered differently, each with its answer now."""
         return [(tool, now) for tool, now in self.differed() if _key(tool) in self.live]
 
     def _answers_of(self, key: tuple[str, str]) -> list[ToolAnswer]:
@@ -179,13 +178,13 @@ class Calls:
         return [*self._given.get(key, ()), *([] if now is None else [now])]
 
     def decided(self, permission: Permission) -> None:
-        """Note how it was decided about a call."""
+        """Note the decision about a call."""
         self._decided[permission.lane, permission.tool_use_id] = permission
 
     def missed(self, *, functions_alone: bool = False) -> Missed | None:
-        """Return the first recorded call that did not come, though it had to, or came out otherwise.
+        """Return the first recorded call that was required and not made, or had another outcome.
 
-        With `functions_alone` only those of recorded functions count: nobody tells of others.
+        With `functions_alone` only those of recorded functions count, because other clients do not report calls.
         """
         free: dict[tuple[str, str], int] = {}
         for tool in self._tools:
@@ -204,7 +203,7 @@ class Calls:
         return None
 
     def otherwise(self, lane: str) -> Missed | None:
-        """Return the first recorded call of a lane that came out otherwise by now."""
+        """Return the first recorded call of a lane that had another outcome so far."""
         for tool in self._tools:
             now = self._now.get(_key(tool)) if tool.lane == lane else None
             if now is not None and id(tool) not in self._matched:
@@ -212,20 +211,20 @@ class Calls:
         return None
 
     def went(self, lane: str, tool_use_id: str, name: str = "", fault: str = "") -> str:
-        """Return how a call of a tool went otherwise than recorded, to follow its result back to it.
+        """Return how a call of a tool differed from the recording, so that its result can be traced back to it.
 
-        `fault` is the one that made calls of that tool fail, if one did.
+        `fault` is the injected one that made calls of that tool fail, if any.
         """
         key = lane, tool_use_id
         given = self._given.get(key) or self._given_to(lane, name)
         recorded = [tool.answer for tool in self._tools if tool.question.name == name]
         is_recorded = bool(given) and any(same(given[-1].content, r.content) for r in recorded)
         if fault and given and not is_recorded:
-            return f"it was made to fail by `{fault}`"
+            return f"it failed because of the injected `{fault}`"
         if key in self.live:
-            what = "something else than recorded"
+            what = "something that differs from the recording"
             if is_recorded:
-                what = "what was recorded; the agent made another text of it"
+                what = "the recorded result; the agent made a different text of it"
             return f"it ran live and returned {what}"
         now, tools = self._now.get(key), self._recorded.get(key, [])
         if now is not None and tools and now.outcome not in [t.answer.outcome for t in tools]:
@@ -233,13 +232,11 @@ class Calls:
                 f"it was {tools[0].answer.outcome} when it was recorded, and is {now.outcome} now"
             )
         if given:
-            return "it was answered from the recording; the agent made another text of it"
-        return (
-            "it was answered by the agent's own code, which returned something else than recorded"
-        )
+            return "it was answered from the recording; the agent made a different text of it"
+        return "it was answered by the agent's own code, which returned something that differs from the recording"
 
     def _given_to(self, lane: str, name: str) -> list[ToolAnswer]:
-        """Return what calls of a function were answered whose ids nobody knew, where none of them ran live."""
+        """Return a description of answered calls of a function whose IDs were unknown, if none of them ran live."""
         counted = [key for key in self._given if key[0] == lane and key[1].startswith(f"{name}@")]
         if any(key in self.live for key in counted):
             return []
@@ -247,25 +244,25 @@ class Calls:
 
     def _cause(self, key: tuple[str, str], now: ToolAnswer) -> str:
         decided = self._decided.get(key)
-        if now.outcome != "denied" or decided is None or decided.behaviour != "deny":
+        if now.outcome != "denied" or decided is None or decided.behavior != "deny":
             return CAUSES.get(now.outcome, CAUSES["executed"])
         rule = f" ({safe(decided.rule)})" if decided.rule else ""
-        if decided.resolver == "nobody":
-            return "consent is needed for it now, and nobody gave it"
+        if decided.resolver == "unattended":
+            return "it now needs consent, which nobody gave"
         if decided.reason_type == "rule":
             return f"a deny rule of {decided.source or 'unknown source'}{rule} denies it now"
         return f"{decided.reason_type.replace('_', ' ')}{rule} denies it now"
 
     def _same_result(self, recorded: ToolAnswer, came: ToolAnswer) -> bool:
-        """Return whether a call was answered alike; version 1 has not every word of the loop's own answers."""
-        if recorded.outcome != came.outcome or not self._fixture.asks_the_world:
-            return recorded.outcome == came.outcome
+        """Return whether a call was answered in the same way."""
+        if recorded.outcome != came.outcome:
+            return False
         old, new = canonical(recorded.content), canonical(came.content)
         return old == new or self._renaming.same(old, self._renaming.clean_text(new))
 
 
 def same_call(recorded: ToolQuestion, came: ToolQuestion, renaming: Renaming) -> bool:
-    """Return whether a call is the recorded one, but for secrets, which were not recorded."""
+    """Return whether a call is the recorded one, ignoring secrets."""
     if recorded.name != came.name:
         return False
     old, new = canonical(recorded.input), canonical(came.input)
@@ -273,7 +270,7 @@ def same_call(recorded: ToolQuestion, came: ToolQuestion, renaming: Renaming) ->
 
 
 def same_answer(recorded: ToolAnswer, came: ToolAnswer, renaming: Renaming) -> bool:
-    """Return whether a call was answered as recorded, but for secrets, which were not recorded."""
+    """Return whether a call was answered as recorded, ignoring secrets."""
     if recorded.outcome != came.outcome:
         return False
     old, new = canonical(recorded.content), canonical(came.content)
@@ -281,7 +278,7 @@ def same_answer(recorded: ToolAnswer, came: ToolAnswer, renaming: Renaming) -> b
 
 
 def ask_of(fixture: Fixture, tool: RecordedTool) -> Ask | None:
-    """Return the request whose answer made a recorded call: by its id, else by its turn."""
+    """Return the request whose response made a recorded call: by its ID, otherwise by its turn."""
     asks = [ask for ask in fixture.asks if ask.lane == tool.lane]
     made = [ask for ask in asks if tool.question.tool_use_id in _ids(ask)]
     of_turn = [ask for ask in asks if ask.turn is not None and ask.turn == tool.turn]
@@ -289,10 +286,10 @@ def ask_of(fixture: Fixture, tool: RecordedTool) -> Ask | None:
 
 
 def _need_not_come(fixture: Fixture, lane: str, tool_use_id: str) -> int:
-    """Return how many of the recorded calls of an id need not come again.
+    """Return how many of the recorded calls with an ID need not recur.
 
-    A call that began while its answer was still coming may not begin where that answer breaks off, and
-    of a run that was left from outside nobody knows how far its calls came.
+    A call that started while its response was still streaming may not start if that response breaks off, and
+    in an abandoned run it is unknown how far its calls came.
     """
     if was_left(fixture, lane):
         return len(fixture.tools)
@@ -303,23 +300,16 @@ def _need_not_come(fixture: Fixture, lane: str, tool_use_id: str) -> int:
 
 
 def _keeps_its_calls(fixture: Fixture, ask: Ask) -> bool:
-    """Return whether the calls of an answer get results: it came whole, or the run was stopped in it."""
-    if _is_whole(ask.answer):
+    """Return whether the calls of a response get results: it was complete, or the run was stopped during it."""
+    if dialect_of(ask.path).facts(ask.answer).outcome == "ok":
         return True
     later = [other for other in fixture.asks if other.lane == ask.lane and other.turn == ask.turn]
     told = [(a.lane, a.turn) for a in fixture.world if a.question.kind == "abort"]
     return later[-1:] == [ask] and (ask.lane, ask.turn) in told
 
 
-def _is_whole(answer: Answer) -> bool:
-    if answer.ending != "complete" or "error" in assemble(answer.headers, answer.body):
-        return False
-    ended = any(event.name == "message_stop" for event in server_events(answer.body))
-    return ended or not is_stream(answer.headers)
-
-
 def _ids(ask: Ask) -> set[str]:
-    return {str(c.get("id")) for c in tool_uses(assemble(ask.answer.headers, ask.answer.body))}
+    return {str(call.id) for call in calls_of(ask.path, ask.answer)}
 
 
 def _key(tool: RecordedTool) -> tuple[str, str]:

@@ -1,8 +1,8 @@
-"""The world of a replay: what the loop asked beside model and tools is answered from the fixture.
+"""The world of a replay: what the loop asks besides model and tools is answered from the fixture.
 
-An answer belongs to a lane, a kind and a key. What a call needs (consent, its check, its paths) is known
-by the id of the call; anything else recurs, too, and is given only after as many requests of its lane as
-it came after when it was recorded. That nothing was said is not recorded: it is what is not there.
+An answer belongs to a lane, a kind and a key. Questions about a call (its approval, validation, paths) are identified
+by the call ID. Other questions recur as well, and are answered only after as many requests of their lane as
+in the recording. Empty answers to polls are not recorded; a missing answer means empty.
 """
 
 from __future__ import annotations
@@ -20,47 +20,44 @@ from agentobs.records.exchanges import (
     WorldQuestion,
     is_inside_answer,
 )
-from agentobs.world import Abort, nobody
+from agentobs.world import Abort
 from replay.comparison.placeholders import Renaming, bare
 from replay.fixture.format import RecordedAnswer
 
 OF_A_CALL: tuple[AskKind, ...] = ("consent", "check", "path")
-"""Questions about one tool call, whose id is their key."""
+"""Questions about one tool call, whose ID is their key."""
 
 WHY: dict[AskKind, str] = {
-    "consent": "the rules of permission, the mode or the tool's own settings are others than when it was recorded",
-    "check": "the tool has got a check of its own, or another one, since it was recorded",
-    "path": "the tool takes paths, or others, that it did not take when it was recorded",
-    "tool_set": "the tools that may be missing are others than when it was recorded",
-    "spent_today": "the budget of the day is another than when it was recorded",
-    "steering": "the agent looks for what was said elsewhere than when it was recorded",
-    "follow_up": "the agent would have stopped elsewhere than when it was recorded",
-    "hook": "the hooks, or what they are asked about, are others than when it was recorded",
-    "refresh": "the credentials were refused, or can be made anew, otherwise than when it was recorded",
-    "conversation": "another session is resumed than when it was recorded",
-    "section": "the sections of the system prompt, or which of them are volatile, are others than when it was recorded",
-    "memory": "the conversation is made shorter elsewhere than when it was recorded",
-    "keep": "another result is too long than when it was recorded",
-    "limit": "the budget, or what was spent when this was recorded, is another now",
-    "background": "background agents end elsewhere than when it was recorded",
-    "elapsed": "the agent looks at the clock elsewhere than when it was recorded",
-    "compacted": "the conversation is made shorter by hand elsewhere than when it was recorded",
-    "abort": "the run was stopped there when it was recorded, and did not get there now",
+    "consent": "the permission rules, the mode or the tool's own settings differ from the recording",
+    "check": "the tool's own check was added or changed since the recording",
+    "path": "the tool's path parameters differ from the recording",
+    "tool_set": "the tools that may be missing differ from the recording",
+    "spent_today": "the daily budget differs from the recording",
+    "steering": "the agent checks for user messages at other points than in the recording",
+    "follow_up": "the agent stops at another point than in the recording",
+    "hook": "the hooks or their inputs differ from the recording",
+    "refresh": "the rejection or renewal of the credentials differs from the recording",
+    "conversation": "the session that is resumed differs from the recording",
+    "section": "the sections of the system prompt, or which of them are volatile, differ from the recording",
+    "memory": "the conversation is compacted at another point than in the recording",
+    "keep": "the result that is too long differs from the recording",
+    "limit": "the budget, or the recorded amount spent, has changed",
+    "background": "background agents end at other points than in the recording",
+    "elapsed": "the agent reads the clock at other points than in the recording",
+    "compacted": "the conversation is compacted on request at another point than in the recording",
+    "abort": "the run was stopped at a point in the recording that it did not reach now",
 }
-"""The probable cause where such a question is not the recorded one."""
-
-PERMITTED = {"behaviour": "allow", "by": "person", "scope": "once", "reason": ""}
-"""The consent to a call that ran before there was any."""
+"""The probable cause if such a question differs from the recorded one."""
 
 Asked = Callable[[str], int]
-"""Tells how many requests of a lane were asked so far."""
+"""Returns how many requests of a lane were sent so far."""
 
 
 class Answers:
-    """The recorded answers of the world, some of them given."""
+    """The recorded answers of the world, some of them used."""
 
     def __init__(self, recorded: list[RecordedAnswer], asked: Asked, renaming: Renaming) -> None:
-        """Take the answers of a fixture."""
+        """Use the answers of a fixture."""
         self._recorded = [a for a in recorded if not is_inside_answer(a.lane)]
         self._asked, self._renaming = asked, renaming
         self._given: set[int] = set()
@@ -77,12 +74,12 @@ class Answers:
 
     @property
     def left(self) -> list[RecordedAnswer]:
-        """The answers that were not asked for, in recorded order."""
+        """The unused answers, in recorded order."""
         return [answer for answer in self._recorded if id(answer) not in self._given]
 
     def of(self, lane: str, question: WorldQuestion) -> RecordedAnswer | None:
-        """Return the recorded answer to a question by its lane, kind and key, without giving it."""
-        # Most questions are looks for a word or an abort that never came: they must cost nothing.
+        """Return the recorded answer to a question by its lane, kind and key, without using it."""
+        # Most questions are polls for a message or an abort that never came: they must cost nothing.
         if not self._by_key:
             return None
         known = self._by_key.get((lane, question.kind, question.key))
@@ -97,13 +94,13 @@ class Answers:
         return None
 
     def give(self, answer: RecordedAnswer) -> Any:
-        """Give an answer, which is then spent."""
+        """Return an answer and mark it as used."""
         self._given.add(id(answer))
         self._renaming.hear(lambda: canonical(answer.answer))
         return answer.answer
 
     def told(self, exchange: WorldExchange) -> None:
-        """Note that the loop told where it was stopped."""
+        """Note that the loop reported where it was stopped."""
         if exchange.question.kind != "abort":
             return
         lane, point = exchange.place.lane, exchange.question.key
@@ -114,11 +111,11 @@ class Answers:
                 return
 
     def stops_in(self, lane: str) -> bool:
-        """Return whether a run of a lane was stopped when it was recorded."""
+        """Return whether a run of a lane was stopped in the recording."""
         return lane in self._stopped
 
     def stops(self, lane: str, point: str, count: int) -> bool:
-        """Return whether the run was stopped there when it was recorded; asked at each event of a stream."""
+        """Return whether the run was stopped there in the recording; called for each event of a stream."""
         return any(self._stops_at(lane, each, count) for each in _points(point))
 
     def _stops_at(self, lane: str, point: str, count: int) -> bool:
@@ -132,51 +129,51 @@ class Answers:
 
 
 def _points(point: str) -> tuple[str, ...]:
-    """Return where a run may have been told to stop, that stops here.
+    """Return where the run that stops here may have been told to stop.
 
-    A run that was stopped while its request was being made could not know whether it had gone out. Where
-    it had not, the recorded stop comes after fewer requests, and is found before this one is asked.
+    A run that was stopped while its request was being sent could not know whether it had been sent. If
+    it had not, the recorded stop follows fewer requests, and is found before this one is sent.
     """
     before, _, after = point.partition(":unsent:")
     return (point, f"{before}:streaming:{after}") if after else (point,)
 
 
 class RecordedAbort(Abort):
-    """Stops a run where it was stopped when it was recorded, and nowhere else."""
+    """Stops a run where it was stopped in the recording, and nowhere else."""
 
     def __init__(self, answers: Answers) -> None:
-        """Look into the recorded answers."""
+        """Use the recorded answers."""
         super().__init__()
         self._answers = answers
 
     def stop(self) -> None:
-        """Change nothing: the recording says where the run was stopped."""
+        """Does nothing: the recording determines where the run is stopped."""
 
     def under(self) -> Abort:
-        """Return itself: where a run that another one started was stopped is recorded in its own lane."""
+        """Return itself: the stop of a run that another one started is recorded in its own lane."""
         return self
 
     def reached(self, point: str, count: int) -> bool:
-        """Return whether the run was stopped here; a later run of the same lane goes on."""
+        """Return whether the run was stopped here; a later run of the same lane continues."""
         return self._answers.stops(lane_here(), point, count)
 
     async def wait(self) -> None:
-        """Wait for ever: answers of a replay come at once, so that nothing needs to be interrupted."""
+        """Wait forever: answers of a replay come immediately, so nothing needs to be interrupted."""
         await asyncio.get_running_loop().create_future()
 
 
 LEFT_SECONDS = 30.0
-"""How long a replay waits for an agent that was left when it was recorded, and is waited for now. Our choice."""
+"""How long a replay waits for an agent that was abandoned in the recording, and is awaited now. Our choice."""
 
 
 LOOK_SECONDS = 0.02
-"""How often it looks meanwhile whether the replay has diverged elsewhere. Our choice."""
+"""How often it checks meanwhile whether the replay has diverged elsewhere. Our choice."""
 
 
 async def never(error: Callable[[], BaseException], look: Callable[[], None] | None = None) -> Any:
-    """Wait until the caller is cancelled, for nobody knows how it would go on; where none cancels it, raise.
+    """Wait until the caller is cancelled, because the continuation is unknown; raise if nothing cancels it.
 
-    `look` raises where there is nothing more to wait for.
+    `look` raises if there is nothing more to wait for.
     """
     for _ in range(int(LEFT_SECONDS / LOOK_SECONDS)):
         if look is not None:
@@ -186,19 +183,8 @@ async def never(error: Callable[[], BaseException], look: Callable[[], None] | N
 
 
 def silence(kind: AskKind) -> Any:
-    """Return what it means that nothing was recorded for one of the `SILENT` questions."""
+    """Return the meaning of a missing answer to one of the `SILENT` questions."""
     return [] if kind in ("steering", "follow_up", "background") else None
-
-
-async def unasked(question: WorldQuestion) -> Any:
-    """Answer as if nobody had been asked: for recordings of when calls just ran."""
-    match question.kind:
-        case "consent":
-            return dict(PERMITTED)
-        case "path":
-            return [{"path": path, "inside": True} for path in question.asked]
-        case _:
-            return await nobody(question)
 
 
 def lane_here() -> str:
@@ -208,15 +194,15 @@ def lane_here() -> str:
 
 
 def same_question(recorded: WorldQuestion, came: WorldQuestion, renaming: Renaming) -> bool:
-    """Return whether the same was asked, but for secrets, which were not recorded."""
+    """Return whether two questions are the same, ignoring secrets."""
     old, new = canonical(meant(recorded)), canonical(meant(came))
     return renaming.same(old, new if old == new else renaming.clean_text(new))
 
 
 def meant(question: WorldQuestion) -> Any:
-    """Return what is compared of a question: of consent neither our words nor the tool's name, which may change.
+    """Return the compared form of a question: for approvals without the wording and the tool's name, which may change.
 
-    What the loop saw when it asked is no question: it depends on who came first.
+    What the loop observed is not part of the question, because it depends on the order of events.
     """
     if question.kind in ECHOED:
         return None

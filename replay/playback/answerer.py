@@ -1,7 +1,7 @@
-"""Answering: what the agent asks is compared with the recording and answered from it.
+"""Answering: live requests are compared with the recording and answered from it.
 
-Questions to the provider come from the wire, all others from the agent loop's world. Whatever is not the recorded
-question is a divergence, which is raised where it happens.
+Requests to the provider come from the transport, all other questions from the agent loop's world. A request that is not
+the recorded one is a divergence, which is raised where it happens.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.determinism.multiprocessing_children import note
+from agentobs.provider.registry import dialect_of
 from agentobs.recording.wire.responses import Onward
 from agentobs.records.exchanges import (
     MADE_BY_THE_LOOP,
@@ -45,7 +46,6 @@ from replay.matching.world_answers import (
     never,
     same_question,
     silence,
-    unasked,
 )
 from replay.playback.completion_order import Turn
 from replay.playback.function_calls import verified_otherwise
@@ -56,19 +56,15 @@ from replay.scenario.departure import is_reaction, is_refused
 from replay.scenario.fork_plan import message_ids
 from replay.scenario.tool_policies import Policy, policy_of
 
-MESSAGES = "/v1/messages"
-"""The path of the questions that make turns."""
-
-
 REFUSALS_MAX = 50
-"""How many requests beyond the recorded path raise an `Exception`; no agent retries after the next one. Our choice."""
+"""How many requests after the recorded path raise an `Exception`; no agent retries after the next one. Our choice."""
 
 
 class Answering:
-    """Answers in the place of the provider, the tools and everybody else."""
+    """Answers for the provider, the tools and all other sources."""
 
     def __init__(self, state: State) -> None:
-        """Answer from what `state` says was recorded."""
+        """Answer from the recording in `state`."""
         self._state = state
         self._repeats = 0
         """How many requests were made after a divergence."""
@@ -77,7 +73,7 @@ class Answering:
         """The IDs of the messages that a fork replays, which cost nothing."""
 
     def answer(self, question: Question, place: Place) -> Answer:
-        """Answer a question to the provider from the recording."""
+        """Answer a request to the provider from the recording."""
         if world.process_id() != self._state.process_id:
             return note(self._state.stranger, question, place)
         with self._state.lock:
@@ -103,7 +99,8 @@ class Answering:
             self._state.move(taken, 0)
             if self._state.is_live and self._state.clock is not None:
                 self._state.clock.go_live()  # the calls of this answer are the first that run for real
-            # Our own loop, which alone says its turn, waits by the world's clock: the headers decide how it goes on.
+            # The agent loop of agentobs, which alone names its turn, waits by the world's clock: the headers decide how
+            # it continues.
             answer = answer_of(
                 taken,
                 self._state.options,
@@ -126,12 +123,15 @@ class Answering:
         self._state.raise_divergence()
 
     def _in_turn(self, answer: Answer, ask: Ask, lane: Lane, *, is_ours: bool) -> Answer:
-        """Return an answer that comes when those have ended that ended before it; most wait for none."""
+        """Return an answer that is held until the answers that ended before it have ended; most wait for none."""
         is_stopped = answer.ending == "cancelled" and not is_ours
-        stopped_ms = ask.stopped_ms if is_stopped else None
-        is_free = not (ask.behind or ask.ends_behind or ask.over) and ask.amid is None
-        if is_free and stopped_ms is None:
-            # Another one may be held up by the thread that reads this.
+        cancelled_at_ms = ask.cancelled_at_ms if is_stopped else None
+        is_free = (
+            not (ask.starts_after or ask.ends_after or ask.ended_jobs)
+            and ask.last_issued_before_end is None
+        )
+        if is_free and cancelled_at_ms is None:
+            # Another answer may be held up by the thread that reads this one.
             self._state.asked_in[ask.number] = threading.get_ident()
             return answer
 
@@ -140,18 +140,18 @@ class Answering:
                 return self._state.error(out_of_turn(self._state, lane, ask, missing))
 
         says = functools.partial(waits_for, lane, ask)
-        gate = Turn(self._state, lane, ask, stopped_ms=stopped_ms, says=says, error=error)
+        gate = Turn(self._state, lane, ask, cancelled_at_ms=cancelled_at_ms, says=says, error=error)
         return dataclasses.replace(answer, gate=gate)
 
     def _cut_off(self) -> Exception:
-        return ReplayStopped(f"the session was frozen up to turn {self._state.fixture.until}")
+        return ReplayStopped(f"the session was frozen up to turn {self._state.fixture.until_turn}")
 
     def stopped(self) -> Exception:
-        """Return what a client gets that goes on reading where it had stopped when it was recorded."""
+        """Return the error for a client that continues to read where it had stopped in the recording."""
         return ReplayStopped("the client stopped reading here when this was recorded")
 
     def _is_beyond(self, lane: Lane, expected: object = None) -> bool:
-        """Return whether an agent that was left when this was recorded has come further now."""
+        """Return whether an agent that was abandoned in the recording has come further now."""
         return expected is None and went_beside(self._state.fixture, lane.name)
 
     def _departs(self, question: Question, missed: Mismatch) -> bool:
@@ -170,11 +170,11 @@ class Answering:
         return state.departs(due)
 
     def _beyond(self, question: Question) -> Answer:
-        """Answer a question beyond the recorded path: live, from the script, or not at all.
+        """Answer a request after the recorded path: live, from the script, or not at all.
 
         Raises:
             Onward: it goes to the provider.
-            ReplayStopped: nobody answers.
+            ReplayStopped: there is no answer.
         """
         state = self._state
         state.beyond.append((question.path, asked_body(question, state.renaming)))
@@ -204,12 +204,12 @@ class Answering:
         return state.refused
 
     def _is_next(self, lane: Lane, question: Question) -> bool:
-        """Return whether this is the question that `until` waits for: the next one for a message."""
-        is_message = question.path.partition("?")[0].endswith(MESSAGES)
+        """Return whether this is the request that `until` waits for: the next one for a message."""
+        is_message = dialect_of(question.path).makes_turns(question.path)
         return self._state.is_past(lane) and is_message
 
     def world(self, live: World) -> World:
-        """Return the world that answers from the recording in the place of the live one."""
+        """Return the world that answers from the recording instead of the live one."""
 
         def stop_tool(tool_use_id: str) -> None:
             if (lane_here(), tool_use_id) in self._state.calls.live:
@@ -233,11 +233,11 @@ class Answering:
         )
 
     async def _sleep(self, live: World, seconds: float) -> None:
-        """Wait no time, but where all is live."""
+        """Do not wait, unless everything is live."""
         await (live if self._state.is_live else self._state.given).sleep(seconds)
 
     async def _ask(self, live: World, question: WorldQuestion) -> Any:
-        """Answer for the world beside model and tools."""
+        """Answer other questions of the world than those about model and tools."""
         with self._state.lock:
             self._state.raise_divergence()
             name = lane_here()
@@ -253,10 +253,8 @@ class Answering:
                 answer = live.ask(question)
             elif recorded is None and question.kind in SILENT:
                 return silence(question.kind)
-            elif not self._state.fixture.asks_the_world:
-                answer = unasked(question)
             elif is_past or self._state.departs():
-                # Beyond the recorded path nobody is there to ask, least of all a person.
+                # After the recorded path there is nobody to ask, in particular no person.
                 answer = world.nobody(question)
             elif recorded is None and self._is_beyond(lane):
                 known = functools.partial(world_mismatch, self._state, lane, question, None)
@@ -266,11 +264,11 @@ class Answering:
         return await answer
 
     def _sections(self, sections: Sequence[tuple[str, str]]) -> None:
-        """Keep what the next system prompt of a lane is made of."""
+        """Keep the sections of the next system prompt of a lane."""
         self._state.sections[lane_here()] = sections
 
     def _tool_name(self, name: str, former: Sequence[str]) -> str:
-        """Return the name that a tool had when this was recorded: its own, else the first former one."""
+        """Return the recorded name of a tool: its own, otherwise the first of its aliases."""
         if not former or name in self._state.fixture.tool_names:
             return name
         return next((old for old in former if old in self._state.fixture.tool_names), name)
@@ -310,7 +308,7 @@ class Answering:
         return run_tool
 
     def _failed(self, question: ToolQuestion, recorded: RecordedTool | None) -> ToolAnswer | None:
-        """Return the answer of a call that is made to fail; None where it is not."""
+        """Return the answer of a call that is made to fail; None if it is not."""
         turn = self._state.calls.turn_of(recorded) if recorded is not None else None
         if (answer := self._state.faults.tool(question.name, turn)) is not None:
             self._state.calls.came(recorded)
@@ -319,7 +317,7 @@ class Answering:
     async def _ran(
         self, live: World, lane: str, question: ToolQuestion, recorded: RecordedTool | None
     ) -> ToolAnswer:
-        """Run a tool for real."""
+        """Run a tool live."""
         self._state.calls.live.add((lane, question.tool_use_id))
         self._state.calls.came(recorded)
         answer = await live.run_tool(question)

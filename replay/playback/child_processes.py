@@ -1,7 +1,7 @@
-"""Children: programs that the agent starts in a replay, answered from the same recording.
+"""Child processes: programs that the agent starts in a replay are answered from the same recording.
 
-The replay opens a Unix socket with the first of them, in a directory of its own; whoever asks must know a random word
-that only the child's environment tells. A child is in a lane of its own, and where its path parts is the divergence of
+The replay opens a Unix socket when the first one starts, in a directory of its own; a client must know a random word
+that only the child's environment contains. A child has a lane of its own, and its divergence is the divergence of
 the whole replay.
 """
 
@@ -47,7 +47,7 @@ Answers = Callable[[Question, Place], Answer]
 def children(
     answer: Answers, functions: Functions, collect: Callable[[Record], None]
 ) -> Iterator[None]:
-    """Answer the programs that are started by `agentobs.child_environment`, for as long as the context is open."""
+    """Answer programs that are started with `agentobs.child_environment`, as long as the context is open."""
     with contextlib.ExitStack() as stack:
         lock = threading.Lock()
         opened: list[Channel] = []
@@ -91,11 +91,11 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A child that goes away is its own business: what it has not asked is missing at the end."""
+        """A child that disconnects is not an error: its missing requests are reported at the end."""
 
 
 class _Asked:
-    """Answers the lines of children."""
+    """Answers the lines of child processes."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class _Asked:
         self._running: dict[tuple[str, str], Call] = {}
 
     def answered(self, line: bytes) -> dict[str, Any]:
-        """Return the line that answers one."""
+        """Return the answer to a line."""
         try:
             told = json.loads(line)
             if not hmac.compare_digest(str(told["token"]), self._token):
-                return {"raises": "nobody who may ask"}
+                return {"raises": "the sender is not authorized"}
             return {"answer": self._of(told)}
         except ReplaySays as error:
             return {"raises": str(error)}

@@ -1,12 +1,12 @@
-"""Turns: answers that were in flight together end in the order in which they ended when they were recorded.
+"""Completion order: concurrent responses end in the order in which they ended in the recording.
 
-Which of several requests was answered first decides the path of an agent that waits for the first of them. Replayed
-answers come at once, so that each waits for those that came before it. What is waited for may never come, where the
-code was changed, or may wait for this one, where chance started others first: as soon as nothing else can happen any
-more, the one that ended first goes on, and the report says so. At the deadline it is a divergence.
+Which of several requests is answered first decides the path of an agent that waits for the first of them. Replayed
+responses arrive immediately, so each waits for those that ended before it. If the code has changed, these may never
+come; or they may wait for this one, if others started first by chance. As soon as nothing else can happen, the response
+that ended first continues, and the report says so. At the deadline it is a divergence.
 
-If the recorded client gave up a request, its answer is held until this client gives up, too. That is often a timeout,
-to which the virtual clock jumps as soon as nothing else can run. The held answer has its own alarm, so that a client
+If the recorded client gave up a request, its response is held until this client gives up, too. That is often a timeout,
+to which the virtual clock jumps as soon as nothing else can run. The held response has its own alarm, so that a client
 which is more patient than the recorded one does not wait forever.
 """
 
@@ -27,37 +27,41 @@ from replay.virtual_time.thread_states import Activity
 from replay.virtual_time.virtual_clock import Hold, VirtualClock
 
 SETTLED_LOOKS = 32
-"""How many times others come to run after an answer has ended, before the next one does: a task whose request is
-answered has ended by then, and whoever waits for it goes on. Our choice: each layer of tasks takes two or three."""
+"""How many times other tasks may run after a response has ended, before the next one does: a task whose request is
+answered has ended by then, and its waiter continues. Our choice: each layer of tasks takes two or three.
+"""
 SETTLED_NS = 20_000_000
 """How long threads get in the same case, in nanoseconds, if nothing shows whether they still run. Our choice."""
 RUNNING_LOOKS = 250
-"""How many looks may find that others still run, before the answer goes on all the same. Our choice: half a second or
-more."""
+"""How many checks may find that other tasks still run, before the response continues anyway. Our choice: half a second
+or more.
+"""
 QUICK_LOOKS = 300
 LOOK_SECONDS = 0.002
-"""After how many looks there is a pause between two, and how long. Our choice."""
+"""After how many checks there is a pause between two, and how long. Our choice."""
 IDLE_LOOKS = 64
 IDLE_NS = 1_000_000_000
-"""How many times in a row nothing else is to run in the event loop, and for how long nothing has come from the agent,
-before nothing is expected to. Our choice."""
+"""How many consecutive checks must find the event loop idle, and for how long the agent must have sent nothing,
+before nothing more is expected. Our choice.
+"""
 BLOCKED_NS = 20_000_000
 """How long the virtual clock must have found nothing able to run. Our choice."""
 UNKNOWN_SECONDS = 60.0
-"""The assumed duration of an answer whose duration was not recorded. Our choice."""
+"""The assumed duration of a response whose duration was not recorded. Our choice."""
 PATIENCE = 0.5
-"""After which part of the deadline an answer goes on out of its turn where nothing says that nothing else can happen:
-among threads without a virtual clock, or while a thread waits for something real. Our choice."""
+"""After which part of the deadline a response continues out of turn if nothing shows that nothing else can happen:
+among threads without a virtual clock, or while a thread waits for something real. Our choice.
+"""
 MARGIN_MS = 5_000
-"""How much longer than the recorded client this one has, to give up its request. Our choice."""
+"""How much longer than the recorded client this one may take to give up its request. Our choice."""
 
 
 PAUSES_SECONDS = 1.0
-"""Virtual seconds in which other tasks may pause before the request that an answer is held for. Our choice."""
+"""Virtual seconds that other tasks may pause before the request that a response is held for. Our choice."""
 
 
 class Turn:
-    """Holds an answer back until those that ended before it have been given."""
+    """Holds a response until those that ended before it have been delivered."""
 
     def __init__(
         self,
@@ -65,22 +69,23 @@ class Turn:
         lane: Lane,
         ask: Ask,
         *,
-        stopped_ms: tuple[int, int] | None,
+        cancelled_at_ms: tuple[int, int] | None,
         says: Callable[[list[int]], str],
         error: Callable[[list[int]], DivergenceError],
     ) -> None:
-        """Hold the answer of `ask`.
+        """Hold the response to `ask`.
 
         Args:
-            state: how far the replay has come.
-            lane: where it was asked.
+            state: the progress of the replay.
+            lane: the lane of the request.
             ask: the request.
-            stopped_ms: when its client gave it up, see `Ask.stopped_ms`; None where it did not, or is our own loop.
-            says: says what it waits for.
-            error: makes what is raised where it waits in vain.
+            cancelled_at_ms: when its client gave it up, see `Ask.cancelled_at_ms`; None if it did not, or is the agent
+                loop of agentobs.
+            says: describes what it waits for.
+            error: creates the error for a wait in vain.
         """
         self._state, self._lane, self._ask = state, lane, ask
-        self._stopped_ms, self._says, self._error = stopped_ms, says, error
+        self._stopped_ms, self._says, self._error = cancelled_at_ms, says, error
         self._looks = self._idle = self._settled = 0
         self._since_ns = self._held_ns = 0
         self._alarm: object = None
@@ -90,10 +95,10 @@ class Turn:
         state.asked_in[ask.number] = threading.get_ident()
 
     def look(self, point: Point) -> float | None:
-        """Return after how many seconds to look again, or None where the answer may go on.
+        """Return after how many seconds to check again, or None if the response may continue.
 
         Raises:
-            DivergenceError: there is one, or those that it waits for do not come.
+            DivergenceError: there is one, or the awaited responses do not come.
         """
         state = self._state
         state.raise_divergence()
@@ -101,8 +106,8 @@ class Turn:
             return None  # others may never be answered
         if point == "stop":
             return self._stopping()
-        before = self._ask.behind | (self._ask.ends_behind if point == "end" else frozenset())
-        over = self._ask.over if point == "end" else frozenset()
+        before = self._ask.starts_after | (self._ask.ends_after if point == "end" else frozenset())
+        over = self._ask.ended_jobs if point == "end" else frozenset()
         missing = sorted((before - state.ended) | state.unfinished(over))
         if not missing and not (point == "end" and self._has_others()):
             return self._settling() if before or over else None
@@ -113,20 +118,22 @@ class Turn:
         return self._out_of_turn(missing)
 
     def _has_others(self) -> bool:
-        """Return whether something is still to be asked that had been asked when the answer ended."""
-        return self._ask.amid is not None and self._lane.lacks(self._ask.amid)
+        """Return whether a request is missing that had been sent when the response ended."""
+        return self._ask.last_issued_before_end is not None and self._lane.lacks(
+            self._ask.last_issued_before_end
+        )
 
     def _holds_up(self, missing: list[int]) -> bool:
-        """Return whether this holds up the only thread that could read what it waits for."""
+        """Return whether this blocks the only thread that could read the awaited response."""
         if loop_here() is not None or busy_threads(None, self._state.threads):
             return False
         here = threading.get_ident()
         return all(self._state.asked_in.get(number) == here for number in missing)
 
     def _out_of_turn(self, missing: list[int]) -> float | None:
-        """Let the answer go on where nothing else can happen, the one first that ended first."""
+        """Let the response continue if nothing else can happen, the one that ended first before the others."""
         if not missing:
-            return None  # what was asked beside it is not asked any more: that is told at the end
+            return None  # a concurrent request is no longer sent: that is reported at the end
         state = self._state
         if state.idle_ns() > state.options.deadline_seconds * 1e9:
             raise self._error(missing)
@@ -135,28 +142,30 @@ class Turn:
         if self._is_told:
             return None
         self._is_told = True
-        text = f"{self._says(missing)}; it went on without, for nothing else could happen"
+        text = (
+            f"{self._says(missing)}; it continued without that, because nothing else could happen"
+        )
         state.suspicions.append(Suspicion(self._lane.name, self._ask.number, text))
         return None
 
     def _is_first(self) -> bool:
-        """Return whether all that are held ended after this one when they were recorded, or nobody knows."""
+        """Return whether all held responses ended after this one in the recording, or their order is unknown."""
         waiting = set(self._state.waiting)
         free = [number for number in waiting if not self._behind(number) & waiting]
         return not free or min(free) == self._ask.number
 
     def _behind(self, number: int) -> set[int]:
-        """Return all asks that ended before this one."""
+        """Return all requests that ended before this one."""
         found, left = set[int](), [number]
         while left:
             ask = self._state.fixture.asks[left.pop() - 1]
-            new = (ask.behind | ask.ends_behind) - found
+            new = (ask.starts_after | ask.ends_after) - found
             found |= new
             left += new
         return found
 
     def _settling(self) -> float | None:
-        """Give the others time to go on with their answers."""
+        """Give other tasks time to process their responses."""
         self._state.waiting.discard(self._ask.number)
         if not self._settled:
             self._since_ns = world.monotonic()
@@ -170,7 +179,7 @@ class Turn:
         return LOOK_SECONDS
 
     def _is_settled(self) -> bool:
-        """Return whether the others have gone on as far as they can."""
+        """Return whether the other tasks have run as far as they can."""
         activity: Activity = "outside"
         if (clock := self._virtual()) is not None:
             self._hold.ident = threading.get_ident()
@@ -182,7 +191,7 @@ class Turn:
         return activity == "blocked" or world.monotonic() - self._since_ns >= SETTLED_NS
 
     def _stopping(self) -> float | None:
-        """Wait for whatever stopped the recorded client to stop this one."""
+        """Wait for the code that stopped the recorded client to stop this one."""
         if self._stopped_ms is None:
             return None if self._is_left(1.0) else self._pause()
         clock = self._virtual()
@@ -200,14 +209,14 @@ class Turn:
         return None if is_late or self._is_left(1.0) else self._pause()
 
     def _rings(self, clock: VirtualClock, alarm: object, seconds: float) -> bool:
-        """Return whether so many seconds have passed since the first call while nothing else could run."""
+        """Return whether this many seconds have passed since the first call while nothing else could run."""
         if alarm != self._alarm:
             self._alarm = alarm
             clock.set_alarm(id(self), seconds)
         return clock.has_rung(id(self))
 
     def _took_seconds(self) -> float:
-        """Return the longest time to hold the answer: its recorded duration, plus a margin for pauses of other tasks.
+        """Return the longest time to hold the response: its recorded duration, plus a margin for pauses of other tasks.
 
         A timeout of its client is longer, so that it does not fire first.
         """
@@ -227,7 +236,7 @@ class Turn:
         return 0.0 if self._looks < QUICK_LOOKS and loop_here() is not None else LOOK_SECONDS
 
     def _is_left(self, patience: float = PATIENCE) -> bool:
-        """Return whether nothing comes any more that it might wait for."""
+        """Return whether nothing more comes that it might wait for."""
         state = self._state
         state.waiting.add(self._ask.number)
         if (clock := self._virtual()) is not None:
@@ -248,7 +257,7 @@ class Turn:
         return is_late or clock.blocked_ns > BLOCKED_NS
 
     def over(self) -> None:
-        """Note that nobody holds the answer any more."""
+        """Note that the response is not held any more."""
         self._settled, self._alarm = 0, None
         self._state.waiting.discard(self._ask.number)
         if self._state.clock is not None:

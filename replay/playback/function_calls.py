@@ -1,7 +1,7 @@
 """Functions that `agentobs.record_tool` recorded, in a replay: whether each runs, and what it returns.
 
-A call is known by the id by which the model made it. Where nobody knows that, calls of one name in one lane are told
-apart by what they were given, for their order may have been chance.
+A call is identified by the ID with which the model made it. If that is unknown, calls with one name in one lane are
+distinguished by their arguments, because their order may have been chance.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Functions:
     """Decides about each call of a recorded function; see `agentobs.determinism.functions.Answerer`."""
 
     def __init__(self, state: State) -> None:
-        """Answer from what `state` says was recorded."""
+        """Answer from the recording in `state`."""
         self._state = state
         self._compared: dict[int, RecordedTool] = {}
         """The recorded calls that are compared when the function has ended, by the identity of the call."""
         self._lock = threading.RLock()  # a finalizer may call a recorded function
 
     def begin(self, call: Call) -> tuple[Call, ToolAnswer | None]:
-        """Return a call by the id that it was recorded with, and its answer; None where the function is to run."""
+        """Return a call by its recorded ID, and its answer; None if the function is to run."""
         state = self._state
         with state.lock:
             state.raise_divergence()
@@ -81,7 +81,7 @@ class Functions:
             return call, state.calls.ran(lane, question.tool_use_id, recorded.answer)
 
     def ended(self, call: Call, answer: ToolAnswer) -> None:
-        """Compare what a function came to, where that was asked for."""
+        """Compare the outcome of a function, if that was requested."""
         state, lane = self._state, call.place.lane
         with self._lock:
             recorded = self._compared.pop(id(call), None)
@@ -91,13 +91,13 @@ class Functions:
                 raise state.error(verified_otherwise(state, lane, recorded, answer))
 
     def unreadable(self, call: Call, why: str) -> BaseException:
-        """Return what is raised for an answer that was not kept, or is of a class that nobody knows here."""
+        """Return the exception for an answer that was not recorded, or has a class that is unknown here."""
         with self._state.lock:
             lane, question = call.place.lane, call.question
             return self._state.error(_unreadable(self._state, lane, question, why))
 
     async def cancelled(self, call: Call) -> None:
-        """Wait until the caller cancels the call, as it did when it was recorded."""
+        """Wait until the caller cancels the call, as in the recording."""
         lane, question = call.place.lane, call.question
         await never(lambda: self._state.error(tool_mismatch(self._state, lane, question, None)))
 
@@ -108,7 +108,7 @@ class Functions:
             return recorded
         left = calls.left_of(lane, question.name)
         if self._state.beyond:
-            # What was recorded after the path's end belongs to answers that were not given.
+            # What was recorded after the end of the path belongs to responses that were not given.
             left = [tool for tool in left if not self._state.is_after(tool)]
         here = [tool for tool in left if tool.after in (None, self._state.lane(lane).asked)]
         likely = [*here, *left]
@@ -116,12 +116,12 @@ class Functions:
         return next(same, next(iter(likely), None))
 
     def _is_moved(self, recorded: RecordedTool) -> bool:
-        """Return whether a call comes at another place of its lane; beyond the path of `until` an agent is free."""
+        """Return whether a call comes at another position of its lane; after the path of `until` an agent is free."""
         lane = self._state.lane(recorded.lane)
         return recorded.after not in (None, lane.asked) and not self._state.is_past(lane)
 
     def _is_held(self, call: Call, recorded: RecordedTool) -> bool:
-        """Return whether a function would have run, did it not change something outside."""
+        """Return whether a function would have run if it were not mutating."""
         state, name = self._state, call.of.name
         if not call.of.is_mutating or state.is_before(recorded):
             return False
@@ -143,13 +143,13 @@ class Functions:
 
 
 def _raised(failed: ToolAnswer) -> ToolAnswer:
-    """Return the answer of a tool that is made to fail as a function has it: an exception."""
+    """Return the answer of a function that is made to fail: an exception."""
     told = {MARK: RAISED, "type": "builtins:RuntimeError", "text": str(failed.content)}
     return dataclasses.replace(failed, content=told)
 
 
 def moved(state: State, recorded: RecordedTool) -> Divergence:
-    """Describe a call that came before a request that it came after when it was recorded, or after one before which."""
+    """Describe a call that came before a request that it followed in the recording, or after one that it preceded."""
     lane, call = state.lane(recorded.lane), recorded.question
     assert recorded.after is not None
     summary = (
@@ -157,7 +157,7 @@ def moved(state: State, recorded: RecordedTool) -> Divergence:
         f"it was recorded, after {_requests(recorded.after)}"
     )
     when = "earlier" if lane.asked < recorded.after else "later"
-    why = f"the agent calls it {when} than when it was recorded, before or after the model is asked"
+    why = f"the agent calls it {when} than in the recording, before or after a model call"
     return report(state, "order", lane, summary, why=why, between=True, live=True)
 
 
@@ -168,24 +168,26 @@ def _requests(count: int) -> str:
 def verified_otherwise(
     state: State, lane: str, recorded: RecordedTool, came: ToolAnswer
 ) -> Divergence:
-    """Describe a tool that ran to be compared, and answered something else than recorded."""
+    """Describe a tool that ran to be compared, and returned something that differs from the recording."""
     name, tool_use_id = safe(recorded.question.name), safe(recorded.question.tool_use_id)
     told = json.loads(state.renaming.clean_text(canonical(came.content)))
     old = {"outcome": recorded.answer.outcome, "result": recorded.answer.content}
     found = differences({name: old}, {name: {"outcome": came.outcome, "result": told}})
-    summary = f"tool {name} ran and answered something else than recorded ({tool_use_id})"
+    summary = (
+        f"tool {name} ran and answered something that differs from the recording ({tool_use_id})"
+    )
     why = (
-        f"{name} was to be verified: it ran live, and its answer was compared with the recorded one"
+        f"{name} was to be verified: it ran live, and its result was compared with the recorded one"
     )
     return report(state, "tool", state.lane(lane), summary, found, why, between=True, live=True)
 
 
 def _unreadable(state: State, lane: str, question: ToolQuestion, why: str) -> Divergence:
-    """Describe a recorded answer that cannot be given: of what the tool returned only the type is known."""
+    """Describe a recorded answer that cannot be given: only the type of the return value is known."""
     name = safe(question.name)
     summary = f"what tool {name} returned was not kept ({safe(why)}): it must run live"
     todo = (
-        f"ReplayOptions(tools={{{name!r}: 'execute'}}) runs it; agentobs.register_type has values of a class kept from "
-        "the next recording on"
+        f"ReplayOptions(tools={{{name!r}: 'execute'}}) runs it; agentobs.register_type keeps "
+        "values of a class from the next recording on"
     )
     return report(state, "tool", state.lane(lane), summary, why=todo, between=True, live=True)

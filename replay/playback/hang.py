@@ -39,11 +39,13 @@ from replay.virtual_time.thread_states import WATCH
 from replay.virtual_time.time_patches import loops_in_use
 
 SIGNAL: int | None = getattr(signal, "SIGURG", None)
-"""What interrupts the main thread: nobody else uses it in Python, and by default it does nothing. Not on Windows."""
+"""The signal that interrupts the main thread: Python does not use it otherwise, and by default it does nothing. Not on
+Windows.
+"""
 AGAIN_SECONDS = 0.5
 """How long after an interruption the next one comes. Our choice."""
 WATCH_SECONDS = 0.25
-"""How often the watching thread looks at most. Our choice."""
+"""The longest interval between two checks of the watching thread. Our choice."""
 DEADLOCK_NS = 1_000_000_000
 """How long nothing must be able to run before the agent counts as deadlocked. Our choice."""
 PENDING_FACTOR = 10
@@ -74,16 +76,16 @@ class Hang:
 
 
 def out_of_turn(state: State, lane: Lane, ask: Ask, missing: list[int]) -> Divergence:
-    """Describe an answer that waits for others to end which do not come."""
+    """Describe a response that waits for others to end which do not come."""
     summary = waits_for(lane, ask, missing)
     why = (
-        "requests that were in flight together are started otherwise, or one waits for another, now"
+        "requests that were in flight together now start in another order, or one waits for another"
     )
     return report(state, "timing", lane, summary, why=why, between=True, live=True)
 
 
 def waits_for(lane: Lane, ask: Ask, missing: list[int]) -> str:
-    """Say which ends an answer waits for."""
+    """Describe which ends a response waits for."""
     due = lane.place_of(ask)
     asked = {each.number for each in lane.asks} - {each.number for each in lane.left}
     told = " and ".join(_described(lane, number, number in asked) for number in missing)
@@ -92,11 +94,11 @@ def waits_for(lane: Lane, ask: Ask, missing: list[int]) -> str:
 
 def _described(lane: Lane, number: int, was_asked: bool) -> str:
     place = next(at for at, ask in enumerate(lane.asks, 1) if ask.number == number)
-    return f"request {place} to end" if was_asked else f"request {place}, which was not asked"
+    return f"request {place} to end" if was_asked else f"request {place}, which was not sent"
 
 
 def hung(state: State, found: Hang) -> Divergence:
-    """Describe an agent from which nothing comes any more."""
+    """Describe an agent that makes no more progress."""
     lane = max(state.lanes.values(), key=lambda lane: (bool(lane.left), lane.asked > 0))
     seconds = "second" if found.seconds == 1 else "seconds"
     summary = f"the agent made no progress for {found.seconds:g} {seconds}: {CAUSES[found.cause]}"
@@ -119,7 +121,7 @@ def _recorded_next(lane: Lane) -> str:
 
 @contextlib.contextmanager
 def deadline(state: State) -> Iterator[None]:
-    """Raise a divergence if nothing comes from the agent for as long as the options say."""
+    """Raise a divergence if the agent makes no progress for as long as the options allow."""
     over = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()
     hangs: list[Hang] = []
@@ -171,9 +173,9 @@ class Watch:
         self._state = state
         self._limit_ns = int(_seconds(state) * 1e9)
         self._idle_ns = self._looked_ns = 0
-        """For how long nothing was pending, and when it looked last."""
+        """For how long nothing was pending, and when the last check was."""
         self._pending_ns = self._used_ns = 0
-        """For how long something was; who computes is measured by the processor, whatever else the machine does."""
+        """For how long something was pending; computing is measured in CPU time, whatever else the machine does."""
         self._cpu_ns, self._jumps = world.process_cpu(), 0
         self._last_pending: Cause = "computes"
 
@@ -205,7 +207,7 @@ class Watch:
         return None
 
     def _pending(self, passed: int) -> Cause | None:
-        """Return what was going on since the last look that may yet lead to something; None if nothing was."""
+        """Return what was pending since the last check; None if nothing was."""
         clock = self._state.clock
         cpu = world.process_cpu()
         self._used_ns, self._cpu_ns = cpu - self._cpu_ns, cpu
@@ -215,7 +217,7 @@ class Watch:
         activity, used = clock.look(), self._used_ns - jumps * JUMP_CPU_NS
         if activity == "outside":
             return "waits outside"
-        # Whoever is ready to run computes, also if the machine does not let it.
+        # A thread that is ready to run counts as computing, even if the machine does not schedule it.
         is_ready = activity == "running" and not jumps
         return "computes" if is_ready or used > passed * COMPUTING else None
 
@@ -224,7 +226,7 @@ class Watch:
         return 0 if clock is None or clock.is_live else clock.blocked_ns
 
     def _deadlock_ns(self) -> int:
-        """Return for how long nothing must have been able to happen; threads of others may yet bring something."""
+        """Return for how long nothing must have been able to happen; foreign threads may still bring something."""
         clock = self._state.clock
         is_sure = clock is not None and not clock.has_foreign_threads()
         return min(DEADLOCK_NS, self._limit_ns) if is_sure else 0
@@ -234,20 +236,20 @@ class Watch:
 
 
 def _is_due(state: State) -> bool:
-    """Return whether something is still to come from the agent, and not from the provider."""
+    """Return whether something is still expected from the agent, and not from the provider."""
     is_live = state.options.fork is not None and state.beyond
     is_over = is_live or state.has_stopped
     return not is_over and bool(state.running or any(lane.left for lane in state.lanes.values()))
 
 
 def _seconds(state: State) -> float:
-    """Return the deadline; where answers take their time, the longest one comes on top."""
+    """Return the deadline; if responses take their recorded time, the longest one is added."""
     pace = factor(state.options)
     longest = max((ask.pieces[-1][1] for ask in state.fixture.asks if ask.pieces), default=0)
     return state.options.deadline_seconds + (longest / 1000 / pace if pace else 0)
 
 
 def _stands() -> tuple[int, int]:
-    """Return where the main thread is; outside of `run`, it is hung as long as it stays there."""
+    """Return where the main thread is; outside of `run`, it counts as hung as long as it stays there."""
     frame = thread_frames().get(threading.main_thread().ident or 0)
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)

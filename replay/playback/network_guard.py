@@ -1,11 +1,11 @@
-"""The guard: nothing leaves the process while a replay runs, and who tried is told.
+"""The network guard: nothing leaves the process during a replay, and attempts are reported with their caller.
 
-An audit hook sees every attempt of this process to connect, to send a datagram or to look a name up, whichever library
-makes it; hooks cannot be taken away, so one is installed at the first replay and looks at whether a replay runs. Child
-processes get variables that name a proxy which refuses, in all the environments that Python gives them.
+An audit hook sees every attempt of this process to connect, to send a datagram or to look up a name, in any library.
+Hooks cannot be removed, so one is installed at the first replay and checks whether a replay is open. Child
+processes get variables that name a proxy which refuses connections, in all the environments that Python passes to them.
 
-Beyond it are: what was connected before the replay began; foreign code that opens sockets without the interpreter;
-children that mind no proxy, and those of `multiprocessing` that are spawned. Unix sockets are let through: they end on
+Not covered are: connections from before the replay; foreign code that opens sockets without the interpreter;
+children that ignore proxies, and `multiprocessing` children that are spawned. Unix sockets are allowed: they end on
 this machine, and children are answered over one.
 """
 
@@ -21,45 +21,55 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentobs import world
+from agentobs.runtime import process
 from replay.agent_code.call_sites import Site, call_site, looking_up
 
 Refuse = Callable[[str, Site | None], BaseException]
-"""Makes the exception for an attempt to reach an address, and who made it."""
+"""Creates the exception for an attempt to reach an address, with its caller."""
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-"""The variables by which curl, Python, Go, Node and others are told of a proxy."""
+"""The variables that tell curl, Python, Go, Node and others about a proxy."""
 UNPROXIED = ("NO_PROXY", "no_proxy")
-"""Those that name who is reached without one."""
+"""The variables that name hosts which are reached without a proxy."""
 
-_refuse: Refuse | None = None
-_closed: Callable[[], None] | None = None
-_installed = False
+
+class State:
+    """The guard of this process."""
+
+    def __init__(self) -> None:
+        self.refuse: Refuse | None = None
+        """None while no replay is guarded."""
+        self.closed: Callable[[], None] | None = None
+        """Closes the proxies in the environment of this process."""
+        self.is_installed = False
+        """Whether the audit hook is installed, which lasts until the process ends."""
 
 
 @contextlib.contextmanager
 def no_network(refuse: Refuse) -> Iterator[None]:
-    """Raise what `refuse` returns for each attempt to reach an internet address, and close the proxies of children."""
-    global _refuse, _closed, _installed
-    if not _installed:
-        sys.addaudithook(_hook)
-        _installed = True
-    before = _refuse, _closed
+    """Raise what `refuse` returns for each attempt to reach an internet address; disable the network of children."""
+    state = process.part(State)
+    if not state.is_installed:
+        sys.addaudithook(functools.partial(_hook, state))
+        state.is_installed = True
+    before = state.refuse, state.closed
     with contextlib.ExitStack() as stack:
         closed = stack.enter_context(_closed_proxies())
-        _refuse = refuse
-        _closed = functools.cache(lambda: stack.enter_context(world.replaced_environ(closed)))
+        state.refuse = refuse
+        state.closed = functools.cache(lambda: stack.enter_context(world.replaced_environ(closed)))
         try:
             yield
         finally:
-            _refuse, _closed = before
+            state.refuse, state.closed = before
 
 
 @contextlib.contextmanager
 def _closed_proxies() -> Iterator[dict[str, str]]:
-    """Give every child a proxy that refuses, and yield the variables.
+    """Give every child a proxy that refuses connections, and yield the variables.
 
-    Not by the environment of this process: a client that finds a proxy there loads certificates for it, which costs
-    more than a whole replay. The port is bound and nobody listens, so that it refuses, and no other program gets it.
+    The environment of this process is not changed: a client that finds a proxy there loads certificates for it, which
+    costs more than a whole replay. The port is bound without a listener, so that it refuses, and no other program gets
+    it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
         bound.bind(("127.0.0.1", 0))
@@ -84,24 +94,24 @@ def _closed_proxies() -> Iterator[dict[str, str]]:
 
 
 _ENV = 10
-"""The place of `env` among the arguments of `Popen` (Python 3.11 to 3.14)."""
+"""The position of `env` among the arguments of `Popen` (Python 3.11 to 3.14)."""
 
 
-def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if _refuse is None:
+def _hook(state: State, event: str, arguments: tuple[Any, ...]) -> None:
+    if state.refuse is None:
         return
-    if event in _BEGINS and _closed is not None:
-        _closed()
+    if event in _BEGINS and state.closed is not None:
+        state.closed()
     elif event.startswith("socket.") and (address := _address(event, arguments)) is not None:
-        raise _refuse(address, _who())
+        raise state.refuse(address, _who())
 
 
 _BEGINS = frozenset(("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"))
-"""Ways to begin a program that take over the environment of this process."""
+"""Ways to start a program that inherit the environment of this process."""
 
 
 def _address(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """Return what an attempt is to reach; None where it reaches nobody."""
+    """Return the target of an attempt; None if it reaches nobody."""
     match event, arguments:
         case (
             ("socket.connect" | "socket.sendto" | "socket.sendmsg"),
@@ -125,11 +135,11 @@ _HERE = (
     *(None, "", b"", "localhost", b"localhost", "127.0.0.1", b"127.0.0.1", "::1", b"::1"),
     *(socket.gethostname(), socket.gethostname().encode()),
 )
-"""Names that may be looked up: a server of the test's own binds to them, and libraries ask for this machine's."""
+"""Names that may be looked up: a server of the test itself binds to them, and libraries look up this machine."""
 
 
 def _who() -> Site | None:
-    """Return who tries: the caller, or the task for which a thread of the event loop's looks a name up."""
+    """Return the caller, or the task for which a thread of the event loop looks up a name."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""The replayer: runs an agent in a world that answers from a fixture, and finds where it parts from it.
+"""The replayer: runs an agent in a world that answers from a fixture, and finds where it diverges.
 
 While a `Replayer` is open, every instrumented client of the process is answered from the fixture, tools of
-the agent loop answer from it too, waits take no time, records go to the replay and not into a journal,
-and no connection is let out. The first divergence is kept: every later question raises it again, and
+the agent loop answer from it too, waits take no time, records go to the replay instead of a journal,
+and no network connection is allowed. The first divergence is kept: every later request raises it again, and
 so does the end of the replay, even if the agent swallowed it.
 """
 
@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import EllipsisType, TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from agentobs import runtime, world
 from agentobs.determinism import patches
@@ -24,6 +24,7 @@ from agentobs.errors import UsageError
 from agentobs.recording import lineage
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
+from agentobs.tracing.ambient import Patch
 from replay.agent_code import leftover_state
 from replay.agent_code.call_sites import Site
 from replay.agent_code.entry_call import adrained, awaited, drained, let_go, recorded_call
@@ -47,7 +48,7 @@ from replay.fixture.format import Ask, Fixture
 from replay.fixture.trajectory import trajectory
 from replay.matching.lane import is_answered
 from replay.matching.spine import Drift
-from replay.playback.answerer import MESSAGES, Answering
+from replay.playback.answerer import Answering
 from replay.playback.child_processes import children
 from replay.playback.foreign_processes import watched_processes
 from replay.playback.function_calls import Functions
@@ -65,9 +66,10 @@ from replay.scenario.script import Scripted
 from replay.virtual_time.time_patches import real_time, virtual_time
 
 Entry = Callable[..., Any] | EllipsisType | None
-"""What starts the agent: a function, the dots of a frozen test that nobody has filled in, or what was recorded."""
+"""How to start the agent: a function, the `...` of a frozen test that was not filled in, or the recorded entry point.
+"""
 KEYS = ("ANTHROPIC_API_KEY",)
-"""What the SDK wants to have before it asks anything; a replay lends a made-up one."""
+"""The SDK requires a key before it sends anything; a replay provides a dummy."""
 
 
 class Replayer:
@@ -102,10 +104,8 @@ class Replayer:
                 self._state.clock = stack.enter_context(virtual_time())
             else:
                 stack.enter_context(real_time())
-            if self.options.patch == "report":
-                stack.enter_context(patches.noting(self._state.reads.note))
-            else:
-                stack.enter_context(patches.patched(self._state.given.patch))
+            patch = get_args(Patch) if self._is_noting else self._state.given.patch
+            stack.enter_context(patches.patched(patch))
             stack.enter_context(children(self._answering.answer, called, self._state.collect))
             stack.enter_context(backoff(factor(self.options)))
             for key in () if forks else KEYS:
@@ -125,17 +125,25 @@ class Replayer:
             stopped=self._answering.stopped,
             continues_live=forks,
             identifies_callers=forks
-            or any(ask.by is not None or ask.over for ask in self.fixture.asks),
+            or any(ask.caller is not None or ask.ended_jobs for ask in self.fixture.asks),
             functions=called,
             ambient=self._state.given,
             transform=self._answering.world,
+            noted=self._state.reads.note if self._is_noting else runtime.current().noted,
         )
+
+    @property
+    def _is_noting(self) -> bool:
+        """Whether reads of patched code are reported, and return their real values."""
+        return self.options.patch == "report"
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[ExitStack]:
-        """Open the replay, and close it again where that fails halfway."""
+        """Open the replay, and close it again if that fails halfway."""
         if self._opened is not None:
-            raise UsageError("this replay is open already", todo="Make one for each time")
+            raise UsageError(
+                "this replay is already open", todo="Create a new Replayer for each use"
+            )
         self._opened = Opened()
         try:
             yield self._opened.stack
@@ -149,7 +157,7 @@ class Replayer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop answering; raises the divergence that there was, whatever else was raised."""
+        """Stop answering; raises the divergence if there was one, whatever else was raised."""
         self.stop()
         if error is None or (
             self._state.divergence is not None and not isinstance(error, DivergenceError)
@@ -157,36 +165,36 @@ class Replayer:
             self.check()
 
     def stop(self) -> None:
-        """Stop answering without judging; at the latest when those have stopped that were opened inside of it."""
+        """Stop answering without judging; at the latest when all nested replays have stopped."""
         opened, self._opened = self._opened, None
         if opened is not None:
             self._state.has_stopped = True
             opened.end()
 
     def runs_in(self, test: str) -> None:
-        """Say in which test, by the id that pytest takes, this replay runs."""
+        """Set the pytest ID of the test in which this replay runs."""
         self._state.test = test
 
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the agent as it was run when it was recorded, and return what it returns.
+        """Run the agent as it was run in the recording, and return its result.
 
-        Without a function this imports the recorded entry and calls it with the recorded arguments. An
-        exception that the recording ended with, too, is part of the path and is not raised.
+        Without a function this imports the recorded entry point and calls it with the recorded arguments. An
+        exception with which the recording ended as well is part of the path and is not raised.
 
         Raises:
-            DivergenceError: the path parts from the recorded one, or ends elsewhere.
-            UsageError: the recording does not say how the agent is started.
+            DivergenceError: the path differs from the recorded one, or ends elsewhere.
+            UsageError: the recording does not say how to start the agent.
         """
         result, error = self._ran(self._call(function, args, kwargs))
         return self._judged(result, error)
 
     async def arun(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
-        """Do as `run`, from inside an event loop."""
+        """Like `run`, from inside an event loop."""
         result, error = await self._aran(self._call(function, args, kwargs))
         return self._judged(result, error)
 
     def then(self, *answers: Scripted) -> None:
-        """Set the model's answers after the turn of `until`; see `replay.scenario.script`."""
+        """Set the model's responses after the turn of `until`; see `replay.scenario.script`."""
         self._state.script = answers
 
     def until(
@@ -199,25 +207,25 @@ class Replayer:
         expect: Expectation | None = None,
         **kwargs: Any,
     ) -> Next:
-        """Replay up to the answer of a turn, let the agent go on, and return what it does next.
+        """Replay up to the response of a turn, let the agent continue, and return what it does next.
 
-        The recorded answers lead up to and include that of turn `turn` of the main lane. The agent's next
-        question to the model is kept, and not answered but with what `then` was given.
+        The recorded responses lead up to and include that of turn `turn` of the main lane. The agent's next
+        request to the model is kept, and answered only from the script of `then`.
 
         Args:
-            function: what starts the agent, with its arguments; default the recorded entry.
+            function: how to start the agent, with its arguments; default the recorded entry point.
             args: its arguments.
             turn: the turn, from 1.
-            tools: which tools of the agent loop, and which recorded functions, run for real in that turn;
-                those of earlier turns never do. What a scripted answer calls runs, but where it changes something
-                outside only if it is named here. Other tools of other agents are their own code, and always run.
-            expect: what must hold of the step: it asserts, or returns False where it does not.
+            tools: which tools of the agent loop, and which recorded functions, run live in that turn; those of earlier
+                turns never do. The calls of a scripted response run, but mutating tools only if they are named here.
+                Other tools of foreign agents are their own code, and always run.
+            expect: a condition on the step: it asserts, or returns False if it does not hold.
             kwargs: its arguments by name.
 
         Raises:
-            AssertionError: `expect` does not hold; with both steps, as recorded and as they are.
-            DivergenceError: the path parts before that turn ends, or the agent never gets there.
-            UsageError: the recording has no such turn, or a tool has to be named.
+            AssertionError: `expect` does not hold; with both steps, recorded and live.
+            DivergenceError: the path differs before that turn ends, or the agent never gets there.
+            UsageError: the recording has no such turn, or a tool must be named.
         """
         self._state.stop_after(turn, tools)
         return self._stepped(turn, *self._ran(self._call(function, args, kwargs)), expect)
@@ -232,20 +240,20 @@ class Replayer:
         expect: Expectation | None = None,
         **kwargs: Any,
     ) -> Next:
-        """Do as `until`, from inside an event loop."""
+        """Like `until`, from inside an event loop."""
         self._state.stop_after(turn, tools)
         return self._stepped(turn, *await self._aran(self._call(function, args, kwargs)), expect)
 
     def reach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
-        """Replay up to the answer of a turn; what the agent does after it does not matter.
+        """Replay up to the response of a turn; what the agent does after it does not matter.
 
-        The agent gets the recorded answers as long as it makes the recorded requests. Another prompt, or other tool
-        results, are noted (see `notes`). If it does something else before that turn, the recorded answers no longer
+        The agent gets the recorded responses as long as it makes the recorded requests. Another prompt, or other tool
+        results, are noted (see `notes`). If it does something else before that turn, the recorded responses no longer
         apply, and the replay ends there with a note. If no request of the session was answered, all recorded requests
         must come.
 
         Args:
-            function: what starts the agent, with its arguments; default the recorded entry.
+            function: how to start the agent, with its arguments; default the recorded entry point.
             args: its arguments.
             turn: the turn, from 1.
             kwargs: its arguments by name.
@@ -274,19 +282,19 @@ class Replayer:
     ) -> Next:
         """Replay until the agent does something that differs from the recording, and return that step.
 
-        The agent gets the recorded answers as long as it makes the recorded requests. From turn `turn` on its tools run
-        for real. The first request that was not recorded, or the end of the agent, is the step that is returned;
+        The agent gets the recorded responses as long as it makes the recorded requests. From turn `turn` on its tools
+        run live. The first request that was not recorded, or the end of the agent, is the step that is returned;
         `step.differs` is False if the agent did the same as in the recording to its end. A tool result that is an error
         in both counts as the same, whatever its text. Another prompt, and other tool results before that turn, are
-        noted (see `notes`): the recorded answers are replayed all the same.
+        noted (see `notes`): the recorded responses are replayed anyway.
 
         Args:
-            function: what starts the agent, with its arguments; default the recorded entry.
+            function: how to start the agent, with its arguments; default the recorded entry point.
             args: its arguments.
             turn: the turn where the session failed, from 1.
-            tools: which tools of the agent loop, and which recorded functions, run for real from that turn on. Other
-                tools of other agents are their own code, and always run.
-            expect: what must hold of the step: it asserts, or returns False if it does not.
+            tools: which tools of the agent loop, and which recorded functions, run live from that turn on. Other tools
+                of foreign agents are their own code, and always run.
+            expect: a condition on the step: it asserts, or returns False if it does not hold.
             kwargs: its arguments by name.
 
         Raises:
@@ -318,7 +326,7 @@ class Replayer:
         self._state.watch(turn, "recorded")
 
     def _reached(self, turn: int, result: Any, error: BaseException | None) -> None:
-        """Raise if the agent did not get to the answer of a turn although it got the recorded answers."""
+        """Raise if the agent did not get to the response of a turn although it got the recorded responses."""
         del result
         state = self._state
         main, departure = state.lane("main"), state.departure
@@ -376,7 +384,7 @@ class Replayer:
         if due is None and not departure.has_happened:
             due = next(iter(main.left), None)
         elif due is None and departure.turn:
-            path = self._state.beyond[0][0] if self._state.beyond else MESSAGES
+            path = self._state.beyond[0][0] if self._state.beyond else None
             due = main.asked_after(departure.turn, path)
         failure, recorded = failure_of(self.fixture), self._recorded_end()
         if due is not None:
@@ -445,16 +453,16 @@ class Replayer:
         return step
 
     def _check_faults(self) -> None:
-        """Raise where a fault was asked for that never happened."""
+        """Raise if a requested fault was never injected."""
         if untouched := [fault.text() for fault in self._state.faults.untouched]:
             raise UsageError(
                 f"{', '.join(untouched)} never happened",
                 where=str(self.fixture.path),
-                todo="Nothing came there: name a turn, a request or a tool that the recording has",
+                todo="Nothing arrived there: name a turn, a request or a tool that the recording has",
             )
 
     def _check_arrival(self, turn: int, error: BaseException | None) -> None:
-        """Raise where the agent did not come to the end of a turn."""
+        """Raise if the agent did not come to the end of a turn."""
         self._state.raise_divergence(error)
         if self._state.lane("main").turns < turn:
             summary = f"the agent ended before turn {turn} was answered"
@@ -466,7 +474,7 @@ class Replayer:
             raise self._state.error(short) from error
 
     def _judged(self, result: Any, error: BaseException | None) -> Any:
-        """Return a run's result, or raise what it differs in; an exception may be the recorded one."""
+        """Return the result of a run, or raise its difference; an exception may be the recorded one."""
         if self.options.fork is not None:
             self._check_arrival(self.options.fork.turn, error)
         self._state.raise_divergence(error)
@@ -496,7 +504,8 @@ class Replayer:
                 if in_event_loop():
                     let_go(result)
                     raise UsageError(
-                        "the agent is async, and an event loop runs", todo="Use arun or auntil"
+                        "the agent is async, and an event loop is running",
+                        todo="Use arun or auntil",
                     )
                 result = asyncio.run(self._finished(result))
         except (DivergenceError, ReplayStopped, ReplayEnded):
@@ -544,17 +553,17 @@ class Replayer:
         return not any(lane.left for lane in self._state.lanes.values())
 
     def check(self) -> None:
-        """Raise the first divergence, or what was recorded and never asked."""
+        """Raise the first divergence, or the first recorded exchange that was not used."""
         self.raise_divergence()
         if self._state.until is None:
             judge_path(self._state)
 
     def raise_divergence(self, cause: BaseException | None = None) -> None:
-        """Raise the first divergence again, if there was one; `cause` is what it led to."""
+        """Raise the first divergence again, if there was one; `cause` is the resulting exception."""
         self._state.raise_divergence(cause)
 
     def raised(self, error: BaseException) -> Raised:
-        """Return how the agent ended that raised an error: how far it had come, and which faults were made."""
+        """Describe how an agent with an error ended: its progress, and the injected faults."""
         lane, faults = self._state.lane("main"), self._state.faults
         made = tuple(each.text() for each in faults.all if each not in faults.untouched)
         asked = lane.asked, len(lane.asks)
@@ -563,7 +572,7 @@ class Replayer:
 
     @property
     def trajectory(self) -> str:
-        """What the agent did, one line a step; made to be compared with a snapshot."""
+        """What the agent did, one line per step; made to be compared with a snapshot."""
         return trajectory(self.records)
 
     @property
@@ -577,43 +586,43 @@ class Replayer:
 
     @property
     def beyond(self) -> int:
-        """How many requests were asked beyond the recorded path."""
+        """How many requests were sent after the recorded path."""
         return len(self._state.beyond)
 
     @property
     def accepted(self) -> tuple[Accepted, ...]:
-        """The requests that took the place of recorded ones, see `ReplayOptions.accept_from`."""
+        """The requests that replaced recorded ones, see `ReplayOptions.accept_from`."""
         accepting = self._state.accepting
         return () if accepting is None else tuple(accepting.changes)
 
     def accept(self) -> None:
-        """Write the fixture with what was accepted in it.
+        """Write the fixture with the accepted requests.
 
         Raises:
-            RecordingError: something that looks like a secret would be in it; nothing is written.
+            RecordingError: it would contain something that looks like a secret; nothing is written.
             UsageError: it cannot be written.
         """
         if (accepting := self._state.accepting) is not None:
             keep(self.fixture.path, accepting.data(self._state.calls.ran_live()))
 
     @property
-    def normalised(self) -> dict[str, int]:
-        """How many values each normaliser has hidden."""
-        return self._state.normalised
+    def normalized(self) -> dict[str, int]:
+        """How many values each normalizer has hidden."""
+        return self._state.normalized
 
     @property
     def drift(self) -> list[Drift]:
-        """What differed in requests that were matched by their spine."""
+        """The differences in requests that were matched by their spine."""
         return [each for lane in self._state.lanes.values() for each in lane.drift]
 
     @property
     def suspicions(self) -> tuple[Suspicion, ...]:
-        """What was taken for the recorded path and may not have been, such as answers given by order alone."""
+        """What was accepted as the recorded path but may not be, such as responses given by order alone."""
         return tuple(self._state.suspicions)
 
     @property
     def progress(self) -> Progress:
-        """How many of the recorded requests, tool calls and other questions were asked."""
+        """How many of the recorded requests, tool calls and other questions were used."""
         return self._state.progress
 
     def _call(
@@ -623,9 +632,9 @@ class Replayer:
             raise UsageError("the replay is not open", todo="Write `with replayed:` around it")
         if isinstance(function, EllipsisType):
             raise UsageError(
-                "the test does not say how the agent is started",
+                "the test does not specify how the agent is started",
                 where=str(self.fixture.path),
-                todo="Put the function that starts it, and its arguments, where the dots stand",
+                todo="Put the function that starts it, and its arguments, in place of the dots",
             )
         if function is None:
             call = recorded_call(self.fixture, kwargs)
@@ -645,9 +654,9 @@ class Replayer:
         return self._now_beside(later, error)
 
     def _recorded(self, turn: int) -> Step:
-        """Return what was recorded after a turn: the next question of the kind that was asked now."""
+        """Return the recorded exchange after a turn: the next one of the same kind as the live one."""
         later = self._state.lane("main").asked_after(
-            turn, self._state.beyond[0][0] if self._state.beyond else MESSAGES
+            turn, self._state.beyond[0][0] if self._state.beyond else None
         )
         if later is not None:
             return step_of(value_of(self.fixture.body(later.number)))

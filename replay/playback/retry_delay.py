@@ -1,8 +1,8 @@
-"""Waits: the time that the SDK takes between two attempts where no answer told it how long.
+"""Retry delays: the time that the SDK waits between two attempts if no response determines it.
 
-After an answer its headers decide, and those are the replay's. After a connection that failed, or a time-out, the SDK
-(anthropic 2.12, `_base_client._calculate_retry_timeout`) waits by a constant of that module. What else waits is the
-agent's own code.
+After a response its headers decide, and those come from the replay. After a failed connection, or a timeout, the SDK
+(anthropic 2.12, `_base_client._calculate_retry_timeout`) waits according to a constant of that module. All other waits
+are the agent's own code.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ DELAY = "INITIAL_RETRY_DELAY"
 
 @contextlib.contextmanager
 def backoff(pace: float) -> Iterator[None]:
-    """Have the SDK ask again `pace` times as fast as it does, with 0 at once.
+    """Let the SDK retry `pace` times as fast as usual; 0 means immediately.
 
-    A version of it that has no such constant waits as ever.
+    A version without this constant waits as usual.
     """
     before = getattr(_base_client, DELAY, None)
     if not isinstance(before, int | float):

@@ -1,1 +1,1 @@
-"""How far a replay has come, and how its answers are delivered."""
+"""The progress of a replay, and how its responses are delivered."""

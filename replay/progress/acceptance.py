@@ -1,8 +1,8 @@
-"""Accepting: from a request on, what the agent asks now takes the place of what it asked when it was recorded.
+"""Acceptance: from a request on, live requests replace the recorded ones.
 
-The recorded answers stay, so that nothing is asked of the provider; each is given to the request that now stands in the
-place of its own, as long as it fits: the same calls are answered, what it calls is still declared, and it comes in the
-same form. Lines of the fixture that nothing has changed stay as they are.
+The recorded responses stay, so that no request is sent to the provider. Each is given to the request that replaces
+its own, if it fits: the same calls are answered, the tools that it calls are still declared, and it has the
+same form. Unchanged lines of the fixture stay as they are.
 """
 
 from __future__ import annotations
@@ -14,38 +14,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentobs.errors import RecordingError, UsageError
-from agentobs.provider.messages import assemble, blocks, tool_uses
-from agentobs.records.canonical_json import MEANINGFUL_HEADERS, digest
+from agentobs.provider.registry import calls_of, dialect_of, meaningful_headers, turns
+from agentobs.records.canonical_json import digest
 from agentobs.records.differences import Difference, differences, shortened
 from agentobs.records.exchanges import Question, ToolAnswer
 from replay.comparison.alignment import aligned, safe
 from replay.comparison.placeholders import PLACEHOLDER, Renaming
 from replay.fixture.body_parts import Pieces, change, pieces_of, value_of
 from replay.fixture.fixture_redaction import left
-from replay.fixture.format import Ask, Fixture, RecordedTool
+from replay.fixture.format import SHAPE, Ask, Fixture, RecordedTool
 from replay.matching.lane import asked_body, compared
 
-SHAPE = ("body", "text", "base64", "like", "drop", "unmark", "add", "set")
-"""The keys of a request's line that say what its body is, see `replay.fixture.format.Ask.shape`."""
 SHOWN = 3
 """How many differences of a request are shown before it is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A request that took the place of a recorded one, or a result."""
+    """A request that replaced a recorded one, or a result."""
 
     request: int | None
-    """Its number in the fixture; None for what the session returned."""
+    """Its number in the fixture; None for the result of the session."""
     lane: str
     differences: tuple[Difference, ...]
     more: int
     """How many other new differences there are."""
     repeated: int = 0
-    """How many differences an earlier request of the lane had, too: the history comes with each request."""
+    """How many differences an earlier request of the lane already had: the history is part of each request."""
 
     def text(self, columns: int = 100) -> str:
-        """Return what is accepted, for people."""
+        """Describe what was accepted, for people."""
         about = f"request {self.request} of the fixture, in {safe(self.lane)}"
         lines = ["what the session returned" if self.request is None else about]
         for each in self.differences:
@@ -59,7 +57,7 @@ class Accepted:
 
 
 class Accepting:
-    """Takes requests for recorded ones that they are not, from a number on."""
+    """Accepts different requests in place of the recorded ones, from a number on."""
 
     def __init__(self, fixture: Fixture, renaming: Renaming, first: int) -> None:
         """Accept from the request `first` of the fixture on.
@@ -76,14 +74,14 @@ class Accepting:
         self._fixture, self._renaming, self.first = fixture, renaming, first
         self._came: dict[int, tuple[bytes, dict[str, str]]] = {}
         self._result: dict[str, Any] | None = None
-        """The result that took the place of the recorded one; None if none did."""
+        """The result that replaced the recorded one; None if there was none."""
         self.refused: str = ""
-        """Why the last request was not taken, or an empty string."""
+        """Why the last request was not accepted, or an empty string."""
         self.changes: list[Accepted] = []
         self._shown: set[str] = set()
 
     def takes(self, due: Ask | None, question: Question) -> bool:
-        """Return whether a request takes the place of the one that was due, whose answer it then gets."""
+        """Return whether a request replaces the one that was due, whose response it then gets."""
         if due is None or due.number < self.first:
             return False
         if (due.method, due.path) != (question.method, question.path):
@@ -95,13 +93,13 @@ class Accepting:
             return False
         found = differences(compared(due, value_of(old)), compared(question, value_of(came)))
         self.changes.append(self._change(due, found))
-        meant = {k: v for k, v in question.headers.items() if k in MEANINGFUL_HEADERS}
-        kept = {k: v for k, v in due.headers.items() if k not in MEANINGFUL_HEADERS}
+        meant = {k: v for k, v in question.headers.items() if k in meaningful_headers()}
+        kept = {k: v for k, v in due.headers.items() if k not in meaningful_headers()}
         self._came[due.number] = came, {**kept, **meant}
         return True
 
     def takes_result(self, found: Sequence[Difference], result: dict[str, Any]) -> None:
-        """Take what the session returned in the place of what it returned when it was recorded.
+        """Accept the result of the session in place of the recorded one.
 
         Args:
             found: where the two differ.
@@ -112,7 +110,7 @@ class Accepting:
         self.changes.append(Accepted(None, "main", shown, max(len(found) - SHOWN, 0)))
 
     def _change(self, due: Ask, found: list[Difference]) -> Accepted:
-        """Return what is accepted; what an earlier request of the lane repeats to this one is not shown again."""
+        """Return what was accepted; differences that an earlier request of the lane already had are not shown again."""
         shown: list[Difference] = []
         for each in map(shortened, found):
             mark = digest(repr((due.lane, each)).encode("utf-8", "replace"))
@@ -125,10 +123,10 @@ class Accepting:
         )
 
     def data(self, ran: list[tuple[RecordedTool, ToolAnswer]]) -> bytes:
-        """Return the fixture with what was accepted in it, and with the results of the calls that ran live.
+        """Return the fixture with the accepted requests, and with the results of the calls that ran live.
 
         Raises:
-            RecordingError: something that looks like a secret would be in it.
+            RecordingError: it would contain something that looks like a secret.
         """
         lines = [json.loads(line) for line in self._fixture.path.read_bytes().splitlines()]
         results = {id(tool): answer for tool, answer in ran}
@@ -140,7 +138,7 @@ class Accepting:
             raise RecordingError(
                 f"something that looks like a secret is left: {'; '.join(each.text() for each in found)}",
                 where=str(self._fixture.path),
-                todo="Nothing was written. Give the replay redactors that find it, or take it out of the request",
+                todo="Nothing was written. Give the replay redactors that find it, or remove it from the request",
             )
         return text + _written({**lines[-1], "digest": digest(text)})
 
@@ -151,7 +149,7 @@ class Accepting:
         tools: Iterator[RecordedTool],
         results: dict[int, ToolAnswer],
     ) -> dict[str, Any]:
-        if "ask" in line:
+        if "request" in line:
             return self._asked(line, next(asks))
         if "agentobs_fixture" in line and self._result is not None:
             return {
@@ -168,16 +166,16 @@ class Accepting:
         return {**bare, **{k: v for k, v in changed.items() if usual.get(k) != v}}
 
     def _asked(self, line: dict[str, Any], ask: Ask) -> dict[str, Any]:
-        """Return the line of a request; one whose body, head and base are what they were stays as it is."""
-        base = line.get("like")
+        """Return the line of a request; a request with the same body, headers and base keeps its line."""
+        base = line.get("based_on")
         if ask.number not in self._came and base not in self._came:
             return line
         shape, headers = self._shape(ask, base), self._headers(ask.number)
-        begin: dict[str, Any] = {k: line[k] for k in ("ask", "lane", "turn") if k in line}
-        if "like" in shape:
-            begin["like"] = shape.pop("like")
+        begin: dict[str, Any] = {k: line[k] for k in ("request", "lane", "turn") if k in line}
+        if "based_on" in shape:
+            begin["based_on"] = shape.pop("based_on")
             begin |= {"path": ask.path} if "path" in line else {}
-            begin |= {"headers": headers} if headers != self._headers(begin["like"]) else {}
+            begin |= {"headers": headers} if headers != self._headers(begin["based_on"]) else {}
         else:
             begin |= {"method": ask.method, "path": ask.path, "headers": headers}
         gone = {*begin, *SHAPE, "method", "path", "headers"}
@@ -191,7 +189,7 @@ class Accepting:
         old: Pieces | None = pieces_of(self._body(base)) if base is not None else None
         if old is None or list(old.keys) != list(pieces.keys):
             return {"body": json.loads(body)}
-        return {"like": base, **change(old, pieces)}
+        return {"based_on": base, **change(old, pieces)}
 
     def _body(self, number: int) -> bytes:
         came = self._came.get(number)
@@ -203,29 +201,21 @@ class Accepting:
 
 
 def unfit(old: Any, new: Any, due: Ask) -> str:
-    """Return why the recorded answer does not fit a request that came in the place of its own; empty where it does."""
+    """Return why the recorded response does not fit a request that replaces its own; empty if it does."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        return "its body is no JSON"
-    if bool(old.get("stream")) != bool(new.get("stream")):
-        return "one of the two asks for a stream, the other does not"
+        return "its body is not JSON"
+    dialect = dialect_of(due.path)
+    if dialect.asks_for_stream(old) != dialect.asks_for_stream(new):
+        return "only one of the two requests a stream"
     if _answered(old) != _answered(new):
         return "it answers other tool calls"
-    called = {str(c.get("name")) for c in tool_uses(assemble(due.answer.headers, due.answer.body))}
-    gone = sorted(called & (_declared(old) - _declared(new)))
+    called = {call.name for call in calls_of(due.path, due.answer)}
+    gone = sorted(called & (set(dialect.tool_names(old)) - set(dialect.tool_names(new))))
     return f"the recorded answer calls {', '.join(gone)}, which it does not declare" if gone else ""
 
 
 def _answered(body: dict[str, Any]) -> set[str]:
-    messages = body.get("messages")
-    listed = [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
-    results = (b for m in listed for b in blocks(m) if b.get("type") == "tool_result")
-    return {str(each.get("tool_use_id")) for each in results}
-
-
-def _declared(body: dict[str, Any]) -> set[str]:
-    tools = body.get("tools")
-    listed = tools if isinstance(tools, list) else []
-    return {str(tool.get("name")) for tool in listed if isinstance(tool, dict)}
+    return {str(result.id) for turn in turns(body) for result in turn.results}
 
 
 def _tags(text: bytes) -> list[str]:
@@ -233,7 +223,7 @@ def _tags(text: bytes) -> list[str]:
 
 
 def _numbered(text: bytes, known: set[str]) -> bytes:
-    """Return a fixture in which secrets that were new have numbers, too, after those that it had."""
+    """Return a fixture in which new secrets are numbered as well, after the existing ones."""
     numbers: dict[str, str] = {}
     most = max((int(tag) for tag in known if tag.isdecimal() and len(tag) < 8), default=0)
 

@@ -1,4 +1,4 @@
-"""Given: the clock, ids and chance of a replay, which are those of the recording."""
+"""Recorded values: the clock, IDs and random numbers of a replay, which are those of the recording."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from replay.fixture.format import Fixture
 from replay.progress.answer_delivery import factor
 from replay.scenario.replay_options import ReplayOptions
 
-UNASKED = {"seed": [0], "zone_s": 0, "patch": [], "started_ns": 0}
-"""What code is given that asks now and did not when it was recorded: always the same, so that it shows."""
+UNASKED = {"seed": [0], "utc_offset_s": 0, "patch": [], "started_ns": 0}
+"""Values for code that did not read them in the recording: always the same, so that they stand out."""
 
 
 def ambient_in(fixture: Fixture, options: ReplayOptions) -> Ambient:
-    """Return what the sessions of a replay are given."""
-    told = {**UNASKED, **(fixture.given or {})}
+    """Return the values for the sessions of a replay."""
+    told = {**UNASKED, **(fixture.ambient or {})}
     pace = factor(options)
 
     async def sleep(seconds: float) -> None:
@@ -30,7 +30,7 @@ def ambient_in(fixture: Fixture, options: ReplayOptions) -> Ambient:
     return Ambient(
         seed=tuple(map(int, told["seed"])),
         started_ns=int(told["started_ns"]),
-        zone_s=int(told["zone_s"]),
+        utc_offset_s=int(told["utc_offset_s"]),
         patch=frozenset(() if isinstance(patch, str) else patch),
         sleep=sleep,
         pause=pause,

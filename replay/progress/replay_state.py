@@ -1,4 +1,4 @@
-"""How far a replay has come on the recorded path: one value that whoever answers, judges and reports shares."""
+"""The progress of a replay on the recorded path: one value that answering, judging and reporting share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record
 from replay.agent_code.ambient_reads import Reads
 from replay.agent_code.call_sites import Site, call_site
-from replay.comparison.normalizers import Normalising
+from replay.comparison.normalizers import Normalizing
 from replay.comparison.placeholders import Renaming
 from replay.divergence.divergence import (
     Divergence,
@@ -53,82 +53,83 @@ from replay.virtual_time.virtual_clock import VirtualClock
 
 
 class State:
-    """What of a fixture has been asked so far, what the agent told, and the first divergence."""
+    """The used exchanges of a fixture, the emitted records of the agent, and the first divergence."""
 
     def __init__(self, fixture: Fixture, options: ReplayOptions) -> None:
-        """Begin at the beginning of `fixture`."""
+        """Start at the beginning of `fixture`."""
         self.fixture, self.options = fixture, options
-        rules = [*fixture.header.get("normalisers", []), *options.normalisers]
-        self.renaming = Renaming(options.redactors, Normalising(rules) if rules else None)
+        rules = [*fixture.header.get("normalizers", []), *options.normalizers]
+        self.renaming = Renaming(options.redactors, Normalizing(rules) if rules else None)
         names = [name for name in fixture.lanes if not is_inside_answer(name)]
         self.lanes = {name: Lane(fixture, name, self.renaming, options.match) for name in names}
         self.calls = Calls(fixture, self.renaming)
         self.answers = Answers(fixture.world, lambda lane: self.lane(lane).asked, self.renaming)
         self.tools = options.tools
-        """Which tools run: as in the options, until `until` says otherwise."""
+        """Which tools run: as in the options, until `until` changes it."""
         self.until: int | None = None
-        """The turn of the main lane whose answer is the last that is given; None where all are."""
+        """The turn of the main lane whose response is the last one that is given; None if all are."""
         self.live_from: int | None = None
-        """The turn of the main lane from which `tools` decides which tools run; None: from the beginning."""
+        """The turn of the main lane from which `tools` decides which tools run; None: from the start."""
         self.departure: Departure | None = None
         """Where the agent leaves the recorded path, if it may."""
         self.stranger, self.process_id = "", world.process_id()
-        """The file in which requests of other processes are noted, and the process that replays."""
+        """The file with the requests of other processes, and the process that replays."""
         self.looks: list[Callable[[], object]] = []
         """A check for a divergence that happened elsewhere, such as in another process."""
         self.beyond: list[tuple[str, bytes]] = []
-        """Path and body of the requests beyond that turn."""
+        """Path and body of the requests after that turn."""
         self.script: Sequence[Scripted] = ()
-        """What is answered to them; where it ends, so does the replay."""
+        """The responses to them; at their end the replay ends."""
         self.faults = Faults(options.faults)
         first = options.accept_from
         self.accepting = None if first is None else Accepting(fixture, self.renaming, first)
-        """Takes what is asked now for what was recorded; None where nothing is."""
+        """Accepts live requests in place of recorded ones; None if nothing is accepted."""
         self.numbers: dict[str | int, int] = {}
-        """The ask that a request is, by its attempt or the identity of its body, until the agent tells of it."""
+        """The recorded request of a live one, by its attempt or the identity of its body, until the agent emits it."""
         self.asked_by: dict[str, int] = {}
-        """The ask that an attempt of a client is that does not say its lane."""
+        """The recorded request of an attempt of a client that does not name its lane."""
         self.ended: set[int] = set()
-        """The asks whose answers the agent has taken to their end."""
+        """The requests whose responses the agent has read to their end."""
         self.waiting: set[int] = set()
-        """The asks whose answers are held back."""
+        """The requests whose responses are being held."""
         self.asked_in: dict[int, int] = {}
-        """The thread that asked each."""
+        """The thread that sent each request."""
         self.jobs: dict[int, Job] = {}
         """The task, work item or thread that made each request, if it is known."""
         self.threads = frozenset(threading.enumerate())
-        """The threads that there were before, which are not the agent's."""
+        """The threads that existed before, which are not the agent's."""
         self.running = 0
-        """How many runs of the agent are under way."""
+        """How many runs of the agent are in progress."""
         self.unread: dict[int, Site | None] = {}
-        """Where in the agent the asks were asked whose answers are errors that nobody had read."""
+        """Where in the agent requests were sent whose responses are errors with an unread body."""
         self.started: functools.partial[Any] | None = None
-        """What this replay runs, where it is not said to run what was recorded."""
+        """What this replay runs, if that is not the recorded entry point."""
         self.test = ""
-        """The id of the test that replays, as pytest takes it; empty outside of a marked one."""
+        """The ID of the pytest test that replays; empty outside of a marked test."""
         self.has_stopped = False
-        """Whether the replay was told to stop, though it may answer until one inside of it has stopped, too."""
+        """Whether the replay was told to stop, although it may answer until a nested one has stopped, too."""
         self._moved_ns = world.monotonic()
         self._results: dict[str, Returned | None] = {}
         """The results of the sessions that have ended, by session ID."""
         self.records: list[tuple[Record, int | None]] = []
-        """What the agent told, each with the number of the ask whose body it has."""
+        """What the agent emitted, each record with the number of the request whose body it has."""
         self.divergence: Divergence | None = None
         self.refused: NotNamedError | NotSendableError | None = None
-        """What was refused first: a call beyond the path whose tool is to be named, or a request of a fork that the
-        provider would refuse."""
+        """What was rejected first: a call after the path whose tool must be named, or a request of a fork that the
+        provider would reject.
+        """
         self.suspicions: list[Suspicion] = []
-        """What was taken for the recorded path and may not have been, such as answers given by order alone."""
+        """What was accepted as the recorded path but may not be, such as responses given by order alone."""
         self.leftovers = ""
         """A hint at state that an earlier run in this process has left; see `replay.agent_code.leftover_state`."""
         self.sections: dict[str, Sequence[tuple[str, str]]] = {}
-        """The sections that the last system prompt of each lane was made of, where our own loop told of them."""
+        """The sections of the last system prompt of each lane, if the agent loop reported them."""
         self.functions: list[Callable[[str], Callable[..., Any] | None]] = []
-        """Finds the function that a tool runs, one for each world that is replayed."""
+        """Finds the function that a tool runs, one finder for each replayed world."""
         self.given = ambient_in(fixture, options)
-        """The clock, ids and chance of whoever asks."""
+        """The clock, IDs and random numbers for the agent."""
         self.reads = Reads()
-        """What was read outside of that, where somebody wants to know."""
+        """What was read outside of that, if requested."""
         self.clock: VirtualClock | None = None
         """The virtual clock of the agent; None if its time is real."""
         self.lock = threading.RLock()
@@ -137,14 +138,14 @@ class State:
             check_sendable(fixture, options.fork.turn)
 
     def stop_after(self, turn: int, tools: ToolPolicy) -> None:
-        """Let the recorded path end with the answer of a turn, in which the tools of a policy run.
+        """Let the recorded path end with the response of a turn, in which the tools of a policy run.
 
         Raises:
             UsageError: the recording has no such turn.
         """
         turns = [ask.turn for ask in self.fixture.asks if ask.lane == "main" and ask.turn]
-        if self.fixture.until is not None:
-            turns = [each for each in turns if each <= self.fixture.until]
+        if self.fixture.until_turn is not None:
+            turns = [each for each in turns if each <= self.fixture.until_turn]
         if turn not in turns:
             raise UsageError(
                 f"the recording has no turn {turn}",
@@ -177,8 +178,8 @@ class State:
         return True
 
     def has_ended(self, lane: Lane) -> bool:
-        """Return whether all of the main lane was asked of a session that was frozen up to a turn."""
-        return self.fixture.until is not None and lane.name == "main" and not lane.left
+        """Return whether the complete main lane of a session that was frozen up to a turn was used."""
+        return self.fixture.until_turn is not None and lane.name == "main" and not lane.left
 
     def is_past(self, lane: Lane) -> bool:
         """Return whether the recorded path of `until` has ended in a lane."""
@@ -189,24 +190,26 @@ class State:
 
     @property
     def is_live(self) -> bool:
-        """Whether the path of a fork has ended: its last recorded answer was given, and whatever follows runs."""
+        """Whether the path of a fork has ended: its last recorded response was given, and everything after it runs
+        live.
+        """
         return self.options.fork is not None and self.is_past(self.lane("main"))
 
     def is_before(self, recorded: RecordedTool) -> bool:
-        """Return whether a recorded call lies before the turn that `until` leads to."""
+        """Return whether a recorded call is before the turn of `until`."""
         return self.live_from is not None and self.calls.turn_of(recorded) < self.live_from
 
     def is_after(self, recorded: RecordedTool) -> bool:
-        """Return whether a recorded call lies behind the turn that `until` leads to."""
+        """Return whether a recorded call is after the turn of `until`."""
         return self.until is not None and self.calls.turn_of(recorded) > self.until
 
     def check_beyond(self, name: str, *, is_mutating: bool, is_function: bool = False) -> None:
-        """Let a call run that was not recorded, beyond the path; where it changes something outside, only if that was
-        said of its tool, for no recording answers it.
+        """Let a call run that was not recorded, after the path. If it is mutating, its tool must be named, because no
+        recording answers it.
 
         Raises:
-            ReplayStopped: nobody has answered there, so that nothing asked for it.
-            NotNamedError: an answer of the script led to it.
+            ReplayStopped: no response caused it, so nothing requested it.
+            NotNamedError: a scripted response led to it.
         """
         if not is_mutating or self.options.fork is not None:
             return
@@ -215,7 +218,7 @@ class State:
         if len(self.beyond) > len(self.script):
             raise ReplayStopped(f"replayed until turn {self.until}")
         self.refused = self.refused or NotNamedError(
-            f"{name!r} changes something outside, and was called beyond the recorded path",
+            f"{name!r} changes something outside, and was called after the recorded path",
             where=str(self.fixture.path),
             todo=f"If it is to run, name it in tools=, as in tools=[{name!r}]",
         )
@@ -235,16 +238,16 @@ class State:
         if self.departure is not None:
             self.departure.is_stopped = True
         raise ReplayStopped(
-            f"the call of {name} was not recorded, and no tool was chosen to answer it"
+            f"the call of {name} was not recorded, and no tool is configured to answer it"
         )
 
     def move(self, ask: Ask, at: int) -> None:
-        """Move the clock to where an ask was asked, 0, or answered, 1."""
-        if ask.ms is not None:
-            self.given.move(ask.lane, ask.ms[at])
+        """Move the clock to the start of a request, 0, or to its response, 1."""
+        if ask.at_ms is not None:
+            self.given.move(ask.lane, ask.at_ms[at])
 
     def collect(self, record: Record) -> None:
-        """Keep a record, but no body that the fixture has: those of 1,000 turns are a gigabyte."""
+        """Keep a record, but no body that the fixture contains: those of 1,000 turns are a gigabyte."""
         number = None
         if isinstance(record, SessionReturn):
             self._results[record.end.session_id] = record.result
@@ -265,9 +268,9 @@ class State:
         self._moved_ns = world.monotonic()
 
     def take(self, lane: Lane, question: Question) -> Ask | Mismatch:
-        """Return which ask of a lane a question is, or how it misses."""
+        """Return the recorded request of a lane that a live one matches, or the mismatch."""
         origin = question.origin
-        since = self.asked_by.get(origin.before) if origin and origin.before else None
+        since = self.asked_by.get(origin.task_previous) if origin and origin.task_previous else None
         taken = lane.take(question, since)
         if self.accepting is not None and isinstance(taken, Mismatch):
             due = None if taken.elsewhere is not None else taken.expected
@@ -316,22 +319,22 @@ class State:
         return value_of(body), value_of(came)
 
     def unfinished(self, numbers: Iterable[int]) -> set[int]:
-        """Return the asks among some that were not made yet, or whose jobs are not over."""
+        """Return the requests among some that were not sent yet, or whose jobs have not ended."""
         jobs = self.jobs
         asked = self.asked_in
         return {n for n in numbers if n not in asked or (n in jobs and not jobs[n].is_over)}
 
     @property
-    def normalised(self) -> dict[str, int]:
-        """How many values each normaliser has hidden."""
-        return dict(self.renaming.normalising.applied) if self.renaming.normalising else {}
+    def normalized(self) -> dict[str, int]:
+        """How many values each normalizer has hidden."""
+        return dict(self.renaming.normalizing.applied) if self.renaming.normalizing else {}
 
     def idle_ns(self) -> int:
-        """Return for how long the agent has neither asked nor told anything."""
+        """Return how long the agent has neither sent nor emitted anything."""
         return world.monotonic() - self._moved_ns
 
     def lane(self, name: str) -> Lane:
-        """Return a lane by its name; one that was not recorded is empty."""
+        """Return a lane by its name; a lane that was not recorded is empty."""
         if name not in self.lanes:
             self.lanes[name] = Lane(self.fixture, name, self.renaming, self.options.match)
         return self.lanes[name]
@@ -343,7 +346,7 @@ class State:
         return DivergenceError(self.divergence)
 
     def raise_divergence(self, cause: BaseException | None = None) -> None:
-        """Raise the first divergence again, or what was refused, if there was one; `cause` is what it led to."""
+        """Raise the first divergence again, or a rejection, if there was one; `cause` is the resulting exception."""
         for look in self.looks:
             look()
         if self.divergence is not None:
@@ -353,7 +356,7 @@ class State:
 
     @property
     def progress(self) -> Progress:
-        """How many of the recorded requests, tool calls and other questions were asked."""
+        """How many of the recorded requests, tool calls and other questions were used."""
         asked = sum(lane.asked for lane in self.lanes.values())
         return Progress(
             requests_matched=asked,
@@ -366,7 +369,7 @@ class State:
 
     @property
     def session_end(self) -> SessionEnd | None:
-        """How the session ended this time; None where it has not."""
+        """How the session ended this time; None if it has not."""
         ends = [record for record, _ in self.records if isinstance(record, SessionEnd)]
         return settled(ends[-1], last_of(r for r, _ in self.records)) if ends else None
 
@@ -378,7 +381,7 @@ class State:
 
 
 def key_of(question: Question) -> str | int:
-    """Return what a question is known by until the agent tells of it."""
+    """Return the key of a request until the agent emits it."""
     return question.origin.attempt_id if question.origin else id(question.body)
 
 

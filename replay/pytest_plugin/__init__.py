@@ -1,1 +1,1 @@
-"""What the pytest plug-in imports on demand; the entry point is `replay.plugin`."""
+"""Modules that the pytest plugin imports on demand; the entry point is `replay.plugin`."""

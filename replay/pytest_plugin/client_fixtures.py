@@ -1,4 +1,4 @@
-"""What a test gets beside its replay: clients of the SDK, the session that was recorded, and a world."""
+"""Fixtures of a test besides its replay: clients of the SDK, the recorded session, and a world."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replay.playback.replayer import Replayer
 from replay.pytest_plugin.live_run import Live
 
 KEY = "a-made-up-key"
-"""What the SDK wants to have; nobody gets it."""
+"""A key that the SDK requires; it is never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +26,21 @@ class RecordedSession:
 
     name: str
     entry: str | None
-    """The function that started it, `module:qualified.name`; None where that was not recorded."""
+    """The function that started it, `module:qualified.name`; None if that was not recorded."""
     arguments: dict[str, Any] | None = field(repr=False)
-    """Its arguments by name; None where they were no JSON values."""
+    """Its arguments by name; None if they were not JSON values."""
     outcome: str | None
-    """How it ended: `completed`, `failed` or `crashed`; `running` where it was frozen up to a turn."""
+    """How it ended: `completed`, `failed` or `crashed`; `running` if it was frozen up to a turn."""
     reason: str | None
     """Why it failed."""
     requests: int
-    """How often a model was asked, tries counted."""
+    """How many model requests there were, retries included."""
     tools: int
     """How many tool calls there were."""
     lanes: tuple[str, ...]
-    """The agent itself, `main`, and those that it started."""
+    """The main agent, `main`, and the agents that it started."""
     result: Any = field(default=None, repr=False)
-    """What its function returned, as JSON; None if that was not recorded."""
+    """The return value of its function, as JSON; None if that was not recorded."""
 
 
 def session_of(fixture: Fixture) -> RecordedSession:
@@ -60,7 +60,7 @@ def session_of(fixture: Fixture) -> RecordedSession:
 
 
 def sync_client(replayed: Replayer) -> Anthropic:
-    """Return a client that is answered by a replay; under a live one, one that asks the provider."""
+    """Return a client that is answered by a replay; in a live test, one that uses the provider."""
     if isinstance(replayed, Live):
         return record(Anthropic())
     http = DefaultHttpxClient(transport=httpx2.MockTransport(_nobody))
@@ -68,7 +68,7 @@ def sync_client(replayed: Replayer) -> Anthropic:
 
 
 def async_client(replayed: Replayer) -> AsyncAnthropic:
-    """Do as `sync_client`, for code that is async."""
+    """Like `sync_client`, for async code."""
     if isinstance(replayed, Live):
         return record(AsyncAnthropic())
     http = DefaultAsyncHttpxClient(transport=httpx2.MockTransport(_nobody))
@@ -76,12 +76,12 @@ def async_client(replayed: Replayer) -> AsyncAnthropic:
 
 
 def world_of(client: AsyncAnthropic) -> World:
-    """Return the world in force around a client; its tools answer from the recording, and none runs."""
+    """Return the world in force with a client; its tools answer from the recording, and none runs."""
     return runtime.world_in_force(World(client=client, run_tool=_no_tool))
 
 
 def _nobody(request: httpx2.Request) -> httpx2.Response:
-    """Stand below the transport that answers from the recording; it is only reached when that is closed."""
+    """The transport below the one that answers from the recording; it is only reached when that one is closed."""
     raise httpx2.ConnectError("the replay has ended", request=request)
 
 

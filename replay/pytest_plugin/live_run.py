@@ -1,6 +1,6 @@
-"""Live: a marked test against the real provider, and what it records anew on the way.
+"""Live runs: a marked test against the real provider, recorded as a new fixture.
 
-The same test, with the same calls: nothing is answered from the fixture, nothing is judged by it.
+The test makes the same calls: nothing is answered from the fixture or compared with it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from replay.scenario.replay_options import STRICT, ReplayOptions
 
 
 class Live(Replayer):
-    """Stands in the place of a replay and lets everything through."""
+    """Replaces a replay and passes everything through."""
 
     def __enter__(self) -> Live:
-        """Hear what happens, and answer nothing."""
+        """Receive records, and answer nothing."""
         with self._opening() as stack:
             stack.enter_context(sink.overheard(self._state.collect))
         return self
 
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the agent live, and return what it returns; what it raises is raised."""
+        """Run the agent live, and return its result; exceptions are raised."""
         result, error = self._ran(self._call(function, args, kwargs))
         return _outcome(result, error)
 
     async def arun(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
-        """Do as `run`, from inside an event loop."""
+        """Like `run`, from inside an event loop."""
         result, error = await self._aran(self._call(function, args, kwargs))
         return _outcome(result, error)
 
     def until(self, *args: Any, **kwargs: Any) -> Next:
-        """Refuse: a path that was recorded up to a turn has no live form.
+        """Reject: a path that was recorded up to a turn has no live form.
 
         Raises:
             UsageError: always.
@@ -76,28 +76,28 @@ class Live(Replayer):
 
     def _no_turns(self) -> UsageError:
         return UsageError(
-            "a test that goes up to a recorded turn has no live form",
+            "a test that stops at a recorded turn cannot run live",
             where=str(self.fixture.path),
             todo="Leave it out of a run with --replay-live",
         )
 
 
 class Renewed(Live):
-    """Runs a test live and records it, so that its fixture can be written anew.
+    """Runs a test live and records it, so that its fixture can be updated.
 
-    A test that goes up to a turn is not recorded: it is answered from the fixture as ever.
+    A test that goes up to a turn is not recorded: it is answered from the fixture as usual.
     """
 
     def __init__(
         self, fixture: Fixture, home: Path, options: ReplayOptions = STRICT, *, is_new: bool = False
     ) -> None:
-        """Prepare to record into `home`; `is_new` where there is no fixture yet, and this one is empty."""
+        """Prepare to record into `home`; `is_new` if there is no fixture yet, and this one is empty."""
         super().__init__(fixture, options)
         self.is_new = is_new
         self._home, self._replays = home, False
 
     def __enter__(self) -> Renewed:
-        """Record from here on, into a home of its own; a recording that runs ends."""
+        """Start recording, into a separate home; a running recording ends."""
         stop_recorder()
         start_recorder(str(self._home), Options(redactors=tuple(self.options.redactors)))
         super().__enter__()
@@ -111,17 +111,17 @@ class Renewed(Live):
             stop_recorder()
 
     def until(self, *args: Any, **kwargs: Any) -> Next:
-        """Answer from the fixture as it is, up to the turn."""
+        """Answer from the existing fixture, up to the turn."""
         self._replay()
         return Replayer.until(self, *args, **kwargs)
 
     async def auntil(self, *args: Any, **kwargs: Any) -> Next:
-        """Do as `until`, from inside an event loop."""
+        """Like `until`, from inside an event loop."""
         self._replay()
         return await Replayer.auntil(self, *args, **kwargs)
 
     def reach(self, *args: Any, **kwargs: Any) -> None:
-        """Answer from the fixture as it is, up to the turn."""
+        """Answer from the existing fixture, up to the turn."""
         self._replay()
         Replayer.reach(self, *args, **kwargs)
 
@@ -131,7 +131,7 @@ class Renewed(Live):
         await Replayer.areach(self, *args, **kwargs)
 
     def until_change(self, *args: Any, **kwargs: Any) -> Next:
-        """Answer from the fixture as it is, until the agent does something else."""
+        """Answer from the existing fixture, until the agent does something else."""
         self._replay()
         return Replayer.until_change(self, *args, **kwargs)
 
@@ -153,11 +153,10 @@ class Renewed(Live):
         Replayer.__enter__(self)
 
     def recorded(self) -> Recording | None:
-        """End the recording and return what was recorded; None where nothing was to be.
+        """End the recording and return it; None if nothing was to be recorded.
 
         Raises:
-            UsageError: not one session was recorded, or several that could be meant.
-            RecordingError: it cannot be read.
+            UsageError: no session was recorded, or several candidates.
         """
         self.stop()
         if self._replays:
@@ -168,7 +167,7 @@ class Renewed(Live):
         if len(meant) != 1:
             told = ", ".join(sorted(each.name for each in asked)) or "none"
             raise UsageError(
-                f"the test recorded {len(asked)} sessions that asked the model ({told}), and a fixture holds one",
+                f"the test recorded {len(asked)} sessions with model calls ({told}), and a fixture holds one",
                 where=str(self.fixture.path),
                 todo="Let it open one session, or one of the fixture's name, around clients that are recorded",
             )

@@ -1,4 +1,4 @@
-"""Marks: what `@pytest.mark.replay(...)` on a test says, and which fixtures it means."""
+"""Markers: the arguments of `@pytest.mark.replay(...)` on a test, and the fixtures that they denote."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def paths_of(mark: Mark | None) -> list[Path]:
     """Return the paths that a mark names, as they are written in it.
 
     Raises:
-        UsageError: there is no mark, or it names none.
+        UsageError: there is no marker, or it names none.
     """
     if mark is None or not mark.args or not all(isinstance(a, str | Path) for a in mark.args):
         raise UsageError('name the fixture: @pytest.mark.replay("fixtures/NAME")')
@@ -53,9 +53,9 @@ def paths_of(mark: Mark | None) -> list[Path]:
 
 
 def located(path: Path, beside: Path, root: Path) -> Path:
-    """Return where a path of a mark lies: beside the test's file, else under the root directory.
+    """Return the path that a marker denotes: next to the test's file, else under the root directory.
 
-    One that is in neither place is told of as beside the test.
+    If it is in neither place, the path next to the test is returned.
     """
     if path.is_absolute():
         return path

@@ -1,7 +1,7 @@
-"""Renewing: a fixture is recorded anew by running its test live, and what would change is shown first.
+"""Renewal: a fixture is recorded again by running its test live, and the changes are shown before they are written.
 
-What was shown waits beside pytest's cache; told to write, the next run writes just that, after the test has passed
-against it. A test that fails writes nothing, and of two tests that record one fixture the second fails.
+The new recording is kept next to pytest's cache; with the option to write, the next run writes exactly this, after the
+test has passed against it. A failing test writes nothing, and of two tests that record one fixture the second fails.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from replay.freeze.conversion import versions
 from replay.freeze.line_stability import settled
 
 LINES_MAX = 60
-"""How many lines of a change are shown; of the rest the number."""
+"""How many lines of a change are shown; of the rest, only the number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Where what a test recorded waits to be written, and who may write it."""
+    """Where the recording of a test is kept until it is written, and by which test."""
 
     fixture: Path
-    """The fixture's file, which need not be there yet."""
+    """The fixture's file, which need not exist yet."""
     test: str
     """The test's node id."""
     shelf: Path | None
-    """The folder in which it waits; None where pytest has no cache."""
+    """The folder for pending recordings; None if pytest has no cache."""
     claims: Path
     """A folder that all processes of this run share."""
 
     def waiting(self) -> Path | None:
-        """Return what was shown for the fixture as it is now; None where nothing was."""
+        """Return the pending recording of the fixture in its current version; None if there is none."""
         path = self._path()
         return path if path is not None and path.is_file() else None
 
     def show(self, recording: Recording) -> str:
-        """Keep what was recorded until it is to be written, and return what it changes.
+        """Keep a recording until it is written, and return its changes.
 
         Raises:
-            RecordingError: it cannot be made a fixture.
+            RecordingError: it cannot become a fixture.
             UsageError: another test of this run has recorded this fixture.
         """
         self._claim()
@@ -60,19 +60,19 @@ class Pending:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, data)
         told = self._change(data)
-        return f"{told}\nnot written: say --replay-update=write" if told else ""
+        return f"{told}\nnot written: pass --replay-update=write" if told else ""
 
     def write_recorded(self, recording: Recording) -> str:
-        """Write what was just recorded, and return what it has changed.
+        """Write a new recording, and return its changes.
 
         Raises:
-            RecordingError: it cannot be made a fixture.
+            RecordingError: it cannot become a fixture.
             UsageError: another test of this run has recorded this fixture.
         """
         return self._write(self._data(recording))
 
     def write_waiting(self, path: Path) -> str:
-        """Write what was shown, and return what it has changed.
+        """Write the pending recording, and return its changes.
 
         Raises:
             UsageError: another test of this run has recorded this fixture.
@@ -82,12 +82,12 @@ class Pending:
         return told
 
     def _data(self, recording: Recording) -> bytes:
-        """Return the fixture anew, cut off and normalised as it is now, with nothing changed needlessly."""
+        """Return the new fixture, cut off and normalized like the existing one, without unnecessary changes."""
         if not self.fixture.is_file():
             return write(recording, versions())
         old = load(self.fixture)
-        part = recording if old.until is None else up_to(recording, old.until)
-        data = write(part, versions(), old.header.get("normalisers", ()))
+        part = recording if old.until_turn is None else up_to(recording, old.until_turn)
+        data = write(part, versions(), old.header.get("normalizers", ()))
         return settled(data, self.fixture.read_bytes())
 
     def _write(self, data: bytes) -> str:
@@ -105,7 +105,7 @@ class Pending:
             return change(load(self.fixture) if old else None, load(path))
 
     def _claim(self) -> None:
-        """Raise where another test of this run has recorded the same fixture."""
+        """Raise if another test of this run has recorded the same fixture."""
         path = self.claims / f"{_short(str(self.fixture).encode())}.claim"
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -129,14 +129,14 @@ class Pending:
 
 
 def change(old: Fixture | None, new: Fixture) -> str:
-    """Return what differs between two versions of a fixture, by step, for people."""
+    """Return the differences of two versions of a fixture, by step, for people."""
     if old is None:
         return "\n".join(["a new fixture:", *_shown(steps_of(new), "+ ")])
     before, after = steps_of(old), steps_of(new)
     lines = list(difflib.unified_diff(before, after, n=1, lineterm=""))[2:]
     count = sum(line[:1] in "+-" for line in lines)
     if not count:
-        return "no step differs; the bytes of requests or answers do"
+        return "no step differs, but the bytes of requests or answers do"
     return "\n".join([f"{count} lines of steps differ:", *_shown(lines, "")])
 
 
@@ -147,7 +147,7 @@ def _shown(lines: list[str], mark: str) -> list[str]:
 
 @contextlib.contextmanager
 def _aside(folder: Path, data: bytes) -> Iterator[Path]:
-    """Put bytes in a file for as long as the context is open."""
+    """Put bytes into a file as long as the context is open."""
     path = folder / f"{_short(data)}.{os.getpid()}.jsonl"
     path.write_bytes(data)
     try:

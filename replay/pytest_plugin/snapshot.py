@@ -1,10 +1,10 @@
-"""Snapshots of what an agent did, for syrupy: one line a step, then events, money and its last words.
+"""Snapshots of the agent's actions, for syrupy: one line per step, then events, costs and its last text.
 
     def test_path(replay, trajectory):
         replay.run()
         assert replay == trajectory
 
-Nothing in it depends on when, where and by whom it is replayed: money is that of the day of the recording.
+They do not depend on time, place and user of the replay: prices are those of the day of the recording.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from agentobs.ledger import cost_of
-from agentobs.provider.messages import assemble, blocks
+from agentobs.provider.registry import dialect_of, message_of
 from agentobs.records.exchanges import ModelExchange
 from agentobs.records.facts import Event, InteractionEnd
-from agentobs.records.usage import Usage, usage_rows
+from agentobs.records.usage import Usage
 from agentobs.redaction import redact
 from agentobs.sink import Record
 from replay.comparison.alignment import safe
@@ -32,22 +32,22 @@ from replay.playback.replayer import Replayer
 
 
 class TrajectoryExtension(SingleFileSnapshotExtension):
-    """Keeps each trajectory in a text file of its own."""
+    """Keeps each trajectory in a separate text file."""
 
     _write_mode = WriteMode.TEXT
     file_extension = "steps"
 
     def serialize(self, data: Any, **options: Any) -> str:
-        """Return a replay, or a fixture, as the lines of its trajectory; text is taken as it is."""
+        """Return a replay, or a fixture, as the lines of its trajectory; text is returned unchanged."""
         if isinstance(data, Replayer):
-            return told(data.records, data.fixture.header.get("day"))
+            return told(data.records, data.fixture.header.get("recorded_on"))
         if isinstance(data, Fixture):
-            return told(records_of(data), data.header.get("day"))
+            return told(records_of(data), data.header.get("recorded_on"))
         return str(data)
 
 
 def told(records: Iterable[Record], day: str | None) -> str:
-    """Return what an agent did, one line a step; prices are those of a day, an ISO date, and left out without one."""
+    """Return the agent's actions, one line per step; prices are those of a day, an ISO date, or omitted."""
     heard = list(records)
     models = [each for each in heard if isinstance(each, ModelExchange)]
     models.sort(key=lambda each: (each.place.lane != "main", each.place.lane))
@@ -57,7 +57,7 @@ def told(records: Iterable[Record], day: str | None) -> str:
 
 
 def _events(heard: list[Record]) -> Iterator[str]:
-    """Yield the agent's events by lane and turn, those of one kind together, then how its interactions ended."""
+    """Yield the agent's events by lane and turn, grouped by kind, then how its interactions ended."""
     found = Counter(
         (each.lane != "main", each.lane, each.turn or 0, each.kind, each.label or "")
         for each in heard
@@ -74,7 +74,7 @@ def _events(heard: list[Record]) -> Iterator[str]:
 
 
 def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
-    """Yield what each answer cost, and the sum; an unknown price is said, never counted as nothing."""
+    """Yield the cost of each response, and the sum; an unknown price is stated, never counted as zero."""
     priced = [(each, rows) for each in models if (rows := _billed(each))]
     if day is None or not priced:
         return
@@ -84,7 +84,7 @@ def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
     for exchange, rows in priced:
         lane = exchange.place.lane
         numbers[lane] += 1
-        # Not by turn: of agents that are not ours only a recording tells it.
+        # Not by turn: for foreign agents only a recording knows it.
         place = f"{'' if lane == 'main' else safe(lane) + ' '}answer {numbers[lane]}"
         for row in rows:
             usd = cost_of(row, _noon(day)).usd
@@ -95,16 +95,16 @@ def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
 
 
 def _billed(exchange: ModelExchange) -> list[Usage]:
-    message = assemble(exchange.answer.headers, exchange.answer.body)
-    usage, model = message.get("usage"), str(message.get("model") or "unknown")
-    if not isinstance(usage, dict):
+    dialect = dialect_of(exchange.question.path)
+    facts = dialect.facts(exchange.answer)
+    if facts.usage is None:
         return []
-    rows = usage_rows(model, usage, "exact" if message.get("stop_reason") else "lower_bound")
+    rows = dialect.usage(exchange.question, exchange.answer, facts, None)
     return [row for row in rows if row.billed]
 
 
 def _last_words(models: list[ModelExchange]) -> Iterator[str]:
-    """Yield the text of the agent's last answer, whole, a line for each of its own."""
+    """Yield the text of the agent's last response, complete, one line for each of its lines."""
     said = [_text(each) for each in models if each.place.lane == "main"]
     text = next((text for text in reversed(said) if text), "")
     if text:
@@ -113,10 +113,8 @@ def _last_words(models: list[ModelExchange]) -> Iterator[str]:
 
 
 def _text(exchange: ModelExchange) -> str:
-    message = assemble(exchange.answer.headers, exchange.answer.body)
-    return "".join(
-        str(block.get("text", "")) for block in blocks(message) if block.get("type") == "text"
-    )
+    message = message_of(exchange.question.path, exchange.answer)
+    return "".join(block.text for block in message.blocks if block.kind == "text")
 
 
 def _where(lane: str, turn: int) -> str:

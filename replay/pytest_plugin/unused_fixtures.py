@@ -1,7 +1,7 @@
-"""Unused: fixtures that lie in a folder which tests name, and that no test names.
+"""Unused fixtures: fixtures in a folder that tests name, but that no test names.
 
-What counts is what was collected, not what ran: a test that is deselected, skipped or run by another worker names its
-fixture all the same. A folder is judged only where the run collected all that may name its fixtures.
+Collected tests count, not executed ones: a test that is deselected, skipped or run by another worker also names its
+fixture. A folder is judged only if the run collected all tests that may name its fixtures.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from replay.pytest_plugin.marker import Mark, located, paths_of
 
 
 def note(named: dict[str, set[str]], mark: Mark, beside: Path, root: Path) -> None:
-    """Note the folders that a mark names, each with the fixtures that it names in it; those of no folder under ""."""
+    """Note the folders that a mark names, each with the fixtures in it; fixtures without a folder under ""."""
     try:
         paths = paths_of(mark)
     except UsageError:
         return  # the test says so when it runs
     for path in paths:
         place = located(path, beside, root)
-        # As it is written: a test that lies beside its recording answers for no other one.
+        # As written: a test next to its recording does not count for any other one.
         written = folder_named(path)
         folder = place if place.is_dir() and not is_one(place) else written
         home = str(located(folder, beside, root).resolve()) if folder is not None else ""
@@ -32,7 +32,7 @@ def note(named: dict[str, set[str]], mark: Mark, beside: Path, root: Path) -> No
 
 
 def left(config: pytest.Config, named: dict[str, set[str]]) -> list[str]:
-    """Return the fixtures that no collected test names, in the folders that this run collected whole."""
+    """Return the fixtures that no collected test names, in the folders that this run collected completely."""
     if config.option.collectonly or getattr(config.option, "lf", False) or not _tests_ran(config):
         return []
     used = {Path(path) for paths in named.values() for path in paths}
@@ -54,8 +54,8 @@ def _tests_ran(config: pytest.Config) -> bool:
 def _is_whole(config: pytest.Config, folder: Path) -> bool:
     """Return whether a run collected all tests that may name fixtures of a folder.
 
-    So it is with a run of everything, from the root directory without paths, and with one of a directory that the
-    folder lies in.
+    This holds for a run of everything, from the root directory without paths, and for one of a directory that contains
+    the folder.
     """
     source = pytest.Config.ArgsSource
     if config.args_source is source.TESTPATHS:

@@ -1,1 +1,1 @@
-"""What the user asks of a replay: options, tool policies, faults, forks, scripts."""
+"""What the user chooses for a replay: options, tool policies, faults, forks, scripted responses."""

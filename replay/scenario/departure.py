@@ -1,10 +1,11 @@
 """Departures: the first place where an agent leaves the recorded path, for tests that expect it to.
 
-A test of a fix does not fail when the agent does something else than recorded; it looks at what the agent does there.
-From the first answer on, another reaction of the agent is a departure. The first request is made before any answer: if
-it differs, the prompt, the tools or the options have changed since. That is drift, which is noted: the recorded answers
-still lead the agent's code to the failure, though only the provider can tell what a model makes of another prompt. So
-are other tool results before the failing turn: nobody knows what the model would have made of them.
+A test of a fix does not fail when the agent does something that differs from the recording; it examines what the agent
+does there. From the first response on, another reaction of the agent is a departure. The first request is made before
+any response: if it differs, the prompt, the tools or the options have changed. That is drift, which is noted: the
+recorded responses still lead the agent's code to the failure, although only the provider can tell how a model reacts to
+another prompt. Other tool results before the failing turn are drift as well, because the model's reaction to them is
+unknown.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agentobs.provider.dialect import Block, Dialect, Turn
+from agentobs.provider.registry import dialect_of_body, history
 from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences
 from replay.fixture.body_parts import value_of
@@ -85,11 +88,11 @@ def is_reaction(expected: Ask, recorded: Any, came: Any) -> bool:
     """
     if not (isinstance(recorded, dict) and isinstance(came, dict)):
         return False
-    messages = recorded.get("messages")
-    if not isinstance(messages, list) or not isinstance(came.get("messages"), list):
+    if not (_has_history(recorded) and _has_history(came)):
         return False
+    key, messages = dialect_of_body(recorded).history_key, history(recorded)
     known = len(messages) - len(expected.shape.get("add", messages))
-    parts = ({**body, "messages": body["messages"][:known]} for body in (recorded, came))
+    parts = ({**body, key: history(body)[:known]} for body in (recorded, came))
     return not differences(*parts)
 
 
@@ -98,7 +101,7 @@ class Drift:
     """How two request bodies differ although the agent does the same."""
 
     keys: tuple[str, ...]
-    """The differing top-level keys; `messages` stands for those before the first answer."""
+    """The differing top-level keys; that of the history stands for the messages before the first answer."""
     results: frozenset[str]
     """The ids of the tool calls whose results differ. Two errors do not: the tool fails all the same."""
 
@@ -109,12 +112,13 @@ def drift_of(recorded: Any, came: Any) -> Drift | None:
     Returns:
         None if they differ in anything else, or are not JSON objects with messages.
     """
-    if not (_has_messages(recorded) and _has_messages(came)):
+    if not (_has_history(recorded) and _has_history(came)):
         return None
-    (old_prompt, old), (new_prompt, new) = (_split(body["messages"]) for body in (recorded, came))
+    (old_prompt, old), (new_prompt, new) = map(_split, (recorded, came))
     if canonical(_bare(old)) != canonical(_bare(new)):
         return None
-    parts = ({**recorded, "messages": old_prompt}, {**came, "messages": new_prompt})
+    key = dialect_of_body(recorded).history_key
+    parts = ({**recorded, key: old_prompt}, {**came, key: new_prompt})
     keys = (
         key
         for key in {*recorded, *came}
@@ -122,10 +126,9 @@ def drift_of(recorded: Any, came: Any) -> Drift | None:
     )
     pairs = zip(_results(old), _results(new), strict=True)
     results = (
-        str(one.get("tool_use_id"))
+        str(one.id)
         for one, other in pairs
-        if canonical(one) != canonical(other)
-        and not (one.get("is_error") and other.get("is_error"))
+        if canonical(one.raw) != canonical(other.raw) and not (one.is_error and other.is_error)
     )
     return Drift(tuple(sorted(keys)), frozenset(results))
 
@@ -133,59 +136,48 @@ def drift_of(recorded: Any, came: Any) -> Drift | None:
 def repeats(body: bytes) -> bool:
     """Return whether the last message of a request is the one that the agent sent a turn before, ids aside."""
     value = value_of(body)
-    if not _has_messages(value):
+    if not _has_history(value):
         return False
-    sent = [m for m in value["messages"] if isinstance(m, dict) and m.get("role") == "user"]
-    if len(sent) < 3 or value["messages"][-1] is not sent[-1]:
+    dialect, entries = dialect_of_body(value), history(value)
+    sent = [entry for entry in entries if dialect.turn(entry).role == "user"]
+    if len(sent) < 3 or entries[-1] is not sent[-1]:
         return False  # the first message is the prompt
-    last, before = (_without_ids(each) for each in sent[-1:-3:-1])
+    last, before = (_without_ids(dialect.turn(each), dialect) for each in sent[-1:-3:-1])
     return canonical(last) == canonical(before)
 
 
-def _without_ids(message: dict[str, Any]) -> Any:
-    blocks = [
-        {key: value for key, value in each.items() if key not in ("tool_use_id", "cache_control")}
-        if isinstance(each, dict)
-        else each
-        for each in _blocks(message)
-    ]
-    return blocks or message.get("content")
-
-
-def _has_messages(body: Any) -> bool:
-    return isinstance(body, dict) and isinstance(body.get("messages"), list)
-
-
-def _split(messages: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the messages before the first answer, and those from it on."""
-    roles = [each.get("role") if isinstance(each, dict) else None for each in messages]
-    first = roles.index("assistant") if "assistant" in roles else len(roles)
-    return messages[:first], messages[first:]
-
-
-def _results(messages: list[Any]) -> list[dict[str, Any]]:
-    """Return the tool results of messages, in order."""
-    return [each for message in messages for each in _blocks(message) if _is_result(each)]
-
-
-def _bare(messages: list[Any]) -> list[Any]:
-    """Return messages without the contents of tool results."""
+def _without_ids(turn: Turn, dialect: Dialect) -> list[Any]:
     return [
-        {**message, "content": [_id(each) if _is_result(each) else each for each in content]}
-        if (content := _blocks(message))
-        else message
-        for message in messages
+        ["result", block.value, block.is_error]
+        if block.kind == "result"
+        else dialect.without_breakpoints([block.raw])
+        for block in turn.blocks
     ]
 
 
-def _blocks(message: Any) -> list[Any]:
-    content = message.get("content") if isinstance(message, dict) else None
-    return content if isinstance(content, list) else []
+def _has_history(body: Any) -> bool:
+    return isinstance(body, dict) and isinstance(body.get(dialect_of_body(body).history_key), list)
 
 
-def _is_result(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") == "tool_result"
+def _split(body: Any) -> tuple[list[Any], list[Turn]]:
+    """Return the messages before the first answer as they were sent, and the turns from it on."""
+    dialect, entries = dialect_of_body(body), history(body)
+    turns = [dialect.turn(entry) for entry in entries]
+    roles = [turn.role for turn in turns]
+    first = roles.index("assistant") if "assistant" in roles else len(roles)
+    return entries[:first], turns[first:]
 
 
-def _id(result: dict[str, Any]) -> dict[str, Any]:
-    return {"tool_use_id": result.get("tool_use_id")}
+def _results(turns: list[Turn]) -> list[Block]:
+    """Return the tool results of turns, in order."""
+    return [result for turn in turns for result in turn.results]
+
+
+def _bare(turns: list[Turn]) -> list[Any]:
+    """Return turns without the contents of tool results."""
+    return [
+        [turn.role, [b.id if b.kind == "result" else b.raw for b in turn.blocks]]
+        if turn.results
+        else turn.raw
+        for turn in turns
+    ]

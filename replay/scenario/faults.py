@@ -1,21 +1,20 @@
-"""Faults: failures that a replay makes on demand, to find out how an agent copes with them.
+"""Faults: failures that a replay injects, to test how an agent handles them.
 
-Each takes the place of a recorded answer once, which stays for whoever asks again. An agent that copes takes the
-recorded path all the same; one that does not diverges, or ends with an error. A tool that fails changes what the model
-would have been told: so the replay ends with what the agent asks next.
+Each replaces a recorded response once; the response is kept for the retry. An agent that handles the fault takes the
+recorded path; another one diverges, or ends with an error. A tool failure changes what the model
+would have received, so the replay ends with the next request of the agent.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from agentobs.errors import UsageError
-from agentobs.provider.messages import is_stream, split_events
+from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer
 from replay.fixture.format import Ask
 from replay.matching.lane import Lane
@@ -23,10 +22,10 @@ from replay.matching.lane import Lane
 Kind = Literal["status", "cut", "slow", "tool"]
 
 GRAMMAR = "529 at turn 3, 429 x2 at request 1, cut after event 12 at turn 2, slow at turn 1, tool NAME fails at turn 2"
-"""One example of each fault; what comes after `at` may be left out, and is then the first of its kind."""
+"""One example of each fault; the part from `at` on may be omitted, and defaults to the first opportunity."""
 
 FAILED = "injected failure"
-"""What a tool says that is made to fail."""
+"""The result of a tool that is made to fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +34,20 @@ class Fault:
 
     kind: Kind
     turn: int | None = None
-    """In which turn of the main lane; None: at `request`, or at the first chance."""
+    """The turn of the main lane; None: at `request`, or at the first opportunity."""
     request: int | None = None
-    """At which request of the main lane, from 1."""
+    """The request of the main lane, from 1."""
     times: int = 1
-    """How often in a row."""
+    """How many times in a row."""
     status: int = 529
-    """The status that is answered, where it is one."""
+    """The injected status, if it is an HTTP error."""
     events: int = 0
-    """After how many events of the stream the connection breaks, where it does."""
+    """After how many events of the stream the connection breaks, if it does."""
     tool: str = ""
-    """The tool that fails, where one does."""
+    """The tool that fails, if it is a tool failure."""
 
     def text(self) -> str:
-        """Return the fault as it is written."""
+        """Return the fault in its text form."""
         what = {
             "status": f"{self.status}{f' x{self.times}' if self.times > 1 else ''}",
             "cut": f"cut after event {self.events}",
@@ -75,10 +74,10 @@ _FORMS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that a text names, such as `529 at turn 3`.
+    """Return the fault for a text such as `529 at turn 3`.
 
     Raises:
-        UsageError: it names none.
+        UsageError: the text is not a fault.
     """
     for kind, form in _FORMS:
         if found := form.fullmatch(text.strip()):
@@ -87,17 +86,17 @@ def parse_fault(text: str) -> Fault:
             times, status = int(said.get("times", 1)), int(said.get("status", 529))
             events, tool = int(said.get("events", 0)), said.get("tool", "")
             return Fault(kind, turn, request, times, status, events, tool)
-    raise UsageError(f"{text!r} names no fault", where="faults", todo=f"Write one of: {GRAMMAR}")
+    raise UsageError(f"{text!r} is not a fault", where="faults", todo=f"Write one of: {GRAMMAR}")
 
 
 class Faults:
-    """The faults of a replay, some of which have happened."""
+    """The faults of a replay, some of which have been injected."""
 
     def __init__(self, given: Iterable[Fault | str]) -> None:
-        """Take faults, or their texts.
+        """Use faults, or their texts.
 
         Raises:
-            UsageError: a text names none.
+            UsageError: a text is not a fault.
         """
         self.all = tuple(parse_fault(each) if isinstance(each, str) else each for each in given)
         self._left = {number: fault.times for number, fault in enumerate(self.all)}
@@ -109,22 +108,22 @@ class Faults:
 
     @property
     def untouched(self) -> Sequence[Fault]:
-        """Those that have not happened: nothing came to where they were to be."""
+        """Faults that were not injected because the replay did not reach their position."""
         return [fault for n, fault in enumerate(self.all) if self._left[n] == fault.times]
 
     def answer(self, ask: Ask, lane: Lane) -> Answer | None:
-        """Return what is answered to a recorded request in place of its answer; None where nothing is."""
+        """Return the response that replaces the recorded one; None if there is no fault."""
         if ask.lane != "main":
             return None
         place = lane.place_of(ask)
         for number, fault in enumerate(self.all):
             if fault.kind != "tool" and self._left[number] and _is_there(fault, ask, place):
                 self._left[number] -= 1
-                return _made(fault, ask.answer)
+                return _made(fault, ask.answer, ask.path)
         return None
 
     def tool(self, name: str, turn: int | None) -> ToolAnswer | None:
-        """Return what a tool answers that is made to fail; None where it is not."""
+        """Return the result of a tool that is made to fail; None if it is not."""
         for number, fault in enumerate(self.all):
             is_due = fault.kind == "tool" and fault.tool == name and self._left[number]
             if is_due and fault.turn in (None, turn):
@@ -139,37 +138,27 @@ def _is_there(fault: Fault, ask: Ask, place: int) -> bool:
     return fault.request is None or fault.request == place
 
 
-def _made(fault: Fault, recorded: Answer) -> Answer:
-    """Return the answer that a fault makes of a recorded one."""
+def _made(fault: Fault, recorded: Answer, path: str) -> Answer:
+    """Return the faulty form of a recorded response."""
     match fault.kind:
         case "status":
-            return refusal(fault.status, "made on demand")
+            return refusal(fault.status, "injected", path)
         case "slow":
-            failure = Failure("ReadTimeout", "made slow on demand")
+            failure = Failure("ReadTimeout", "injected slow response")
             return Answer(None, {}, (), "error", failure)
         case _:
-            failure = Failure("RemoteProtocolError", "cut on demand")
+            failure = Failure("RemoteProtocolError", "injected cut")
             body = recorded.body
-            pieces = split_events(body) if is_stream(recorded.headers) else [body[: len(body) // 2]]
+            pieces = dialect_of(path).stream_pieces(recorded.headers, body)
+            if len(pieces) == 1:
+                pieces = [body[: len(body) // 2]]
             kept = tuple(Chunk(piece, 0) for piece in pieces[: max(fault.events, 0)])
             return dataclasses.replace(recorded, chunks=kept, ending="cut", failure=failure)
 
 
-_ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    529: "overloaded_error",
-}
-"""Types of errors by status, see https://docs.anthropic.com/en/api/errors (November 2026)."""
-
-
-def refusal(status: int, message: str) -> Answer:
+def refusal(status: int, message: str, path: str) -> Answer:
     """Return an answer with the status of an error, as the provider words it."""
-    error = {"type": _ERRORS.get(status, "api_error"), "message": message}
-    body = json.dumps({"type": "error", "error": error}).encode()
-    headers = {"content-type": "application/json", "retry-after-ms": "0.001"}
+    dialect = dialect_of(path)
+    body = dialect.error_body(status, message)
+    headers = {"content-type": "application/json", **dialect.retry_headers(0.001)}
     return Answer(status, headers, (Chunk(body, 0),), "complete")

@@ -1,7 +1,7 @@
-"""Forking: a replay up to a turn that goes on with the real provider, with another model, prompt or option.
+"""Forks: a replay up to a turn that continues with the real provider, with another model, prompt or option.
 
-Whatever comes after the recorded path is live: the model, the tools, whoever is asked, and time; the calls of its last
-recorded answer, too. All of it, what was answered from the recording too, is recorded as a session of its own.
+Everything after the recorded path is live: the model, the tools, approvals, and time, including the calls of the last
+recorded response. All of it, including the recorded part, is recorded as a new session.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.errors import UsageError
-from agentobs.provider.messages import assemble, tool_uses
+from agentobs.provider.registry import calls_of, message_of
 from agentobs.records.exchanges import ModelExchange, Recording
 from replay.comparison.placeholders import has_masked
 from replay.fixture.format import Fixture
@@ -20,22 +20,22 @@ from replay.fixture.format import Fixture
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a replay goes on live, and what is changed from there on."""
+    """Where a replay continues live, and what changes from there on."""
 
     turn: int
-    """The turn of the main lane whose answer is the last recorded one, from 1."""
+    """The turn of the main lane whose response is the last recorded one, from 1."""
     model: str | None = None
-    """The model that is asked from then on; None: whichever the agent asks."""
+    """The model from then on; None: the agent's own."""
     system: str | None = None
     """The system prompt from then on; None: the agent's own."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Other options of requests, such as `{"max_tokens": 2000}`; None as a value takes one away."""
+    """Other options of requests, such as `{"max_tokens": 2000}`; the value None removes one."""
 
     def changed(self, body: bytes) -> bytes | None:
-        """Return a request's body as it goes out; None where it goes as it is.
+        """Return the changed body of a request; None if it is not changed.
 
         Raises:
-            UsageError: it has to be changed, and is no JSON object.
+            UsageError: it must be changed, and is not a JSON object.
         """
         if self.model is None and self.system is None and not self.options:
             return None
@@ -44,7 +44,7 @@ class Fork:
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict):
-            raise UsageError("a request of a fork is no JSON object, and cannot be changed")
+            raise UsageError("a request of a fork is not a JSON object, and cannot be changed")
         if self.model is not None:
             asked["model"] = self.model
         if self.system is not None:
@@ -60,21 +60,20 @@ class Fork:
 
 
 def tools_of(fixture: Fixture, turn: int) -> list[str]:
-    """Return the tools that run for real as soon as a fork at that turn begins: those that its recorded answer calls,
-    and recorded functions that the agent called after it by itself.
+    """Return the tools that run live as soon as a fork at that turn starts: those that its recorded response calls,
+    and recorded functions that the agent called afterwards.
     """
-    answers = [a.answer for a in fixture.asks if (a.lane, a.turn) == ("main", turn)]
-    called = [call for a in answers for call in tool_uses(assemble(a.headers, a.body))]
+    asks = [ask for ask in fixture.asks if (ask.lane, ask.turn) == ("main", turn)]
+    called = [call for ask in asks for call in calls_of(ask.path, ask.answer)]
     functions = [t for t in fixture.tools if t.is_function and (t.lane, t.turn) == ("main", turn)]
-    return sorted({str(c.get("name")) for c in called} | {t.question.name for t in functions})
+    return sorted({call.name for call in called} | {t.question.name for t in functions})
 
 
 def message_ids(fixture: Fixture, turn: int) -> frozenset[str]:
-    """Return the ids of the messages that a fork at a turn may replay: all but later ones of the main lane."""
-    given = [a.answer for a in fixture.asks if a.lane != "main" or (a.turn or 0) <= turn]
-    return frozenset(
-        str(message["id"]) for a in given if "id" in (message := assemble(a.headers, a.body))
-    )
+    """Return the IDs of the messages that a fork at a turn may replay: all except later ones of the main lane."""
+    asks = [ask for ask in fixture.asks if ask.lane != "main" or (ask.turn or 0) <= turn]
+    found = (message_of(ask.path, ask.answer).id for ask in asks)
+    return frozenset(each for each in found if each is not None)
 
 
 def can_fork(recording: Recording, turn: int) -> bool:

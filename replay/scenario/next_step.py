@@ -1,4 +1,4 @@
-"""What an agent does next: the step after the recorded path ends, now and as it was recorded."""
+"""What an agent does next: the step after the recorded path ends, live and recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentobs.provider.messages import blocks, text_of
+from agentobs.provider.dialect import Block, text_of
+from agentobs.provider.registry import history, turns
 from agentobs.records.canonical_json import canonical
 from agentobs.records.facts import Permission
 from agentobs.sink import Record
@@ -34,11 +35,11 @@ class Step:
     """What follows a turn: the next request, or the end."""
 
     request: dict[str, Any] | None = field(repr=False)
-    """The next request's body; None where the agent asked nothing more."""
+    """The next request's body; None if the agent sent no further request."""
     tools: tuple[ToolOutcome, ...]
-    """The results that it carries for the calls of the turn before."""
+    """The results in it for the calls of the previous turn."""
     outcome: str | None
-    """How the session ended where nothing was asked: `completed` or `failed`."""
+    """How the session ended if there was no request: `completed` or `failed`."""
     reason: str | None
     """Why it failed."""
     returned: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -57,7 +58,7 @@ class Step:
         raise LookupError(f"{name} was not called in this turn (called: {called})")
 
     def lines(self) -> list[str]:
-        """Return the step for people, one fact a line."""
+        """Return the step for people, one fact per line."""
         told = [
             f"{tool.name}({json.dumps(tool.input, ensure_ascii=False)}) -> "
             f"{'error: ' if tool.is_error else ''}{tool.text}"
@@ -72,36 +73,34 @@ class Step:
                 for each in self.returned.values()
             ]
         else:
-            told.append(
-                f"asks the model again, with {len(self.request.get('messages', []))} messages"
-            )
+            told.append(f"makes another model call, with {len(history(self.request))} messages")
         return told
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The step after a turn, beside the recorded one."""
+    """The step after a turn, and the recorded one."""
 
     now: Step = field(repr=False)
     recorded: Step = field(repr=False)
     result: Any = None
-    """What the agent returned, where it came to its end; None where it was stopped at its next question."""
+    """The return value of the agent if it finished; None if it was stopped at its next request."""
     later: tuple[Step, ...] = ()
-    """The steps after that one, where answers were scripted."""
+    """The steps after that one, if responses were scripted."""
     decisions: tuple[Permission, ...] = ()
-    """How it was decided about the calls of the turn, and of later ones."""
+    """The decisions about the calls of the turn, and of later ones."""
     held: tuple[str, ...] = ()
-    """The functions that did not run, though all were to, because they change something outside."""
+    """The functions that did not run although all tools were live, because they are mutating."""
     turn: int = 0
     """The turn of the main lane that this step follows."""
     failure: str = ""
-    """How the recorded session failed, as a clause; empty if the replay was not after that."""
+    """How the recorded session failed, as a clause; empty if the replay does not test that."""
     remarks: tuple[str, ...] = ()
-    """What must be known to judge the agent by this step, such as that its prompt has changed."""
+    """Caveats for judging the agent by this step, such as a changed prompt."""
     is_early: bool = False
-    """Whether the agent left the recorded path before the turn that is tested: nothing is known of that turn then."""
+    """Whether the agent left the recorded path before the tested turn: nothing is known of that turn then."""
     repeats: bool = False
-    """Whether the agent only continues a loop: one request more than recorded, with the same message as before."""
+    """Whether the agent only continues a loop: one more request than recorded, with the same message as before."""
 
     @property
     def failed(self) -> bool:
@@ -110,11 +109,11 @@ class Next:
 
     @property
     def differs(self) -> bool:
-        """Whether the agent does something else now than was recorded, in the turn that is tested or later."""
+        """Whether the agent does something else now than recorded, in the tested turn or later."""
         return not (self.is_early or self.repeats) and _essence(self.now) != _essence(self.recorded)
 
     def tool(self, name: str) -> ToolOutcome:
-        """Return the first call of a tool in the turn, as it went now.
+        """Return the first call of a tool in the turn, as executed now.
 
         Raises:
             LookupError: it was not called in that turn.
@@ -122,21 +121,21 @@ class Next:
         return self.now.tool(name)
 
     def decision(self, name: str) -> Permission:
-        """Return how it was decided about the first call of a tool.
+        """Return the decision about the first call of a tool.
 
         Raises:
-            LookupError: nothing was decided about it.
+            LookupError: there was no decision about it.
         """
         for decision in self.decisions:
             if decision.tool == name:
                 return decision
-        raise LookupError(f"nothing was decided about {name}")
+        raise LookupError(f"no decision was made about {name}")
 
     def require(self, expect: Expectation) -> None:
-        """Raise where something does not hold of this step: `expect` asserts it, or returns False.
+        """Raise if a condition does not hold for this step: `expect` asserts it, or returns False.
 
         Raises:
-            AssertionError: it does not hold; the steps stand beside it.
+            AssertionError: it does not hold; the message contains both steps.
         """
         try:
             holds = expect(self)
@@ -157,7 +156,7 @@ class Next:
         elif self.repeats:
             verdict = "the agent makes one more request of the same loop"
         elif self.is_early:
-            verdict = "the agent does not get to the turn that is tested"
+            verdict = "the agent does not reach the turn that is tested"
         else:
             verdict = "the agent does the same as recorded"
         verdict = "\n".join((verdict, *self.remarks))
@@ -171,11 +170,11 @@ class Next:
 
 
 Expectation = Callable[[Next], object]
-"""What must hold of a step: a function that asserts it, or returns False where it does not hold."""
+"""A condition on a step: a function that asserts it, or returns False if it does not hold."""
 
 
 def decisions_of(records: Iterable[tuple[Record, int | None]], turn: int) -> Iterator[Permission]:
-    """Yield how it was decided about the agent's own calls of a turn and of those after it."""
+    """Yield the decisions about the agent's own calls of a turn and of those after it."""
     for record, _ in records:
         if isinstance(record, Permission) and record.lane == "main" and (record.turn or 0) >= turn:
             yield record
@@ -187,31 +186,22 @@ def step_of(
     reason: str | None = None,
     returned: dict[str, Any] | None = None,
 ) -> Step:
-    """Return the step that a next request is, or the end of the session where there is none."""
+    """Return the step for the next request, or the end of the session if there is none."""
     if request is None:
         return Step(None, (), outcome, reason, returned or {})
-    messages = [m for m in request.get("messages", []) if isinstance(m, dict)]
-    calls = {
-        str(block.get("id")): block
-        for message in messages
-        for block in blocks(message)
-        if block.get("type") == "tool_use"
-    }
-    last = blocks(messages[-1]) if messages else []
-    tools = tuple(
-        _tool(block, calls.get(str(block.get("tool_use_id")), {}))
-        for block in last
-        if block.get("type") == "tool_result"
-    )
+    sent = turns(request)
+    calls = {call.id: call for turn in sent for call in turn.calls}
+    results = sent[-1].results if sent else []
+    tools = tuple(_tool(result, calls.get(result.id)) for result in results)
     return Step(request, tools, None, None)
 
 
-def _tool(block: dict[str, Any], call: dict[str, Any]) -> ToolOutcome:
+def _tool(result: Block, call: Block | None) -> ToolOutcome:
     return ToolOutcome(
-        name=str(call.get("name")),
-        input=call.get("input"),
-        result=block.get("content", ""),
-        is_error=bool(block.get("is_error")),
+        name=str(call and call.name),
+        input=call and call.value,
+        result="" if result.value is None else result.value,
+        is_error=result.is_error,
     )
 
 

@@ -1,4 +1,4 @@
-"""Policies: which tools run in a replay, which answer from the recording, and which do both."""
+"""Tool policies: which tools run in a replay, which answer from the recording, and which do both."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Literal, get_args
 from agentobs.errors import UsageError
 
 Policy = Literal["execute", "replay", "verify"]
-"""What becomes of the calls of a tool: `execute`, it runs; `replay`, it never runs, and what it is asked is compared;
-`verify`, it runs, and what it answers is compared."""
+"""The handling of a tool's calls. `execute`: it runs. `replay`: it never runs, and its input is compared.
+`verify`: it runs, and its result is compared.
+"""
 
 ToolPolicy = Literal["recorded", "live"] | Mapping[str, Policy] | Collection[str]
-"""Which tools run: none, all, those of these names; or what becomes of each, by name, with `*` for all others.
+"""Which tools run: none, all, those with these names; or the handling of each by name, with `*` for all others.
 
-A tool that is known to change something outside (`record_tool(mutating=True)`, or for a mapping one of our loop that
-does not only read) runs where it is named, never by `*`; and a recorded function that does so not by `live` either.
+A mutating tool (`record_tool(mutating=True)`, or in a mapping a tool of the agent loop that is not
+read-only) runs only if it is named, never by `*`; a mutating recorded function does not run with `live` either.
 """
 
 OTHERS = "*"
-"""The name that stands for all tools that are not named."""
+"""The name that stands for all other tools."""
 
 
 def policy_of(
     tools: ToolPolicy, name: str, *, is_mutating: bool = False, is_function: bool = False
 ) -> Policy:
-    """Return what becomes of the calls of a tool.
+    """Return the handling of a tool's calls.
 
     Args:
-        tools: what was chosen.
+        tools: the policy.
         name: the tool.
         is_mutating: whether it changes something outside.
-        is_function: whether it is a function of `record_tool`, which says by itself that it does so.
+        is_function: whether it is a function of `record_tool`, which declares whether it is mutating.
     """
     if isinstance(tools, str):
         return "execute" if tools == "live" and not (is_mutating and is_function) else "replay"
@@ -41,7 +42,7 @@ def policy_of(
 
 
 def check_policy(tools: ToolPolicy) -> None:
-    """Check what was chosen.
+    """Check a policy.
 
     Raises:
         UsageError: there is no such policy.
@@ -55,7 +56,7 @@ def check_policy(tools: ToolPolicy) -> None:
         known = ", ".join(get_args(Policy))
     if wrong:
         raise UsageError(
-            f"no policy for tools is called {wrong[0]!r}",
+            f"unknown policy for tools: {wrong[0]!r}",
             where="tools",
             todo=f"Say {known}; or name the tools that run, as in tools=['lookup']",
         )

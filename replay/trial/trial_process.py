@@ -13,7 +13,7 @@ from agentobs.errors import AgentobsError
 from replay.agent_code.call_sites import call_site
 from replay.agent_code.project import project, project_at
 from replay.comparison.alignment import aligned, safe
-from replay.comparison.normalizers import normaliser_of
+from replay.comparison.normalizers import normalizer_of
 from replay.divergence.divergence import Divergence, DivergenceError
 from replay.divergence.rendering import DIFFER
 from replay.fixture.format import Fixture, load
@@ -40,8 +40,8 @@ def run(order: dict[str, Any]) -> None:
 def _outcome(order: dict[str, Any], opened: _Opened) -> Outcome:
     try:
         fixture = load(order["fixture"])
-        rules = [normaliser_of(rule) for rule in order["rules"]]
-        options = ReplayOptions(normalisers=rules, deadline_seconds=order["deadline_s"])
+        rules = [normalizer_of(rule) for rule in order["rules"]]
+        options = ReplayOptions(normalizers=rules, deadline_seconds=order["deadline_s"])
         return _replayed(fixture, options, opened)
     except AgentobsError as error:
         return Outcome("error", error.found, cure=error.todo)
@@ -111,7 +111,7 @@ def _cure(found: Divergence) -> str:
         return "record the connection: agentobs.record(client), or agentobs.record_tool on the tool"
     if found.cause is not None and found.cause.kind == "tool_result":
         return (
-            "put agentobs.record_tool on the tool and record the session again: "
+            "decorate the tool with agentobs.record_tool and record the session again: "
             "the tool is then answered from the recording"
         )
     match found.nature:

@@ -1,7 +1,7 @@
-"""Loops: what an event loop still has to do, for replays in which time is real.
+"""Event loops: whether one still has something to do, for replays in which time is real.
 
-What asyncio (CPython 3.11 to 3.14) has ready, scheduled and registered tells whether anything goes on but those who
-look whether they may go on. Other loops do not say.
+The ready, scheduled and registered callbacks of asyncio (CPython 3.11 to 3.14) show whether anything is active except
+waits of a replay itself. Other event loops do not reveal this.
 """
 
 from __future__ import annotations

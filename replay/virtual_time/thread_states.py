@@ -33,6 +33,7 @@ from typing import Literal
 
 from agentobs import world
 from agentobs.determinism.patches import LEFT_ALONE
+from agentobs.runtime import process
 from replay.agent_code.thread_stacks import (
     native_id,
     outward,
@@ -85,12 +86,17 @@ OUTSIDE_MODULES = frozenset(
     {"subprocess", "selectors", "select", "socket", "ssl", "multiprocessing", "asyncio"}
 )
 
-_children: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+
+class Children:
+    """The child processes that the agent started."""
+
+    def __init__(self) -> None:
+        self.children: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 
 def started(child: subprocess.Popen[bytes]) -> None:
     """Note a child process that the agent started."""
-    _children.add(child)
+    process.part(Children).children.add(child)
 
 
 class ThreadStates:
@@ -353,7 +359,7 @@ def _switches(native: int) -> str | None:
     """Return how many context switches a thread has had, as text; None if it runs or is about to.
 
     The number changes whenever the thread has run. The state is needed as well: a thread that another CPU is waking
-    still stands in its system call (Linux, TASK_WAKING in include/linux/sched.h).
+    is still in its system call (Linux, TASK_WAKING in include/linux/sched.h).
     """
     status = _read(f"/proc/self/task/{native}/status") or ""
     if status.partition("\nState:")[2].lstrip().startswith("R"):
@@ -381,6 +387,7 @@ def _read(path: str) -> str | None:
 
 def _has_children() -> bool:
     """Return whether a child process that the agent started is running."""
+    kept = process.part(Children)
     if hasattr(os, "waitid"):
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -388,7 +395,7 @@ def _has_children() -> bool:
             return False
         except OSError:
             pass
-    popen = {child.pid for child in list(_children) if child.returncode is None}
+    popen = {child.pid for child in list(kept.children) if child.returncode is None}
     return any(map(_is_alive, popen | set(_forked())))
 
 

@@ -43,6 +43,7 @@ from typing import Any
 from agentobs import world
 from agentobs.determinism.patches import LEFT_ALONE
 from agentobs.recording.wire.responses import wake as look_again
+from agentobs.runtime import process
 from replay.agent_code.thread_stacks import outward, package_of
 from replay.virtual_time.thread_states import Parking, ThreadStates, started
 from replay.virtual_time.virtual_clock import VirtualClock
@@ -65,26 +66,35 @@ TRIO_MAX_SECONDS = 86_400
 
 Undo = list[Callable[[], None]]
 
-_clock: VirtualClock | None = None
-_late: Undo | None = None
-"""Collects patches that are made after the replay has opened."""
-_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
-_behind: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
-"""For loops that have seen earlier replays: how many seconds their clocks are ahead of the real one."""
-_first_timers: weakref.WeakKeyDictionary[
-    asyncio.AbstractEventLoop, tuple[float | None, int | None]
-] = weakref.WeakKeyDictionary()
-"""The first timer of each loop, apart from those of held answers, when it last waited: its time and its identity."""
+
+class State:
+    """The virtual time of this process."""
+
+    def __init__(self) -> None:
+        self.clock: VirtualClock | None = None
+        self.late: Undo | None = None
+        """Collects patches that are made after the replay has opened."""
+        self.loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+        """Those that have waited on the virtual clock."""
+        self.behind: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = (
+            weakref.WeakKeyDictionary()
+        )
+        """For loops that have seen earlier replays: how many seconds their clocks are ahead of the real one."""
+        self.first_timers: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[float | None, int | None]
+        ] = weakref.WeakKeyDictionary()
+        """The first timer of each loop, apart from those of held answers, when it last waited: its time and its
+        identity."""
 
 
 def current() -> VirtualClock | None:
     """Return the clock of the replay that is open; None if none is, or its time is real."""
-    return _clock
+    return process.part(State).clock
 
 
 def loops_in_use() -> list[asyncio.AbstractEventLoop]:
     """Return the event loops that have waited on the virtual clock and are not closed."""
-    return [loop for loop in list(_loops) if not loop.is_closed()]
+    return [loop for loop in list(process.part(State).loops) if not loop.is_closed()]
 
 
 @contextlib.contextmanager
@@ -93,22 +103,22 @@ def virtual_time() -> Iterator[VirtualClock]:
 
     A replay inside of another one shares its clock.
     """
-    global _clock, _late
-    if _clock is not None:
-        was_live = _clock.is_live
-        _clock.go_virtual()
+    state = process.part(State)
+    if state.clock is not None:
+        was_live = state.clock.is_live
+        state.clock.go_virtual()
         try:
-            yield _clock
+            yield state.clock
         finally:
             if was_live:
-                _clock.go_live()
+                state.clock.go_live()
         return
     clock = VirtualClock(ThreadStates())
     with contextlib.ExitStack() as stack:
         undo: Undo = []
         stack.callback(_restore, undo)
         stack.callback(_leave, clock)
-        _clock, _late = clock, undo
+        state.clock, state.late = clock, undo
         for patch in (_patch_time, _patch_datetime, _patch_threads, _patch_loops, _patch_trio):
             patch(undo)
         yield clock
@@ -117,19 +127,20 @@ def virtual_time() -> Iterator[VirtualClock]:
 @contextlib.contextmanager
 def real_time() -> Iterator[None]:
     """Use real time while the context is open, even inside a replay whose time is virtual."""
-    with contextlib.nullcontext() if _clock is None else _clock.real_time():
+    state = process.part(State)
+    with contextlib.nullcontext() if state.clock is None else state.clock.real_time():
         yield
 
 
 def _leave(clock: VirtualClock) -> None:
-    global _clock, _late
+    state = process.part(State)
     clock.close()
-    for loop in {*loops_in_use(), *_behind}:
-        _behind[loop] = max(loop.time() - float(_real_monotonic()), 0.0)
+    for loop in {*loops_in_use(), *state.behind}:
+        state.behind[loop] = max(loop.time() - float(_real_monotonic()), 0.0)
         # Clocks must not go back: timers that are already scheduled would be late.
-        loop.time = functools.partial(_ahead, _behind[loop])  # type: ignore[method-assign]
-    _clock = _late = None
-    _loops.clear()
+        loop.time = functools.partial(_ahead, state.behind[loop])  # type: ignore[method-assign]
+    state.clock = state.late = None
+    state.loops.clear()
 
 
 def _ahead(seconds: float) -> float:
@@ -143,8 +154,7 @@ def _restore(undo: Undo) -> None:
 
 def _forget() -> None:
     """Leave virtual time in a forked child: its waits are real."""
-    global _clock
-    _clock = None
+    process.part(State).clock = None
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -155,7 +165,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def _waiting_clock(frame: FrameType) -> VirtualClock | None:
     """Return the virtual clock for a wait of the calling thread; None if the wait is real."""
-    clock = _clock
+    clock = process.part(State).clock
     if clock is None or clock.is_live:
         return None
     for each in outward(frame):
@@ -221,12 +231,13 @@ def _read(name: str, *, is_scheduling: bool) -> Callable[[], float]:
 
     @functools.wraps(_ORIGINALS[name])
     def read() -> float:
+        state = process.part(State)
         value: float = _ORIGINALS[name]()
-        clock, frame = _clock, _reader(sys._getframe(1))
+        clock, frame = state.clock, _reader(sys._getframe(1))
         if clock is None or _is_real(frame):
             return value
-        if package_of(frame) == "trio" and _late is not None:
-            _patch_trio(_late)  # it was imported after the replay had opened
+        if package_of(frame) == "trio" and state.late is not None:
+            _patch_trio(state.late)  # it was imported after the replay had opened
         if is_scheduling and package_of(frame) in SCHEDULERS:
             if not clock.is_agents(frame):
                 return value
@@ -341,7 +352,7 @@ def _patch_datetime(undo: Undo) -> None:
 
 def _moved(original: Any) -> Callable[..., Any]:
     def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        clock, frame = _clock, _reader(sys._getframe(1))
+        clock, frame = process.part(State).clock, _reader(sys._getframe(1))
         read = original.__get__(None, cls)
         value = read(*args, **kwargs)
         if clock is None or not clock.ahead_ns or _is_real(frame):
@@ -424,13 +435,19 @@ def _condition_wait(clock: VirtualClock, condition: Any, timeout: float) -> bool
 
 
 def _patch_loops(undo: Undo) -> None:
+    state = process.part(State)
     real_time_of = asyncio.BaseEventLoop.time
 
     @functools.wraps(real_time_of)
     def loop_time(self: asyncio.BaseEventLoop) -> float:
-        return real_time_of(self) if _clock is None else _clock.now() + _behind.get(self, 0.0)
+        state = process.part(State)
+        return (
+            real_time_of(self)
+            if state.clock is None
+            else state.clock.now() + state.behind.get(self, 0.0)
+        )
 
-    for loop in list(_behind):
+    for loop in list(state.behind):
         vars(loop).pop("time", None)
     _set(undo, asyncio.BaseEventLoop, "time", loop_time)
     for name in (
@@ -448,11 +465,12 @@ def _patch_loops(undo: Undo) -> None:
 def _selecting(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def wait(self: Any, timeout: float | None = None) -> Any:
-        clock = _clock
+        state = process.part(State)
+        clock = state.clock
         loop: Any = None if clock is None or clock.is_live else asyncio._get_running_loop()
         if clock is None or loop is None or not _is_measured(loop, self):
             return real(self, timeout)
-        _loops.add(loop)
+        state.loops.add(loop)
         ready = real(self, 0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
@@ -469,12 +487,13 @@ def _is_measured(loop: Any, selector: object) -> bool:
 
 def _wait_in_loop(clock: VirtualClock, loop: Any, real: Callable[[float | None], Any]) -> Any:
     """Wait for the loop's files, or for its next timer on the virtual clock; held answers look again in real time."""
+    state = process.part(State)
     timers = [timer for timer in loop._scheduled if not timer._cancelled]
     looks = [timer for timer in timers if timer._callback is look_again]
     others = [timer for timer in timers if timer._callback is not look_again]
     due, first = min(((each._when, id(each)) for each in others), default=(None, None))
-    if (due, first) != _first_timers.get(loop):
-        _first_timers[loop] = due, first
+    if (due, first) != state.first_timers.get(loop):
+        state.first_timers[loop] = due, first
         clock.move()
 
     def wake() -> bool:
@@ -528,7 +547,8 @@ def _patch_trio(undo: Undo) -> None:
 
     @functools.wraps(real_current)
     def current_time(self: Any) -> float:
-        return float(real_current(self) if _clock is None else self.offset + _clock.now())
+        state = process.part(State)
+        return float(real_current(self) if state.clock is None else self.offset + state.clock.now())
 
     _set(undo, clock_class, "current_time", current_time)
     for name in ("EpollIOManager", "KqueueIOManager"):
@@ -542,7 +562,7 @@ def _patch_trio(undo: Undo) -> None:
 def _getting_events(run: Any, real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def get_events(self: Any, timeout: float) -> Any:
-        clock = _clock
+        clock = process.part(State).clock
         ready = real(self, 0) if clock is not None and timeout > 0 else None
         if clock is None or clock.is_live or timeout <= 0 or ready:
             return ready or real(self, timeout)

@@ -301,7 +301,7 @@ class VirtualClock:
             self._unsettle()
 
     def settle(self, hold: Hold) -> Activity:
-        """Note that a held answer goes on as soon as nothing else can run, and return whether something can.
+        """Note that a held answer continues as soon as nothing else can run, and return whether something can.
 
         Until `let_go` time does not jump. Others that settle at the same time count as blocked.
         """
@@ -315,7 +315,7 @@ class VirtualClock:
             return "blocked" if self._states.is_guess else found
 
     def move(self) -> None:
-        """Note that an event loop runs something other than the checks of held answers."""
+        """Note that an event loop is running something other than the checks of held answers."""
         with self._lock:
             self._unsettle()
 

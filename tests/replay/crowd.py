@@ -39,7 +39,7 @@ from agentobs.agent import (
 )
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.sub_agents.starter import finish
-from agentobs.provider.messages import text_of
+from agentobs.provider.dialect import text_of
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion, WorldQuestion
 from agentobs.world import World
 from tests.agent.provider import MODEL, call, event_bytes, message, stream_events, text
@@ -212,7 +212,7 @@ async def _turns(noise: Noise) -> None:
 
 
 class Noisy(httpx2.AsyncBaseTransport):
-    """Answers late by some turns of the event loop, and so do the pieces of an answer."""
+    """Answers late by some turns of the event loop, and so do the chunks of an answer."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, noise: Noise) -> None:
         self._inner, self._noise = inner, noise

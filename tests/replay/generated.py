@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 
-from agentobs.provider.messages import fault_of_request, text_of
+from agentobs.provider.anthropic.messages import fault_of_request
+from agentobs.provider.dialect import text_of
 from tests.agent.provider import (
     Reply,
     call,

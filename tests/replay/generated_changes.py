@@ -165,7 +165,8 @@ def _plain_result(kind: ChangeKind) -> Maker:
         if not called:
             return None
         at, call = chance.choice(called)
-        name = (fixture.tool_use(call) or {}).get("name", "?")
+        known = fixture.tool_use(call)
+        name = known.name if known else "?"
         expected = Expected(_at(_first(asked, at.step)), PATHS[kind], (str(name),))
         return Change(kind, at.step, call=call, tool=str(name)), expected
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentobs.provider.registry import kept_request_headers
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -16,7 +17,6 @@ from agentobs.records.exchanges import (
     Recording,
     ToolExchange,
     WorldExchange,
-    kept_request_headers,
 )
 from agentobs.sink import Record
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
@@ -116,7 +116,7 @@ def exchanged(records: Iterable[Record]) -> Exchanged:
             case ToolExchange(place, question=call, answer=result):
                 told = [call.name, call.input, result.content, result.is_error, result.outcome]
                 found.setdefault(f"tools {place.lane}", []).append(
-                    (call.tool_use_id, place.turn, canonical(told), result.tries)
+                    (call.tool_use_id, place.turn, canonical(told), result.attempts)
                 )
             case WorldExchange(place, question=question):
                 told = [question.asked, each.answer]

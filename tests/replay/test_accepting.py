@@ -55,7 +55,7 @@ def test_what_is_accepted_replays(fixture: Fixture) -> None:
     with pytest.raises(DivergenceError, match="request 3 of 3"), Replayer(again) as other:
         other.run(Agent().answer, "How is it?")
     changed = [old for old, new in zip(before, lines(again), strict=True) if old != new]
-    assert [json.loads(each).get("ask", "end") for each in changed] == [3, "end"]
+    assert [json.loads(each).get("request", "end") for each in changed] == [3, "end"]
 
 
 def test_what_people_read_is_written_with_it(fixture: Fixture) -> None:
@@ -235,13 +235,13 @@ def test_every_printed_command_works(
     ]
     status, explained = shell(printed[0], capsys)
     assert (status, explained.startswith(told)) == (1, True)
-    assert "how it came about" in explained
+    assert "causal chain" in explained
     status, as_json = shell(printed[1], capsys)
     assert (status, json.loads(as_json)["commands"]) == (1, printed)
     before = (looker / "fixture" / "recording.jsonl").read_bytes()
     status, shown = shell(printed[2], capsys)
     assert status == 0
-    assert "say --yes to write them" in shown
+    assert "pass --yes to write without a prompt" in shown
     assert (looker / "fixture" / "recording.jsonl").read_bytes() == before
     status, wrote = shell(f"{printed[2]} --yes", capsys)
     assert status == 0

@@ -64,7 +64,7 @@ def test_scripted_answers_follow_the_recorded_path() -> None:
     assert step.result == "Done."
     (refunded,) = step.later
     assert refunded.tool("issue_refund").text == "refunded 4190 cents for A-17"
-    assert step.decision("issue_refund").behaviour == "allow"
+    assert step.decision("issue_refund").behavior == "allow"
 
 
 def test_without_a_script_the_agent_is_stopped_at_its_next_question() -> None:
@@ -232,7 +232,7 @@ def test_faults_read_as_they_are_written(text: str) -> None:
     "text", ["", "529 at", "cut", "tool fails", "slow at turn x", "200", "529 at turn 3 or so"]
 )
 def test_no_fault_is_guessed(text: str) -> None:
-    """What names no fault is one clear error with an example of each."""
+    """What is not a fault is one clear error with an example of each."""
     with pytest.raises(UsageError, match="529 at turn 3"):
         parse_fault(text)
 
@@ -385,13 +385,13 @@ def test_the_command_forks(
     assert told.out == "Refunded.\n"
     assert "2 live requests" in told.err
     assert told.err.startswith(
-        "live    from turn 2 on, tools run for real, starting with issue_refund"
+        "live    from turn 2 on, tools execute for real, starting with issue_refund"
     )
     assert f"agentobs freeze {last_session(tmp_path / 'home').session_id}" in told.err
     with pytest.raises(SystemExit) as ended:
         main([*asked, "--set", "max_tokens"])
     assert ended.value.code != 0
-    assert "sets no option" in capsys.readouterr().err
+    assert "expected KEY=JSON" in capsys.readouterr().err
 
 
 def test_a_fork_that_parts_before_its_turn_diverges(live: ServedProvider) -> None:

@@ -22,6 +22,7 @@ from agentobs.determinism import callers, jobs
 from agentobs.records.exchanges import Origin
 from replay import DivergenceError, Fixture, Replayer
 from replay.playback import completion_order
+from tests.marks import but_first
 from tests.replay.agents import KEY
 from tests.replay.concurrent_agents import (
     AGENTS,
@@ -45,8 +46,14 @@ def replayed(fixture: Fixture, agent: Callable[[Setting], Heard], noise_s: float
     return heard
 
 
-@OVERLAPS
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    ("name", "overlaps"),
+    but_first(
+        [*((name, True) for name in AGENTS), *((name, False) for name in AGENTS)],
+        pytest.mark.soak,
+        kept=len(AGENTS) + 3,
+    ),
+)
 def test_each_sub_agent_gets_its_own_answers(tmp_path: Path, name: str, overlaps: bool) -> None:
     """Whether they overlapped when they were recorded makes no difference: in the replay they do."""
     fixture, heard = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
@@ -105,13 +112,13 @@ def test_a_fixture_has_no_names_of_what_made_its_requests(tmp_path: Path) -> Non
     text = "".join(
         line
         for line in fixture.path.read_text().splitlines(keepends=True)
-        if line.startswith('{"ask":')
+        if line.startswith('{"request":')
     )
     assert '"job":' in text
     assert "work" not in text
     assert "toolu_" not in text
     for each in fixture.asks:
-        assert all(len(digest.partition(".")[2]) <= 8 for digest in each.by or ())
+        assert all(len(digest.partition(".")[2]) <= 8 for digest in each.caller or ())
 
 
 # Requests that nothing tells apart.

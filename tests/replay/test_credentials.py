@@ -122,7 +122,7 @@ def test_nothing_that_freeze_writes_or_prints_holds_the_key(desk: tuple[Path, st
     written = "".join(p.read_text() for p in paths if p.name == "recording.jsonl")
     assert "401 for [redacted:credential:1] at the shop" in written
     assert '"own": "key [redacted:credential:1]"' in written
-    assert '"raised": "Refused-[redacted:credential:1]"' in written
+    assert '"exception": "Refused-[redacted:credential:1]"' in written
 
 
 def test_what_is_recorded_at_the_end_of_a_session_does_not_hold_the_key(
@@ -165,10 +165,10 @@ def test_a_session_without_an_end_is_masked_by_its_requests(desk: tuple[Path, st
     said = f"Refund order 7. My account is {KEY}."
     crashed = replace(
         session, name=said, arguments={"question": [said]}, reason=said, signature=f"declared:{said}",
-        raised=said, result=Returned({"said": said}),
+        exception=said, result=Returned({"said": said}),
     )  # fmt: skip
     masked = without_secrets(crashed)
     assert KEY not in str(masked.arguments)
-    assert KEY not in str((masked.name, masked.reason, masked.signature, masked.raised))
+    assert KEY not in str((masked.name, masked.reason, masked.signature, masked.exception))
     assert masked.result is not None
     assert "My account is [redacted:credential:" in masked.result.value["said"]

@@ -91,7 +91,15 @@ def test_what_is_signed_again_is_read_or_refused(
 
 @pytest.mark.parametrize(
     "change",
-    [{"like": 0}, {"like": 2}, {"like": 9}, {"ask": 1}, {"unmark": [99]}, {"add": 5}, {"set": []}],
+    [
+        {"based_on": 0},
+        {"based_on": 2},
+        {"based_on": 9},
+        {"request": 1},
+        {"remove_breakpoints": [99]},
+        {"add_messages": 5},
+        {"set_keys": []},
+    ],
     ids=str,
 )
 def test_a_request_that_is_like_none_is_refused(
@@ -99,7 +107,7 @@ def test_a_request_that_is_like_none_is_refused(
 ) -> None:
     """A chain of requests that leads nowhere, or in a circle, is said, not followed."""
     lines = [json.loads(line) for line in whole.splitlines()]
-    second = next(line for line in lines if line.get("ask") == 2)
+    second = next(line for line in lines if line.get("request") == 2)
     second.update(change)
     body = b"".join(json.dumps(line).encode() + b"\n" for line in lines[:-1])
     end = {**lines[-1], "digest": digest(body)}
@@ -116,27 +124,47 @@ MISTYPED: list[tuple[str, dict[str, object], str]] = [
     ),
     (
         "agentobs_fixture",
-        {"given": {"seed": 5}},
-        "`given` of the first line is {'seed': 5}, and not",
+        {"ambient": {"seed": 5}},
+        "`ambient` of the first line is {'seed': 5}, and not",
     ),
-    ("agentobs_fixture", {"until": -5}, "`until` of the first line is -5, and not a number from 1"),
+    (
+        "agentobs_fixture",
+        {"until_turn": -5},
+        "`until_turn` of the first line is -5, and not an integer of 1 or more",
+    ),
     ("agentobs_fixture", {"name": 5}, "`name` of the first line is 5, and not a text"),
-    ("agentobs_fixture", {"results": {"main": 5}}, "`results` of the first line is {'main': 5}"),
-    ("ask", {"lane": 5}, "`lane` of request 1 is 5, and not a text"),
-    ("ask", {"turn": "x"}, "`turn` of request 1 is 'x', and not a number"),
-    ("ask", {"body": 5}, "`body` of request 1 is 5, and not an object"),
-    ("ask", {"add": 5}, "`add` of request 1 is 5, and not a list"),
-    ("ask", {"headers": [1]}, "`headers` of request 1 is [1], and not an object"),
-    ("ask", {"headers": {"x-a": "a\r\nb: c"}}, "`headers` of request 1 is"),
-    ("ask", {"behind": ["x"]}, "`behind` of request 1 is ['x'], and not a list of numbers"),
-    ("answer", {"chunks": "abc"}, "`chunks` of the answer of request 1 is 'abc', and not a list"),
-    ("answer", {"status": "abc"}, "`status` of the answer of request 1 is 'abc', and not a status"),
-    ("answer", {"status": 99}, "`status` of the answer of request 1 is 99, and not a status"),
-    ("answer", {"ending": "zzz"}, "`ending` of the answer of request 1 is 'zzz', and not one of"),
-    ("answer", {"failure": ["x"]}, "`failure` of the answer of request 1 is ['x']"),
+    (
+        "agentobs_fixture",
+        {"interaction_results": {"main": 5}},
+        "`interaction_results` of the first line is {'main': 5}",
+    ),
+    ("request", {"lane": 5}, "`lane` of request 1 is 5, and not a text"),
+    ("request", {"turn": "x"}, "`turn` of request 1 is 'x', and not a number"),
+    ("request", {"body": 5}, "`body` of request 1 is 5, and not an object"),
+    ("request", {"add_messages": 5}, "`add_messages` of request 1 is 5, and not a list"),
+    ("request", {"headers": [1]}, "`headers` of request 1 is [1], and not an object"),
+    ("request", {"headers": {"x-a": "a\r\nb: c"}}, "`headers` of request 1 is"),
+    (
+        "request",
+        {"starts_after": ["x"]},
+        "`starts_after` of request 1 is ['x'], and not a list of numbers",
+    ),
+    ("response", {"chunks": "abc"}, "`chunks` of the answer of request 1 is 'abc', and not a list"),
+    (
+        "response",
+        {"status": "abc"},
+        "`status` of the answer of request 1 is 'abc', and not an HTTP status",
+    ),
+    (
+        "response",
+        {"status": 99},
+        "`status` of the answer of request 1 is 99, and not an HTTP status",
+    ),
+    ("response", {"ending": "zzz"}, "`ending` of the answer of request 1 is 'zzz', and not one of"),
+    ("response", {"failure": ["x"]}, "`failure` of the answer of request 1 is ['x']"),
     ("tool", {"name": None}, "`name` of tool call 1 is None, and not a text"),
-    ("tool", {"tries": True}, "`tries` of tool call 1 is True, and not a number"),
-    ("world", {"lane": 5}, "`lane` of an answer of the world is 5, and not a text"),
+    ("tool", {"attempts": True}, "`attempts` of tool call 1 is True, and not an integer"),
+    ("world", {"lane": 5}, "`lane` of the result of an exchange is 5, and not a text"),
 ]
 
 

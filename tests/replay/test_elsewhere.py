@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import but_first
 from tests.replay.elsewhere import replayed
 from tests.replay.generated import Kind, drawn, serving
 from tests.replay.proving import recorded
@@ -56,7 +57,9 @@ def fixtures() -> Iterator[Path]:
         yield folder / "fixtures"
 
 
-@pytest.mark.parametrize("environment", ELSEWHERE, ids=["ahead", "behind"])
+@pytest.mark.parametrize(
+    "environment", but_first(ELSEWHERE, pytest.mark.soak), ids=["ahead", "behind"]
+)
 def test_replays_elsewhere_are_identical(fixtures: Path, environment: dict[str, str]) -> None:
     """Values, events, every byte asked and answered, and the trajectory: as here."""
     here = json.loads(json.dumps(replayed(fixtures)))

@@ -13,6 +13,7 @@ from anthropic import Anthropic
 import agentobs
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Recording
+from agentobs.runtime import process
 from replay import DivergenceError, Fixture, Next, Replayer, load
 from replay.agent_code import leftover_state
 from replay.fixture.failing_turn import failure_of
@@ -237,7 +238,7 @@ def test_another_prompt_is_noted_and_proves_nothing(
 ) -> None:
     """The recorded answers still lead to the failure, so a fix of the code shows, and one of the prompt cannot."""
     # What other tests have left in this process is not to be noted here.
-    monkeypatch.setattr(leftover_state, "_is_isolated", True)
+    monkeypatch.setattr(process.part(leftover_state.State), "is_isolated", True)
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     assert verdicts(fixture, finish=give_up, system="Be kind.") == RED
     assert verdicts(fixture, finish=give_up, system="Be kind.", refund=paid) == GREEN
@@ -342,7 +343,7 @@ def test_an_agent_that_leaves_the_path_early_is_not_fixed(tmp_path: Path) -> Non
     with Replayer(fixture) as replayed:
         step = replayed.until_change(Chatty(finish=give_up).run, turn=2)
     assert not step.differs
-    assert step.describe().startswith("the agent does not get to the turn that is tested\n")
+    assert step.describe().startswith("the agent does not reach the turn that is tested\n")
 
 
 class Stubborn(Clerk):

@@ -143,7 +143,7 @@ def test_views_and_commands_tell_a_fork_from_its_parent(desk: Desk) -> None:
     origins = desk.rows(f"SELECT origin FROM turns WHERE session_id = '{forked}' ORDER BY turn")
     assert [row[0] for row in origins] == ["replayed", "replayed", "live"]
     money = "SELECT session_id, sum(cost_usd), count(*) FROM {} GROUP BY session_id"
-    for view in ("costs", "sure_costs", "call_costs"):
+    for view in ("costs", "audited_costs", "call_costs"):
         found = {row[0]: tuple(row[1:]) for row in desk.rows(money.format(view))}
         assert found == {parent: (3 * PRICE, 3), forked: (PRICE, 1)}
     [(billed,)] = desk.rows("SELECT sum(cost_usd) FROM cost_by_day")
@@ -166,7 +166,8 @@ def test_a_fork_freezes_and_forks_again(desk: Desk) -> None:
     shutil.rmtree(folder)
     again = desk.freeze(first)
     assert (
-        json.loads((again / "recording.jsonl").read_text().partition("\n")[0])["session"] == first
+        json.loads((again / "recording.jsonl").read_text().partition("\n")[0])["session_id"]
+        == first
     )
     before = len(desk.provider.asked)
     replayed = desk.shell("replay", str(again))
@@ -227,7 +228,7 @@ def unnamed(desk: Desk, parent: str, folder: Path) -> str:
 
     file = folder / "recording.jsonl"
     first, *others = file.read_bytes().splitlines(keepends=True)
-    header = {key: value for key, value in json.loads(first).items() if key != "session"}
+    header = {key: value for key, value in json.loads(first).items() if key != "session_id"}
     data = json.dumps(header).encode() + b"\n" + b"".join(others[:-1])
     end = {**json.loads(others[-1]), "digest": digest(data)}
     file.chmod(0o600)
@@ -252,7 +253,7 @@ def test_a_fork_without_the_originals_is_refused(
     ended = desk.shell("fork", str(folder), "--at", "2")
     assert ended.code != 0
     assert ended.out == ""
-    assert "turn 1 (organization ids were taken out)" in ended.err
+    assert "turn 1 (organization ids were removed)" in ended.err
     assert why in ended.err
     assert "agentobs fork SESSION --at N" in ended.err
     assert len(desk.provider.asked) == asked
@@ -310,7 +311,7 @@ def test_a_session_that_came_in_a_bundle_is_not_forked(desk: Desk) -> None:
     assert "agentobs fork" not in told
     ended = desk.shell("fork", parent, "--at", "2")
     assert ended.code != 0
-    assert "turn 1 (organization ids were taken out)" in ended.err
+    assert "turn 1 (organization ids were removed)" in ended.err
 
 
 def test_a_fork_of_our_own_loop_with_a_sub_agent(desk: Desk) -> None:
@@ -381,7 +382,7 @@ def test_what_freeze_prints_as_next_for_imported_exchanges_works(desk: Desk) -> 
         "from my_agent import my_function",
         "my_function",
         "pytest frozen",
-        "agentobs serve frozen   answers any client in the provider's place",
+        "agentobs serve frozen   acts as the provider for any client",
     ]
     (desk.folder / "my_agent.py").write_text(AGENT, encoding="utf-8")
     test = desk.folder / "frozen" / "test_frozen.py"
@@ -422,5 +423,5 @@ def test_secrets_in_the_history_stay_placeholders_and_that_is_said(
     asked = len(desk.provider.asked)
     ended = desk.shell("fork", parent, "--at", "2")
     assert ended.code != 0
-    assert "a secret was taken out of signed thinking" in ended.err
+    assert "a secret was redacted in signed thinking" in ended.err
     assert len(desk.provider.asked) == asked

@@ -40,8 +40,8 @@ SEEDS = range(0, 100, BATCH)
 @pytest.mark.parametrize(
     "first",
     [
-        *SEEDS[::5],
-        *(pytest.param(each, marks=pytest.mark.soak) for each in SEEDS if each not in SEEDS[::5]),
+        *SEEDS[:1],
+        *(pytest.param(each, marks=pytest.mark.soak) for each in SEEDS if each not in SEEDS[:1]),
     ],
 )
 def test_seeds_replay_and_diverge(tmp_path: Path, server: Serving, first: int) -> None:

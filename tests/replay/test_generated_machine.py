@@ -133,8 +133,8 @@ def prove(server: Serving, examples: int) -> Proof:
 
 def test_whatever_a_script_is_made_of_replays(server: Serving) -> None:
     """Turns, calls, agents, faults, stops, words from outside, compactions, in any order; one change each is found."""
-    proof = prove(server, 12)
-    assert proof.changed >= 12
+    proof = prove(server, 5)
+    assert proof.changed >= 5
     assert not proof.silent, "\n".join(proof.silent)
     assert not proof.missed, "\n".join(proof.missed)
 

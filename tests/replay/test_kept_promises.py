@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replay.comparison.normalizers import Normalising
+from replay.comparison.normalizers import Normalizing
 from replay.comparison.placeholders import Renaming
 from replay.fixture.format import Ask, Fixture
 from replay.matching.lane import Lane
@@ -26,10 +26,10 @@ def test_the_message_before_is_of_the_spine() -> None:
 def test_unequal_counts_of_values_do_not_belong_together() -> None:
     """One that is new beside the recorded ones is a difference, whichever pairs could be made of the rest."""
     one, two = "6f1ed002-ab5f-4c1b-9f4e-0c8f6a1c2d01", "6f1ed002-ab5f-4c1b-9f4e-0c8f6a1c2d02"
-    rules = Normalising(["uuid"])
+    rules = Normalizing(["uuid"])
     assert rules.plain(f"{one}", f"{two}")[2] == [("uuid", one, two)]
     assert rules.plain(f"{one} {one}", f"{two}")[2] is None
-    assert not Renaming(normalising=rules).same(f"{one} {one}", f"{two}")
+    assert not Renaming(normalizing=rules).same(f"{one} {one}", f"{two}")
 
 
 def ask(number: int, lane: str, after: frozenset[int] | None) -> Ask:

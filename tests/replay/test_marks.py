@@ -167,8 +167,8 @@ def test_the_fixtures_of_a_replay(project: pytest.Pytester) -> None:
         ),
         ('"fixtures/weather", chunks=0', "*pieces of 0 bytes.*"),
         ("5", '*name the fixture: @pytest.mark.replay("fixtures/NAME").*'),
-        ('"fixtures/none-*"', "*no fixture here*"),
-        ('"empty"', "*empty: no fixture here*"),
+        ('"fixtures/none-*"', "*this is not a fixture*"),
+        ('"empty"', "*empty: this is not a fixture*"),
     ],
 )
 def test_a_mark_that_says_nonsense_is_told(project: pytest.Pytester, mark: str, told: str) -> None:
@@ -197,7 +197,7 @@ def test_a_test_case_has_one_fixture(project: pytest.Pytester) -> None:
     result = run(project, test + "    def test_it(self): pass\n")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["*fixtures: 2 fixtures, and a method of unittest.TestCase has one*"]
+        ["*fixtures: 2 fixtures, but a method of unittest.TestCase takes one*"]
     )
 
 

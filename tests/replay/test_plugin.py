@@ -123,14 +123,14 @@ def test_a_test_that_asks_nothing_fails(project: pytest.Pytester) -> None:
     """What was recorded and never asked for is not a pass."""
     result = run(project, MARK + "def test_it(replay): pass\n")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*was recorded next and never asked*"])
+    result.stdout.fnmatch_lines(["*was recorded next and never made*"])
 
 
 @pytest.mark.parametrize(
     ("marker", "told"),
     [
         ("", '*name the fixture: @pytest.mark.replay("fixtures/NAME")*'),
-        ('@pytest.mark.replay("fixtures/none")\n', "*fixtures/none: no fixture here.*"),
+        ('@pytest.mark.replay("fixtures/none")\n', "*fixtures/none: this is not a fixture.*"),
     ],
 )
 def test_a_missing_fixture_is_told(project: pytest.Pytester, marker: str, told: str) -> None:
@@ -148,8 +148,8 @@ def test_a_missing_fixture_is_told(project: pytest.Pytester, marker: str, told: 
         (lambda data: b"", "*not a fixture*"),
         (lambda data: b"\x00\xff" * 99, "*not a fixture*"),
         (
-            lambda data: data.replace(b'"agentobs_fixture": 3', b'"agentobs_fixture": 9'),
-            "*a fixture of version 9; this version of agentobs reads up to 3*",
+            lambda data: data.replace(b'"agentobs_fixture": 1', b'"agentobs_fixture": 9'),
+            "*a fixture of version 9; this version of agentobs reads up to 1*",
         ),
     ],
     ids=["cut", "edited", "empty", "binary", "newer"],
@@ -198,7 +198,7 @@ def test_the_tests_of_a_failed_session_have_no_live_form(project: pytest.Pyteste
     test = MARK + "def test_it(replay): replay.until_change(Agent().answer, 'How is it?', turn=1)\n"
     result = run(project, test, "--replay-live")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*a test that goes up to a recorded turn has no live form*"])
+    result.stdout.fnmatch_lines(["*a test that stops at a recorded turn cannot run live*"])
 
 
 def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:

@@ -341,9 +341,13 @@ def test_a_function_that_nobody_asked_for_keeps_its_place(
     fixture = frozen(tmp_path, recorded(tmp_path, lambda url: till(url, recorded_at), given))
     assert [tool.after for tool in fixture.tools] == after
     lines = [json.loads(line) for line in fixture.path.read_text().splitlines()]
-    told = ["tool" if "tool" in line else "ask" for line in lines if {"tool", "ask"} & line.keys()]
+    told = [
+        "tool" if "tool" in line else "request"
+        for line in lines
+        if {"tool", "request"} & line.keys()
+    ]
     places = [["tool"] * recorded_at.count(place) for place in "abc"]
-    assert told == [*places[0], "ask", *places[1], "ask", *places[2]]
+    assert told == [*places[0], "request", *places[1], "request", *places[2]]
     CHARGED.clear()
     with Replayer(fixture) as replayed:
         replayed.run(till, None, recorded_at)

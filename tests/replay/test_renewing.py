@@ -77,7 +77,7 @@ def test_update_shows_and_then_writes_just_that(project: pytest.Pytester, record
             "*fixtures/weather: 2 lines of steps differ:",
             "*  -    says Oslo is wet.",
             "*  +    says Oslo is dry.",
-            "not written: say --replay-update=write",
+            "not written: write --replay-update=write",
         ]
     )
     assert recording.read_bytes() == before
@@ -156,16 +156,18 @@ def test_nothing_changes_where_nothing_differs(project: pytest.Pytester, recordi
 def test_what_was_chosen_when_it_was_frozen_stays(
     project: pytest.Pytester, recording: Path, tmp_path: Path
 ) -> None:
-    """A fixture that was cut off, and that has normalisers, is so when it is recorded anew."""
+    """A fixture that was cut off, and that has normalizers, is so when it is recorded anew."""
     session = recorded(tmp_path, lambda url: Agent(url).answer("How is it?"), answers())
-    made = freeze(session, tmp_path / "part", {}, 1, normalisers=["uuid"])
+    made = freeze(session, tmp_path / "part", {}, 1, normalizers=["uuid"])
     recording.write_bytes(made.fixture.read_bytes())
     with served([streamed(call(1, "clock"), number=1), *answers()[1:]]) as provider:
         result = run(project, provider, TALK, "--replay-update=write")
     result.assert_outcomes(passed=1)
     again = load(recording)
-    assert (again.until, again.header["normalisers"]) == (1, ["uuid"])
-    assert again.tool_use("toolu_1") == call(1, "clock")
+    assert (again.until_turn, again.header["normalizers"]) == (1, ["uuid"])
+    made_call = again.tool_use("toolu_1")
+    assert made_call is not None
+    assert made_call.raw == call(1, "clock")
 
 
 def test_a_test_up_to_a_turn_is_answered_as_ever(
@@ -193,7 +195,7 @@ def test_live_answers_nothing_from_the_fixture(
     until = marked('replay.until(Agent().answer, "How is it?", turn=1)')
     result = run(project, provider, until, "--replay-live")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*a test that goes up to a recorded turn has no live form.*"])
+    result.stdout.fnmatch_lines(["*a test that stops at a recorded turn cannot run live.*"])
     assert "Traceback" not in result.stdout.str()
 
 
@@ -202,11 +204,11 @@ def test_live_answers_nothing_from_the_fixture(
     [
         (
             "pass",
-            "*the test recorded 0 sessions that asked the model (none), and a fixture holds one*",
+            "*the test recorded 0 sessions with model calls (none), and a fixture holds one*",
         ),
         (
             'Agent().answer("How is it?"); Agent().answer("How is it?")',
-            "*the test recorded 2 sessions that asked the model (weather-agent, weather-agent)*",
+            "*the test recorded 2 sessions with model calls (weather-agent, weather-agent)*",
         ),
     ],
 )
@@ -224,7 +226,7 @@ def test_what_is_not_one_session_is_told(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--replay-update=sure",), "*'sure': say --replay-update=write*"),
+        (("--replay-update=sure",), "*'sure': write --replay-update=write*"),
         (("--replay-live", "--replay-update"), "*--replay-live writes nothing*"),
     ],
 )

@@ -126,7 +126,7 @@ def test_what_means_nothing_matches(fixture: Fixture, extra: dict[str, Any]) -> 
 
 
 def test_key_order_and_escapes_match(fixture: Fixture) -> None:
-    """The same JSON in another order, with other blanks and escapes, is the same question."""
+    """The same JSON in a different order, with other blanks and escapes, is the same question."""
     client = agentobs.record(Anthropic(api_key=KEY))
     body = json.loads(fixture.body(1))
     told = json.dumps(dict(reversed(body.items())), indent=3, ensure_ascii=True)
@@ -176,7 +176,7 @@ def test_requests_in_another_order_diverge(tmp_path: Path) -> None:
 
     given = [streamed(text("one"), number=1), streamed(text("two"), number=2)]
     made = frozen(tmp_path, recorded(tmp_path, lambda url: ask(url, "a", "b"), given))
-    with pytest.raises(DivergenceError, match="request 2 of the recording, asked out of order"):
+    with pytest.raises(DivergenceError, match="request 2 of the recording, sent out of order"):
         with Replayer(made) as replayed:
             replayed.run(ask, None, "b", "a")
 
@@ -271,7 +271,7 @@ def test_an_error_event_in_a_stream_is_the_same_exception(tmp_path: Path) -> Non
 
 
 def test_concurrent_requests_replay_in_any_order(tmp_path: Path) -> None:
-    """Requests that were in flight together may come in another order, each to its own answer."""
+    """Requests that were in flight together may come in a different order, each to its own answer."""
     given = [streamed(text(f"answer {n}"), number=n) for n in range(3)]
     live: list[Any] = []
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from replay import load
-from replay.comparison.normalizers import BUILT_IN, Normaliser, Normalising
+from replay.comparison.normalizers import BUILT_IN, Normalizer, Normalizing
 from replay.comparison.rule_proposals import HiddenValue, propose_rules
 from replay.comparison.value_forms import APPLIED, FORMS
 from replay.fixture.fixture_folder import add_rules
@@ -163,9 +163,9 @@ def test_differences_that_no_rule_hides(recorded: Any, now: Any) -> None:
     """A price, a version, a number, a word: nothing is proposed, and all rules together do not hide it."""
     assert propose_rules(recorded, now) is None
     assert propose_rules(now, recorded) is None
-    normalising = Normalising(list(BUILT_IN))
-    old, new, pairs = normalising.plain(json.dumps(recorded), json.dumps(now))
-    assert old != new or pairs is None or not normalising.fit(pairs)
+    normalizing = Normalizing(list(BUILT_IN))
+    old, new, pairs = normalizing.plain(json.dumps(recorded), json.dumps(now))
+    assert old != new or pairs is None or not normalizing.fit(pairs)
 
 
 def test_a_proposal_names_what_each_rule_hides() -> None:
@@ -183,7 +183,7 @@ def test_some_hashes_look_like_a_uuid() -> None:
     """If both rules are named, a hash that has the digits of a uuid's version stands for one that has not."""
     by_chance, other = "3f2b8c1e000040008000000000000001", "d41d8cd98f00b204e9800998ecf8427e"
     for rules in (["hash", "uuid"], ["uuid", "hash"]):
-        old, new, pairs = Normalising(rules).plain(f"{U} {by_chance}", f"{V} {other}")
+        old, new, pairs = Normalizing(rules).plain(f"{U} {by_chance}", f"{V} {other}")
         assert old == new
         assert pairs is not None
 
@@ -218,8 +218,8 @@ def test_every_form_has_its_place() -> None:
 
 def test_a_rule_of_your_own_with_context() -> None:
     """What a pattern finds around its group `value` stays, and is compared."""
-    own = Normaliser("ticket", r"ticket (?P<value>\d+)")
-    old, new, pairs = Normalising([own]).plain("ticket 12, 12", "ticket 34, 12")
+    own = Normalizer("ticket", r"ticket (?P<value>\d+)")
+    old, new, pairs = Normalizing([own]).plain("ticket 12, 12", "ticket 34, 12")
     assert (old, new, pairs) == (
         "ticket <ticket>, 12",
         "ticket <ticket>, 12",
@@ -238,7 +238,7 @@ def test_readings_of_a_clock_are_compared_each_on_its_own(
     """A replay is faster than its recording: what were two times may be one, and what was one may be two."""
     fixture = talked(tmp_path, f"It is {then[0]}.", f"It is {then[1]} now.")
     prompts = f"It is {now[0]}.", f"It is {now[1]} now."
-    assert replayed(fixture, *prompts, normalisers=["time"]).progress.requests_matched == 2
+    assert replayed(fixture, *prompts, normalizers=["time"]).progress.requests_matched == 2
     if then != now:
         assert diverges(fixture, *prompts).kind == "content"
 
@@ -246,9 +246,9 @@ def test_readings_of_a_clock_are_compared_each_on_its_own(
 def test_a_time_that_only_an_answer_told_is_itself(tmp_path: Path) -> None:
     """The rule hides what the agent read off a clock, not the choice among the times that the model offered."""
     fixture = singly(tmp_path, ["It is 09:12. When?", "Book 15:00."], ["15:00 or 16:00", "Yes."])
-    assert spoken(fixture, "It is 10:47. When?", "Book 15:00.", normalisers=["time"])
-    assert not spoken(fixture, "It is 10:47. When?", "Book 16:00.", normalisers=["time"])
-    assert not spoken(fixture, "It is 10:47. When?", "Book 12:00.", normalisers=["time"])
+    assert spoken(fixture, "It is 10:47. When?", "Book 15:00.", normalizers=["time"])
+    assert not spoken(fixture, "It is 10:47. When?", "Book 16:00.", normalizers=["time"])
+    assert not spoken(fixture, "It is 10:47. When?", "Book 12:00.", normalizers=["time"])
 
 
 def test_a_report_names_all_rules_and_the_command(tmp_path: Path) -> None:
@@ -256,15 +256,15 @@ def test_a_report_names_all_rules_and_the_command(tmp_path: Path) -> None:
     fixture = talked(tmp_path, f"On November 23, 2026 I am {U}.")
     now = f"On January 2, 2027 I am {V}."
     found = diverges(fixture, now)
-    assert found.nature == "normaliser gap"
+    assert found.nature == "normalizer gap"
     assert [(each.rule, each.hides) for each in found.proposals] == [
         ("uuid", (U,)), ("time", ("November 23, 2026",)),
     ]  # fmt: skip
     report = " ".join(found.text(200).split())
     assert f'would hide it: uuid hides "{U}"; time hides "November 23, 2026"' in report
-    assert 'to add: normalisers=["uuid", "time"]' in report
-    assert replayed(fixture, now, normalisers=["uuid", "time"]).normalised == {"uuid": 1, "time": 1}
-    assert diverges(fixture, now, normalisers=["uuid"]).proposals[0].rule == "time"
+    assert 'to add: normalizers=["uuid", "time"]' in report
+    assert replayed(fixture, now, normalizers=["uuid", "time"]).normalized == {"uuid": 1, "time": 1}
+    assert diverges(fixture, now, normalizers=["uuid"]).proposals[0].rule == "time"
 
 
 def test_rules_are_written_into_a_fixture(tmp_path: Path) -> None:
@@ -275,9 +275,9 @@ def test_rules_are_written_into_a_fixture(tmp_path: Path) -> None:
     fixture = frozen(tmp_path, recording)
     before = fixture.path.read_bytes().splitlines()
     assert add_rules(fixture, ["uuid"]) == ["uuid"]
-    own = Normaliser("ticket", r"T-\d{1,9}")
+    own = Normalizer("ticket", r"T-\d{1,9}")
     assert add_rules(load(fixture.path), ["time", own, "uuid"]) == ["uuid", "time", "ticket"]
     after = fixture.path.read_bytes().splitlines()
     assert before[1:-1] == after[1:-1]
-    assert replayed(load(fixture.path), f"I am {V}.").normalised == {"uuid": 1}
-    assert re.search(rb'"normalisers": \["uuid", "time", \{"name": "ticket"', after[0])
+    assert replayed(load(fixture.path), f"I am {V}.").normalized == {"uuid": 1}
+    assert re.search(rb'"normalizers": \["uuid", "time", \{"name": "ticket"', after[0])

@@ -24,7 +24,7 @@ from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, Agent, answers, frozen, recorded
 
 FIRST, SECOND, THIRD = ("ghp_" + letters * 12 for letters in ("Zz9", "Yy8", "Xx7"))
-ORGANISATION = "7f3c2a10-9b1d-4c6e-8f00-1234567890ab"
+ORGANIZATION = "7f3c2a10-9b1d-4c6e-8f00-1234567890ab"
 
 
 def agent(one: str, other: str, again: str) -> Agent:
@@ -106,7 +106,7 @@ def _over_bodies(recording: Any, change: Any) -> Any:
 
 
 def test_freezing_says_what_was_taken_out(two_tokens: Fixture, tmp_path: Path) -> None:
-    """By kind, with how often and where; freezing what was frozen says the same and changes no byte."""
+    """By kind, with how often and where; freezing what was frozen is equivalent and changes no byte."""
     again = freeze(as_recording(two_tokens), tmp_path / "again", {})
     assert [each.kind for each in again.redacted] == ["github_token"]
     assert again.redacted[0].count == 3
@@ -142,9 +142,9 @@ def test_what_looks_like_a_key_is_not_frozen(left: str, tmp_path: Path) -> None:
     assert not (tmp_path / "frozen").exists()
 
 
-def test_ids_of_organisations_are_taken_out_of_signatures(tmp_path: Path) -> None:
+def test_ids_of_organizations_are_taken_out_of_signatures(tmp_path: Path) -> None:
     """They are readable in base64 that clients hand back; the fixture has none, and replays against the real ones."""
-    sealed = base64.b64encode(b"\x12\x8e\x03claude" * 8 + ORGANISATION.encode() + b"\x12").decode()
+    sealed = base64.b64encode(b"\x12\x8e\x03claude" * 8 + ORGANIZATION.encode() + b"\x12").decode()
     block = {"type": "thinking", "thinking": "hm", "signature": sealed}
     history: list[Any] = [
         {"role": "user", "content": "one"},
@@ -160,7 +160,7 @@ def test_ids_of_organisations_are_taken_out_of_signatures(tmp_path: Path) -> Non
     made = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("x"))]))
     asked = json.loads(made.body(1))["messages"][1]["content"][0]["signature"]
     assert len(asked) == len(sealed)
-    assert ORGANISATION.encode() not in base64.b64decode(asked)
+    assert ORGANIZATION.encode() not in base64.b64decode(asked)
     assert b"00000000-0000-4000-8000-000000000000" in base64.b64decode(asked)
     with Replayer(made) as replayed:
         replayed.run(run, None)

@@ -41,7 +41,7 @@ def test_the_trajectory_of_our_loop(trajectory: SnapshotAssertion) -> None:
 
 def test_money_is_that_of_the_recorded_day(fixture: Fixture) -> None:
     """Each answer has its price of the day of the recording, and so has the sum; a fixture without a day has none."""
-    fixture.header["day"] = "2026-11-22"
+    fixture.header["recorded_on"] = "2026-11-22"
     lines = told(replayed(fixture).records, "2026-11-22").splitlines()
     at = lines.index("money at the prices of 2026-11-22")
     assert [line.split("$")[0] for line in lines[at + 1 : at + 5]] == [
@@ -56,7 +56,7 @@ def test_money_is_that_of_the_recorded_day(fixture: Fixture) -> None:
 
 def test_a_fixture_has_a_trajectory_without_a_replay(fixture: Fixture) -> None:
     """What was recorded and what is replayed are told in the same lines, but for what only a run tells."""
-    day = fixture.header["day"]
+    day = fixture.header["recorded_on"]
     recorded = told(records_of(fixture), day).splitlines()
     again = told(replayed(fixture).records, day).splitlines()
     assert [line for line in again if not line.startswith("end ")] == recorded
@@ -91,7 +91,7 @@ def test_the_trajectory_is_the_same_elsewhere(tmp_path: Path) -> None:
         "from agentobs.cli.demo import refund_agent\nfrom replay import Replayer, load\n"
         "from replay.pytest_plugin.snapshot import TrajectoryExtension\n"
         f"fixture = load({str(ROOT / 'fixtures' / 'refund-loop')!r})\n"
-        "fixture.header['day'] = '2026-11-22'\n"
+        "fixture.header['recorded_on'] = '2026-11-22'\n"
         "with Replayer(fixture) as replayed: replayed.run(refund_agent.answer, **fixture.header['arguments'])\n"
         "print(TrajectoryExtension().serialize(replayed), end='')\n"
     )
@@ -104,5 +104,5 @@ def test_the_trajectory_is_the_same_elsewhere(tmp_path: Path) -> None:
         check=True,
     )
     here = load(ROOT / "fixtures" / "refund-loop")
-    here.header["day"] = "2026-11-22"
+    here.header["recorded_on"] = "2026-11-22"
     assert ran.stdout.decode() == TrajectoryExtension().serialize(replayed(here))

@@ -285,7 +285,7 @@ def test_35_whatever_the_provider_says_reaches_the_sdk_byte_for_byte(tmp_path: P
 
 
 def test_36_what_the_agent_sees_of_headers_is_replayed(tmp_path: Path) -> None:
-    """The request id and the limits are the recorded ones; date, cookies and the organisation are in no file."""
+    """The request id and the limits are the recorded ones; date, cookies and the organization are in no file."""
     headers = {
         **JSON,
         "request-id": "req_36",

@@ -297,7 +297,7 @@ def test_37_what_holds_a_client_can_be_handed_in(tmp_path: Path) -> None:
     assert replayed(fixture, run) == live
     with recording(tmp_path / "nothing"):
         for nothing in (object(), None, MagicMock()):
-            with pytest.raises(UsageError, match="it holds no httpx2 client"):
+            with pytest.raises(UsageError, match="it contains no httpx2 client"):
                 agentobs.record(nothing)
 
 

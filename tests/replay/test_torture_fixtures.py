@@ -79,10 +79,10 @@ def test_47_git_shows_only_the_turn_that_changed(tmp_path: Path, session: Record
     shown = git(folder, "diff", "-U0", "recording.jsonl").splitlines()[4:]
     changed = [json.loads(line[1:]) for line in shown if line[:1] in "+-"]
     # The first line names the session that it was frozen from.
-    names = {"agentobs_fixture", "answer", "event", "ask", "tool", "end"}
+    names = {"agentobs_fixture", "response", "event", "request", "tool", "end"}
     assert {next(iter(line)) for line in changed} <= names
-    assert {line["answer"] for line in changed if "answer" in line} == {2}
-    assert {line["ask"] for line in changed if "ask" in line} == {3}
+    assert {line["response"] for line in changed if "response" in line} == {2}
+    assert {line["request"] for line in changed if "request" in line} == {3}
     whole = (folder / "recording.jsonl").read_bytes().splitlines()
     assert sum(line[:1] == "+" for line in shown) < len(whole) / 2
     steps = git(folder, "diff", "-U0", "README.md").splitlines()[5:]
@@ -160,6 +160,7 @@ def _full(path: Path, target: Path) -> Path:
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.soak
 @TOGETHER
 @pytest.mark.timeout(600)
 def test_49_workers_share_a_fixture(pytester: pytest.Pytester, session: Recording) -> None:
@@ -202,23 +203,23 @@ def read_lines(fixture: Path) -> list[dict[str, Any]]:
 
 
 def no_body(lines: list[dict[str, Any]]) -> None:
-    del next(line for line in lines if line.get("ask") == 1)["body"]
+    del next(line for line in lines if line.get("request") == 1)["body"]
 
 
 def wrong_day(lines: list[dict[str, Any]]) -> None:
-    lines[0]["day"] = "yesterday"
+    lines[0]["recorded_on"] = "yesterday"
 
 
 def wrong_turn(lines: list[dict[str, Any]]) -> None:
-    lines[0]["until"] = "2"
+    lines[0]["until_turn"] = "2"
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (no_body, "the body of request 1 was taken out"),
-        (wrong_day, "the fixture does not read"),
-        (wrong_turn, "`until` of the first line is .2., and not a number"),
+        (no_body, "the body of request 1 was redacted"),
+        (wrong_day, "the fixture cannot be read"),
+        (wrong_turn, "`until_turn` of the first line is .2., and not an integer"),
     ],
 )
 def test_a_fixture_that_somebody_changed_and_signed_is_refused(
@@ -366,7 +367,7 @@ def test_a_stream_that_nobody_reads_hangs_nothing(
     [
         ({"dropped": 3}, "is incomplete: 3 records were not written", "Record it again"),
         ({"source": "claude-code"}, "was imported from a log of claude-code", "Record the agent"),
-        ({"exchanges": ()}, "asked the model nothing", ""),
+        ({"exchanges": ()}, "made no model calls", ""),
     ],
 )
 def test_a_session_that_is_not_whole_is_not_frozen(

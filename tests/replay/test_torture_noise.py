@@ -15,7 +15,7 @@ import replay.fixture.body_parts
 import replay.matching.lane
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Chunk
-from replay import Divergence, DivergenceError, Fixture, Normaliser, Replayer, ReplayOptions, load
+from replay import Divergence, DivergenceError, Fixture, Normalizer, Replayer, ReplayOptions, load
 from replay.comparison.normalizers import BUILT_IN
 from replay.comparison.placeholders import Renaming
 from replay.freeze.conversion import freeze
@@ -70,23 +70,23 @@ def test_21_a_uuid_in_a_prompt(twice: Fixture) -> None:
     """Another one matches by a typed placeholder, if that is asked for, and wherever it stands again."""
     found = diverges(twice, f"I am {V}.", f"Still {V}.")
     assert [each.rule for each in found.proposals] == ["uuid"]
-    replay = replayed(twice, f"I am {V}.", f"Still {V}.", normalisers=["uuid"])
-    assert replay.normalised.keys() == {"uuid"}
-    assert replayed(twice, f"I am {U}.", f"Still {U}.", normalisers=["uuid"]).normalised == {}
+    replay = replayed(twice, f"I am {V}.", f"Still {V}.", normalizers=["uuid"])
+    assert replay.normalized.keys() == {"uuid"}
+    assert replayed(twice, f"I am {U}.", f"Still {U}.", normalizers=["uuid"]).normalized == {}
 
 
 def test_21_a_second_uuid_where_the_first_was_used_again_diverges(twice: Fixture) -> None:
     """Placeholders are renamed consistently: what was one value must be one."""
-    found = diverges(twice, f"I am {V}.", f"Still {W}.", normalisers=["uuid"])
+    found = diverges(twice, f"I am {V}.", f"Still {W}.", normalizers=["uuid"])
     assert (found.number, found.differences[0].path) == (2, "$.messages[2].content")
-    assert found.normalised == ("uuid (1)",)
+    assert found.normalized == ("uuid (1)",)
 
 
 def test_21_two_uuids_that_become_one_diverge(tmp_path: Path) -> None:
     """And what were two values must be two."""
     fixture = talked(tmp_path, f"I am {U}.", f"Now {W}.")
-    replayed(fixture, f"I am {W}.", f"Now {V}.", normalisers=["uuid"])
-    assert diverges(fixture, f"I am {V}.", f"Now {V}.", normalisers=["uuid"]).number == 2
+    replayed(fixture, f"I am {W}.", f"Now {V}.", normalizers=["uuid"])
+    assert diverges(fixture, f"I am {V}.", f"Now {V}.", normalizers=["uuid"]).number == 2
 
 
 def spoken(fixture: Fixture, *prompts: str, **options: Any) -> bool:
@@ -129,10 +129,10 @@ def test_21_a_value_that_stayed_the_same_is_one_value_too(
     """What is equal on both sides belongs together like what is renamed: neither stands for another one later."""
     given = [whole(number, "Done.") for number in range(1, len(then) + 1)]
     fixture = frozen(tmp_path, recorded(tmp_path, lambda url: _said_by(speaks, then, url), given))
-    rules = ReplayOptions(normalisers=["uuid"])
+    rules = ReplayOptions(normalizers=["uuid"])
     with Replayer(fixture, rules) as same:
         same.run(_said_by, speaks, then, None)
-    assert same.normalised == {}
+    assert same.normalized == {}
     with pytest.raises(DivergenceError) as raised, Replayer(fixture, rules) as other:
         other.run(_said_by, speaks, now, None)
     assert raised.value.divergence.number == len(then)
@@ -158,9 +158,9 @@ def test_21_swapped_values_are_a_renaming(tmp_path: Path) -> None:
     """Two values that stand for each other are one to one, and so is a chain of them."""
     fixture = singly(tmp_path, [f"From {U} to {V}.", f"Back to {U}."], ["Yes.", "Yes."])
     rules: Any = ["uuid"]
-    assert spoken(fixture, f"From {V} to {U}.", f"Back to {V}.", normalisers=rules)
-    assert spoken(fixture, f"From {V} to {W}.", f"Back to {V}.", normalisers=rules)
-    assert not spoken(fixture, f"From {V} to {U}.", f"Back to {U}.", normalisers=rules)
+    assert spoken(fixture, f"From {V} to {U}.", f"Back to {V}.", normalizers=rules)
+    assert spoken(fixture, f"From {V} to {W}.", f"Back to {V}.", normalizers=rules)
+    assert not spoken(fixture, f"From {V} to {U}.", f"Back to {U}.", normalizers=rules)
 
 
 def test_21_what_an_answer_quotes(tmp_path: Path) -> None:
@@ -169,14 +169,14 @@ def test_21_what_an_answer_quotes(tmp_path: Path) -> None:
     fixture = singly(tmp_path, prompts, [f"Ordered {U}.", "Refunded."])
     rules: Any = ["uuid", "pid"]
     for second, is_same in ((U, True), (V, True), (W, False)):
-        found = spoken(fixture, f"Order {V}.", f"Refund {second}.", normalisers=rules)
+        found = spoken(fixture, f"Order {V}.", f"Refund {second}.", normalizers=rules)
         assert found is is_same, second
     talked_of = [whole(1, f"Ordered {U}."), whole(2, "Refunded.")]
     made = tmp_path / "talked"
     whole_talk = frozen(made, recorded(made, lambda url: _said_by(talk, prompts, url), talked_of))
-    with Replayer(whole_talk, ReplayOptions(normalisers=rules)) as replay:
+    with Replayer(whole_talk, ReplayOptions(normalizers=rules)) as replay:
         replay.run(_said_by, talk, [f"Order {V}.", f"Refund {V}."], None)
-    with Replayer(whole_talk, ReplayOptions(normalisers=rules)) as replay:
+    with Replayer(whole_talk, ReplayOptions(normalizers=rules)) as replay:
         replay.run(_said_by, talk, [f"Order {V}.", f"Refund {U}."], None)
 
 
@@ -187,10 +187,10 @@ def test_21_what_an_answer_says_first_is_itself(tmp_path: Path) -> None:
     )
     rules: Any = ["uuid"]
     others = "7" + U[1:]
-    assert spoken(fixture, "Which order?", f"Refund {U}.", f"Log {others}.", normalisers=rules)
+    assert spoken(fixture, "Which order?", f"Refund {U}.", f"Log {others}.", normalizers=rules)
     for refund, log in ((V, W), (others, W), (U, V), (U, U)):
         asked = "Which order?", f"Refund {refund}.", f"Log {log}."
-        assert not spoken(fixture, *asked, normalisers=rules)
+        assert not spoken(fixture, *asked, normalizers=rules)
 
 
 def fetching(url: str | None, order: str, second: str | None) -> None:
@@ -213,7 +213,7 @@ def test_21_what_a_function_was_given_and_returned(tmp_path: Path, tools: Any) -
     """Its recorded answer quotes the recorded value; where it runs, the value it was given goes on."""
     given = [whole(1, "Yes.")]
     fixture = frozen(tmp_path, recorded(tmp_path, lambda url: fetching(url, U, None), given))
-    options = ReplayOptions(normalisers=["uuid"], tools=tools)
+    options = ReplayOptions(normalizers=["uuid"], tools=tools)
     for second in (None, f"found {V}"):
         with Replayer(fixture, options) as same:
             same.run(fetching, None, V, second)
@@ -289,56 +289,56 @@ def test_22_values_of_the_machine_and_the_moment(run_once: Fixture, rule: str) -
     """Each diverges and the report proposes its rule; with that rule it matches, and the rule is listed."""
     now = about(**{rule: RUN[rule][1]})
     assert [each.rule for each in diverges(run_once, now).proposals] == [rule]
-    assert replayed(run_once, now, normalisers=[rule]).normalised == {rule: 1}
+    assert replayed(run_once, now, normalizers=[rule]).normalized == {rule: 1}
     others = [name for name in BUILT_IN if name != rule and name != "timestamp"]
-    assert diverges(run_once, now, normalisers=others).kind == "content"
+    assert diverges(run_once, now, normalizers=others).kind == "content"
 
 
 def test_23_a_uuid_only_at_replay(run_once: Fixture) -> None:
     """A placeholder stands for a value, never for none."""
     now = about().replace("Here", f"Here {U}")
-    assert diverges(run_once, now, normalisers=["uuid"]).kind == "content"
+    assert diverges(run_once, now, normalizers=["uuid"]).kind == "content"
 
 
 def test_a_rule_of_your_own_and_a_function(run_once: Fixture) -> None:
     """A pattern hides what it finds; a function is given the text of both sides."""
-    own = Normaliser("ticket", r"T-\d+")
+    own = Normalizer("ticket", r"T-\d+")
     fixture_of = about(pid="T-1")
-    assert diverges(run_once, fixture_of, normalisers=[own]).kind == "content"
+    assert diverges(run_once, fixture_of, normalizers=[own]).kind == "content"
 
     def lower(text: str) -> str:
         return text.lower()
 
-    replay = replayed(run_once, about().upper(), normalisers=[lower])
-    assert replay.normalised == {"lower": 1}
+    replay = replayed(run_once, about().upper(), normalizers=[lower])
+    assert replay.normalized == {"lower": 1}
 
 
-def test_a_fixture_names_its_normalisers(tmp_path: Path) -> None:
+def test_a_fixture_names_its_normalizers(tmp_path: Path) -> None:
     """Frozen with rules, it is replayed with them, whoever replays it."""
     given = [streamed(text("Yes."), number=1)]
     recording = recorded(tmp_path, lambda url: talk(f"I am {U}, T-1.", url=url), given)
-    rules: list[Any] = ["uuid", Normaliser("ticket", r"T-\d+")]
-    fixture = load(freeze(recording, tmp_path / "made", {}, normalisers=rules).fixture)
-    assert fixture.header["normalisers"] == ["uuid", {"name": "ticket", "pattern": r"T-\d+"}]
-    assert replayed(fixture, f"I am {V}, T-22.").normalised == {"uuid": 1, "ticket": 1}
+    rules: list[Any] = ["uuid", Normalizer("ticket", r"T-\d+")]
+    fixture = load(freeze(recording, tmp_path / "made", {}, normalizers=rules).fixture)
+    assert fixture.header["normalizers"] == ["uuid", {"name": "ticket", "pattern": r"T-\d+"}]
+    assert replayed(fixture, f"I am {V}, T-22.").normalized == {"uuid": 1, "ticket": 1}
 
 
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        ("uid", "no normaliser is called 'uid'. Name one of uuid, time"),
-        (lambda text: text, "a fixture cannot hold a normaliser that is a function"),
+        ("uid", "unknown normalizer 'uid'. Name one of uuid, time"),
+        (lambda text: text, "a fixture cannot hold a normalizer that is a function"),
     ],
 )
-def test_a_normaliser_that_is_none(tmp_path: Path, rule: Any, told: str) -> None:
+def test_a_normalizer_that_is_none(tmp_path: Path, rule: Any, told: str) -> None:
     """One error says which there are; nothing is written."""
     recording = recorded(tmp_path, lambda url: talk("Hi", url=url), [streamed(text("Yes."))])
     with pytest.raises(UsageError, match=told):
-        freeze(recording, tmp_path / "made", {}, normalisers=[rule])
+        freeze(recording, tmp_path / "made", {}, normalizers=[rule])
     assert not (tmp_path / "made").exists()
     for pattern in ("(", "", "a*", "a" * 1001):
-        with pytest.raises(UsageError, match="the normaliser 'x' cannot be used"):
-            Normaliser("x", pattern)
+        with pytest.raises(UsageError, match="the normalizer 'x' cannot be used"):
+            Normalizer("x", pattern)
 
 
 def compacting(parts: int, turns: int, url: str | None = None) -> None:

@@ -609,7 +609,7 @@ def test_10_tasks_of_one_context_come_in_any_order(tmp_path: Path) -> None:
 def test_a_fixture_tells_one_byte_of_what_a_function_was_given(tmp_path: Path) -> None:
     """Of each value a fixture has as little as tells the group apart; hundreds of others have that in common."""
     fixture, _ = recorded_crew(tmp_path, gather, NAMES[:2])
-    told = [each for ask in fixture.asks for each in ask.by or ()]
+    told = [each for ask in fixture.asks for each in ask.caller or ()]
     assert told
     for each in told:
         assert len(each.partition(".")[2]) <= 4
@@ -662,7 +662,7 @@ def test_digests_as_they_were_written_before_are_matched() -> None:
         ("well-known-and-long-words", 1),
     ],
 )
-def test_what_looks_drawn_is_told_by_more(value: Any, size: int) -> None:
+def test_what_looks_drawn_is_timing_source_more(value: Any, size: int) -> None:
     """An id that is new in each run meets no other agent's by chance; what could be found by trying keeps one byte."""
     [whole] = callers.digests(Origin("0", (("explore", "value", value),), None))
     [other] = callers.digests(Origin("1", (("explore", "value", "bob"),), None))
@@ -744,7 +744,7 @@ def test_a_guess_between_secrets_is_told(tmp_path: Path) -> None:
     with Replayer(fixture) as replay:
         replay.run(crew, with_secrets_alone, NAMES[1::-1])
     [told] = replay.suspicions
-    assert "matched by order alone: requests 1 and 2 are identical" in told.text
+    assert "matched only by its position: requests 1 and 2 are identical" in told.text
     assert "agentobs.span" in told.text
 
 

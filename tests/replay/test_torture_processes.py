@@ -17,6 +17,7 @@ import agentobs
 from agentobs.determinism import session_inheritance
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
+from agentobs.runtime import process
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from tests.provider_script import call, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
@@ -159,7 +160,9 @@ def test_42_nobody_else_is_answered(library: tuple[Fixture, Path]) -> None:
         with socket.socket(socket.AF_UNIX) as made:
             made.connect(path)
             made.sendall(json.dumps({"token": token[:-1] + "x", "kind": "model"}).encode() + b"\n")
-            assert json.loads(made.makefile().readline()) == {"raises": "nobody who may ask"}
+            assert json.loads(made.makefile().readline()) == {
+                "raises": "the sender is not authorized"
+            }
     assert not Path(path).parent.exists()
     assert agentobs.child_environment("researcher") == {}
 
@@ -174,8 +177,8 @@ def test_42_nothing_is_kept_of_the_programs_of_a_session_that_has_ended(tmp_path
                 for _ in range(2)
             ]
             assert lanes == ["main/helper", "main/helper.2"]
-            assert len(session_inheritance._counts) == 1
-        assert session_inheritance._counts == {}
+            assert len(process.part(session_inheritance.State).counts) == 1
+        assert process.part(session_inheritance.State).counts == {}
     agentobs.stop_recorder()
 
 

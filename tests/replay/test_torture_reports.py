@@ -223,7 +223,7 @@ NOISE = {
 def test_22_noise_diverges_and_the_rule_is_proposed(noisy: Fixture, rule: str) -> None:
     """Each value that is another in each run diverges, is told as what it looks like, and names the rule."""
     found = changed(noisy, system=PROMPT.replace(*NOISE[rule]))
-    assert found.nature == "normaliser gap"
+    assert found.nature == "normalizer gap"
     assert [(each.rule, each.leaves, each.of) for each in found.proposals] == [(rule, 1, 1)]
     assert found.cause is not None
     assert (found.cause.kind, found.cause.place) == ("system_prompt", "# This run")
@@ -233,16 +233,16 @@ def test_22_noise_diverges_and_the_rule_is_proposed(noisy: Fixture, rule: str) -
 def test_22_with_the_rule_it_matches(noisy: Fixture, rule: str) -> None:
     """The proposed rule, taken as it is named, hides the difference, and a later report lists it."""
     agent = Agent(system=PROMPT.replace(*NOISE[rule]))
-    with Replayer(noisy, ReplayOptions(normalisers=[rule])) as replayed:
+    with Replayer(noisy, ReplayOptions(normalizers=[rule])) as replayed:
         assert replayed.run(agent.answer, "How is it?") == "Wet."
 
     def goes_on() -> None:
         agent.answer("How is it?")
         agent.answer("And now?")
 
-    found = parts(noisy, goes_on, normalisers=[rule])
+    found = parts(noisy, goes_on, normalizers=[rule])
     assert found.kind == "extra"
-    assert found.normalised == (f"{rule} (1)",)
+    assert found.normalized == (f"{rule} (1)",)
 
 
 def test_22_a_report_of_noise(noisy: Fixture, snapshot: SnapshotAssertion) -> None:
@@ -257,11 +257,11 @@ def test_22_a_report_of_noise(noisy: Fixture, snapshot: SnapshotAssertion) -> No
 
 def test_22_where_the_value_comes_from(noisy: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current directory, the process, variables of the environment are named; their values are not shown for it."""
-    monkeypatch.setenv("FAVOURITE_CITY", "Reykjavik-by-the-sea")
+    monkeypatch.setenv("FAVORITE_CITY", "Reykjavik-by-the-sea")
     for value, name in (
         (f"scratch {Path.cwd()}", "the current directory"),
         (f"pid {os.getpid()}", "the id of this process"),
-        ("city Reykjavik-by-the-sea", "the environment variable FAVOURITE_CITY"),
+        ("city Reykjavik-by-the-sea", "the environment variable FAVORITE_CITY"),
     ):
         found = changed(noisy, system=PROMPT.replace("Be brief.", value))
         assert found.cause is not None
@@ -272,7 +272,7 @@ def test_22_where_the_value_comes_from(noisy: Fixture, monkeypatch: pytest.Monke
 def test_24_another_order_of_the_same_elements(
     noisy: Fixture, fixture: Fixture, snapshot: SnapshotAssertion
 ) -> None:
-    """A set that was written out in another order, and a list that was, are told as that."""
+    """A set that was written out in a different order, and a list that was, are told as that."""
     turned = PROMPT.replace("{'Oslo', 'Rome', 'Bern'}", "{'Bern', 'Oslo', 'Rome'}")
     found = changed(noisy, system=turned)
     assert found.nature == "element order"
@@ -319,7 +319,7 @@ def test_50_the_same_version_blames_nobody_else(fixture: Fixture) -> None:
 
 
 def test_a_secret_in_place_of_another(noisy: Fixture, snapshot: SnapshotAssertion) -> None:
-    """Where only what stands for a secret differs, that is said, and no secret is."""
+    """Where placeholders of secrets only differs, that is said, and no secret is."""
     found = changed(noisy, system=PROMPT.replace(TOKEN, "none"))
     assert found.nature == "redaction"
     assert report(found) == snapshot
@@ -348,7 +348,7 @@ def test_a_text_behind_a_secret_is_no_secret(
     assert found.nature == nature
     assert ("secret" in found.why) == (nature == "redaction")
     if new.endswith("none"):
-        assert "was taken out when it was recorded" in found.why
+        assert "was redacted in the recording" in found.why
 
 
 @pytest.mark.parametrize(
@@ -408,12 +408,16 @@ def looking(url: str | None, shown: Callable[[Any], str] = json.dumps) -> None:
 @pytest.mark.parametrize(
     ("options", "shown", "went"),
     [
-        ({}, str, "it was answered from the recording; the agent made another text of it"),
-        ({"faults": ["tool sky fails"]}, json.dumps, "it was made to fail by `tool sky fails`"),
+        ({}, str, "it was answered from the recording; the agent made a different text of it"),
+        (
+            {"faults": ["tool sky fails"]},
+            json.dumps,
+            "it failed because of the injected `tool sky fails`",
+        ),
         (
             {"tools": "live"},
             str,
-            "it ran live and returned what was recorded; the agent made another text of it",
+            "it ran live and returned the recorded result; the agent made a different text of it",
         ),
     ],
 )
@@ -490,7 +494,7 @@ def test_a_retry_that_is_not_made(retried: Fixture, swallows: bool) -> None:
     found = parts(retried, once)
     assert (found.kind, found.request, found.attempt) == ("missing", 2, 2)
     assert found.why == (
-        "the answer to request 1 was a 529, after which the recorded agent asked again; this one does not"
+        "the answer to request 1 was a 529, after which the recorded agent retried; this one does not"
     )
     assert found.cause is not None
     assert found.cause.site is not None
@@ -666,7 +670,7 @@ WIDE = {
 MARKED = {"wide": "ク", "arabic": "\\u0627", "emoji": "👦", "number": "2.5", "long": "two"}
 """What stands above the marks, in the cases where it is plain to see."""
 JOINING = [(0x1F1E6, 0x1F1FF), (0x1F3FB, 0x1F3FF), (0xFE00, 0xFE0F)]
-"""Halves of flags, colours of skin and chosen shapes: their width depends on what stands before them."""
+"""Halves of flags, colors of skin and chosen shapes: their width depends on what stands before them."""
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -117,18 +117,18 @@ def test_41_what_is_asked_for_is_that_of_the_recording(
     # The tool runs: what it draws comes from a stream of its own, and shifts nothing.
     assert replayed(fixture, read, session, tools="live").told == live.told
     lines = [json.loads(line) for line in fixture.path.read_text().splitlines()]
-    assert fixture.given == lines[0]["given"]
-    assert [ask.ms is not None for ask in fixture.asks] == [True] * 3
-    started = str(fixture.given["started_ns"])[:8]  # type: ignore[index]
-    rest = [{**line, "body": None, "add": None, "result": None} for line in lines[1:]]
+    assert fixture.ambient == lines[0]["ambient"]
+    assert [ask.at_ms is not None for ask in fixture.asks] == [True] * 3
+    started = str(fixture.ambient["started_ns"])[:8]  # type: ignore[index]
+    rest = [{**line, "body": None, "add_messages": None, "result": None} for line in lines[1:]]
     assert all(started not in json.dumps(line) for line in rest)
 
 
 def test_41_a_session_that_does_not_ask_says_nothing_of_time(tmp_path: Path) -> None:
     """Its fixture has no instant and no seed, so that recording it anew changes nothing."""
-    fixture, _ = made(tmp_path, lambda: "the same")
-    assert fixture.given is None
-    assert "ms" not in {
+    fixture, _ = made(tmp_path, lambda: "no difference")
+    assert fixture.ambient is None
+    assert "at_ms" not in {
         key for line in fixture.path.read_text().splitlines() for key in json.loads(line)
     }
 
@@ -190,7 +190,7 @@ def test_41_nothing_else_is_touched(tmp_path: Path) -> None:
     # In ten years the recording is old.
     header, _, rest = fixture.path.read_text().partition("\n")
     told = json.loads(header)
-    told["given"]["started_ns"] -= 10 * 365 * 86_400 * 10**9
+    told["ambient"]["started_ns"] -= 10 * 365 * 86_400 * 10**9
     old = resigned(fixture, json.dumps(told, ensure_ascii=False) + "\n" + rest)
     functions = (time.time, uuid.uuid4, random.random, datetime.datetime.now)
     replayed(old, read, {"patch": PATCH})

@@ -211,7 +211,7 @@ def test_13_a_thread_does_not_wait_for_itself(tmp_path: Path) -> None:
     run = recorded(tmp_path, lambda url: told.append(alternating(url)), given)
     fixture = frozen(tmp_path, run, "race")
     # Read to its end in the same piece, the second one ends first in the replay.
-    second = replace(fixture.asks[0], ends_behind=frozenset({2}))
+    second = replace(fixture.asks[0], ends_after=frozenset({2}))
     for asks in (fixture.asks, [second, fixture.asks[1]]):
         given_so = Fixture(fixture.path, fixture.header, asks, fixture.tools, fixture.world)
         with Replayer(given_so, ReplayOptions(deadline_seconds=5)) as replay:

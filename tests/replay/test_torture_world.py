@@ -205,14 +205,14 @@ def test_39_a_policy_that_is_none_is_refused() -> None:
         ReplayOptions(tools={"price": "run"})
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
     number: int
-    colours: tuple[Colour, ...]
+    colors: tuple[Color, ...]
     note: bytes = b""
 
 
@@ -249,7 +249,7 @@ VALUES: dict[str, Any] = {
         datetime.timedelta(days=-1, microseconds=3),
     ],
     "others": [uuid.UUID(int=5), decimal.Decimal("1.10"), Path("/x/y"), bytearray(b"z")],
-    "dataclass": Order(3, (Colour.RED,), b"\xfe"),
+    "dataclass": Order(3, (Color.RED,), b"\xfe"),
     "model": Invoice(
         total=decimal.Decimal("9.50"), order=Order(1, ()), due=datetime.date(2026, 3, 1)
     ),
@@ -269,7 +269,7 @@ def test_40_values_come_back_as_they_were(tmp_path: Path, monkeypatch: pytest.Mo
     def value(of: str) -> Any:
         return VALUES[of]
 
-    tool = agentobs.record_tool(returns=(Order, Invoice, Colour))(value)
+    tool = agentobs.record_tool(returns=(Order, Invoice, Color))(value)
     uses = [call(number, "value", of=name) for number, name in enumerate(VALUES, 1)]
     fixture, _ = made(tmp_path, [whole(*uses), whole(text("Done."), number=2)], value=tool)
 
@@ -353,7 +353,7 @@ def test_40_what_was_not_kept_is_said(tmp_path: Path) -> None:
     assert "Handle" in report
     assert "{'open_file': 'execute'}" in report
     replays(fixture, Shop(open_file=tool), tools={"open_file": "execute"})
-    assert "a handle" not in fixture.path.read_text().partition('"ask": 2')[0]
+    assert "a handle" not in fixture.path.read_text().partition('"request": 2')[0]
 
 
 def test_what_cannot_be_recorded_is_refused() -> None:
@@ -368,7 +368,7 @@ def test_what_cannot_be_recorded_is_refused() -> None:
     for wrong in (generator, asynchronous, Order, staticmethod(len), "name", beta_tool(lookup)):
         with pytest.raises(UsageError, match="cannot be recorded as a tool"):
             agentobs.record_tool(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no dataclass"):
+    with pytest.raises(UsageError, match="not a dataclass"):
         agentobs.register_type(Path)
 
 
@@ -396,7 +396,9 @@ def test_39_policies_on_the_command_line(priced: Fixture) -> None:
     assert policy("price", priced) == {"price"}
     assert policy("price=verify,*=replay", priced) == {"price": "verify", "*": "replay"}
     assert policy("pay,price=replay", priced) == {"pay": "execute", "price": "replay"}
-    with pytest.raises(UsageError, match=r"no tool pony in the recording.* It has pay, price"):
+    with pytest.raises(
+        UsageError, match=r"no tool pony in the recording.* The recording has pay, price"
+    ):
         policy("pony=verify", priced)
 
 
@@ -463,7 +465,7 @@ def test_no_replay_opens_beside_another(priced: Fixture) -> None:
     with Replayer(priced) as replayed:
         with ThreadPoolExecutor(1) as pool, pytest.raises(UsageError, match="pytest -n"):
             pool.submit(opens).result()
-        with pytest.raises(UsageError, match="open already"):
+        with pytest.raises(UsageError, match="already open"):
             replayed.__enter__()
         assert replayed.run(shop.run) == "Done."
     ran, refused = asyncio.run(tasks())

@@ -108,20 +108,6 @@ def test_other_words_of_the_loop_to_a_last_call_diverge(
     assert shown(diverges(fixture, mailing(by_user))) == snapshot
 
 
-def test_version_1_has_not_every_word_of_the_loop(tmp_path: Path) -> None:
-    """A fixture from before the loop's own answers were settled is held to what became of a call."""
-    fixture, _, _ = made(tmp_path, mails("ann")[:1], **mailing(DENIED))
-
-    def older(line: dict[str, Any]) -> dict[str, Any]:
-        line.pop("results", None)
-        version = {"agentobs_fixture": 1} if "agentobs_fixture" in line else {}
-        return {**line, **version, **({"result": "No."} if "tool" in line else {})}
-
-    old = rewritten(fixture, older)
-    assert replayed(old, mailing(DENIED)).progress.tools_matched == 1
-    assert diverges(old, mailing(ALLOWED)).kind == "tool"
-
-
 class Order(BaseModel):
     """An order."""
 
@@ -203,7 +189,7 @@ def test_a_last_call_that_never_came_diverges(tmp_path: Path, snapshot: Snapshot
 def test_how_far_the_calls_of_a_run_came_that_was_left_nobody_knows(tmp_path: Path) -> None:
     """A run that was left when it was recorded may be left before its call: when it ends is chance."""
     fixture = left(tmp_path, ToolDone, mails("ann")[:1])
-    assert fixture.results == {"main": ["cancelled"]}
+    assert fixture.interaction_results == {"main": ["cancelled"]}
     for kind, came in ((ToolDone, 1), (ToolDispatch, 0), (Message, 0)):
         with Replayer(fixture) as replay:
             replay.run(Leaving(None, kind).answer)
@@ -272,7 +258,7 @@ def test_an_interaction_that_ends_otherwise_diverges(
 ) -> None:
     """The first of two, after which the session ends as it ended."""
     fixture = twice(tmp_path, {}, {})
-    assert fixture.header["results"] == {"main": ["success", "success"]}
+    assert fixture.header["interaction_results"] == {"main": ["success", "success"]}
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
         replay.run(Twice(None, OWING, {}).answer)
     assert raised.value.divergence.kind == "outcome"
@@ -295,7 +281,9 @@ def test_a_last_interaction_that_ends_otherwise_diverges(tmp_path: Path) -> None
 def test_a_fixture_without_results_is_judged_by_its_outcome(tmp_path: Path) -> None:
     """What was frozen before results were kept goes on replaying."""
     fixture = twice(tmp_path, {}, {})
-    old = rewritten(fixture, lambda line: {k: v for k, v in line.items() if k != "results"})
+    old = rewritten(
+        fixture, lambda line: {k: v for k, v in line.items() if k != "interaction_results"}
+    )
     with Replayer(old) as replay:
         replay.run(Twice(None, OWING, {}).answer)
     with pytest.raises(DivergenceError) as raised, Replayer(old) as replay:
@@ -305,7 +293,7 @@ def test_a_fixture_without_results_is_judged_by_its_outcome(tmp_path: Path) -> N
 
 def test_interactions_of_other_clients_have_no_results(tmp_path: Path) -> None:
     """They are derived from what was asked, and a replay tells of none."""
-    assert "results" not in weather(tmp_path).header
+    assert "interaction_results" not in weather(tmp_path).header
 
 
 def test_another_reason_for_the_same_decision_is_the_same_path(tmp_path: Path) -> None:

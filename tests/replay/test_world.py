@@ -44,9 +44,9 @@ def diverges(fixture: Fixture, **changes: Any) -> str:
     return report(raised.value.divergence)
 
 
-def ruled(behaviour: Literal["allow", "deny"]) -> Permissions:
+def ruled(behavior: Literal["allow", "deny"]) -> Permissions:
     """One rule about mails."""
-    return Permissions(rules=(Rule(behaviour, "send", None, "user"),))
+    return Permissions(rules=(Rule(behavior, "send", None, "user"),))
 
 
 def shape(events: list[Event]) -> list[str]:
@@ -79,7 +79,7 @@ def test_consent_is_given_again(tmp_path: Path, snapshot: SnapshotAssertion) -> 
     assert replay.trajectory == snapshot
     assert fixture.header["agentobs_fixture"] == FORMAT
     end = json.loads(fixture.path.read_text().splitlines()[-1])
-    assert end["end"] == {"asks": 2, "tools": 2, "world": 2}
+    assert end["end"] == {"requests": 2, "tools": 2, "world": 2}
 
 
 def test_consent_that_was_not_asked_for_diverges(
@@ -123,7 +123,7 @@ def test_consent_about_something_else_diverges(tmp_path: Path, snapshot: Snapsho
     """The question to the person is compared, not only its key."""
     fixture, _, _ = made(tmp_path, mails("ann"))
     [line] = lines(fixture, "world")
-    line["asked"]["about"]["input"] = {"to": "bob"}
+    line["question"]["about"]["input"] = {"to": "bob"}
     other = resigned(fixture, {line["world"]: line})
     assert diverges(other) == snapshot
 
@@ -285,28 +285,15 @@ def test_until_a_turn_nobody_is_asked(tmp_path: Path) -> None:
     assert "Nobody" in step.tool("send").text
 
 
-def test_old_recordings_need_no_consent(tmp_path: Path) -> None:
-    """In a fixture of version 1, from when nobody was asked, a call that ran was permitted."""
-    rules = ruled("allow")
-    fixture, _, _ = made(tmp_path, mails("ann"), options={"permissions": rules})
-    data = fixture.path.read_bytes().replace(b'"agentobs_fixture": 3', b'"agentobs_fixture": 1')
-    told = data.splitlines(keepends=True)
-    end = {**json.loads(told[-1]), "digest": digest(b"".join(told[:-1]))}
-    fixture.path.write_bytes(b"".join(told[:-1]) + json.dumps(end).encode() + b"\n")
-    replay, agent = replayed(load(fixture.path))
-    assert "ToolDone executed" in shape(agent.events)
-    assert replay.progress.tools_matched == 1
-
-
 def test_tries_are_kept(tmp_path: Path) -> None:
     """How often a tool was begun is in the fixture, and comes again."""
     stubborn = tool(retries=2, read_only=True, name="look")(_fails)
     given = [streamed(call(1, "look"), number=1), streamed(text("No."), number=2)]
     fixture, _, _ = made(tmp_path, given, tools=(stubborn,))
     [line] = lines(fixture, "tool")
-    assert line["tries"] == 3
+    assert line["attempts"] == 3
     _, agent = replayed(fixture, tools=(stubborn,))
-    assert [e.answer.tries for e in agent.events if isinstance(e, ToolDone)] == [3]
+    assert [e.answer.attempts for e in agent.events if isinstance(e, ToolDone)] == [3]
 
 
 def _fails() -> str:
