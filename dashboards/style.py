@@ -1,8 +1,8 @@
-"""How figures look: what each colour means, in the light and in the dark, and the layout that all share.
+"""The style of figures: the meaning of each color, light and dark, and the common layout.
 
-Colours alone tell nothing apart that matters: what may be mistaken by the colour-blind differs in lightness, too, or
-has a pattern. A figure is made in the colours of the light; `DARK` says what each of them is in the dark, so that a
-page can recolour a figure where it stands, and print it light.
+Color alone carries no essential information: what color-blind readers might confuse differs in lightness, too, or has a
+pattern. A figure is made in the light colors; `DARK` maps each to its dark counterpart, so that a page can recolor a
+figure in place, and print it light.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from agentobs.store.analysis.wall_time import Part
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How one thing is drawn."""
+    """The style of one item."""
 
-    colour: str
-    """In the light; a key of `DARK`."""
+    color: str
+    """The light color; a key of `DARK`."""
     pattern: str = ""
-    """Plotly's `marker.pattern.shape`: drawn over the colour; empty for none."""
+    """Plotly's `marker.pattern.shape`: drawn over the color; empty for none."""
 
 
 BLUE, ORANGE, PURPLE, GREEN, RED = "#1f5fa8", "#e08a00", "#8e4a9e", "#2a9d78", "#c8382e"
 SKY, STEEL, SILVER = "#8fc1e8", "#8a96a3", "#cfd6dd"
 INK, FAINT, GRID, PAPER = "#1d2329", "#57606a", "#e3e7eb", "#ffffff"
 ON_BRIGHT = "#101418"
-"""What is written on ORANGE, which is bright in the dark, too."""
+"""The color of text on ORANGE, which is bright in the dark, too."""
 
 DARK: Final = {
     BLUE: "#6fa8f0",
@@ -46,7 +46,7 @@ DARK: Final = {
     PAPER: "#14181d",
     ON_BRIGHT: ON_BRIGHT,
 }
-"""What each colour is in the dark. Our choice; text has a contrast of at least 4.5 on PAPER in both."""
+"""The dark counterpart of each color. Our choice; text has a contrast of at least 4.5 on PAPER in both."""
 
 PARTS_OF_TIME: Final[dict[Part, Mark]] = {
     "model": Mark(BLUE),
@@ -57,7 +57,7 @@ PARTS_OF_TIME: Final[dict[Part, Mark]] = {
     "queued": Mark(STEEL, "-"),
     "own": Mark(SILVER),
 }
-"""What time was spent on, as in `walltime.Part`."""
+"""The categories of time, as in `wall_time.Part`."""
 
 TOKENS: Final = {
     "input_tokens": Mark(BLUE),
@@ -65,7 +65,7 @@ TOKENS: Final = {
     "cache_write_tokens": Mark(GREEN, "/"),
     "output_tokens": Mark(ORANGE),
 }
-"""The four classes of tokens, in the order in which they are stacked."""
+"""The four classes of tokens, in stacking order."""
 
 PARTS_OF_COST: Final = {
     "input_usd": Mark(BLUE),
@@ -75,13 +75,13 @@ PARTS_OF_COST: Final = {
     "output_usd": Mark(ORANGE),
     "server_tools_usd": Mark(PURPLE, "."),
 }
-"""The parts of a cost, in the order in which they are stacked."""
+"""The parts of a cost, in stacking order."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
 def layout(**more: object) -> go.Layout:
-    """Return the layout that all figures share, with `more` of it; paper and plot are transparent."""
+    """Return the common layout of figures, updated with `more`; paper and plot are transparent."""
     axis = dict(
         gridcolor=GRID,
         linecolor=GRID,
@@ -107,13 +107,13 @@ def layout(**more: object) -> go.Layout:
 
 
 def bar(mark: Mark) -> dict[str, object]:
-    """Return the `marker` of bars that are drawn as `mark`."""
-    drawn: dict[str, object] = {"color": mark.colour, "line": {"width": 0}}
+    """Return the `marker` of bars with the style `mark`."""
+    drawn: dict[str, object] = {"color": mark.color, "line": {"width": 0}}
     if mark.pattern:
-        # Without a colour of its own behind it, plotly draws a pattern over nothing.
+        # Without its own background color, plotly draws a pattern over nothing.
         drawn["pattern"] = {
             "shape": mark.pattern,
-            "bgcolor": mark.colour,
+            "bgcolor": mark.color,
             "fgcolor": PAPER,
             "size": 6,
             "solidity": 0.35,

@@ -1,4 +1,4 @@
-"""The page of an attempt: its facts, and on a click the request and the response, byte by byte and as they read."""
+"""The page of an attempt: its facts, and on a click the request and the response, raw and decoded."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from dashboards.panels.session_outcomes import kept_of
 from dashboards.panels.templates import segment
 
 MOST_CHUNKS = 100
-"""How many pieces of a response are listed. Our choice."""
+"""The maximum number of listed chunks of a response. Our choice."""
 MOST_TRIES = 20
-"""How many tries of a call are listed; who retries more often has another trouble. Our choice."""
+"""The maximum number of listed attempts of a call. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Asked:
     path: str
     headers: Mapping[str, str]
     size: int
-    """Bytes of its body as it was written, after redaction."""
+    """The size of the recorded body, in bytes, after redaction."""
     exact: Text
     pretty: Text | None
-    """Its JSON, indented; None where it is none."""
+    """The body as indented JSON; None if it is not JSON."""
     secrets: Mapping[str, int]
 
 
@@ -62,7 +62,7 @@ class Answered:
     size: int
     exact: Text
     pretty: Text | None
-    """The message that it adds up to, as indented JSON; None where there is none."""
+    """The reassembled message as indented JSON; None if there is no message."""
     message: Message | None
     chunks: Sequence[Row]
     more_chunks: int
@@ -70,18 +70,18 @@ class Answered:
 
 
 def attempt_of(request: Request, view: View) -> Row:
-    """Return the row of the attempt that the address means.
+    """Return the row of the attempt in the URL.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the attempt does not exist.
     """
     attempt_id = str(request.path_params["id"])
-    found = view.select(_ATTEMPT, [attempt_id])
+    found = view.named("internal/attempt", attempt_id=attempt_id)
     if not found:
         raise UsageError(
-            "no request of that id",
+            "no request with this ID",
             where=attempt_id[:80],
-            todo="The page of its session lists those that there are; agentobs prune may have deleted it",
+            todo="The page of its session lists all requests; agentobs prune may have deleted this one",
         )
     return found[0]
 
@@ -92,19 +92,21 @@ def attempt(request: Request) -> Response:
         about = attempt_of(request, view)
         own = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
         misses = view.named("cache_misses", session_id=about["session_id"])
-        near = view.select(_NEAR, {**own, "lane": about["lane"]})
+        near = view.named("internal/adjacent_attempts", **own, lane=about["lane"])
         return answer(
             request,
             "attempt.html",
             here="sessions",
             about=about,
-            session=first_of(view.select(_SESSION, [about["session_id"]])),
-            kept=kept_of(view.connection, about["session_id"]),
-            spent=view.select(_SPENT, own),
-            whole=first_of(view.select(_WHOLE, own)),
-            notes=view.select(_NOTES, own),
-            calls=view.select(_CALLS, own),
-            tries=view.select(_TRIES, {**own, "llm_request_id": about["llm_request_id"]}),
+            session=first_of(view.named("internal/session_start", session_id=about["session_id"])),
+            kept=kept_of(view.store, about["session_id"]),
+            spent=view.named("internal/attempt_costs", **own),
+            whole=first_of(view.named("internal/attempt_cost", **own)),
+            notes=view.named("internal/usage_notes", **own),
+            calls=view.named("internal/attempt_tool_calls", **own),
+            tries=view.named(
+                "internal/other_attempts", **own, llm_request_id=about["llm_request_id"]
+            ),
             miss=next((m for m in misses if m["attempt_id"] == about["attempt_id"]), None),
             before=near[0]["before_id"] if near else None,
             after=near[0]["after_id"] if near else None,
@@ -132,7 +134,7 @@ def exchange(request: Request, fields: Fields) -> Response:
 
 
 def text(request: Request, fields: Fields) -> Response:
-    """Send one text of a request or an answer whole."""
+    """Send the full text of one part of a request or a response."""
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
     side = fields.get("side", "")
@@ -147,12 +149,14 @@ def text(request: Request, fields: Fields) -> Response:
         try:
             told = text_of(found_at(value, fields.get("keys", "")))
         except LookupError as error:
-            raise UsageError("no such text in it", where=str(about["attempt_id"])) from error
+            raise UsageError(
+                "the text does not exist in this message", where=str(about["attempt_id"])
+            ) from error
     return saved(f"{about['attempt_id']}-{side}.txt", told.encode("utf-8", "surrogatepass"))
 
 
 def raw(request: Request, fields: Fields) -> Response:
-    """Send the body of a request or a response, byte by byte as it was recorded."""
+    """Send the raw recorded body of a request or a response."""
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
     side = "request" if fields.get("side") == "request" else "response"
@@ -181,7 +185,7 @@ def _answered(content: Content, about: Row, got: Answer) -> Answered:
     body, told = got.body, message_of(got)
     pieces = got.chunks[:MOST_CHUNKS]
     listed = [
-        {"piece": n, "bytes": len(each.data), "after_ns": each.after_ns}
+        {"chunk": n, "bytes": len(each.data), "after_ns": each.after_ns}
         for n, each in enumerate(pieces, 1)
     ]
     failure = f"{got.failure.name}: {got.failure.message}" if got.failure else ""
@@ -199,45 +203,6 @@ def _answered(content: Content, about: Row, got: Answer) -> Answered:
         content.secrets(about, "response_content"),
     )
 
-
-_ATTEMPT = "SELECT * FROM attempts WHERE attempt_id = ? ORDER BY started_ns LIMIT 1"
-_SESSION = "SELECT session_id, name, started_ns FROM session_starts WHERE session_id = ? LIMIT 1"
-_SPENT = """
-    SELECT * FROM sure_costs WHERE session_id = $session_id AND attempt_id = $attempt_id ORDER BY iteration
-"""
-_WHOLE = """
-    SELECT
-        sum(cost_usd) AS cost_usd, count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls,
-        count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
-        summed_status(cost_usd, cost_status) AS cost_status
-    FROM sure_costs
-    WHERE session_id = $session_id AND attempt_id = $attempt_id
-    HAVING count(*) > 0
-"""
-_NOTES = """
-    SELECT DISTINCT note FROM usage
-    WHERE session_id = $session_id AND attempt_id = $attempt_id AND note IS NOT NULL
-"""
-_CALLS = """
-    SELECT * FROM tool_calls WHERE session_id = $session_id AND attempt_id = $attempt_id ORDER BY ordinal LIMIT 200
-"""
-_TRIES = """
-    SELECT attempt_id, attempt, started_ns, duration_ns, outcome, status, error_type, retry_after_ms
-    FROM attempts
-    WHERE session_id = $session_id AND llm_request_id = $llm_request_id AND attempt_id <> $attempt_id
-    ORDER BY attempt, started_ns
-"""
-_NEAR = """
-    WITH lane AS (
-        SELECT
-            attempt_id,
-            lag(attempt_id) OVER (ORDER BY started_ns, attempt_id) AS before_id,
-            lead(attempt_id) OVER (ORDER BY started_ns, attempt_id) AS after_id
-        FROM attempts
-        WHERE session_id = $session_id AND lane = $lane
-    )
-    FROM lane WHERE attempt_id = $attempt_id
-"""
 
 _POST: Any = ["GET", "POST"]
 routes = [

@@ -1,4 +1,4 @@
-"""The page of what a request changed against the one before it in its lane: by facts, and on a click word by word."""
+"""The page of the changes between a request and the previous one in its lane: facts, and the text on a click."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from dashboards.panels.templates import segment
 
 ZONES = {
     "betas": "beta headers",
-    "model": "the model",
-    "tools": "the tools",
-    "system": "the system prompt up to its first mark of the cache",
-    "parameters": "what stands beside the messages (tool choice, thinking)",
-    "system_dynamic": "the system prompt behind that mark",
+    "model": "model",
+    "tools": "tools",
+    "system": "system prompt, up to the first cache breakpoint",
+    "parameters": "other parameters (tool choice, thinking)",
+    "system_dynamic": "system prompt, after the first cache breakpoint",
     "messages": "earlier messages",
 }
-"""The zones of a prompt, in the order in which it is cached, and what each is called here."""
+"""The zones of a prompt in the order in which they are cached, with their labels."""
 
 
 def change(request: Request) -> Response:
-    """Show what a request changed, without what was said."""
+    """Show the changes of a request, without content."""
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
         before = before_of(view, about)
@@ -46,12 +46,12 @@ def change(request: Request) -> Response:
             compared=compared,
             zones=zones,
             facts=_facts(before, about) if before else (),
-            kept=kept_of(view.connection, about["session_id"]),
+            kept=kept_of(view.store, about["session_id"]),
         )
 
 
 def words(request: Request, fields: Fields) -> Response:
-    """Show what a request changed, with what was said."""
+    """Show the changes of a request, with content."""
     del fields
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
@@ -68,7 +68,7 @@ def words(request: Request, fields: Fields) -> Response:
         return revealed(
             request,
             "edits.html",
-            title="What the request changed",
+            title="Changes in the request",
             back=f"/attempts/{segment(about['attempt_id'])}/diff",
             about=about,
             withheld=withheld,
@@ -77,16 +77,16 @@ def words(request: Request, fields: Fields) -> Response:
 
 
 def before_of(view: View, about: Row) -> Row | None:
-    """Return the attempt before another one in its lane, of the same call or of the one before; None for the first."""
+    """Return the previous attempt in the lane, of the same call or of the previous one; None for the first."""
     own = {name: about[name] for name in ("session_id", "lane", "started_ns", "attempt_id")}
-    found = view.select(_BEFORE, {**own, "endpoint": about["endpoint"]})
+    found = view.named("internal/previous_attempt", **own, endpoint=about["endpoint"])
     return found[0] if found else None
 
 
 def _zones(view: View, about: Row) -> tuple[list[tuple[str, bool]] | None, Row | None]:
-    """Return which zones changed, by name, and against which attempt; None where nothing was compared."""
+    """Return whether each zone changed, and the attempt compared with; None if nothing was compared."""
     own = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
-    found = view.select(_ZONES, own)
+    found = view.named("internal/zone_changes", **own)
     if not found:
         return None, None
     changed = str(found[0]["zones_changed"] or "").split(", ")
@@ -94,28 +94,17 @@ def _zones(view: View, about: Row) -> tuple[list[tuple[str, bool]] | None, Row |
 
 
 def _facts(before: Row, about: Row) -> Sequence[tuple[str, Any, Any]]:
-    """Return what is known of both without content: names, values before and now."""
+    """Return the facts of both requests: name, value before and value now."""
     named = (
         ("model", "model_requested"),
         ("messages", "message_count"),
         ("request_bytes", "request_bytes"),
         ("streamed", "streamed"),
-        ("secrets taken out", "redactions"),
+        ("secrets redacted", "redactions"),
         ("outcome", "outcome"),
     )
     return [(told, before[name], about[name]) for told, name in named]
 
-
-_BEFORE = """
-    SELECT * FROM attempts
-    WHERE session_id = $session_id AND lane = $lane AND endpoint = $endpoint
-        AND (started_ns, attempt_id) < ($started_ns, $attempt_id)
-    ORDER BY started_ns DESC, attempt_id DESC
-    LIMIT 1
-"""
-_ZONES = """
-    SELECT * FROM zone_changes WHERE session_id = $session_id AND attempt_id = $attempt_id
-"""
 
 routes = [
     Route("/attempts/{id:path}/diff", change),

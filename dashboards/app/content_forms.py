@@ -1,4 +1,4 @@
-"""How what was said comes before somebody's eyes: asked for by a POST, as a part of the page or as a file."""
+"""Endpoints that show content: requested by a POST, and returned as a part of a page or as a file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dashboards.app.site import answer
 from dashboards.panels.templates import page
 
 PART = "x-agentobs"
-"""The header with which `said.js` asks for a part of a page; forms without a script get a whole one."""
+"""The header with which `said.js` requests a part of a page; forms without a script get a full page."""
 MOST_FIELDS = 10
-"""How many fields a form of ours may have; none has more than four."""
+"""The maximum number of fields of a form; the forms here have up to four."""
 
 Fields = Mapping[str, str]
 
@@ -24,7 +24,7 @@ Fields = Mapping[str, str]
 def on_click(
     show: Callable[[Request, Fields], Response],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint of a button; whoever comes by a link or reloads is sent to the page with the button."""
+    """Return the endpoint of a button; a GET, from a link or a reload, is redirected to the page with the button."""
 
     async def endpoint(request: Request) -> Response:
         if request.method != "POST":
@@ -39,14 +39,14 @@ def on_click(
 
 
 def revealed(request: Request, template: str, *, title: str, back: str, **values: Any) -> Response:
-    """Return what was asked for: the part alone, or in a page.
+    """Return the requested part, alone or in a page.
 
     Args:
-        request: what is answered.
-        template: the part.
-        title: what it is, for a page of its own.
+        request: the HTTP request.
+        template: the template of the part.
+        title: the title, for a page of its own.
         back: the path of the page that has the button.
-        values: what the part shows.
+        values: the values of the template.
     """
     if request.headers.get(PART) == "part":
         return HTMLResponse(page(template, **values))
@@ -56,7 +56,7 @@ def revealed(request: Request, template: str, *, title: str, back: str, **values
 
 
 def saved(name: str, data: bytes) -> Response:
-    """Return bytes as a file that a browser saves and never shows, whatever they are."""
+    """Return bytes as a file that a browser downloads and never displays."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
     return Response(
         data,

@@ -1,8 +1,8 @@
-"""What was said, read from the vault when somebody asks for it: one part at a time, and kept nowhere.
+"""Content, read from the vault on demand, one part at a time and without a cache.
 
-A page holds nothing of it before somebody presses a button. The button sends a POST, which the guard lets through from
-our own pages alone: a link in a mail, a page that is loaded ahead or an image of another site can only GET, and a GET
-never holds what was said.
+A page contains no content until the user presses a button. The button sends a POST, which the guard only accepts from
+pages of the dashboard. A link in a mail, a prefetched page or an image of another site can only send a GET, and the
+response to a GET never contains content.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from agentobs.records.exchanges import Answer, Question
 Row = Mapping[str, Any]
 T = TypeVar("T")
 MOST_OPEN = 2
-"""How many segments are held open: one that is still written to is read into memory, up to 64 MB (see
-`recording.writer`); what is asked for next nearly always lies in the same."""
+"""The maximum number of open segments. A segment that is still being written is read into memory, up to 64 MB (see
+`recording.writer`); the next request nearly always needs the same one."""
 AT_ONCE = BoundedSemaphore(2)
-"""Held while content is read and set in a page: bodies are large, and each reader has some of them in memory."""
+"""Held while content is read and rendered: bodies are large, and each reader has some of them in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """Content that cannot be shown, and why."""
+    """The reason why content cannot be shown."""
 
     found: str
-    """Why not, in one sentence without a final stop."""
+    """The reason, in one sentence without a final full stop."""
     todo: str
-    """What can be done about it; empty where nothing can."""
+    """The suggested fix; empty if there is none."""
 
 
 class Content:
-    """The content of sessions, for as long as one answer of the dashboard is made."""
+    """The content of sessions, for the duration of one response of the dashboard."""
 
     def __init__(self, home: Home) -> None:
-        """Open nothing yet."""
+        """Keep the home; segments are opened on demand."""
         self._home = home
         self._vaults: dict[str, Vault] = {}
 
     def question(self, attempt: Row) -> Question | Withheld:
-        """Return the request of an attempt as it was sent, but for secrets."""
+        """Return the request of an attempt as it was sent, except for redacted secrets."""
         return self._read(attempt, "request_content", lambda vault, at: vault.question(at))
 
     def answer(self, attempt: Row) -> Answer | Withheld:
-        """Return the response of an attempt as it arrived, but for secrets."""
+        """Return the response of an attempt as it arrived, except for redacted secrets."""
         return self._read(attempt, "response_content", lambda vault, at: vault.answer(at))
 
     def ran(self, result: Row) -> dict[str, Any] | Withheld:
-        """Return `input` and `result` of a call that ran, from the row of its result."""
+        """Return `input` and `result` of an executed tool call, from the row of its result."""
         return self._read(
             result, "content", lambda vault, at: dict(json.loads(text_bytes(vault.value(at))))
         )
 
     def secrets(self, attempt: Row, column: str) -> dict[str, int]:
-        """Return how many secrets of which kind were taken out of what is new in a request, or out of an answer."""
+        """Return the number of redacted secrets by kind, in the new part of a request or in a response."""
         found = self._read(
             attempt, column, lambda vault, at: list(vault.value(at).get("redactions", ()))
         )
@@ -71,8 +71,8 @@ class Content:
         content_id = row[column]
         if content_id is None:
             return Withheld(
-                "this was recorded without its content: what was said was never written",
-                'Record with content="vault" to have it',
+                "it was recorded without content",
+                'Record with content="vault" to keep content',
             )
         try:
             return read(self._vault(row), content_id)
@@ -80,8 +80,8 @@ class Content:
             return Withheld(error.found, error.todo)
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             return Withheld(
-                f"the content does not read back ({type(error).__name__})",
-                "agentobs verify tells what is damaged",
+                f"the content cannot be read back ({type(error).__name__})",
+                "Run agentobs verify to find the damage",
             )
 
     def _vault(self, row: Row) -> Vault:

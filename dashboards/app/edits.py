@@ -1,6 +1,6 @@
-"""Edits: what one request has otherwise than the one before it, part by part, with equal text left out.
+"""Edits: the differences between a request and the previous one, part by part, with equal text omitted.
 
-Pure functions over two JSON bodies. The work is bounded as in `agentobs.records.differences`, and so is what is shown.
+Pure functions over two JSON bodies. The work is bounded as in `agentobs.records.differences`, and so is the output.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from agentobs.provider.dialect import Block, Dialect
+from agentobs.provider.registry import DIALECTS, dialect_of_body
 from agentobs.records.canonical_json import Json
 from agentobs.records.differences import Difference, common, differences, unequal
-from dashboards.content.message_view import messages_of, unmarked
+from dashboards.content.message_view import messages_of
 from dashboards.content.visible_text import text_of, visible
 
 MOST_EDITS = 60
 MOST_LINES = 120
 LINE = 400
-"""How many edits of a part, lines of an edit and characters of a line are shown. Our choice."""
+"""The maximum numbers of edits per part, lines per edit and characters per line. Our choice."""
 AROUND = 2
-"""How many equal lines are shown before and behind those that differ."""
+"""The number of equal lines shown before and after a difference."""
 MOST_MARKS = 40
-"""How many marks of the cache are listed; the provider takes four in a request."""
+"""The maximum number of listed cache breakpoints; the provider accepts four per request."""
 
 Sign = Literal["same", "added", "removed", "left"]
 Change = Literal["changed", "added", "removed", "reordered"]
@@ -35,7 +37,7 @@ class Piece(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a difference; `left` says what is left out."""
+    """A line of a difference; a `left` line describes what is omitted."""
 
     sign: Sign
     pieces: tuple[Piece, ...]
@@ -43,13 +45,13 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One place where the two differ."""
+    """One difference."""
 
     path: str
     change: Change
     lines: tuple[Line, ...]
     more: int
-    """How many lines it has beyond those."""
+    """The number of lines that are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,15 @@ class Part:
 
     name: str
     says: str
-    """What became of it, in words."""
+    """A summary of its changes."""
     edits: tuple[Edit, ...]
     more: int
-    """How many edits there are beyond those."""
+    """The number of edits that are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Where the marks of the cache stand in the two."""
+    """The places of the cache breakpoints in both requests."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -74,26 +76,34 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What one request has otherwise than another."""
+    """The differences between two requests."""
 
     parts: tuple[Part, ...]
     marks: Marks
 
 
 def edits(before: Json, after: Json) -> Edits:
-    """Return what `after` has otherwise than `before`; both are bodies of requests."""
+    """Return the differences between two request bodies."""
     old, new = (each if isinstance(each, dict) else {"body": each} for each in (before, after))
+    dialect = dialect_of_body(new)
+    keys = dialect.head_keys
     parts = (
-        _part("options", _options(old), _options(new)),
-        _part("tools", _only(old, "tools"), _only(new, "tools")),
-        _part("system", _only(old, "system"), _only(new, "system")),
-        _messages(old, new),
+        _part("options", _options(old, dialect), _options(new, dialect)),
+        *(
+            _part(name, _only(old, keys[name], dialect), _only(new, keys[name], dialect))
+            for name in _HEAD
+            if name in keys
+        ),
+        _messages(old, new, dialect),
     )
-    return Edits(parts, Marks(tuple(_marks(old)), tuple(_marks(new))))
+    return Edits(parts, Marks(tuple(_marks(old, dialect)), tuple(_marks(new, dialect))))
+
+
+_HEAD: tuple[Literal["tools", "system"], ...] = ("tools", "system")
 
 
 def text_lines(old: str, new: str) -> list[Line]:
-    """Return two texts as one, line by line, equal lines left out but for those around."""
+    """Return a line diff of two texts; equal lines are omitted, except around changes."""
     a, b = old.split("\n"), new.split("\n")
     lines: list[Line] = []
     at_a = 0
@@ -109,74 +119,81 @@ def text_lines(old: str, new: str) -> list[Line]:
     return [*lines, *_equal(a[at_a:], is_first=not lines, is_last=True)]
 
 
-def _options(body: Mapping[str, Json]) -> Json:
-    return {k: v for k, v in body.items() if k not in ("tools", "system", "messages")}
+def _options(body: Mapping[str, Json], dialect: Dialect) -> Json:
+    others = {dialect.history_key, *dialect.head_keys.values()}
+    return {k: v for k, v in body.items() if k not in others}
 
 
-def _only(body: Mapping[str, Json], key: str) -> Json:
-    return {key: unmarked(body[key])} if key in body else {}
+def _only(body: Mapping[str, Json], key: str, dialect: Dialect) -> Json:
+    return {key: dialect.without_breakpoints(body[key])} if key in body else {}
 
 
 def _part(name: str, old: Json, new: Json) -> Part:
     if old == new:
-        return Part(name, "the same" if old else "none in either", (), 0)
+        return Part(name, "unchanged" if old else "absent in both", (), 0)
     found = differences(old, new)
-    return _told(name, found, f"{_count(len(found), 'place')} changed")
+    return _summarized(name, found, f"{_count(len(found), 'place')} changed")
 
 
-def _messages(old: Mapping[str, Json], new: Mapping[str, Json]) -> Part:
-    before, after = unmarked(messages_of(old)), unmarked(messages_of(new))
-    found = differences({"messages": before}, {"messages": after})
+def _messages(old: Mapping[str, Json], new: Mapping[str, Json], dialect: Dialect) -> Part:
+    before, after = (
+        [dialect.without_breakpoints(each) for each in messages_of(body)] for body in (old, new)
+    )
+    key = dialect.history_key
+    found = differences({key: before}, {key: after})
     fresh = sum(each.change == "added" and len(each.keys) == 2 for each in found)
     gone = sum(each.change == "removed" and len(each.keys) == 2 for each in found)
     touched = {each.keys[1] for each in found if len(each.keys) > 2}
     same = max(len(after) - fresh - len(touched), 0)
-    says = [f"{same:,} of {_count(len(before), 'message')} as before"]
+    says = [f"{same:,} of {_count(len(before), 'message')} unchanged"]
     says += [f"{fresh:,} added"] if fresh else []
     says += [f"{len(touched):,} changed"] if touched else []
     says += [f"{gone:,} removed"] if gone else []
-    return _told("messages", found, ", ".join(says))
+    return _summarized("messages", found, ", ".join(says), dialect)
 
 
-def _told(name: str, found: Sequence[Difference], says: str) -> Part:
-    made = tuple(_edit(each) for each in found[:MOST_EDITS])
+def _summarized(
+    name: str, found: Sequence[Difference], says: str, dialect: Dialect = DIALECTS[0]
+) -> Part:
+    made = tuple(_edit(each, dialect) for each in found[:MOST_EDITS])
     return Part(name, says, made, max(len(found) - MOST_EDITS, 0))
 
 
-def _edit(found: Difference) -> Edit:
+def _edit(found: Difference, dialect: Dialect) -> Edit:
     if found.change == "changed":
         lines = text_lines(text_of(found.expected), text_of(found.actual))
     elif found.change == "reordered":
-        lines = [_left("the same elements in another order")]
+        lines = [_left("same elements, different order")]
         lines += text_lines(_names(found.expected), _names(found.actual))
     else:
         value = found.actual if found.change == "added" else found.expected
         sign: Sign = "added" if found.change == "added" else "removed"
-        lines = [_line(sign, each) for each in _readable(value).split("\n")]
+        lines = [_line(sign, each) for each in _readable(value, dialect).split("\n")]
     more = max(len(lines) - MOST_LINES, 0)
     return Edit(visible(found.path), found.change, tuple(lines[:MOST_LINES]), more)
 
 
-def _readable(value: Json) -> str:
-    """Return a message with its blocks as they read, and anything else as JSON."""
-    if not (isinstance(value, dict) and isinstance(value.get("content"), list)):
+def _readable(value: Json, dialect: Dialect) -> str:
+    """Return a message as readable text, and anything else as JSON."""
+    turn = dialect.turn(value)
+    if turn.role == "other" or not turn.blocks:
         return text_of(value)
-    return "\n".join([f"{value.get('role', '')}:", *map(_block, value["content"])])
+    return "\n".join([f"{turn.role}:", *map(_block, turn.blocks)])
 
 
-def _block(block: Json) -> str:
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": "thinking", "thinking": str(text)}:
-            return f"thinks: {text}"
-        case {"type": "tool_use", "name": name, "input": given}:
-            return f"calls {name} ({block.get('id', '')}): {text_of(given)}"
-        case {"type": "tool_result", "tool_use_id": call}:
-            failed = "error" if block.get("is_error") else "result"
-            return f"{failed} of {call}: {text_of(block.get('content', ''))}"
+def _block(block: Block) -> str:
+    match block.kind:
+        case "text" if block.text:
+            return block.text
+        case "reasoning" if block.text:
+            return f"thinks: {block.text}"
+        case "call":
+            return f"calls {block.name} ({block.id or ''}): {text_of(block.value)}"
+        case "result":
+            failed = "error" if block.is_error else "result"
+            return f"{failed} of {block.id}: {text_of('' if block.value is None else block.value)}"
         case _:
-            return text_of(block)
+            return text_of(dict(block.raw))
 
 
 def _names(value: Json) -> str:
@@ -188,7 +205,7 @@ def _names(value: Json) -> str:
 
 
 def _equal(lines: Sequence[str], *, is_first: bool, is_last: bool = False) -> Iterator[Line]:
-    """Yield equal lines: those that are near a change, and how many are left out."""
+    """Yield the equal lines near a change, and the number of omitted lines."""
     before = 0 if is_first else AROUND
     behind = 0 if is_last else AROUND
     if len(lines) <= before + behind + 1:
@@ -200,7 +217,7 @@ def _equal(lines: Sequence[str], *, is_first: bool, is_last: bool = False) -> It
 
 
 def _changed(old: str, new: str) -> Iterator[Line]:
-    """Yield two lines that stand for each other, what is other in them marked; equal ends of long ones left out."""
+    """Yield a changed line before and after, with the change highlighted; long equal ends are omitted."""
     start = common(old, new)
     end = common(old[start:][::-1], new[start:][::-1])
     signs: tuple[tuple[Sign, str], ...] = (("removed", old), ("added", new))
@@ -253,16 +270,16 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _marks(value: Json, path: str = "") -> Iterator[str]:
-    """Yield the places that carry a mark of the cache."""
-    waiting: list[tuple[str, Json]] = [(path, value)]
+def _marks(value: Json, dialect: Dialect) -> Iterator[str]:
+    """Yield the places of cache breakpoints."""
+    waiting: list[tuple[str, Json]] = [("", value)]
     found = 0
     while waiting and found < MOST_MARKS:
         at, inner = waiting.pop()
         if isinstance(inner, dict):
-            if isinstance(inner.get("cache_control"), dict):
+            lifetime = dialect.breakpoint_of(inner)
+            if lifetime is not None:
                 found += 1
-                lifetime = inner["cache_control"].get("ttl")
                 yield visible(f"{at or 'request'}{f' ({lifetime})' if lifetime else ''}")
             waiting += [
                 (f"{at}.{key}" if at else str(key), each)

@@ -18,16 +18,16 @@ from dashboards.app.store_view import View
 from dashboards.panels.panels import Panel, fleet_panels
 
 DAYS = 30
-"""How many days are shown where none are named: up to the last one on which a session started. Our choice."""
+"""The default number of days, up to the last day on which a session started. Our choice."""
 FOLLOWED_NS = 1_000_000_000
-"""How long the page may take to be made and still follow what is new by itself. Our choice."""
+"""The maximum time to render the page with live updates. Our choice."""
 STOP_SECONDS = 0.05
-"""After what time a page that nobody waits for is stopped again, until it is over. Our choice."""
+"""The interval at which the queries of an abandoned request are interrupted. Our choice."""
 _DAY_NS = 86_400_000_000_000
 
 
 async def fleet_page(request: Request) -> Response:
-    """Answer with the panels of a range; where nobody waits for them any more they are not made."""
+    """Respond with the panels of a range; stop if the client disconnects."""
     reading: list[View] = []
     watching = asyncio.create_task(_stop_when_left(request, reading))
     try:
@@ -39,7 +39,7 @@ async def fleet_page(request: Request) -> Response:
 async def _stop_when_left(request: Request, reading: Sequence[View]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    # A page asks many questions, one after the other: whichever is asked next is stopped, too.
+    # A page runs many queries one after the other, so that each following query is interrupted, too.
     while True:
         for view in reading:
             site_of(request).reader.stop(view)
@@ -62,7 +62,7 @@ def _page(request: Request, reading: list[View]) -> Response:
             "fleet.html",
             here="fleet",
             figures=True,
-            # What takes long is made anew for who asks, not each time that an agent does something.
+            # A slow page is rendered on request only, not on each new event.
             revision=view.revision if made.took_ns < FOLLOWED_NS else None,
             panels=made.panels,
             texts=texts,
@@ -83,13 +83,13 @@ class _Made:
 def _made(view: View, since_ns: int | None, until_ns: int | None) -> _Made:
     started_ns = world.monotonic()
     panels = fleet_panels(
-        view.connection, since_ns=since_ns, until_ns=until_ns, in_words=view.texts.shown_dicts
+        view.store, since_ns=since_ns, until_ns=until_ns, in_words=view.texts.shown_dicts
     )
     return _Made(panels, world.monotonic() - started_ns)
 
 
 def _last_ns(view: View) -> int | None:
-    [row] = view.select("SELECT max(started_ns) AS last_ns FROM app.listing")
+    [row] = view.named("listing/last_start")
     last: int | None = row["last_ns"]
     return last
 

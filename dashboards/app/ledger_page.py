@@ -1,4 +1,4 @@
-"""The ledger of a session: what each call used and cost, how sure that is, and the sums of `agentobs cost`."""
+"""The ledger of a session: tokens, cost and certainty of each call, and the totals of `agentobs cost`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dashboards.app.session_page import Pages, place, session_named
 from dashboards.app.site import answer, site_of
 
 PAGE = 100
-"""Calls of a page. Our choice."""
+"""Calls per page. Our choice."""
 MOST = 50
-"""Rows of the small tables. Our choice."""
+"""Maximum rows of the small tables. Our choice."""
 
 
 def ledger(request: Request) -> Response:
-    """Show what a session cost, call by call."""
+    """Show the cost of each call of a session."""
     with site_of(request).reader.view() as view:
         session_id = session_named(request, view)
         own = {"session_id": session_id}
         whole = view.named("cost_by_session", **own)
-        [counted] = view.select(_COUNT, own)
+        [counted] = view.named("internal/count_calls", **own)
         number, count, start = place(counted["calls"], request.query_params.get("page"), PAGE)
-        rows = view.select(_CALLS, {**own, "first": start, "rows": PAGE})
+        rows = view.named("internal/session_ledger", **own, offset=start, limit=PAGE)
         return answer(
             request,
             "ledger.html",
@@ -38,15 +38,5 @@ def ledger(request: Request) -> Response:
             most=MOST,
         )
 
-
-_COUNT = "SELECT count(*) AS calls FROM sure_costs WHERE session_id = $session_id"
-_CALLS = """
-    SELECT costs.*, attempts.lane, attempts.turn, attempts.attempt, attempts.outcome
-    FROM sure_costs AS costs
-    LEFT JOIN attempts ON costs.session_id = attempts.session_id AND costs.attempt_id = attempts.attempt_id
-    WHERE costs.session_id = $session_id
-    ORDER BY costs.at_ns, costs.attempt_id, costs.iteration
-    LIMIT $rows OFFSET $first
-"""
 
 routes = [Route("/sessions/{id:path}/ledger", ledger)]

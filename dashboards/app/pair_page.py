@@ -1,4 +1,4 @@
-"""The page that sets two sessions side by side: what they did step by step, and what each step and all of it took."""
+"""The page that compares two sessions: their steps, and the cost, tokens and time of each step and in total."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import UsageError
-from agentobs.store.named_queries import find_session
+from agentobs.store.session_lookup import find_session
 from dashboards import figures
 from dashboards.app.session_page import Pages, paged
 from dashboards.app.site import answer, known_key, site_of
@@ -20,13 +20,13 @@ from dashboards.panels.pair_summary import changes, row, totals
 from dashboards.panels.panels import Panel, panel
 
 PAGE = 100
-"""Steps of a page. Our choice."""
+"""Steps per page. Our choice."""
 LATEST = 100
-"""How many sessions can be picked from a list; any other is named by its id. Our choice."""
+"""The number of sessions offered in the form; others are selected by ID. Our choice."""
 
 
 def pair(request: Request) -> Response:
-    """Show two sessions side by side; without two, a form to name them."""
+    """Show the comparison of two sessions, or a form that selects them."""
     query = request.query_params
     named = (query.get("a", "").strip(), query.get("b", "").strip())
     with site_of(request).reader.view() as view:
@@ -41,13 +41,13 @@ def pair(request: Request) -> Response:
 def _ids(
     request: Request, view: View, named: Sequence[str]
 ) -> tuple[tuple[str, ...], UsageError | None]:
-    """Return the ids of the sessions that were named, and what is wrong with the first that is none."""
+    """Return the IDs of the named sessions, and the error about the first invalid one."""
     key = known_key(site_of(request).home)
     ids: list[str] = []
     for text in named:
         if text:
             try:
-                ids.append(find_session(view.connection, text, key=key))
+                ids.append(find_session(view.store, text, key=key))
             except UsageError as error:
                 return tuple(ids), error
     return tuple(ids), None
@@ -69,7 +69,7 @@ def _form(request: Request, view: View, named: Sequence[str], error: UsageError 
 def _compared(request: Request, ids: Sequence[str]) -> Response:
     compare = site_of(request).compare
     if compare is None:
-        raise UsageError("sessions cannot be compared here", todo="agentobs diff A B compares them")
+        raise UsageError("sessions cannot be compared here", todo="Run agentobs diff A B instead")
     found = compare(site_of(request).home, ids[0], ids[1])
     steps: list[Row] = list(found["steps"])
     only = "changed" in request.query_params
@@ -87,18 +87,18 @@ def _compared(request: Request, ids: Sequence[str]) -> Response:
         changes=sum(step["change"] != "same" for step in steps),
         all_steps=len(steps),
         only=only,
-        steps=_told(paged(chosen, request.query_params.get("page"), choice, PAGE)),
+        steps=_table_rows(paged(chosen, request.query_params.get("page"), choice, PAGE)),
     )
 
 
 def _panel(found: Mapping[str, Any]) -> Panel:
     drawn = figures.two_sessions(found)
     says = changes(found["steps"])
-    return panel("two-sessions", "Step by step", says, drawn, (), (), is_wide=True)
+    return panel("two-sessions", "Steps", says, drawn, (), (), is_wide=True)
 
 
-def _told(steps: Pages) -> Pages:
-    """Return the steps of a page as its table shows them."""
+def _table_rows(steps: Pages) -> Pages:
+    """Return the steps of a page in the form that the table shows."""
     rows = [row(step) for step in steps.rows]
     return Pages(rows, steps.number, steps.count, steps.total, steps.first, steps.choice)
 

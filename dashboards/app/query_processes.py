@@ -1,4 +1,4 @@
-"""Questions in SQL from the page: each in a process of its own with limits, few at once, and all killed at the end."""
+"""SQL queries from the page: each in a process with limits, few in parallel, all killed at shutdown."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.records import display
-from agentobs.store.duckdb.sql_worker import Limits, Worker
+from agentobs.store.maintenance import Limits, Worker
 
 AT_ONCE = 2
-"""How many run at once. Our choice: each has a process with memory of its own."""
+"""The maximum number of concurrent queries. Our choice: each has a process with memory of its own."""
 CELL = 2_000
-"""How many characters of a value are shown. Our choice: 200 rows of such cells can still be scrolled."""
+"""The maximum number of characters shown per value. Our choice: 200 rows of such cells can still be scrolled."""
 SHOWN_BYTES = 1024 * 1024
-"""How much text an answer may have in a page. Our choice."""
+"""The maximum amount of text of a result in a page. Our choice."""
 LIMITS = Limits(timeout_seconds=30.0, rows=200, columns=200, answer_bytes=16 * 1024**2)
-"""What a question may cost. Our choice: what can be looked at; more is for `agentobs sql`."""
+"""The limits of a query. Our choice: as much as fits a page; use `agentobs sql` for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of a question."""
+    """The outcome of a query."""
 
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
-    """As text, for people."""
+    """Values as readable text."""
     numbers: Sequence[bool] = ()
-    """Which columns hold numbers."""
+    """Whether each column contains numbers."""
     note: str = ""
-    """Why there are no more rows, or none at all."""
+    """The reason why rows are missing, or why the query failed."""
     failed: bool = False
     took_ns: int = 0
     """From the start of the process to the last row."""
 
 
 class Questions:
-    """Asks them, and kills what still runs when it is closed."""
+    """Runs queries, and kills the running ones when it is closed."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
-        """Make it for questions with these limits."""
+        """Prepare for queries with these limits."""
         self.limits = limits
         self._lock = threading.Lock()
         self._running: set[Worker] = set()
@@ -55,12 +55,12 @@ class Questions:
         self._is_closed = False
 
     def ask(self, home: Home, sql: str, values: Mapping[str, Any]) -> Answered:
-        """Ask one question, and return what can be shown of its answer; what is wrong with it is in the note."""
+        """Run one query and return its result for display; an error is in the note."""
         if not sql.strip():
-            return Answered(note="There is no statement.", failed=True)
+            return Answered(note="The statement is empty.", failed=True)
         if not self._places.acquire(blocking=False):
             return Answered(
-                note=f"{AT_ONCE} questions are running. Wait for one of them.", failed=True
+                note=f"{AT_ONCE} queries are already running. Wait until one ends.", failed=True
             )
         started_ns = world.monotonic()
         columns: list[str] = []
@@ -77,21 +77,21 @@ class Questions:
                     with self._lock:
                         self._running.discard(worker)
         except UsageError as error:
-            # Where a limit was met, what came before counts.
-            note, failed = _said(error), not rows
+            # If a limit was reached, the rows before it are shown.
+            note, failed = _message(error), not rows
         except AgentobsError as error:
-            note, failed = _said(error), True
+            note, failed = _message(error), True
         finally:
             self._places.release()
         return _answered(columns, rows, note, failed, world.monotonic() - started_ns)
 
     def close(self) -> None:
-        """Kill what runs, and what is begun after."""
+        """Kill the running queries, and those that start later."""
         with self._lock:
             self._is_closed = True
             running = list(self._running)
         for worker in running:
-            # Only the signal: the thread that asked it sees its end, and clears up.
+            # Only send the signal: the thread that started the query notices the end, and cleans up.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if worker.is_alive:
                     os.killpg(worker.process_id, signal.SIGKILL)
@@ -104,7 +104,7 @@ class Questions:
 
 
 def cell(value: Any) -> str:
-    """Return a value as text; of a long one its beginning, and how long it is."""
+    """Return a value as text; a long value is cut, with its length."""
     text = "NULL" if value is None else display.text(value)
     return text if len(text) <= CELL else f"{text[:CELL]}… ({len(text):,} characters)"
 
@@ -112,16 +112,14 @@ def cell(value: Any) -> str:
 def _answered(
     columns: Sequence[str], rows: list[tuple[Any, ...]], note: str, failed: bool, took_ns: int
 ) -> Answered:
-    """Return an answer as it is shown: whole rows, as many as a page can hold."""
+    """Return a result for display: as many complete rows as fit a page."""
     texts: list[list[str]] = []
     left = SHOWN_BYTES
     for row in rows:
         made = [cell(value) for value in row]
         left -= sum(map(len, made))
         if left < 0 and texts:
-            note = (
-                f"{note} The first {len(texts):,} rows are shown: the others are too long.".strip()
-            )
+            note = f"{note} Only the first {len(texts):,} rows are shown, because the result is too large.".strip()
             break
         texts.append(made)
     numbers = [
@@ -136,6 +134,6 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _said(error: AgentobsError) -> str:
+def _message(error: AgentobsError) -> str:
     found = error.found[:1].upper() + error.found[1:]
     return f"{found}. {error.todo}." if error.todo else f"{found}."

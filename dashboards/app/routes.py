@@ -1,4 +1,4 @@
-"""The application: which page answers which address, and what is answered where a page cannot be made."""
+"""The application: routes, and error pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-import duckdb
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import AgentobsError, UsageError
-from agentobs.store.duckdb.generations import first_line
+from agentobs.store.port import QueryError
 from dashboards.app import (
     attempt_page,
     changes_page,
@@ -42,15 +41,15 @@ _PARTS = (
     attempt_page,
     pair_page,
 )
-"""An id may hold slashes: a route that ends in one comes after those that go on behind it."""
+"""IDs may contain slashes, so routes that end in an ID come after routes with a suffix behind the ID."""
 BODY_BYTES = 1024 * 1024
-"""How long a form may be: a statement in SQL is the longest. Our choice."""
+"""The maximum size of a form; an SQL statement is the longest. Our choice."""
 LOOKS = 2
-"""How many requests wait for a look at once, in threads of their own: each waits a second at most. Our choice."""
+"""The number of requests that may wait for a check for new data, in threads of their own. Our choice."""
 RETRY_SECONDS = 5
-"""After what time a page that could not be made is worth another request. Our choice."""
+"""The value of Retry-After for a page that could not be rendered. Our choice."""
 YEAR_SECONDS = 31_536_000
-"""How long an asset may be kept; one that changes has another path."""
+"""How long an asset may be cached; a changed asset has another path."""
 
 
 def application(site: Site) -> Starlette:
@@ -58,11 +57,11 @@ def application(site: Site) -> Starlette:
     made = Starlette(
         routes=[*routes, *(route for part in _PARTS for route in part.routes)],
         exception_handlers={
-            AgentobsError: _told,
+            AgentobsError: _agentobs_error,
             BusyError: _busy,
-            duckdb.Error: _refused,
-            HTTPException: _not_there,
-            Exception: _broken,
+            QueryError: _refused,
+            HTTPException: _not_found,
+            Exception: _internal_error,
         },
         max_body_size=BODY_BYTES,
     )
@@ -81,7 +80,7 @@ def asset(request: Request) -> Response:
 
 
 async def revision(request: Request) -> Response:
-    """Tell which state of the store would be shown now, however many pages are being made."""
+    """Return the revision of the store that would be shown now. Never waits for pages that are being rendered."""
     latest = site_of(request).reader.latest
     found = await anyio.to_thread.run_sync(latest, limiter=request.app.state.looks)
     return JSONResponse({"revision": found})
@@ -93,8 +92,8 @@ routes = [
 ]
 
 
-def _told(request: Request, error: Exception) -> Response:
-    """Tell an error of ours: what was asked for does not exist, or the store cannot be read."""
+def _agentobs_error(request: Request, error: Exception) -> Response:
+    """Render an agentobs error: something does not exist, or the store cannot be read."""
     assert isinstance(error, AgentobsError)
     is_usage = isinstance(error, UsageError)
     place = f"{error.where}: " if error.where else ""
@@ -102,7 +101,7 @@ def _told(request: Request, error: Exception) -> Response:
         request,
         "error.html",
         status=404 if is_usage else 503,
-        # Where the store could not be read it may be read soon.
+        # If the store could not be read, a later attempt may succeed.
         revision=None if is_usage else site_of(request).reader.revision(),
         title="Not found" if is_usage else "The recordings cannot be read",
         found=f"{place}{error.found}.",
@@ -111,9 +110,9 @@ def _told(request: Request, error: Exception) -> Response:
 
 
 def _busy(request: Request, error: Exception) -> Response:
-    """Tell that a page takes long, and that others are being made."""
+    """Render the error that too many slow pages are being rendered."""
     assert isinstance(error, BusyError)
-    told = answer(
+    response = answer(
         request,
         "error.html",
         status=503,
@@ -121,27 +120,28 @@ def _busy(request: Request, error: Exception) -> Response:
         found=f"{error.found[:1].upper()}{error.found[1:]}.",
         todo=f"{error.todo}.",
     )
-    told.headers["retry-after"] = str(RETRY_SECONDS)
-    return told
+    response.headers["retry-after"] = str(RETRY_SECONDS)
+    return response
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    found = f"DuckDB says: {first_line(error)}."
+    assert isinstance(error, QueryError)
+    found = f"Error of DuckDB: {error.found}."
     return answer(
         request, "error.html", status=503, title="This cannot be shown", found=found, todo=""
     )
 
 
-def _not_there(request: Request, error: Exception) -> Response:
+def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code != 404:
         return PlainTextResponse(str(error.detail), error.status_code, dict(error.headers or {}))
-    found = "There is no page at this address."
+    found = "This page does not exist."
     return answer(request, "error.html", status=404, title="Not found", found=found, todo="")
 
 
-def _broken(request: Request, error: Exception) -> Response:
-    """Tell of a fault of ours; the terminal is told where it lies, and nobody what the data was."""
+def _internal_error(request: Request, error: Exception) -> Response:
+    """Render an internal error, and print its location to the terminal; recorded data is shown in neither."""
     at = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(at.filename).name}:{at.lineno}"
     print(f"agentobs: a page failed: {type(error).__name__} at {place}", file=sys.stderr)
@@ -150,6 +150,6 @@ def _broken(request: Request, error: Exception) -> Response:
         "error.html",
         status=500,
         title="This page failed",
-        found=f"A fault of agentobs: {type(error).__name__} at {place}.",
-        todo="Please report it. Nothing that was recorded is lost",
+        found=f"Internal error of agentobs: {type(error).__name__} at {place}.",
+        todo="Please report it. No recorded data is lost",
     )

@@ -1,4 +1,4 @@
-"""The server: a socket that is bound before anything is promised, and uvicorn on it, which writes no log."""
+"""The server: uvicorn without logs, on a socket that is bound before the URL is printed."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from dashboards.app.site import Compare, Site
 from dashboards.app.store_view import Reader
 
 PORT = 8787
-"""The port where none is named. Our choice; where it is taken, the next free one of TRIES is."""
+"""The default port. Our choice; if it is in use, the next free one of TRIES ports is used."""
 TRIES = 20
 THREADS = 8
-"""How many pages are made at once. Our choice: each may hold some hundred megabytes of a large store for a moment."""
+"""The number of pages rendered in parallel. Our choice: each may briefly use hundreds of megabytes."""
 CONNECTIONS = 128
-"""How many connections there are at once; beyond it the answer is 503. A browser opens six."""
+"""The maximum number of concurrent connections; further ones get a 503. A browser opens six."""
 PER_ADDRESS = 32
-"""How many of them one address may have where other machines reach it. Our choice: some browsers behind one router."""
+"""The maximum number of connections per address if other machines have access. Our choice: several browsers."""
 HEADER_BYTES = 32 * 1024
-"""The longest head of a request. Our choice: cookies of other programs on this host may be in it."""
+"""The maximum size of the request headers. Our choice: they may contain cookies of other programs on this host."""
 SILENT_SECONDS = 20
-"""How long a connection may take until its request is there whole, and until a TLS handshake is over. Our choice."""
+"""The time limit for receiving a complete request, and for a TLS handshake. Our choice."""
 KEEP_SECONDS = 15
-"""How long a connection is kept after an answer."""
+"""How long an idle connection is kept open after a response."""
 ENDING_SECONDS = 2
-"""How long requests may go on after Ctrl-C."""
+"""How long running requests may continue after Ctrl-C."""
 NAME_BYTES = 8
-"""How much chance is in the name that is printed: 64 bits, which no page tries out."""
+"""The length of the random host name: 64 bits, too long for a page to guess."""
 LOOPBACK = ("127.0.0.1", "::1")
-"""Where browsers look for any name under `localhost` (RFC 6761 6.3), without asking anybody."""
+"""The addresses to which browsers resolve names under `localhost` (RFC 6761 6.3), without a DNS query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +64,31 @@ class Options:
     """How the application is served."""
 
     bind: str | None = None
-    """The address that is bound: None for that of the first name in `remote`, else 127.0.0.1. Any but one of loopback
-    takes `remote`, a password and TLS."""
+    """The address to bind; None means the address of the first name in `remote`, else 127.0.0.1. An address other than
+    loopback requires `remote`, a password and TLS."""
     port: int | None = None
-    """The port; 0 for any that is free, None for PORT or one near it."""
+    """The port; 0 for any free port, None for PORT or the next free one."""
     remote: Sequence[str] = ()
-    """The names and addresses under which it is reached from other machines; empty: from this one alone."""
+    """The names and addresses under which other machines reach the server; empty means this machine only."""
     password: str | None = field(default=None, repr=False)
-    """What others must know; None where a token in the address is enough."""
+    """The password for the sign-in; None if a token in the URL is enough."""
     tls_cert: Path | None = None
     """The certificate with its chain, PEM."""
     tls_key: Path | None = None
     """Its key, PEM."""
     loopback_address: bool = False
-    """Whether the address that is printed has a number for a host, for browsers that know no names under `localhost`.
-    Its cookie is sent to every server on another port of that number, whoever runs it."""
+    """Whether the printed URL has an IP address as its host, for browsers that do not resolve names under `localhost`.
+    The cookie is then sent to servers of all users on other ports of this address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Sockets that are bound, and what is said on them."""
+    """Bound sockets, and the settings of the server."""
 
     sockets: Sequence[socket.socket]
     keys: Keys
     address: str
-    """What a browser opens, with the token where there is one. To be shown to who started it, and to nobody else."""
+    """The URL to open, with the token if there is one. Secret: show it only to the user who started the server."""
     tls: ssl.SSLContext | None
 
 
@@ -96,17 +96,17 @@ def bind(options: Options) -> Bound:
     """Bind the sockets; from then on connections wait until `serve` takes them.
 
     Raises:
-        UsageError: the options do not fit together, or the address is taken or not ours.
+        UsageError: the options exclude each other, or the address is in use or not an address of this machine.
     """
     bound = _checked(options)
     tls = _tls(options)
     is_named = not options.remote and not options.loopback_address
-    # Whoever listened at the other of the two would be sent the token, for a browser tries both.
+    # Bind both loopback addresses: browsers try both, and would send the token to another server on the other one.
     addresses = [bound, *(each for each in LOOPBACK if each != bound)] if is_named else [bound]
     listening = _listening(addresses, options.port)
     scheme, port = "https" if tls else "http", listening[0].getsockname()[1]
     local = "127.0.0.1" if ipaddress.ip_address(bound).is_unspecified else bound
-    # Browsers share cookies among all ports of a host, but not among hosts: a host that nobody else knows has its own.
+    # Browsers share cookies among all ports of a host, but not among hosts, so a random host name has its own cookies.
     own = f"{world.random_bytes(NAME_BYTES).hex()}.localhost"
     names = [own] if is_named else [*LOOPBACK, "localhost", local, *options.remote]
     keys = Keys(
@@ -133,9 +133,9 @@ def serve(
 
     Args:
         bound: from `bind`.
-        home: whose recordings are shown.
-        compare: how two sessions are compared.
-        started: called once when requests are answered, with a function that ends the serving.
+        home: the home to show.
+        compare: the function that compares two sessions.
+        started: called once when the server accepts requests, with a function that stops it.
     """
     with Reader(home) as reader:
         is_remote = bound.keys.password is not None
@@ -154,21 +154,21 @@ async def _serve(server: _Server, listening: Sequence[socket.socket]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, which tells when it has started, and for which Ctrl-C is the usual end and nothing to raise again."""
+    """A uvicorn server that reports when it has started, and that treats Ctrl-C as a normal shutdown."""
 
     def __init__(
         self, config: uvicorn.Config, started: Callable[[Callable[[], None]], None], site: Site
     ) -> None:
         super().__init__(config)
-        self._told_started = started
+        self._on_started = started
         self._site = site
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._told_started(self._stop)
+        self._on_started(self._stop)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Nobody waits for what would be told: questions are stopped, and their requests end.
+        # Interrupt running queries so that their requests end.
         self._site.questions.close()
         self._site.reader.interrupt()
         await super().shutdown(sockets)
@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
 
 
 class _Prompt(H11Protocol):
-    """HTTP/1.1 with whoever sends a whole request within a time; who does not is left."""
+    """HTTP/1.1 that closes connections without a complete request within the time limit."""
 
     _seen: object = None
 
@@ -199,7 +199,7 @@ class _Prompt(H11Protocol):
         self.loop.call_later(SILENT_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Close the connection where nothing is answered, and no request came since the last look."""
+        """Close the connection if no response is being sent and no request arrived since the last check."""
         if self.transport.is_closing():
             return
         is_answering = self.cycle and not self.cycle.more_body and not self.cycle.response_complete
@@ -211,7 +211,7 @@ class _Prompt(H11Protocol):
 
 
 class _Shared(_Prompt):
-    """The same where other machines reach it: no address takes all connections."""
+    """The same for access from other machines: limits the connections per address."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -233,7 +233,7 @@ def _config(bound: Bound, site: Site) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         interface="asgi3",
-        # What it would log holds addresses, and so what was searched for, and the token.
+        # Access logs would contain URLs, and so search terms and the token.
         log_config=None,
         log_level="critical",
         access_log=False,
@@ -251,53 +251,53 @@ def _checked(options: Options) -> str:
     """Return the address to bind.
 
     Raises:
-        UsageError: others could reach it, and it is not made for that.
+        UsageError: other machines could connect, and the options do not protect against that.
     """
     for name in options.remote:
         if not _is_host(name):
             raise UsageError(
-                "no name of a host and no address", where=f"--allow-remote {name[:80]}"
+                "expected a host name or an address", where=f"--allow-remote {name[:80]}"
             )
     address = _address(options)
     if not options.remote:
         if not ipaddress.ip_address(address).is_loopback:
             raise UsageError(
-                "other machines could reach it there",
+                "other machines could connect to this address",
                 where=f"--bind {address}",
-                todo="Say --allow-remote NAME, with the name that they reach it under; it takes a password and TLS",
+                todo="Pass --allow-remote NAME with the name under which they connect; it requires a password and TLS",
             )
         if address not in LOOPBACK and not options.loopback_address:
             raise UsageError(
-                "browsers look for a name under localhost at 127.0.0.1 and at ::1",
+                "browsers resolve names under localhost to 127.0.0.1 and ::1 only",
                 where=f"--bind {address}",
-                todo="Say --loopback-address, too; its help names the risk",
+                todo="Also pass --loopback-address; its help describes the risk",
             )
         return address
     if options.loopback_address:
-        raise UsageError("it is for this machine alone", where="--loopback-address")
+        raise UsageError("cannot be combined with --allow-remote", where="--loopback-address")
     if not options.password:
         raise UsageError(
             "others could read all recordings without a password",
             where="--allow-remote",
-            todo="Set AGENTOBS_DASHBOARD_PASSWORD, or name a file that holds one with --password-file",
+            todo="Set AGENTOBS_DASHBOARD_PASSWORD, or pass a file with --password-file",
         )
     if len(options.password) < PASSWORD_LENGTH:
         raise UsageError(
-            f"a password of {len(options.password)} characters",
+            f"the password has only {len(options.password)} characters",
             where="--allow-remote",
-            todo=f"Take one of {PASSWORD_LENGTH} or more",
+            todo=f"Use {PASSWORD_LENGTH} or more",
         )
     if not (options.tls_cert and options.tls_key):
         raise UsageError(
-            "the password and all recordings would cross the network in the clear",
+            "the password and all recordings would be sent unencrypted",
             where="--allow-remote",
-            todo="Name a certificate and its key with --tls-cert and --tls-key",
+            todo="Pass a certificate and its key with --tls-cert and --tls-key",
         )
     return address
 
 
 def _address(options: Options) -> str:
-    """Return the address that is asked for, as a number."""
+    """Return the requested address as an IP address."""
     given = options.bind or next(iter(options.remote), "127.0.0.1")
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(given))
@@ -305,9 +305,9 @@ def _address(options: Options) -> str:
         found = socket.getaddrinfo(given, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UsageError(
-            f"no address is known of it: {error.strerror or error}",
+            f"cannot resolve the name: {error.strerror or error}",
             where=given[:80],
-            todo="Name the address to listen at with --bind",
+            todo="Pass the address to listen on with --bind",
         ) from error
     return str(found[0][4][0])
 
@@ -319,39 +319,39 @@ def _is_host(name: str) -> bool:
 
 
 def _tls(options: Options) -> ssl.SSLContext | None:
-    """Return what is needed for TLS, or None where it is not asked for.
+    """Return the TLS context, or None if TLS is not requested.
 
     Raises:
-        UsageError: only one of certificate and key is named, or they cannot be used.
+        UsageError: only one of certificate and key is given, or they cannot be used.
     """
     if not (options.tls_cert or options.tls_key):
         return None
     if not (options.tls_cert and options.tls_key):
         missing = "--tls-key" if options.tls_cert else "--tls-cert"
-        raise UsageError("a certificate and its key go together", where=missing)
+        raise UsageError("a certificate and its key must be passed together", where=missing)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # With a password that is nothing, a key that has one is refused rather than asked about.
+        # With an empty password, an encrypted key is rejected instead of prompted for.
         context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"they cannot be used: {error.strerror or error}"
+            f"the certificate or the key cannot be used: {error.strerror or error}"
             if isinstance(error, OSError)
             else f"{error}",
             where=f"{options.tls_cert}, {options.tls_key}",
-            todo="Both are files in PEM form, the key without a passphrase",
+            todo="Both must be PEM files, the key without a passphrase",
         ) from error
     return context
 
 
 def _listening(addresses: Sequence[str], port: int | None) -> Sequence[socket.socket]:
-    """Return sockets that listen on one port of all of these addresses; those that the machine has not are left out.
+    """Return sockets that listen on one port of all addresses; addresses that the machine does not have are skipped.
 
     Raises:
-        UsageError: the first address is not ours, or the port is taken or not allowed.
+        UsageError: the first address is not one of this machine, or the port is in use or not allowed.
     """
-    # Of any port that is free, the other address may have it taken: another is tried then, too.
+    # A port that is free on one address may be in use on the other; then another port is tried.
     ports = range(PORT, PORT + TRIES) if port is None else (port,) * (1 if port else TRIES)
     for each in ports:
         try:
@@ -361,9 +361,9 @@ def _listening(addresses: Sequence[str], port: int | None) -> Sequence[socket.so
             if error.errno != errno.EADDRINUSE:
                 break
     raise UsageError(
-        f"cannot listen there: {(failed.strerror or str(failed)).lower()}",
+        f"cannot listen on this address: {(failed.strerror or str(failed)).lower()}",
         where=f"{failed.filename} port {each}",
-        todo="Name another port with --port; --port 0 takes any that is free",
+        todo="Choose another port with --port; --port 0 uses any free port",
     ) from failed
 
 
@@ -375,7 +375,7 @@ def _bound_to(addresses: Sequence[str], port: int) -> Sequence[socket.socket]:
                 one = _socket_at(address, made[0].getsockname()[1] if made else port)
             except OSError as error:
                 if made and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                    continue  # nobody else listens there, either
+                    continue  # no other program can listen on it either
                 raise OSError(error.errno, error.strerror or str(error), address) from error
             undone.callback(one.close)
             made.append(one)

@@ -1,4 +1,4 @@
-"""The page of a session: how it went, what it cost, where the time went, and each step with a way to its request."""
+"""The page of a session: outcome, cost, time, and its steps with links to their requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.recording.journal.home import Home
-from agentobs.store.named_queries import find_session
+from agentobs.runtime import process
+from agentobs.store.session_lookup import find_session
 from dashboards.app.site import answer, known_key, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.panels.panels import session_panels
@@ -24,33 +25,33 @@ from dashboards.panels.templates import segment
 T = TypeVar("T")
 
 PAGE = 50
-"""Rows of a page of steps. Our choice: a screen or two."""
+"""Steps per page. Our choice: a screen or two."""
 MOST = 20
-"""Rows of the small tables of the page: sessions of the conversation, evidence, what was open. Our choice."""
+"""Maximum rows of the small tables: sessions of the conversation, evidence, unfinished operations. Our choice."""
 KEPT = 24
-"""How many answers about sessions that have ended are kept in memory: figures, steps and diagnoses of 8. Figures take
-some 400 kB, a thousand steps 2 MB. Our choice."""
+"""The number of cached results about ended sessions: figures, steps and diagnoses of 8 sessions. Figures take about
+400 kB, a thousand steps 2 MB. Our choice."""
 MOST_KEPT = 2_000
-"""Of how many steps at most they are kept. Our choice."""
+"""Results with more rows than this are not cached. Our choice."""
 WINDOW = 25
-"""Turns of the part of the waterfall that is offered first where a session has more."""
+"""The number of turns in the first and last part of the waterfall that are offered for longer sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """A part of many rows, and how to get to the others."""
+    """One page of rows, and the links to the other pages."""
 
     rows: Sequence[Row]
     number: int
-    """Of the page, from 1."""
+    """The page number, from 1."""
     count: int
-    """Of pages, at least 1."""
+    """The number of pages, at least 1."""
     total: int
-    """Rows in all."""
+    """The total number of rows."""
     first: int
-    """The number of the first row of the page, from 1; 0 where there is none."""
+    """The number of the first row of the page, from 1; 0 if there are no rows."""
     choice: Mapping[str, str]
-    """What else the address says."""
+    """The other parameters of the URL."""
 
     def link(self, number: int) -> str:
         """Return the query string of another page."""
@@ -58,33 +59,33 @@ class Pages:
 
 
 def paged(rows: Sequence[Row], asked: str | None, choice: Mapping[str, str], size: int) -> Pages:
-    """Return the page of some rows that was asked for; the nearest where there is none of that number."""
+    """Return the requested page of rows, or the nearest existing page."""
     number, count, start = place(len(rows), asked, size)
     part = rows[start : start + size]
     return Pages(part, number, count, len(rows), start + 1 if part else 0, choice)
 
 
 def place(total: int, asked: str | None, size: int) -> tuple[int, int, int]:
-    """Return the number of a page that is there, how many there are, and the first of its rows, from 0."""
+    """Return the number of an existing page, the number of pages, and the index of its first row, from 0."""
     count = max(-(-total // size), 1)
     number = min(max(number_in(asked) or 1, 1), count)
     return number, count, (number - 1) * size
 
 
 def number_in(text: str | None) -> int | None:
-    """Return the number that somebody typed into an address; None for anything else."""
+    """Return a number in the URL; None if it is not a number."""
     is_number = text is not None and text.isascii() and text.isdigit() and len(text) <= 9
     return int(text) if is_number and text is not None else None
 
 
 def session_named(request: Request, view: View) -> str:
-    """Return the id of the session that the address means.
+    """Return the ID of the session in the URL.
 
     Raises:
-        UsageError: none, or more than one.
+        UsageError: no session matches, or several do.
     """
-    told = str(request.path_params["id"])
-    return find_session(view.connection, told, key=known_key(site_of(request).home))
+    name = str(request.path_params["id"])
+    return find_session(view.store, name, key=known_key(site_of(request).home))
 
 
 def session(request: Request) -> Response:
@@ -95,7 +96,7 @@ def session(request: Request) -> Response:
             path = f"/sessions/{segment(session_id)}?{request.url.query}".rstrip("?")
             return RedirectResponse(path, 303)
         query = request.query_params
-        [about] = view.select("SELECT * FROM sessions WHERE session_id = ?", [session_id])
+        [about] = view.named("internal/session", session_id=session_id)
         turns = view.named("session_turns", session_id=session_id)
         window = _window(turns, query.get("from"), query.get("to"))
         instants = _instants(turns, window) if window else None
@@ -110,14 +111,16 @@ def session(request: Request) -> Response:
             revision=view.revision,
             about=about,
             spent=first_of(view.named("cost_by_session", session_id=session_id)),
-            kept=kept_of(view.connection, session_id),
+            kept=kept_of(view.store, session_id),
             losses=_losses(view, session_id),
-            conversation=view.select(_CONVERSATION, [about["conversation_id"]]),
-            verdicts=ended.get("verdicts", lambda: verdicts_of(view.connection, session_id, MOST)),
+            conversation=view.named(
+                "listing/conversation", conversation_id=about["conversation_id"]
+            ),
+            verdicts=ended.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST)),
             panels=ended.get(
                 ("panels", instants),
                 lambda: session_panels(
-                    view.connection, session_id, window=instants, in_words=view.texts.shown_dicts
+                    view.store, session_id, window=instants, in_words=view.texts.shown_dicts
                 ),
             ),
             turns=len(turns),
@@ -126,7 +129,7 @@ def session(request: Request) -> Response:
             steps=paged(
                 [
                     step
-                    for step in ended.get("steps", lambda: steps_of(view.connection, session_id))
+                    for step in ended.get("steps", lambda: steps_of(view.store, session_id))
                     if step["is_failed"] or "failed" not in query
                 ],
                 query.get("page"),
@@ -138,62 +141,69 @@ def session(request: Request) -> Response:
             way=_way,
             open=_never_ended(view, about),
             hooks=view.named("hook_outcomes", session_id=session_id),
-            decisions=view.select(_DECISIONS, [session_id]),
+            decisions=view.named("internal/permission_decisions", session_id=session_id),
             most=MOST,
         )
 
 
 def _way(choice: Mapping[str, str], **other: Any) -> str:
-    """Return the query of an address that says something else in places; None leaves a name out."""
-    told = {**choice, **other}
-    return f"?{urlencode({name: value for name, value in told.items() if value is not None})}"
+    """Return the query string with some values replaced; None removes a name."""
+    values = {**choice, **other}
+    return f"?{urlencode({name: value for name, value in values.items() if value is not None})}"
 
 
-_kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+class Kept:
+    """Answers about sessions that have ended, the last used one last."""
+
+    def __init__(self) -> None:
+        self.answers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+
 _keeping = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What takes long to ask of a session. Of one that has ended it is kept for a while: whoever looks at it while
-    other agents run gets it anew each time that there is anything new.
+    """A cache of slow results about an ended session. Without it, live updates would compute them again each time that
+    another agent records something.
     """
 
     key: tuple[Any, ...] | None
-    """Of which home, which session and what it is like; None where it runs, and nothing is kept."""
+    """The home, the session and its fingerprint; None if the session is running and nothing is cached."""
 
     @classmethod
     def of(cls, home: Home, view: View, about: Row) -> Ended:
-        """Return what is kept of a session, from its row of `sessions`."""
-        told = view.select(_FINGERPRINT, [about["session_id"]])
-        if about["status"] == "running" or not told:
+        """Return the cache for a session, from its row of `sessions`."""
+        rows = view.named("listing/fingerprint", session_id=about["session_id"])
+        if about["status"] == "running" or not rows:
             return cls(None)
-        return cls((home.path, about["session_id"], told[0]["fingerprint"]))
+        return cls((home.path, about["session_id"], rows[0]["fingerprint"]))
 
     def get(self, what: Any, ask: Callable[[], T]) -> T:
-        """Return what was asked before, or ask; rows are kept only where they are few."""
+        """Return the cached result, or compute it; long results are not cached."""
+        kept = process.part(Kept)
         if self.key is None:
             return ask()
         key = (*self.key, what)
         with _keeping:
-            if key in _kept:
-                _kept.move_to_end(key)
-                known: T = _kept[key]
+            if key in kept.answers:
+                kept.answers.move_to_end(key)
+                known: T = kept.answers[key]
                 return known
         found = ask()
         if isinstance(found, Sized) and len(found) > MOST_KEPT:
             return found
         with _keeping:
-            _kept[key] = found
-            while len(_kept) > KEPT:
-                _kept.popitem(last=False)
+            kept.answers[key] = found
+            while len(kept.answers) > KEPT:
+                kept.answers.popitem(last=False)
         return found
 
 
 def _never_ended(view: View, about: Row) -> Sequence[Row]:
-    """Return what nobody ended; looked for only where there can be some, for the look costs much in a large store."""
+    """Return the unfinished operations; queried only if there can be any, because the query is slow."""
     own = {"session_id": about["session_id"]}
-    if about["status"] == "crashed" or view.select(_ORPHANS, own):
+    if about["status"] == "crashed" or view.named("internal/orphaned_span", **own):
         return view.named("open_at_death", **own)
     return ()
 
@@ -203,7 +213,7 @@ def _losses(view: View, session_id: str) -> Sequence[Row]:
 
 
 def _window(turns: Sequence[Row], first: str | None, last: str | None) -> tuple[int, int] | None:
-    """Return which turns of the session the waterfall is wanted of, counted from 1; None for all."""
+    """Return the requested range of turns of the waterfall, counted from 1; None for all."""
     start, end = number_in(first), number_in(last)
     if not turns or (start is None and end is None):
         return None
@@ -212,7 +222,7 @@ def _window(turns: Sequence[Row], first: str | None, last: str | None) -> tuple[
 
 
 def _instants(turns: Sequence[Row], window: tuple[int, int]) -> tuple[int, int]:
-    """Return when a window of turns begins and ends, with the calls of its last turn."""
+    """Return the start and the end of a range of turns, with the calls of its last turn."""
     part = turns[window[0] - 1 : window[1]]
     start = min(row["started_ns"] for row in part)
     end = max(row["started_ns"] + row["duration_ns"] for row in part)
@@ -222,11 +232,11 @@ def _instants(turns: Sequence[Row], window: tuple[int, int]) -> tuple[int, int]:
 
 
 def _windows(count: int, window: tuple[int, int] | None) -> dict[str, tuple[int, int]]:
-    """Return the windows that are offered beside this one, by their names."""
+    """Return the other ranges of turns to offer, by label."""
     if count <= WINDOW and window is None:
         return {}
     if window is None:
-        return {"The first turns": (1, WINDOW), "The last turns": (count - WINDOW + 1, count)}
+        return {"First turns": (1, WINDOW), "Last turns": (count - WINDOW + 1, count)}
     first, last = window
     size = last - first + 1
     offered = {}
@@ -241,21 +251,5 @@ def first_of(rows: Sequence[Row]) -> Row | None:
     """Return the first of some rows, or None."""
     return rows[0] if rows else None
 
-
-_CONVERSATION = """
-    FROM app.listing WHERE conversation_id = ? ORDER BY started_ns, session_id
-"""
-_ORPHANS = """
-    SELECT 1 FROM spans WHERE session_id = $session_id AND status = 'orphaned' LIMIT 1
-"""
-_FINGERPRINT = "SELECT fingerprint FROM app.listing WHERE session_id = ?"
-_DECISIONS = """
-    SELECT tool, behaviour, reason_type AS reason, resolver, count(*) AS decisions,
-        count(*) FILTER (WHERE asked) AS asked, sum(waited_ns)::BIGINT AS waited_ns
-    FROM permissions
-    WHERE session_id = ?
-    GROUP BY ALL
-    ORDER BY decisions DESC, tool, behaviour, reason, resolver
-"""
 
 routes = [Route("/sessions/{id:path}", session)]

@@ -1,4 +1,4 @@
-"""What all pages of the application share, and how a page becomes an answer."""
+"""Shared state of the application, its assets, and the rendering of responses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dashboards.app.store_view import Reader
 from dashboards.panels.templates import page, plotly_script
 
 Compare = Callable[[Home, str, str], Mapping[str, Any]]
-"""Compares two sessions by their ids, as `agentobs diff --json` does. Readers do not import each other: it is lent."""
+"""Compares two sessions by ID, as `agentobs diff --json` does. Injected: readers do not import each other."""
 
 _ASSETS = Path(__file__).parents[1] / "assets"
 PLOTLY = "plotly.min.js"
-"""Under which name plotly's own script is served."""
+"""The name of the asset with the script of plotly."""
 KINDS = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -33,22 +33,22 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the application was started with; it is at `request.app.state.site`."""
+    """The state of the application, at `request.app.state.site`."""
 
     home: Home
-    """Where the recordings are."""
+    """The home with the recordings."""
     reader: Reader
-    """The store, as it is now."""
+    """The reader of the current store."""
     compare: Compare | None = None
-    """How two sessions are compared; None where nobody lent it."""
+    """The function that compares two sessions; None if comparing is not available."""
     questions: Questions = field(default_factory=Questions)
-    """What is asked in SQL."""
+    """The runner of SQL queries."""
     is_remote: bool = False
-    """Whether other machines can open it."""
+    """Whether other machines can connect."""
 
 
 def site_of(request: Request) -> Site:
-    """Return what the application was started with."""
+    """Return the state of the application."""
     site: Site = request.app.state.site
     return site
 
@@ -63,17 +63,17 @@ def answer(
     revision: int | None = None,
     **values: Any,
 ) -> HTMLResponse:
-    """Return a page as an answer.
+    """Return a page as a response.
 
     Args:
-        request: what is answered.
+        request: the HTTP request.
         template: a template that extends `app.html`.
         status: the HTTP status.
-        here: the place in the navigation: `sessions`, `fleet`, `compare` or `sql`.
-        figures: whether it has figures, for which plotly is loaded.
-        revision: of which state of the store it tells; where it is given, the regions that are marked `data-live`
-            are replaced when there is a newer one.
-        values: what the template shows.
+        here: the current item of the navigation: `sessions`, `fleet`, `compare` or `sql`.
+        figures: whether the page has figures, which need plotly.
+        revision: the revision of the store that the page shows; if given, the regions marked `data-live` are replaced
+            when there is a newer one.
+        values: the values of the template.
     """
     shared = {"here": here, "figures": figures, "revision": revision, "assets": asset_paths()}
     site = site_of(request)
@@ -82,25 +82,25 @@ def answer(
 
 
 def known_key(home: Home) -> bytes | None:
-    """Return the home's key, or None where it has none, and so no name that is a digest; a look makes no key.
+    """Return the home's key, or None if it has none; never creates one.
 
     Raises:
-        HomeError: there is one, and it cannot be used.
+        HomeError: the key cannot be used.
     """
     return home.key() if (home.path / "key").exists() else None
 
 
 @cache
 def asset_paths() -> dict[str, str]:
-    """Return the path of each asset by its name; what it holds is part of it, so that it can be kept for ever."""
+    """Return the path of each asset by name. The path contains a digest, so that browsers can cache it forever."""
     return {name: f"/assets/{digest(text)[3:15]}/{name}" for name, text in _assets().items()}
 
 
 def asset_text(name: str) -> bytes:
-    """Return what an asset holds.
+    """Return the content of an asset.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: no asset has this name.
     """
     return _assets()[name]
 

@@ -1,4 +1,4 @@
-"""The page that asks in SQL: in a process of its own with limits, which reads only and is killed at its time."""
+"""The page that runs SQL queries: read-only, in a separate process with limits and a timeout."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentobs.store.named_queries import query_names, query_text
+from agentobs.store.named_queries import bare_text, query_names, query_text
 from dashboards.app.query_processes import Answered
 from dashboards.app.site import answer, site_of
 from dashboards.app.store_view import Row, View
 
 STATEMENT = 100_000
-"""The longest statement, characters. Our choice."""
-FIRST = "SELECT name, status, turns, cost_usd\nFROM sessions\nORDER BY started_ns DESC\nLIMIT 20"
-"""What stands there before anything was asked."""
+"""The maximum length of a statement, in characters. Our choice."""
+FIRST = bare_text("internal/first_example")
+"""The initial statement."""
 GIVEN = "value_"
-"""How the names of the fields begin that hold the values of parameters."""
+"""The prefix of the form fields with parameter values."""
 
 _PARAMETER = re.compile(r"(?<![\w$])\$([A-Za-z_]\w{0,63})")
 
 
 def typed(text: str) -> Any:
-    """Return the value that the text of a parameter means, as `agentobs sql --param` does; nothing is NULL."""
+    """Return the value of a parameter from its text, as `agentobs sql --param` does; an empty text is NULL."""
     if not text.strip():
         return None
     try:
@@ -39,27 +39,27 @@ def typed(text: str) -> Any:
 
 
 def tables_of(view: View) -> list[Row]:
-    """Return each view and table with what it holds, views first; in words where the store was published once."""
-    return view.select(_TABLES)
+    """Return all views and tables, views first; with comments if the store was ever published."""
+    return view.named("internal/relations")
 
 
 def columns_of(view: View) -> dict[str, list[Row]]:
-    """Return the columns of each view and table by its name."""
+    """Return the columns of all views and tables, by name."""
     found: dict[str, list[Row]] = {}
-    for row in view.select(_COLUMNS):
+    for row in view.named("internal/relation_columns"):
         found.setdefault(row["of"], []).append(row)
     return found
 
 
 def sql_page(request: Request) -> Response:
-    """Answer with the page before anything was asked, with a named query in it where one was picked."""
+    """Respond with the page without a result, with the statement of a named query if one was selected."""
     name = request.query_params.get("query", "")
     sql = query_text(name) if name else FIRST
     return _page(request, sql, {}, None, name)
 
 
 async def ask_page(request: Request) -> Response:
-    """Answer a question."""
+    """Run a query and respond with its result."""
     async with request.form(max_files=0, max_fields=100) as form:
         texts = {key: value for key, value in form.items() if isinstance(value, str)}
     sql = texts.get("sql", "").replace("\r\n", "\n")[:STATEMENT]
@@ -76,7 +76,7 @@ async def ask_page(request: Request) -> Response:
 
 
 def tables_page(request: Request) -> Response:
-    """Answer with all tables and views, and their columns."""
+    """Respond with all tables and views, and their columns."""
     with site_of(request).reader.view() as view:
         return answer(
             request, "tables.html", here="sql", tables=tables_of(view), columns=columns_of(view)
@@ -107,12 +107,12 @@ def _page(
 
 
 def _question(name: str) -> str:
-    """Return what a named query asks, as its first line says."""
+    """Return the description of a named query, from its first line."""
     return query_text(name).partition("\n")[0].removeprefix("--").strip()
 
 
 def _refuse(text: str) -> None:
-    raise ValueError(text)  # NaN and Infinity are no JSON
+    raise ValueError(text)  # NaN and Infinity are not valid JSON
 
 
 routes = [
@@ -120,29 +120,3 @@ routes = [
     Route("/sql", ask_page, methods=["POST"]),
     Route("/sql/tables", tables_page),
 ]
-
-_TABLES = """
-    WITH listed AS (
-        SELECT view_name AS name, true AS is_view FROM duckdb_views()
-        WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal
-        UNION
-        SELECT table_name, false FROM duckdb_tables() WHERE database_name = 'memory' AND schema_name = 'main'
-    ), told AS (
-        SELECT view_name AS name, comment, true AS is_view FROM duckdb_views() WHERE database_name = 'published'
-        UNION ALL
-        SELECT table_name, comment, false FROM duckdb_tables() WHERE database_name = 'published'
-    )
-    SELECT name, coalesce(told.is_view, listed.is_view) AS is_view, comment
-    FROM listed
-    LEFT JOIN told USING (name)
-    ORDER BY is_view DESC, name
-"""
-_COLUMNS = """
-    SELECT live.table_name AS of, live.column_name AS name, live.data_type AS type, told.comment
-    FROM duckdb_columns() AS live
-    LEFT JOIN duckdb_columns() AS told
-        ON told.database_name = 'published' AND told.table_name = live.table_name
-        AND told.column_name = live.column_name
-    WHERE live.database_name = 'memory' AND live.schema_name = 'main' AND NOT live.internal
-    ORDER BY live.table_name, live.column_index
-"""

@@ -1,83 +1,80 @@
-"""A store that agents are writing to, read without stopping them and without waiting for them.
+"""Reads a store that agents are writing to, without blocking them or waiting for them.
 
-One connection holds the state that is shown. One thread looks, while somebody reads, whether there is more by now, and
-opens the next connection beside; requests go on with the one before until the next is ready, and the last of them
-closes it. So nobody who reads waits for an opening, and nobody who writes is asked for anything: the store is a file
-that is replaced, never changed, and the segments are read as far as they go.
+One connection holds the current state. While pages are requested, one thread checks for new data and opens the next
+connection in parallel. Requests continue with the previous connection until the next is ready, and the last of them
+closes it. So readers never wait for an opening, and writers are not involved: the store is a file that is replaced,
+never changed, and the segments are read up to their current end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import duckdb
-
 from agentobs import world
 from agentobs.errors import AgentobsError, DamagedError, UsageError, error_kind
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import facts_path, forms, is_alive
-from agentobs.store.duckdb.connection import connected
+from agentobs.store.backend import open_store
 from agentobs.store.label_texts import Texts
-from agentobs.store.named_queries import named
-from dashboards.app.list_tables import make_tables, take_over, tell_signatures
+from agentobs.store.port import QueryError, Store
 
 PAUSE_SECONDS = 1.0
-"""How long nothing is looked for after a look. Our choice: agents take turns of seconds."""
+"""The minimum pause between two checks for new data. Our choice: turns of agents take seconds."""
 SHARE = 5
-"""After an opening that took long the pause is so many times as long, so that a large store does not take a core."""
+"""After a slow opening the pause is this many times as long, so that a large store does not occupy a core."""
 PATIENCE_SECONDS = 1.0
-"""How long a reader who comes after a pause waits for what is new, before it gets what was. Our choice."""
+"""How long a request after a pause waits for the new state before it gets the previous one. Our choice."""
 MEMORY_BYTES = 2 * 1024**3
-"""What DuckDB may take for one connection; a page over 100,000 sessions takes a twentieth of it."""
+"""The memory limit of DuckDB per connection; a page about 100,000 sessions uses a twentieth of it."""
 MOST_OPEN = 3
-"""How many connections there are at most: the one that is shown, and those before it that somebody still reads."""
+"""The maximum number of connections: the current one, and older ones that are still being read."""
 MOST_KEPT = 4
-"""How many answers that took long are kept of a state: ranges that somebody goes back to. Our choice."""
+"""The number of slow results cached per state, such as recently viewed ranges. Our choice."""
 MOST_MAKING = 2
-"""How many requests may make what takes long, or wait for another to make it: each holds a thread, and much memory."""
+"""The number of requests that may compute a slow result or wait for one: each holds a thread and much memory."""
 TURN_SECONDS = 0.5
-"""How long a request waits to be one of these, before it is told to come again. Our choice."""
+"""How long a request waits to be one of these, before it gets a 503. Our choice."""
 MOST_WATCHED = 1_000
-"""Of how many running processes it is noticed that they died without a word."""
+"""The maximum number of running processes that are checked for a crash."""
 
 Row = dict[str, Any]
 T = TypeVar("T")
 
 
 class BusyError(AgentobsError):
-    """What was asked for takes long, and others are waiting for such pages already."""
+    """The page is slow to render, and too many such pages are being rendered already."""
 
 
 class Kept:
-    """What is worked out once for a state of the store and shown again; the oldest goes where there is too much."""
+    """A cache of results computed from one state of the store; the oldest are dropped first."""
 
     def __init__(self, places: threading.Semaphore | None = None) -> None:
-        """Make it empty.
+        """Start empty.
 
         Args:
-            places: of those who make something or wait for it, shared with other states.
+            places: limits the requests that compute or wait, shared with other states.
         """
         self._found: dict[Any, Any] = {}
         self._places = places or threading.BoundedSemaphore(MOST_MAKING)
         self._making = threading.Lock()
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
-        """Return what was made for a key; one is made at a time, for it takes seconds and all cores.
+        """Return the result for a key; only one is computed at a time, because it takes seconds and all cores.
 
         Raises:
-            BusyError: nothing is there yet, and others are making or waiting.
+            BusyError: there is no result yet, and too many requests compute or wait.
         """
         if key not in self._found:
             if not self._places.acquire(timeout=TURN_SECONDS):
                 raise BusyError(
-                    "other pages that take long are being made",
-                    todo="Load this one again in a few seconds",
+                    "other slow pages are being rendered",
+                    todo="Reload this page in a few seconds",
                 )
             try:
                 with self._making:
@@ -101,65 +98,60 @@ class Kept:
 class _Opened:
     """One state of the store, open."""
 
-    connection: duckdb.DuckDBPyConnection
+    store: Store
     revision: int
     stamp: _Stamp
     open_segments: tuple[str, ...]
-    """Segments whose process lived when it was opened."""
+    """Segments whose process was running when the state was opened."""
     kept: Kept
     texts: dict[str, str | None] = field(default_factory=dict)
-    """Names and reasons as they were written, by the digests that stand for them; None if that cannot be read."""
-    readers: set[duckdb.DuckDBPyConnection] = field(default_factory=set)
-    """The cursors of the requests that read it now."""
+    """Original names and reasons, by their digests; None if they cannot be read."""
+    readers: set[Store] = field(default_factory=set)
+    """The cursors of the requests that are reading it."""
     is_old: bool = False
-    """Whether there is a newer one, so that the last reader closes it."""
+    """Whether there is a newer state, so that the last reader closes this one."""
     has_signatures: bool = False
-    """Whether the table `fired` is whole."""
+    """Whether the table `fired` is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """What a home looks like from outside: while this is the same, nothing is new."""
+    """File sizes and times of a home: if they are unchanged, there is no new data."""
 
     published: tuple[int, int, int] | None
-    """Inode, time and size of the published file."""
+    """Inode, modification time and size of the published file."""
     segments: Mapping[str, int]
-    """Sizes of the facts of each segment that is not compressed; -1 for a compressed one."""
+    """The size of the facts of each segment; -1 if compressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one request reads: one state of the store, whatever is recorded meanwhile. For one thread."""
+    """The state of the store that one request reads; unaffected by new data. For one thread."""
 
-    connection: duckdb.DuckDBPyConnection
-    """With all tables and views of the store, and two tables more: `app.listing` and `app.fired`."""
+    store: Store
+    """Has all tables and views of the store, plus the tables `app.listing` and `app.fired`."""
     revision: int
-    """Which state it is; another number is another state."""
+    """The number of the state; it changes with each new state."""
     has_signatures: bool
-    """Whether `app.fired` is whole: failure signatures over all sessions are told a while after the rest."""
+    """Whether `app.fired` is complete: failure signatures of all sessions are computed after the rest."""
     kept: Kept
-    """What other requests worked out about this state."""
+    """Results of other requests about this state."""
     texts: Texts
-    """Names and reasons as they were written."""
+    """The original names and reasons."""
 
     def named(self, name: str, /, **parameters: Any) -> list[Row]:
-        """Return the rows of a named query with names as they were written, see `agentobs.store.named_queries`."""
-        return self.texts.shown_dicts(_dicts(named(self.connection, name, **parameters)))
-
-    def select(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
-        """Return the rows of a statement of ours, with names and reasons as they were written."""
-        answered = self.connection.execute(sql, parameters or None)
-        return self.texts.shown_dicts(_dicts(answered))
+        """Return the rows of a named query with the original names, see `agentobs.store.named_queries`."""
+        return self.texts.shown_dicts(self.store.rows(name, **parameters).dicts())
 
 
 class Reader:
-    """The state of a home that is shown, kept up to date while somebody reads it."""
+    """The current state of a home, kept up to date while pages are requested."""
 
     def __init__(self, home: Home) -> None:
-        """Begin to open the store, in a thread of its own.
+        """Start to open the store in a thread of its own.
 
         Args:
-            home: where the recordings are. That they are there is asked at each look, not here.
+            home: the home with the recordings. Its existence is checked later, at each check for new data.
         """
         self._home = home
         self._changed = threading.Condition()
@@ -172,21 +164,21 @@ class Reader:
         self._revision = 0
         self._is_wanted = True
         self._is_closed = False
-        self._telling: duckdb.DuckDBPyConnection | None = None
+        self._signature_cursor: Store | None = None
         self._places = threading.BoundedSemaphore(MOST_MAKING)
         self._thread = threading.Thread(target=self._watch, name="agentobs-reader", daemon=True)
         self._thread.start()
 
     @contextlib.contextmanager
     def view(self) -> Iterator[View]:
-        """Give what there is now; it stays as it is while the context is open.
+        """Yield the current state; it does not change while the context is open.
 
         Raises:
             HomeError, ForeignError, DamagedError: the store cannot be read, as for `agentobs.connect`.
         """
         opened, cursor = self._taken()
         try:
-            texts = Texts(cursor, self._home, opened.texts)
+            texts = Texts(cursor, opened.texts)
             yield View(cursor, opened.revision, opened.has_signatures, opened.kept, texts)
         finally:
             with self._changed:
@@ -201,28 +193,28 @@ class Reader:
             return self._revision
 
     def latest(self) -> int:
-        """Return which state would be read, after a look where the last one is long ago; waits as `view` does."""
+        """Return the current revision, after a check for new data if the last one is old; waits as `view` does."""
         with self._changed:
             self._await_look()
             return self._revision
 
     def stop(self, view: View) -> None:
-        """Stop what is asked right now by one request, which nobody waits for."""
+        """Interrupt the running query of an abandoned request."""
         with self._changed:
-            if any(view.connection in each.readers for each in self._all()):
-                view.connection.interrupt()
+            if any(view.store in each.readers for each in self._all()):
+                view.store.interrupt()
 
     def interrupt(self) -> None:
-        """Stop what is asked right now, and let nobody ask more."""
+        """Interrupt all running queries, and reject new ones."""
         with self._changed:
             self._is_closed = True
-            asked = [each for opened in self._all() for each in opened.readers]
-            for cursor in [*asked, *([self._telling] if self._telling else [])]:
+            cursors = [each for opened in self._all() for each in opened.readers]
+            for cursor in [*cursors, *([self._signature_cursor] if self._signature_cursor else [])]:
                 cursor.interrupt()
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close what nobody reads; the rest is closed by its last reader."""
+        """Close all unused connections; the others are closed by their last reader."""
         self.interrupt()
         self._thread.join()
         with self._changed:
@@ -247,21 +239,21 @@ class Reader:
     def _all(self) -> list[_Opened]:
         return [*self._older, *([self._opened] if self._opened else [])]
 
-    def _taken(self) -> tuple[_Opened, duckdb.DuckDBPyConnection]:
-        """Return the state to read, after a look where the last one is long ago and this one comes soon."""
+    def _taken(self) -> tuple[_Opened, Store]:
+        """Return the state to read, after a check for new data if the last one is old and the check is fast."""
         with self._changed:
             self._await_look()
             self._changed.wait_for(lambda: self._opened or self._error or self._is_closed)
             if self._is_closed:
                 raise UsageError("the application is closing")
             if self._error or not self._opened:
-                raise self._error or DamagedError("nothing could be opened")
-            cursor = self._opened.connection.cursor()
+                raise self._error or DamagedError("no connection could be opened")
+            cursor = self._opened.store.cursor()
             self._opened.readers.add(cursor)
             return self._opened, cursor
 
     def _await_look(self) -> None:
-        # A look that has begun already may have looked before what this request is about was written.
+        # A check that is already running may have started before the data of this request was written.
         number = self._begun + 1
         if self._want():
             self._changed.wait_for(lambda: self._is_over(number), PATIENCE_SECONDS)
@@ -270,7 +262,7 @@ class Reader:
         return self._over >= number or self._is_closed
 
     def _want(self) -> bool:
-        """Have it looked for something new, unless that was done just now; returns whether it will be."""
+        """Request a check for new data, unless one was just done; return whether one will be done."""
         if world.monotonic() - self._looked_ns < max(self._rest_ns, int(PAUSE_SECONDS * 1e9)):
             return False
         self._is_wanted = True
@@ -280,7 +272,7 @@ class Reader:
     def _close_unread(self) -> None:
         for each in [each for each in self._older if not each.readers]:
             self._older.remove(each)
-            each.connection.close()
+            each.store.close()
         self._changed.notify_all()
 
     def _watch(self) -> None:
@@ -297,22 +289,22 @@ class Reader:
                 self._looked_ns = world.monotonic()
                 self._over = self._begun
                 self._changed.notify_all()
-            self._survived(self._tell_signatures)
+            self._survived(self._complete_signatures)
             with self._changed:
                 self._looked_ns = world.monotonic()
                 self._rest_ns = SHARE * (self._looked_ns - started_ns)
 
     def _survived(self, step: Callable[[], None]) -> None:
-        """Take a step; whatever goes wrong is told on the pages, and the next look may do better."""
+        """Run a step; errors are shown on the pages, and the next check may succeed."""
         try:
             step()
         except Exception as found:
-            self._tell(self._fault(found))
+            self._set_error(self._fault(found))
 
     def _fault(self, found: Exception) -> AgentobsError:
         return DamagedError(f"cannot be read: {error_kind(found)}", where=str(self._home.path))
 
-    def _tell(self, error: AgentobsError | None) -> None:
+    def _set_error(self, error: AgentobsError | None) -> None:
         with self._changed:
             if str(error) != str(self._error):
                 self._revision += 1
@@ -320,7 +312,7 @@ class Reader:
             self._changed.notify_all()
 
     def _look(self) -> None:
-        """Open the store anew where there is something new; an error stands until a look that has none."""
+        """Open the store again if there is new data; an error is shown until a check succeeds."""
         error: AgentobsError | None = None
         try:
             existing_home(self._home.path)
@@ -330,32 +322,31 @@ class Reader:
                 self._open(before)
         except AgentobsError as found:
             error = found
-        except Exception as found:  # whatever it is, the next look may do better
+        except Exception as found:  # the next check may succeed
             error = self._fault(found)
-        self._tell(error)
+        self._set_error(error)
 
     def _open(self, before: _Stamp) -> None:
         with self._changed:
-            # Who reads an old state for long keeps the next from being opened, but nobody else waits for that.
+            # A request that reads an old state for long delays the next opening, but not the other requests.
             if len(self._older) >= MOST_OPEN - 1:
                 return
-        connection = connected(self._home, ingest=True, memory_bytes=MEMORY_BYTES)
+        store = open_store(self._home, memory_bytes=MEMORY_BYTES)
         try:
-            make_tables(connection)
+            store.prepare_listing()
             after = _stamp(self._home)
             same = after.segments == before.segments
             opened = _Opened(
-                connection,
+                store,
                 self._revision + 1,
-                after if same else before,  # what was ingested by this opening is nothing new
-                _open_segments(connection),
+                after if same else before,  # data that this opening ingested is not new
+                _open_segments(store),
                 Kept(self._places),
             )
             if self._opened:
-                with self._opened.connection.cursor() as before_it:
-                    take_over(before_it, connection)
+                store.adopt_findings(self._opened.store)
         except BaseException:
-            connection.close()
+            store.close()
             raise
         with self._changed:
             if self._opened:
@@ -365,20 +356,20 @@ class Reader:
             self._revision = opened.revision
             self._close_unread()
 
-    def _tell_signatures(self) -> None:
-        """Complete the table `fired` of the state that is shown."""
+    def _complete_signatures(self) -> None:
+        """Complete the table `fired` of the current state."""
         with self._changed:
             opened = self._opened
             if opened is None or opened.has_signatures or self._is_closed:
                 return
-            cursor = self._telling = opened.connection.cursor()
+            cursor = self._signature_cursor = opened.store.cursor()
         try:
-            is_new = tell_signatures(cursor)
-        except duckdb.Error:  # not enough memory, or closed: the list is told without them
+            is_new = cursor.complete_findings()
+        except QueryError:  # not enough memory, or closed: the list is shown without signatures
             return
         finally:
             with self._changed:
-                self._telling = None
+                self._signature_cursor = None
                 cursor.close()
         with self._changed:
             opened.has_signatures = True
@@ -400,15 +391,14 @@ def _stamp(home: Home) -> _Stamp:
 
 
 def _is_changed(home: Home, opened: _Opened, now: _Stamp) -> bool:
-    """Return whether anything was written since a state was opened, or a process died that had been alive."""
+    """Return whether data was written since a state was opened, or a process died since."""
     if now != opened.stamp:
         return True
     return not all(is_alive(facts_path(home, name)) for name in opened.open_segments)
 
 
-def _open_segments(connection: duckdb.DuckDBPyConnection) -> tuple[str, ...]:
-    sql = "SELECT segment_id FROM segments WHERE state = 'open' LIMIT ?"
-    return tuple(row[0] for row in connection.execute(sql, [MOST_WATCHED]).fetchall())
+def _open_segments(store: Store) -> tuple[str, ...]:
+    return tuple(row[0] for row in store.rows("internal/open_segments", limit=MOST_WATCHED).rows)
 
 
 def _size(path: Path) -> int:
@@ -416,8 +406,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _dicts(answered: duckdb.DuckDBPyConnection) -> list[Row]:
-    columns = [str(column[0]) for column in answered.description or []]
-    return [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]

@@ -1,4 +1,4 @@
-"""The transcript of a session: what came in and what the model said, turn by turn, read when somebody asks for it."""
+"""The transcript of a session: new input and the response of each turn, read on demand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentobs.provider.registry import turn_paths
 from agentobs.records.canonical_json import Json
 from dashboards.app.content_forms import Fields, on_click, revealed
 from dashboards.app.content_reader import AT_ONCE, Content, Withheld
@@ -22,49 +23,54 @@ from dashboards.panels.session_outcomes import kept_of
 from dashboards.panels.templates import segment
 
 PAGE = 20
-"""Requests of a page of a transcript. Our choice."""
+"""Requests per page. Our choice."""
 MOST_LANES = 200
-"""How many lanes can be chosen from. Our choice."""
+"""The maximum number of lanes to choose from. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One request for a message, with what it says that was not said before, and its answer."""
+    """One request with its new messages, and its response."""
 
     about: Row
     heard: Heard | Withheld
     said: Message | Withheld | None
-    """None where nothing of an answer came."""
+    """None if no part of a response arrived."""
     ran: Sequence[Block]
-    """Results of its calls that no request carries."""
+    """Results of its tool calls that no request contains."""
 
 
 def transcript(request: Request, fields: Fields) -> Response:
-    """Show a page of what was said in one lane of a session."""
+    """Show one page of the content of one lane of a session."""
     with site_of(request).reader.view() as view:
         session_id = session_named(request, view)
-        lanes = view.select(_LANES, {"session_id": session_id})
+        endpoints = turn_paths()
+        lanes = view.named("internal/session_lanes", session_id=session_id, endpoints=endpoints)
         lane = _lane(lanes, fields.get("lane"))
         total = next((row["requests"] for row in lanes if row["lane"] == lane), 0)
         number, count, start = place(total, fields.get("page"), PAGE)
-        chosen = {"session_id": session_id, "lane": lane}
-        rows = view.select(
-            _PART, {**chosen, "first": max(start - 1, 0), "rows": PAGE + 1 if start else PAGE}
+        rows = view.named(
+            "internal/lane_requests",
+            session_id=session_id,
+            lane=lane,
+            endpoints=endpoints,
+            offset=max(start - 1, 0),
+            limit=PAGE + 1 if start else PAGE,
         )
         ran = _last_results(view, rows[-1]) if rows and number == count else []
-        kept = kept_of(view.connection, session_id)
+        kept = kept_of(view.store, session_id)
     with AT_ONCE:
-        told = list(_spoken(Content(site_of(request).home), rows, ran, skip=bool(start)))
+        spoken = list(_spoken(Content(site_of(request).home), rows, ran, skip=bool(start)))
         return revealed(
             request,
             "transcript.html",
-            title="What was said",
+            title="Transcript",
             back=f"/sessions/{segment(session_id)}",
             session_id=session_id,
             lanes=[row["lane"] for row in lanes[:MOST_LANES]],
             more_lanes=max(len(lanes) - MOST_LANES, 0),
             lane=lane,
-            spoken=told,
+            spoken=spoken,
             number=number,
             count=count,
             total=total,
@@ -81,18 +87,18 @@ def _lane(lanes: Sequence[Row], asked: str | None) -> str:
 
 
 def _last_results(view: View, row: Row) -> list[Row]:
-    """Return the results of the calls of the last answer of a lane, where our own loop ran them."""
+    """Return the tool results of the last response of a lane, if the agent loop of agentobs executed them."""
     own = {"session_id": row["session_id"], "attempt_id": row["attempt_id"]}
-    return view.select(_RESULTS, own)
+    return view.named("internal/recorded_results", **own)
 
 
 def _spoken(
     content: Content, rows: Sequence[Row], ran: Sequence[Row], *, skip: bool
 ) -> list[Spoken]:
-    """Read requests and answers one after the other; of the first only what the next is compared with, where it lies
-    before the page. Two bodies are held at a time.
+    """Read requests and responses one after the other. If the first row is before the page, it is only used for the
+    comparison with the next one. Only two bodies are in memory at a time.
     """
-    told: list[Spoken] = []
+    spoken: list[Spoken] = []
     before: Json = None
     answer: dict[str, Any] | None = None
     for at, row in enumerate(rows):
@@ -100,64 +106,35 @@ def _spoken(
         body = None if isinstance(question, Withheld) else body_of(question)
         new = {} if isinstance(got, Withheld) else message_of(got)
         if at or not skip:
-            told.append(
+            spoken.append(
                 Spoken(
                     row,
                     question if isinstance(question, Withheld) else heard(before, answer, body),
-                    got if isinstance(got, Withheld) else _said(new),
+                    got if isinstance(got, Withheld) else _response_message(new),
                     [_ran(content, each) for each in ran] if at == len(rows) - 1 else [],
                 )
             )
         before, answer = body, new
-    return told
+    return spoken
 
 
-def _said(value: dict[str, Any]) -> Message | None:
+def _response_message(value: dict[str, Any]) -> Message | None:
     if value.get("content"):
         return message(value, "answer")
     if "error" in value:
-        failed = Block(
-            "other", "Error of the provider", shown(value["error"], "answer", ("error",)), True
-        )
+        failed = Block("other", "Provider error", shown(value["error"], "answer", ("error",)), True)
         return Message("assistant", (failed,))
     return None
 
 
 def _ran(content: Content, row: Row) -> Block:
-    told = content.ran(row)
+    executed = content.ran(row)
     failed = bool(row["is_error"])
     title = f"{'Error' if failed else 'Result'} of {visible(str(row['name']))}"
-    if isinstance(told, Withheld):
-        return Block("result", title, shown(f"Not there: {told.found}."), failed)
-    return Block("result", title, shown(told.get("result")), failed)
+    if isinstance(executed, Withheld):
+        return Block("result", title, shown(f"Not available: {executed.found}."), failed)
+    return Block("result", title, shown(executed.get("result")), failed)
 
-
-_LANES = """
-    SELECT lane, count(*) AS requests, min(started_ns) AS started_ns
-    FROM attempts
-    WHERE session_id = $session_id AND endpoint = '/v1/messages'
-    GROUP BY lane
-    ORDER BY started_ns, lane
-"""
-_PART = """
-    SELECT * FROM attempts
-    WHERE session_id = $session_id AND lane = $lane AND endpoint = '/v1/messages'
-    ORDER BY started_ns, attempt_id
-    LIMIT $rows OFFSET $first
-"""
-_RESULTS = """
-    SELECT results.*, uses.name
-    FROM answered_calls AS answered
-    JOIN tool_results AS results
-        ON answered.segment_id = results.segment_id AND answered.sequence = results.sequence
-    JOIN tool_uses AS uses
-        ON answered.session_id = uses.session_id AND answered.attempt_id = uses.attempt_id
-        AND answered.ordinal = uses.ordinal
-    WHERE answered.session_id = $session_id AND answered.attempt_id = $attempt_id
-        AND results.source = 'run' AND results.content IS NOT NULL
-    ORDER BY answered.ordinal
-    LIMIT 100
-"""
 
 routes = [
     Route("/sessions/{id:path}/transcript", on_click(transcript), methods=["GET", "POST"]),

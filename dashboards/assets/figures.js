@@ -1,7 +1,7 @@
-// Draws each figure from the JSON that stands beside it, in the colours of the theme, when it comes into view.
+// Draws each figure from the JSON that stands beside it, in the colors of the theme, when it comes into view.
 "use strict";
 (() => {
-  const DARK = JSON.parse(document.getElementById("dark-colours").textContent);
+  const DARK = JSON.parse(document.getElementById("dark-colors").textContent);
   const media = matchMedia("(prefers-color-scheme: dark)");
   // Two sums in dollars are no formula between them: typesetMath.
   const config = { displaylogo: false, responsive: true, showSendToCloud: false, topojsonURL: "", typesetMath: false,
@@ -12,11 +12,11 @@
     return chosen ? chosen === "dark" : media.matches;
   }
 
-  function recoloured(value) {
+  function recolored(value) {
     if (typeof value === "string") return DARK[value] || value;
-    if (Array.isArray(value)) return value.map(recoloured);
+    if (Array.isArray(value)) return value.map(recolored);
     if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, recoloured(inner)]));
+      return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, recolored(inner)]));
     }
     return value;
   }
@@ -40,7 +40,7 @@
     const theme = dark ? "dark" : "light";
     if (!text || (places.get(place) === text && place.dataset.drawn === theme)) return;
     const told = JSON.parse(text);
-    const figure = dark ? recoloured(told) : told;
+    const figure = dark ? recolored(told) : told;
     // While this word is the same, plotly keeps the part that somebody zoomed to, and what they hid.
     Plotly.react(place, figure.data, { ...figure.layout, uirevision: "kept" }, config);
     if (!place.dataset.drawn) place.on("plotly_afterplot", () => leaveToMouse(place));

@@ -1,1 +1,1 @@
-"""Content as people read it: visible text, messages, a whole session."""
+"""Content for display: visible text, messages, a whole session."""

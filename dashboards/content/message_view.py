@@ -1,7 +1,7 @@
-"""Messages as people read them: their blocks one after another, and what of a request was not said before.
+"""Messages for display: their blocks in order, and the new part of each request.
 
-Pure functions over the JSON of requests and answers. Whatever they hold is text in a page: nothing is read as HTML or
-as Markdown, and a link is its letters.
+Pure functions over the JSON of requests and responses. All content is plain text in a page: nothing is interpreted as
+HTML or Markdown, and a link is only text.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from agentobs.provider.messages import blocks
+from agentobs.provider import dialect as provider
+from agentobs.provider.dialect import Dialect, Turn
+from agentobs.provider.registry import DIALECTS, dialect_of_body, history
 from agentobs.records.canonical_json import Json
 from dashboards.content.visible_text import Text, shown, visible
 
 MOST_BLOCKS = 100
 MOST_MESSAGES = 40
-"""How many blocks of a message, and how many messages of a request, stand in a page. Our choice."""
+"""How many blocks of a message, and how many messages of a request, are shown in a page. Our choice."""
 
 Kind = Literal["text", "thinking", "call", "result", "other"]
-_SAME = ("type", "text", "thinking", "name", "input")
-"""What of a block is the same where a request repeats an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +34,30 @@ class Block:
 
     @property
     def is_folded(self) -> bool:
-        """Whether it is shown on demand: thinking is long, and what has no name of its own is seldom read."""
+        """Whether it is collapsed: thinking is long, and blocks without a name are rarely read."""
         return self.kind in ("thinking", "other")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a request, or an answer."""
+    """One message of a request, or a response."""
 
     role: str
     blocks: tuple[Block, ...]
     more: int = 0
-    """How many blocks it has beyond those."""
+    """The number of further blocks."""
 
 
 class Heard(NamedTuple):
-    """What a request says that the one before it in its lane did not."""
+    """The new part of a request, compared with the previous one in its lane."""
 
     messages: tuple[Message, ...]
     rewritten: int
-    """How many messages of the one before are not in it as they were."""
+    """How many messages of the previous request are missing or changed."""
     more: int
-    """How many messages are new beyond those that are shown; they are the earlier ones."""
+    """How many new messages are not shown; they are the earlier ones."""
     head: tuple[Block, ...]
-    """System prompt and tools, where they are others now."""
+    """System prompt and tools if they changed."""
 
 
 def message(
@@ -65,111 +65,98 @@ def message(
     side: str,
     keys: Sequence[str | int] = (),
     calls: Mapping[str, str] | None = None,
+    dialect: Dialect = DIALECTS[0],
 ) -> Message:
     """Return a message for a page.
 
     Args:
         value: the message.
-        side: `request` or `answer`: where it stands.
-        keys: its place there.
-        calls: the tools that were called, by the id of the call.
+        side: `request` or `answer`: where it is.
+        keys: its path there.
+        calls: the tools that were called, by the ID of the call.
+        dialect: the provider's.
     """
-    value = value if isinstance(value, dict) else {"content": str(value)}
-    content = value.get("content")
-    if isinstance(content, str):
-        told = (Block("text", "", shown(content, side, (*keys, "content"))),)
-        return Message(visible(str(value.get("role"))), told)
-    listed = content if isinstance(content, list) else []
-    made = [
-        _block(each, side, (*keys, "content", at), calls or {})
-        for at, each in enumerate(listed[:MOST_BLOCKS])
-    ]
-    return Message(visible(str(value.get("role"))), tuple(made), len(listed) - len(made))
+    if not isinstance(value, dict):
+        return Message("None", (Block("text", "", shown(str(value), side, keys)),))
+    turn = dialect.turn(value)
+    told = [_block(each, turn, side, keys, calls or {}) for each in turn.blocks[:MOST_BLOCKS]]
+    return Message(visible(_role(turn)), tuple(told), len(turn.blocks) - len(told))
+
+
+def _role(turn: Turn) -> str:
+    return str(turn.raw.get("role")) if turn.role == "other" else turn.role
 
 
 def heard(before: Json, answer: Mapping[str, Any] | None, body: Json) -> Heard:
-    """Return what a request says that was not said before.
+    """Return the new part of a request.
 
     Args:
-        before: the request before it in its lane; None where there was none.
-        answer: what that was answered.
+        before: the previous request in its lane; None without one.
+        answer: the response to that one.
         body: the request.
     """
-    old, new = messages_of(before), messages_of(body)
-    kept = _kept(old, new)
+    old, new, dialect = messages_of(before), messages_of(body), dialect_of_body(body)
+    kept = _kept(old, new, dialect)
     added = list(range(kept, len(new)))
-    if answer and added and kept == len(old) and is_echo(new[kept], answer):
+    if answer and added and kept == len(old) and is_echo(new[kept], answer, dialect):
         added = added[1:]
-    names = called(new)
-    told = [message(new[at], "request", ("messages", at), names) for at in added[-MOST_MESSAGES:]]
+    names, key = called(new, dialect), dialect.history_key
+    told = [message(new[at], "request", (key, at), names, dialect) for at in added[-MOST_MESSAGES:]]
     head = _head(before if isinstance(before, dict) else {}, body)
     return Heard(tuple(told), len(old) - kept, max(len(added) - MOST_MESSAGES, 0), head)
 
 
 def messages_of(body: Json) -> list[Any]:
-    """Return the messages of a request; none where it has no list of them."""
-    found = body.get("messages") if isinstance(body, dict) else None
-    return found if isinstance(found, list) else []
+    """Return the messages of a request; empty if it has no list of messages."""
+    return history(body)
 
 
-def called(messages: Sequence[Any]) -> dict[str, str]:
-    """Return the tools that messages call, by the id of the call."""
-    return {
-        str(block.get("id")): str(block.get("name"))
-        for each in messages
-        if isinstance(each, dict)
-        for block in blocks(each)
-        if str(block.get("type")).endswith("tool_use")
-    }
+def called(messages: Sequence[Any], dialect: Dialect) -> dict[str, str]:
+    """Return the tools that messages call, by the ID of the call."""
+    blocks = (block for each in messages for block in dialect.turn(each).blocks)
+    return {str(b.id): b.name for b in blocks if b.kind in ("call", "provider_call")}
 
 
-def is_echo(value: Json, answer: Mapping[str, Any]) -> bool:
-    """Return whether a message of a request is an answer as it was given."""
-    if not isinstance(value, dict) or value.get("role") != "assistant":
-        return False
-    return _words(value) == _words(dict(answer))
+def is_echo(value: Json, answer: Mapping[str, Any], dialect: Dialect) -> bool:
+    """Return whether a message of a request is a response without changes."""
+    turn = dialect.turn(value)
+    return turn.role == "assistant" and _words(turn) == _words(dialect.turn(dict(answer)))
 
 
-def unmarked(value: Json) -> Json:
-    """Return a message without its marks of the cache, which move from request to request and may make a list of what
-    was a string.
-    """
-    if isinstance(value, dict):
-        bare = {key: unmarked(inner) for key, inner in value.items() if key != "cache_control"}
-        if "role" in bare and isinstance(bare.get("content"), str):
-            bare["content"] = [{"type": "text", "text": bare["content"]}]
-        return bare
-    return [unmarked(each) for each in value] if isinstance(value, list) else value
-
-
-def _kept(old: Sequence[Any], new: Sequence[Any]) -> int:
-    """Return how many messages from the first are the same."""
+def _kept(old: Sequence[Any], new: Sequence[Any], dialect: Dialect) -> int:
+    """Return how many messages from the first on are equal."""
+    without = dialect.without_breakpoints
     for at, (one, other) in enumerate(zip(old, new, strict=False)):
-        if one != other and unmarked(one) != unmarked(other):
+        if one != other and without(one) != without(other):
             return at
     return min(len(old), len(new))
 
 
-def _words(value: dict[str, Any]) -> list[Any]:
-    return [{key: block[key] for key in _SAME if key in block} for block in blocks(value)]
+def _words(turn: Turn) -> list[Any]:
+    return [
+        [b.type, b.text, b.name, b.value if b.kind in ("call", "provider_call") else None]
+        for b in turn.blocks
+    ]
 
 
 def _head(before: Mapping[str, Any], body: Json) -> tuple[Block, ...]:
-    """Return system prompt and tools, folded, where they are not those of the request before."""
+    """Return system prompt and tools, collapsed, if they differ from those of the previous request."""
     if not isinstance(body, dict):
         return ()
-    named = (("system", "System prompt"), ("tools", "Tools"))
+    dialect = dialect_of_body(body)
+    titles = {"system": "System prompt", "tools": "Tools"}
+    without = dialect.without_breakpoints
     return tuple(
-        Block("other", title, _head_text(key, body[key]))
-        for key, title in named
-        if body.get(key) and unmarked(body[key]) != unmarked(before.get(key))
+        Block("other", titles[part], _head_text(key, body[key]))
+        for part, key in dialect.head_keys.items()
+        if body.get(key) and without(body[key]) != without(before.get(key))
     )
 
 
 def _head_text(key: str, value: Json) -> Text:
     texts = (
         [each.get("text") for each in value if isinstance(each, dict)]
-        if key == "system" and isinstance(value, list)
+        if isinstance(value, list)
         else []
     )
     if len(texts) == 1 and isinstance(texts[0], str):
@@ -177,34 +164,31 @@ def _head_text(key: str, value: Json) -> Text:
     return shown(value, "request", (key,))
 
 
-def _block(block: Json, side: str, keys: Sequence[str | int], calls: Mapping[str, str]) -> Block:
-    if not isinstance(block, dict):
-        return Block("other", "", shown(block, side, keys))
-    kind = visible(str(block.get("type")))
-    if kind == "text" and isinstance(block.get("text"), str):
-        return Block("text", "", shown(block["text"], side, (*keys, "text")))
-    if kind == "thinking" and isinstance(block.get("thinking"), str):
-        return Block("thinking", "Thinking", shown(block["thinking"], side, (*keys, "thinking")))
-    if kind.endswith("tool_use"):
-        part = "partial_json" if "partial_json" in block else "input"
-        broken = ", whose input broke off" if part == "partial_json" else ""
-        title = f"Calls {visible(str(block.get('name')))}{broken}"
-        return Block("call", title, shown(block.get(part), side, (*keys, part)))
-    if kind.endswith("tool_result"):
-        return _result(block, side, keys, calls)
-    return Block("other", kind, shown(block, side, keys))
-
-
-def _result(
-    block: dict[str, Any], side: str, keys: Sequence[str | int], calls: Mapping[str, str]
+def _block(
+    block: provider.Block,
+    turn: Turn,
+    side: str,
+    keys: Sequence[str | int],
+    calls: Mapping[str, str],
 ) -> Block:
-    failed = bool(block.get("is_error"))
-    name = visible(calls.get(str(block.get("tool_use_id")), "a call that is not in this request"))
-    title = f"{'Error' if failed else 'Result'} of {name}"
-    content = block.get("content", "")
-    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
-        inner = content[0].get("text")
-        if isinstance(inner, str):
-            at = (*keys, "content", 0, "text")
-            return Block("result", title, shown(inner, side, at), failed)
-    return Block("result", title, shown(content, side, (*keys, "content")), failed)
+    text = shown(_at(turn.raw, block), side, (*keys, *block.keys))
+    match block.kind:
+        case "text" if block.text:
+            return Block("text", "", text)
+        case "reasoning" if block.text:
+            return Block("thinking", "Thinking", text)
+        case "call" | "provider_call":
+            broken = ", whose input is incomplete" if block.is_cut else ""
+            return Block("call", f"Calls {visible(block.name)}{broken}", text)
+        case "result" | "provider_result":
+            name = visible(calls.get(str(block.id), "a call that is not in this request"))
+            title = f"{'Error' if block.is_error else 'Result'} of {name}"
+            return Block("result", title, text, block.is_error)
+        case _:
+            return Block("other", visible(block.type), text)
+
+
+def _at(message: Any, block: provider.Block) -> Any:
+    for key in block.keys:
+        message = message.get(key, "") if isinstance(message, dict) else message[key]
+    return message

@@ -1,7 +1,7 @@
-"""What was said in a session, request by request, put together for a page that is written once.
+"""The content of a session, request by request, for a static page.
 
-Texts are bounded as they are in the live application, and so are the number of requests and all of it together: whoever
-wants the rest asks for it in the terminal.
+Texts are limited as in the live application, and so are the number of requests and the total size: the terminal shows
+the rest.
 """
 
 from __future__ import annotations
@@ -18,54 +18,55 @@ from dashboards.content.message_view import Heard, Message, heard, message
 from dashboards.content.visible_text import SHOWN, body_of, message_of
 
 MOST_TURNS = 400
-"""How many requests are told of at most. Our choice: some hundred pages."""
+"""The maximum number of requests. Our choice: about a hundred pages."""
 MOST_BYTES = 12_000_000
-"""How many bytes of a page what was said has at most. Our choice: with plotly and all figures the page stays below
-20 MB, without below 15, which can be sent by mail and opened on a phone."""
+"""The maximum size of the content in a page, in bytes. Our choice: with plotly and all figures the page stays below 20
+MB, without them below 15, which can be sent by mail and opened on a phone.
+"""
 MARKUP = 200
-"""How many bytes stand around a block, at most."""
+"""The maximum markup of a block, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request, and what it was answered."""
+    """One request and its response."""
 
     lane: str
     number: int
-    """Which request of its lane, from 1."""
+    """Its number within its lane, from 1."""
     outcome: str
-    """What became of it, where that is no whole answer; else empty."""
+    """Its outcome if the response is incomplete; else empty."""
     heard: Heard
-    """What it says that the one before did not."""
+    """The new part, compared with the previous one."""
     answer: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was said in a session."""
+    """The content of a session."""
 
     turns: Sequence[Turn]
     more: int = 0
     """How many requests are left out."""
     most: int = SHOWN
-    """How many characters of a text are shown at most."""
+    """The maximum number of characters of a text."""
 
 
 class Room:
-    """How many bytes of a page are left for what was said."""
+    """How many bytes of the page are left for content."""
 
     def __init__(self, left: int = MOST_BYTES) -> None:
         """Have this many."""
         self.left = left
 
     def holds(self, *texts: str) -> bool:
-        """Return whether texts fit as they stand in a page, and take their room; once some do not, none do."""
+        """Return whether escaped texts fit, and reserve their space; after the first that do not, none do."""
         size = sum(len(escape(text).encode("utf-8", "replace")) for text in texts) + MARKUP
         self.left = self.left - size if size <= self.left else 0
         return self.left > 0
 
     def fitted(self, told: Message) -> Message:
-        """Return the first blocks of a message, as far as they fit, and how many are left out."""
+        """Return the first blocks of a message, as far as they fit, and the number left out."""
         kept = []
         for block in told.blocks:
             if not self.holds(block.title or told.role, block.text.shown):
@@ -75,7 +76,7 @@ class Room:
 
 
 def said(recording: Recording) -> Said:
-    """Return what was said in a session, in the order in which it was sent, as far as there is room for it."""
+    """Return the content of a session, in the order in which it was sent, as far as it fits."""
     room = Room()
     asked = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
     before: dict[str, tuple[Json, dict[str, Any]]] = {}

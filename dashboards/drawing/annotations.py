@@ -1,4 +1,4 @@
-"""What a figure has beside its traces: shapes and annotations."""
+"""Shapes and annotations of a figure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shapes(pen: Pen, sheet: Plot, layer: str) -> None:
 
 
 def _kept(sheet: Plot, is_x: bool, at: float) -> float:
-    """Return a coordinate that lies on the sheet: what reaches beyond it ends at its edge."""
+    """Return a coordinate clipped to the sheet."""
     return min(max(at, 0.0), sheet.width if is_x else sheet.height)
 
 
@@ -66,7 +66,7 @@ def _label(
 
 
 def _place(sheet: Plot, ref: Any, letter: str, value: Any) -> float | None:
-    """Return where a coordinate is drawn: of an axis, of the share of one, or of the plot's."""
+    """Return the pixel of a coordinate: relative to an axis, to its length, or to the plot."""
     name, _, share = str(ref or letter).partition(" ")
     is_x = letter == "x"
     if name == "paper":
@@ -81,7 +81,7 @@ def _place(sheet: Plot, ref: Any, letter: str, value: Any) -> float | None:
 
 
 def texts(pen: Pen, sheet: Plot) -> None:
-    """Write the annotations; none leaves the sheet, what is too long is cut."""
+    """Draw the annotations; those that do not fit on the sheet are cut."""
     for note in sheet.layout.get("annotations") or ():
         if note.get("visible") is not False:
             _annotation(pen, sheet, note)
@@ -125,7 +125,7 @@ def _annotation(pen: Pen, sheet: Plot, note: dict[str, Any]) -> None:
     pen.styled(pen.look(fill=font.get("color") or style.INK, opacity=note.get("opacity")))
     align = {"left": 0.0, "right": 1.0}.get(str(note.get("align")), 0.5) if len(lines) > 1 else 0.5
     if len(lines) == 1 and not turned:
-        # Where the font is narrower than was reckoned, text keeps to the side that it is anchored at.
+        # If the font is narrower than assumed, the text stays aligned with its anchor.
         align = _share(note.get("xanchor"), "x", note, points_at)
     anchor = {0.0: "start", 1.0: "end"}.get(align, "middle")
     middle = top + out_tall / 2 - (len(lines) - 1) * size * LINE / 2 * math.cos(angle)
@@ -140,7 +140,7 @@ def _annotation(pen: Pen, sheet: Plot, note: dict[str, Any]) -> None:
 
 
 def _share(anchor: Any, letter: str, note: dict[str, Any], points_at: bool) -> float:
-    """Return which share of a text lies before the place that it is about."""
+    """Return which fraction of a text is before its anchor."""
     known = {"left": 0.0, "center": 0.5, "right": 1.0, "top": 0.0, "middle": 0.5, "bottom": 1.0}
     if anchor in known:
         return known[anchor]
@@ -156,10 +156,10 @@ def _share(anchor: Any, letter: str, note: dict[str, Any], points_at: bool) -> f
 def _arrow(
     pen: Pen, note: dict[str, Any], start: tuple[float, float], tip: tuple[float, float]
 ) -> None:
-    """Draw the line from a text to what it is about, with a small head."""
+    """Draw the arrow from an annotation to its target."""
     width = float(note.get("arrowwidth") or 1)
-    colour = note.get("arrowcolor") or (note.get("font") or {}).get("color") or style.INK
-    pen.styled(pen.look(stroke=colour, width=width))
+    color = note.get("arrowcolor") or (note.get("font") or {}).get("color") or style.INK
+    pen.styled(pen.look(stroke=color, width=width))
     pen.line(*start, *tip)
     if note.get("arrowhead") == 0:
         return
@@ -168,5 +168,5 @@ def _arrow(
     commands = f"M{near(tip[0])} {near(tip[1])}"
     for turn in (2.7, -2.7):
         commands += f"L{near(tip[0] + head * math.cos(angle + turn))} {near(tip[1] + head * math.sin(angle + turn))}"
-    pen.styled(pen.look(fill=colour))
+    pen.styled(pen.look(fill=color))
     pen.path(f"{commands}z")

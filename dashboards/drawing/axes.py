@@ -1,4 +1,4 @@
-"""Axes: where a value lies, and which ticks are written. Linear, logarithmic, of dates and of categories."""
+"""Axes: positions of values, and ticks. Linear, logarithmic, date and category axes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _STEPS_MS = (
     *(3_600_000.0 * n for n in (1, 2, 3, 6, 12)),
     *(number_formats.DAY_MS * n for n in (1, 2, 4, 7, 14)),
 )  # fmt: skip
-"""How far ticks of dates are apart, below a month."""
+"""Possible distances of date ticks, below a month."""
 PAD = 0.05
-"""How much of an axis stays empty beside what is drawn, as in plotly."""
+"""The empty fraction of an axis at its ends, as in plotly."""
 MOST_TICKS = 400
-"""How many ticks are made at most, whatever a figure asks for."""
+"""The maximum number of ticks, whatever a figure requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis that is written."""
+    """A labeled position on an axis."""
 
     at: float
-    """Where, as the axis counts."""
+    """Its coordinate on the axis."""
     lines: tuple[Line, ...]
 
 
 @dataclass(slots=True)
 class Reach:
-    """What is drawn along an axis: how far it reaches, and whether it needs room beside it."""
+    """The extent of what is drawn along an axis, and whether it needs padding."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -47,7 +47,7 @@ class Reach:
     pads_high: bool = False
 
     def add(self, value: float | None, *, padded: bool) -> None:
-        """Take in a value; `padded` where it must not lie on the edge."""
+        """Include a value; `padded` if it must not be on the edge."""
         if value is None or not math.isfinite(value):
             return
         if value < self.low:
@@ -58,10 +58,10 @@ class Reach:
 
 @dataclass(slots=True)
 class Axis:
-    """One axis of a figure, as plotly's JSON tells it."""
+    """One axis of a figure, from plotly's JSON."""
 
     name: str
-    """As traces call it: x, y2."""
+    """Its name in traces: x, y2."""
     told: dict[str, Any]
     kind: Kind = "linear"
     places: dict[str, int] = field(default_factory=dict)
@@ -69,18 +69,18 @@ class Axis:
     reach: Reach = field(default_factory=Reach)
     low: float = 0.0
     high: float = 1.0
-    """What its ends stand for; reversed where the first is the greater."""
+    """The values at its ends; reversed if the first is greater."""
     start: float = 0.0
     end: float = 1.0
-    """Where its ends are drawn, in pixels."""
+    """The pixels of its ends."""
     step: float = 1.0
-    """How far its ticks are apart."""
+    """The distance of its ticks."""
     least_step: float = 0.0
-    """How near they may be: where all values are whole days, so are the ticks."""
+    """The minimum distance of ticks: whole days if all values are."""
 
     @property
     def is_x(self) -> bool:
-        """Whether it runs from left to right."""
+        """Whether it is horizontal."""
         return self.name[0] == "x"
 
     @property
@@ -90,11 +90,11 @@ class Axis:
 
     @property
     def is_opposite(self) -> bool:
-        """Whether it stands on top, or on the right."""
+        """Whether it is at the top, or on the right."""
         return self.told.get("side") in ("top", "right")
 
     def learn(self, values: Iterable[Any]) -> None:
-        """Find out what the values along it are."""
+        """Determine the type of its values."""
         known = [value for value in values if value is not None]
         told = self.told.get("type")
         self.kind = told if told in ("linear", "log", "date", "category") else _kind(known)
@@ -116,7 +116,7 @@ class Axis:
             self.places = {name: place for place, name in enumerate(names)}
 
     def place(self, value: Any) -> float | None:
-        """Return where a value lies, as the axis counts; None for what has no place on it."""
+        """Return the coordinate of a value on the axis; None if it has none."""
         if value is None:
             return None
         if self.kind == "category":
@@ -135,12 +135,12 @@ class Axis:
         return number if math.isfinite(number) else None
 
     def px(self, place: float) -> float:
-        """Return where a place is drawn."""
+        """Return the pixel of a coordinate."""
         share = (place - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
     def pixels(self, value: Any) -> float | None:
-        """Return where a value is drawn; None for what has no place."""
+        """Return the pixel of a value; None if it has none."""
         place = self.place(value)
         return None if place is None else self.px(place)
 
@@ -162,11 +162,11 @@ class Axis:
         return str(value)
 
     def settle(self) -> None:
-        """Decide what its ends stand for, from what is drawn along it and what the figure says."""
+        """Determine the values at its ends, from the extent and the layout."""
         low, high = self._automatic()
         given = self.told.get("range")
         if isinstance(given, list | tuple) and len(given) == 2:
-            # A range of a logarithmic axis is told in powers, one of categories in their numbers.
+            # A range of a logarithmic axis has exponents, one of categories has their numbers.
             ends = [
                 number_formats.milliseconds(each) if self.kind == "date" else each for each in given
             ]
@@ -197,7 +197,7 @@ class Axis:
         return (max(low, 0.0) if mode == "nonnegative" and self.kind == "linear" else low), high
 
     def ticks(self) -> list[Tick]:
-        """Return what is written along it, the lowest first."""
+        """Return its ticks, the lowest first."""
         low, high = min(self.low, self.high), max(self.low, self.high)
         named = self.told.get("tickvals")
         if named is not None:
@@ -229,7 +229,7 @@ class Axis:
         return f"{prefix}{number_formats.number(value, form)}{suffix}"
 
     def _places(self, low: float, high: float) -> list[float]:
-        """Return where ticks stand, where the figure does not name them."""
+        """Return the positions of ticks that the layout does not list."""
         length = abs(self.end - self.start)
         room = int(self.told.get("nticks") or 0) or (
             min(max(length / 80, 4), 10) if self.is_x else min(max(length / 40, 3), 10)
@@ -261,7 +261,7 @@ class Axis:
             return self._months(low, high, wanted)
         else:
             self.step = next((each for each in _STEPS_MS if each >= wanted), _STEPS_MS[-1])
-        # A week begins on a Monday, as the fifth day of 1970 was.
+        # Weeks begin on Monday; the first one of 1970 was its fifth day.
         offset = 4 * number_formats.DAY_MS if self.step % (7 * number_formats.DAY_MS) == 0 else 0.0
         first = math.ceil((low - offset) / self.step - 1e-6)
         count = min(int((high - offset) / self.step - first + 1e-6) + 1, MOST_TICKS)
@@ -284,7 +284,7 @@ class Axis:
 
 
 def _said_once(ticks: list[Tick]) -> list[Tick]:
-    """Return ticks of which each says its year, or its day, only where it is another one than before."""
+    """Return ticks whose labels contain the year, or the day, only if it differs from the previous one."""
     said: tuple[Line, ...] = ()
     told = []
     for tick in ticks:
@@ -294,7 +294,7 @@ def _said_once(ticks: list[Tick]) -> list[Tick]:
 
 
 def _kind(values: Sequence[Any]) -> Kind:
-    """Return what values are, as plotly guesses: dates and numbers may be texts."""
+    """Return the type of values by plotly's rules: dates and numbers may be strings."""
     texts = [value for value in values if isinstance(value, str)]
     if not texts:
         is_date = bool(values) and all(hasattr(value, "isoformat") for value in values)
@@ -316,13 +316,13 @@ def _name(value: Any) -> str:
 
 
 def _nice(step: float) -> float:
-    """Return 1, 2 or 5 times a power of ten that is not below a step."""
+    """Return the next 1, 2 or 5 times a power of ten that is not below a step."""
     power = 10 ** math.floor(math.log10(step)) if step > 0 else 1.0
     return next((n * power for n in (1, 2, 5) if n * power >= step * 0.999), 10 * power)
 
 
 def _powers(low: float, high: float, room: float) -> list[float]:
-    """Return ticks of a logarithmic axis: powers of ten, with 2 and 5 times those where few fit."""
+    """Return ticks of a logarithmic axis: powers of ten, with 2 and 5 times those if there are few."""
     step = max(math.ceil((high - low) / max(room, 1)), 1)
     powers = range(math.ceil(low - 1e-6), math.floor(high + 1e-6) + 1, step)
     if len(powers) > 2 or step > 1:

@@ -1,4 +1,4 @@
-"""Bars: where each of them stands, beside, upon or over others, as plotly puts them."""
+"""Bars: their positions next to, on top of or in front of others, as in plotly."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dashboards.drawing.text_layout import fitted, hover_text, line_width, lines
 
 Trace = dict[str, Any]
 THINNEST = 1.2
-"""How thin a bar is drawn at least, in pixels: what took no time was there all the same."""
+"""The minimum thickness of a bar in pixels, so that zero durations are visible."""
 _PATTERNED = 5.0
-"""How thin a bar with a pattern is at least: in a thinner one the pattern would be all that is seen."""
+"""The minimum thickness of a bar with a pattern: in a thinner one only the pattern would be visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +25,18 @@ class Bar:
     at: int
     """Which of its trace."""
     value: Any
-    """How long it is, as it was given."""
+    """Its length as given."""
     base: Any
     low: float
     high: float
     """Its edges along the axis of positions."""
     start: float
     end: float
-    """Where it begins and ends along the axis of values."""
+    """Its start and end along the axis of values."""
 
 
 def is_flat(trace: Trace) -> bool:
-    """Return whether bars lie: their lengths run along x."""
+    """Return whether bars are horizontal: their lengths are along x."""
     return trace.get("orientation") == "h"
 
 
@@ -106,7 +106,7 @@ def _length(value: Any) -> float | None:
 
 
 def _unit(traces: Sequence[Trace], across: Axis) -> float:
-    """Return the room of one position: how near two of them are."""
+    """Return the width available to one position: the minimum distance of two."""
     if across.kind == "category":
         return 1.0
     found = {across.place(position) for trace in traces for position, _ in _pairs(trace)}
@@ -116,7 +116,7 @@ def _unit(traces: Sequence[Trace], across: Axis) -> float:
 
 
 def _reach(found: Sequence[Sequence[Bar]], across: Axis, along: Axis, unit: float) -> None:
-    """Tell the axes how far the bars reach."""
+    """Report the extent of the bars to the axes."""
     for bar in (bar for bars in found for bar in bars):
         middle = (bar.low + bar.high) / 2
         half = max(unit / 2, (bar.high - bar.low) / 2)
@@ -130,7 +130,7 @@ def _reach(found: Sequence[Sequence[Bar]], across: Axis, along: Axis, unit: floa
 
 
 def draw(pen: Pen, trace: Trace, bars: Sequence[Bar], x: Axis, y: Axis) -> None:
-    """Draw the bars of a trace, and what is written on them."""
+    """Draw the bars of a trace, and their labels."""
     across, along = (y, x) if is_flat(trace) else (x, y)
     written = {"x": x.written, "y": y.written}
     positions = [position for position, _ in _pairs(trace)]
@@ -139,7 +139,7 @@ def draw(pen: Pen, trace: Trace, bars: Sequence[Bar], x: Axis, y: Axis) -> None:
         start, end = sorted((along.px(bar.start), along.px(bar.end)))
         if end - start < THINNEST:
             if bar.base is None and bar.start == bar.end:
-                # A sum of nothing has no height; an interval without length was at an instant.
+                # A zero sum has no bar; an interval of length zero is a point in time.
                 continue
             middle = (start + end) / 2
             start, end = middle - THINNEST / 2, middle + THINNEST / 2
@@ -159,7 +159,7 @@ def draw(pen: Pen, trace: Trace, bars: Sequence[Bar], x: Axis, y: Axis) -> None:
 
 
 def look_of(pen: Pen, trace: Trace, at: int, *, is_plain: bool = False) -> str:
-    """Return how one bar of a trace looks; a plain one has no pattern."""
+    """Return the style of one bar of a trace; a plain one has no pattern."""
     marker = trace.get("marker") or {}
     line, pattern = marker.get("line") or {}, marker.get("pattern") or {}
     shape = one(pattern.get("shape"), at)
@@ -187,7 +187,7 @@ def _opacity(*shares: Any) -> float | None:
 
 
 def _label(pen: Pen, trace: Trace, bar: Bar, x: Axis, y: Axis) -> None:
-    """Write a bar's text, inside of it where it fits or must be, else at its end."""
+    """Draw a bar's label, inside if it fits or must, else at its end."""
     told, where = one(trace.get("text"), bar.at), one(trace.get("textposition"), bar.at) or "auto"
     lines = lines_of(told)
     if not lines or where == "none":
@@ -206,8 +206,8 @@ def _label(pen: Pen, trace: Trace, bar: Bar, x: Axis, y: Axis) -> None:
         lines = [fitted(line, size, max(room - 6, 0)) for line in lines]
         if room < size * 2:
             return
-    colour = one(font.get("color"), bar.at) or ("#ffffff" if inside else "#1d2329")
-    pen.styled(pen.look(fill=colour))
+    color = one(font.get("color"), bar.at) or ("#ffffff" if inside else "#1d2329")
+    pen.styled(pen.look(fill=color))
     up = -1 if end < start else 1
     if flat:
         at = (start + end) / 2 if inside else end + 5 * up

@@ -1,4 +1,4 @@
-"""The area of a drawing, and what its annotations need to know of it."""
+"""The area of a drawing, and the data that annotations need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dashboards.drawing.axes import Axis
 
 @dataclass(slots=True)
 class Box:
-    """The part of a drawing that the plot has, in pixels."""
+    """The part of a drawing that the plot takes, in pixels."""
 
     left: float
     top: float

@@ -1,4 +1,4 @@
-"""The legend: which traces it names, how much room it takes, and where it stands."""
+"""The legend: its entries, its size, and its position."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dashboards.drawing.text_layout import Line, fitted, line_width, lines_of
 
 Trace = dict[str, Any]
 _SWATCH = 22.0
-"""How wide the sample beside a name is."""
+"""The width of the sample next to a name."""
 _BETWEEN = 16.0
 _ROW = SIZE * 1.6
 _LONGEST = 260.0
-"""How wide a name may be; a longer one is cut."""
+"""The maximum width of a name; a longer one is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Entry:
 
     @property
     def width(self) -> float:
-        """With its sample and what is between it and the next."""
+        """With its sample and the space before the next one."""
         return _SWATCH + 6 + line_width(self.line, SIZE) + _BETWEEN
 
 
 def entries(traces: list[Trace], layout: dict[str, Any]) -> list[Entry]:
-    """Return what the legend names: each group of traces once."""
+    """Return the entries of the legend: each group of traces once."""
     shown = layout.get("showlegend")
     if shown is False or (
         shown is None and len(traces) < 2 and not any(t.get("showlegend") for t in traces)
@@ -67,7 +67,7 @@ def _rows(found: list[Entry], most: float) -> list[list[Entry]]:
 
 
 def room(found: list[Entry], layout: dict[str, Any], width: float) -> dict[str, float]:
-    """Return how much room the legend takes outside of the plot, by side."""
+    """Return the space that the legend takes outside the plot, by side."""
     if not found:
         return {}
     told = layout.get("legend") or {}
@@ -130,9 +130,9 @@ def _sample(pen: Pen, trace: Trace, left: float, middle: float) -> None:
     if "lines" in drawn:
         line = trace.get("line") or {}
         width = line.get("width")
-        colour = line.get("color") or style.BLUE
+        color = line.get("color") or style.BLUE
         dash = str(line.get("dash") or "")
-        pen.styled(pen.look(stroke=colour, width=2.0 if width is None else float(width), dash=dash))
+        pen.styled(pen.look(stroke=color, width=2.0 if width is None else float(width), dash=dash))
         pen.line(left, middle, left + _SWATCH, middle)
     if "markers" in drawn:
         size = (trace.get("marker") or {}).get("size")

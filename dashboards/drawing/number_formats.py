@@ -1,4 +1,4 @@
-"""Numbers and dates as plotly writes them: the part of d3's formats that figures use, and ticks without a format."""
+"""Numbers and dates as plotly formats them: the part of d3's formats that figures use, and ticks without a format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SI = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 _SI_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 DAY_MS = 86_400_000.0
 _LAST_MS = 253_402_300_799_000.0
-"""The last second of the year 9999, after which no date can be written."""
+"""The last second of the year 9999, after which no date can be formatted."""
 
 
 def is_number(value: Any) -> bool:
@@ -24,7 +24,7 @@ def is_number(value: Any) -> bool:
 
 
 def number(value: Any, form: str = "") -> str:
-    """Return a number in a format of d3; in plotly's default without one."""
+    """Return a number in a format of d3; without one, in plotly's default."""
     found = _FORMAT.fullmatch(form)
     if found is None or not form:
         return _short(float(value))
@@ -56,7 +56,7 @@ def number(value: Any, form: str = "") -> str:
 
 
 def _short(value: float) -> str:
-    """Return a number as plotly does where no format is given: 0.25, 5000, 12k, 3M."""
+    """Return a number in plotly's default format: 0.25, 5000, 12k, 3M."""
     if not math.isfinite(value):
         return "-"
     for factor, unit in _SI:
@@ -68,7 +68,7 @@ def _short(value: float) -> str:
 
 
 def milliseconds(value: Any) -> float | None:
-    """Return a date as milliseconds since 1970 (UTC), as plotly counts; None for what is none."""
+    """Return a date as milliseconds since 1970 (UTC), as in plotly; None if it is not a date."""
     if isinstance(value, datetime):
         at = value if value.tzinfo else value.replace(tzinfo=UTC)
     elif isinstance(value, date):
@@ -85,12 +85,12 @@ def milliseconds(value: Any) -> float | None:
 
 
 def moment(ms: float) -> datetime:
-    """Return the date of so many milliseconds since 1970."""
+    """Return the date that is this many milliseconds since 1970."""
     return _EPOCH + timedelta(milliseconds=min(max(ms, -62_135_596_800_000.0), _LAST_MS))
 
 
 def dated(ms: float, form: str = "", step_ms: float = DAY_MS) -> str:
-    """Return a date as text, by a format of strftime or as fits ticks that are so far apart."""
+    """Return a date as text, in a format of strftime, or one that suits the distance of ticks."""
     at = moment(ms)
     if form:
         return at.strftime(form.replace("%-d", str(at.day)).replace("%e", f"{at.day}"))

@@ -1,4 +1,4 @@
-"""What draws: elements of SVG as text, with colours that a page can change and coordinates of one digit."""
+"""SVG elements as text, with colors that a page can change and coordinates with one decimal."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from typing import Any
 from dashboards import style
 from dashboards.drawing.text_layout import Line, clean
 
-_COLOUR = re.compile(r"#[0-9a-f]{3,8}|rgba?\([0-9., %]{1,40}\)|[a-z]{3,24}", re.IGNORECASE)
+_COLOR = re.compile(r"#[0-9a-f]{3,8}|rgba?\([0-9., %]{1,40}\)|[a-z]{3,24}", re.IGNORECASE)
 _CLEAR = re.compile(r"transparent|none|rgba\([^)]*,\s*0(?:\.0*)?\)|", re.IGNORECASE)
 _NONE = "none"
 _NAMES = {
-    colour: name.lower()
-    for name, colour in vars(style).items()
-    if isinstance(colour, str) and colour in style.DARK
+    color: name.lower()
+    for name, color in vars(style).items()
+    if isinstance(color, str) and color in style.DARK
 }
-"""The custom property of each colour, as assets/style.css has them."""
+"""The custom property of each color, as in assets/style.css."""
 SIZE = 12.0
-"""The size of the font where nothing says it, in pixels; as in `style.layout`."""
+"""The default font size in pixels; as in `style.layout`."""
 LINE = 1.25
-"""How far the lines of a text are apart, by the size of the font."""
+"""The line height, relative to the font size."""
 
 
 def css() -> str:
     """Return the style that drawings in a page need.
 
-    A drawing has the colours of the light in its attributes, so it is whole without this style. With it the custom
-    properties of the page (`--blue`) say which colours are in force: in the light, in the dark and in print.
+    A drawing has the colors of the light theme in its attributes, so it is complete without this style. With it, the
+    custom properties of the page (`--blue`) select the colors: light, dark or print.
     """
     return "".join(
-        f".drawing .f{colour[1:]}{{fill:var(--{name},{colour})}}"
-        f".drawing .s{colour[1:]}{{stroke:var(--{name},{colour})}}"
-        for colour, name in _NAMES.items()
+        f".drawing .f{color[1:]}{{fill:var(--{name},{color})}}"
+        f".drawing .s{color[1:]}{{stroke:var(--{name},{color})}}"
+        for color, name in _NAMES.items()
     )
 
 
 def near(value: float) -> str:
-    """Return a coordinate with one digit after the point."""
+    """Return a coordinate with one decimal."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
 
 
 def escaped(text: str) -> str:
-    """Return text as it stands in an element or in an attribute in double quotes."""
+    """Return text escaped for an element or a double-quoted attribute."""
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         text = text.replace(character, entity)
     return text
 
 
-def colour_of(given: Any) -> str:
-    """Return a colour as CSS has it, `none` for what is clear or is no colour."""
+def color_of(given: Any) -> str:
+    """Return a color in CSS, `none` if it is transparent or not a color."""
     text = str(given or "").strip()
-    is_one = _COLOUR.fullmatch(text) and not _CLEAR.fullmatch(text)
+    is_one = _COLOR.fullmatch(text) and not _CLEAR.fullmatch(text)
     return text.lower() if is_one else _NONE
 
 
 class Pen:
-    """Collects the elements of one drawing. Ids in it begin with `prefix`."""
+    """Collects the elements of one drawing. IDs in it begin with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -67,13 +67,13 @@ class Pen:
         self._styled = ""
 
     def body(self) -> str:
-        """Return what was drawn, patterns first."""
+        """Return the elements, patterns first."""
         self.styled("")
         defined = "".join(self._patterns.values())
         return f"{f'<defs>{defined}</defs>' if defined else ''}{''.join(self._parts)}"
 
     def styled(self, attributes: str) -> None:
-        """Draw what follows with these attributes; neighbours that look the same share one group."""
+        """Draw the following elements with these attributes; consecutive equal ones share a group."""
         if attributes != self._styled:
             if self._styled:
                 self._parts.append("</g>")
@@ -82,7 +82,7 @@ class Pen:
             self._styled = attributes
 
     def start(self, name: str, more: str = "") -> None:
-        """Begin a group of a class, with more attributes."""
+        """Begin a group with a class and further attributes."""
         self.styled("")
         self._parts.append(f'<g class="{name}"{more}>')
 
@@ -92,7 +92,7 @@ class Pen:
         self._parts.append("</g>")
 
     def clip(self, x: float, y: float, width: float, height: float) -> str:
-        """Return the attribute that cuts off what lies outside of a rectangle."""
+        """Return the attribute that clips to a rectangle."""
         key = ("clip", near(x), near(y), near(width), near(height))
         name = f"{self.prefix}c{[*self._patterns, key].index(key)}"
         self._patterns.setdefault(
@@ -103,7 +103,7 @@ class Pen:
         return f' clip-path="url(#{name})"'
 
     def rect(self, x: float, y: float, width: float, height: float, told: str = "") -> None:
-        """Draw a rectangle whose edges are rounded where they are, so that neighbours stay neighbours."""
+        """Draw a rectangle whose edges are rounded individually, so that neighbors stay adjacent."""
         left, top = float(near(x)), float(near(y))
         right, bottom = float(near(x + width)), float(near(y + height))
         self._mark(
@@ -142,13 +142,13 @@ class Pen:
         """Draw lines of text, one below the other; `y` is the middle of the first one's letters.
 
         Args:
-            x: where they begin, have their middle or end, as `anchor` says.
-            y: the middle of the first line's small letters.
-            lines: what is said.
-            size: of the font, in pixels.
+            x: their start, middle or end, depending on `anchor`.
+            y: the middle of the first line's lowercase letters.
+            lines: the text.
+            size: the font size in pixels.
             anchor: start, middle or end.
-            turned: clockwise, in degrees, around this point.
-            told: what is said when it is pointed at.
+            turned: clockwise rotation in degrees around this point.
+            told: the tooltip.
         """
         attributes = f' font-size="{near(size)}"' if size != SIZE else ""
         attributes += f' text-anchor="{anchor}"' if anchor != "start" else ""
@@ -174,12 +174,12 @@ class Pen:
         opacity: Any = None,
         pattern: dict[str, Any] | None = None,
     ) -> str:
-        """Return the attributes of what is filled, and has an outline, in these colours."""
-        filled, drawn = colour_of(fill), colour_of(stroke)
+        """Return the attributes for a fill and an outline in these colors."""
+        filled, drawn = color_of(fill), color_of(stroke)
         classes = [
-            f"{kind}{colour[1:]}"
-            for kind, colour in (("f", filled), ("s", drawn))
-            if colour in style.DARK
+            f"{kind}{color[1:]}"
+            for kind, color in (("f", filled), ("s", drawn))
+            if color in style.DARK
         ]
         if pattern and filled != _NONE:
             classes = [name for name in classes if name != f"f{filled[1:]}"]
@@ -193,21 +193,21 @@ class Pen:
         shown = 1.0 if opacity is None else float(opacity)
         return told + (f' opacity="{shown:.3g}"' if shown < 1 else "")
 
-    def _pattern(self, colour: str, pattern: dict[str, Any]) -> str:
-        """Return a fill that is a colour with a pattern on it."""
+    def _pattern(self, color: str, pattern: dict[str, Any]) -> str:
+        """Return a fill that is a color with a pattern."""
         shape, size = str(pattern.get("shape")), float(pattern.get("size") or 8)
-        front = colour_of(pattern.get("fgcolor"))
+        front = color_of(pattern.get("fgcolor"))
         if front == _NONE:
             front = style.PAPER
         solidity = float(pattern.get("solidity") or 0.3)
-        key = (shape, colour, front, size, solidity)
+        key = (shape, color, front, size, solidity)
         name = f"{self.prefix}p{[*self._patterns, key].index(key)}"
         if key not in self._patterns:
-            self._patterns[key] = self._woven(name, shape, colour, front, size, solidity)
+            self._patterns[key] = self._woven(name, shape, color, front, size, solidity)
         return f"url(#{name})"
 
     def _woven(
-        self, name: str, shape: str, colour: str, front: str, size: float, solidity: float
+        self, name: str, shape: str, color: str, front: str, size: float, solidity: float
     ) -> str:
         edge = near(size)
         half = size / 2
@@ -222,7 +222,7 @@ class Pen:
             "+": f"M0 {near(half)}H{edge}M{near(half)} 0V{edge}",
             "x": f"M0 0L{edge} {edge}M0 {edge}L{edge} 0",
         }
-        # As plotly weaves them: what is slanted or crosses covers more with the same line.
+        # As in plotly: diagonal and crossing patterns cover more with the same line width.
         slim = {"/": 0.7, "\\": 0.7, "x": 0.4, "+": 0.6}.get(shape, 1.0)
         drawn = (
             f'<circle cx="{near(half)}" cy="{near(half)}" r="{near(size * (solidity / 3.1416) ** 0.5)}"'
@@ -232,7 +232,7 @@ class Pen:
         )
         return (
             f'<pattern id="{name}" width="{edge}" height="{edge}" patternUnits="userSpaceOnUse">'
-            f'<rect width="{edge}" height="{edge}"{self.look(fill=colour)}/>{drawn}</pattern>'
+            f'<rect width="{edge}" height="{edge}"{self.look(fill=color)}/>{drawn}</pattern>'
         )
 
 

@@ -1,4 +1,4 @@
-"""Lines and points: traces of type scatter, with the bars of their errors."""
+"""Lines and points: traces of type scatter, with error bars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dashboards.drawing.text_layout import hover_text, lines_of, one
 
 Trace = dict[str, Any]
 Spot = tuple[int, float, float]
-"""Which of its trace, and where, along the axes."""
+"""The index within the trace, and the position along the axes."""
 
 _OUTLINES = {
     "square": "M-1-1h2v2h-2z",
@@ -30,11 +30,11 @@ _OUTLINES = {
     "cross-thin": "M0-1.4V1.4M-1.4 0H1.4",
     "x-thin": "M-1-1L1 1M-1 1L1-1",
 }
-"""Symbols of plotly that are no circle, half as wide as 1."""
+"""Symbols of plotly that are not circles, half as wide as 1."""
 
 
 def spots(trace: Trace, x: Axis, y: Axis) -> list[Spot | None]:
-    """Return where the points of a trace lie; None where there is a gap."""
+    """Return the positions of the points of a trace; None for gaps."""
     ys = list(trace.get("y") or ())
     xs = trace.get("x")
     xs = list(range(len(ys))) if xs is None else list(xs)
@@ -56,7 +56,7 @@ def modes(trace: Trace) -> frozenset[str]:
 
 
 def reach(trace: Trace, x: Axis, y: Axis) -> None:
-    """Tell the axes how far a trace reaches."""
+    """Report the extent of a trace to the axes."""
     drawn = modes(trace)
     for spot in spots(trace, x, y):
         if spot is None:
@@ -76,7 +76,7 @@ def reach(trace: Trace, x: Axis, y: Axis) -> None:
 
 
 def _errors(trace: Trace, key: str, at: int, axis: Axis, place: float) -> list[float]:
-    """Return where the bar of an error ends, one or both ways."""
+    """Return the ends of an error bar, in one or both directions."""
     told = trace.get(key) or {}
     if not told or told.get("visible") is False:
         return []
@@ -91,14 +91,14 @@ def _errors(trace: Trace, key: str, at: int, axis: Axis, place: float) -> list[f
 
 
 def draw(pen: Pen, trace: Trace, x: Axis, y: Axis, base_px: float) -> None:
-    """Draw a trace: what it fills, its lines, its errors, its points and their texts.
+    """Draw a trace: its fill, lines, error bars, points and texts.
 
     Args:
-        pen: what draws.
+        pen: draws.
         trace: of type scatter.
-        x: its axis from left to right.
-        y: its axis from bottom to top.
-        base_px: down to where what is under a line is filled.
+        x: its horizontal axis.
+        y: its vertical axis.
+        base_px: the lower edge of the area under a line.
     """
     found, drawn = spots(trace, x, y), modes(trace)
     if "lines" in drawn or trace.get("fill") not in (None, "none"):
@@ -134,14 +134,14 @@ def _stretch(
     base_px: float,
 ) -> None:
     line = trace.get("line") or {}
-    colour = line.get("color") or (trace.get("marker") or {}).get("color")
-    colour = one(colour, 0) or "#1f5fa8"
+    color = line.get("color") or (trace.get("marker") or {}).get("color")
+    color = one(color, 0) or "#1f5fa8"
     points = [(x.px(left), y.px(top)) for _, left, top in stretch]
     commands = _through(points, str(line.get("shape") or "linear"))
     if trace.get("fill") == "tozeroy":
         pen.styled(
             pen.look(
-                fill=trace.get("fillcolor") or colour,
+                fill=trace.get("fillcolor") or color,
                 opacity=None if trace.get("fillcolor") else 0.5,
             )
         )
@@ -151,7 +151,7 @@ def _stretch(
     if "lines" in drawn:
         width = line.get("width")
         look = pen.look(
-            stroke=colour,
+            stroke=color,
             width=2.0 if width is None else float(width),
             dash=str(line.get("dash") or ""),
             opacity=trace.get("opacity"),
@@ -180,11 +180,11 @@ def _error_bars(pen: Pen, trace: Trace, spot: Spot, x: Axis, y: Axis) -> None:
     at, left, top = spot
     for axis, key, place in ((x, "error_x", left), (y, "error_y", top)):
         told = trace.get(key) or {}
-        colour = told.get("color") or one((trace.get("marker") or {}).get("color"), at) or "#1f5fa8"
+        color = told.get("color") or one((trace.get("marker") or {}).get("color"), at) or "#1f5fa8"
         cap = told.get("width")
         half = 4.0 if cap is None else float(cap)
         for end in _errors(trace, key, at, axis, place):
-            pen.styled(pen.look(stroke=colour, width=float(told.get("thickness") or 2)))
+            pen.styled(pen.look(stroke=color, width=float(told.get("thickness") or 2)))
             a, b = axis.px(place), axis.px(end)
             if axis.is_x:
                 middle = y.px(top)
@@ -231,7 +231,7 @@ def symbol(
     marker = trace.get("marker") or {}
     line = marker.get("line") or {}
     name = str(one(marker.get("symbol"), at) or "circle")
-    colour = (
+    color = (
         one(marker.get("color"), at) or one((trace.get("line") or {}).get("color"), at) or "#1f5fa8"
     )
     width = one(line.get("width"), at)
@@ -242,12 +242,12 @@ def symbol(
     if opacity is None:
         opacity = trace.get("opacity")
     if thin or is_open:
-        outline = (one(line.get("color"), at) if thin else None) or colour
+        outline = (one(line.get("color"), at) if thin else None) or color
         thick = float(width) if width else (2.0 if thin else 1.5)
         look = pen.look(stroke=outline, width=thick, opacity=opacity)
     else:
         look = pen.look(
-            fill=colour, stroke=one(line.get("color"), at), width=float(width or 0), opacity=opacity
+            fill=color, stroke=one(line.get("color"), at), width=float(width or 0), opacity=opacity
         )
     pen.styled(look)
     shape = _OUTLINES.get(kind)
@@ -258,7 +258,7 @@ def symbol(
 
 
 def _moved(shape: str, across: float, down: float, by: float) -> str:
-    """Return the commands of a shape at a place, in a size: what is absolute is moved, too."""
+    """Return the commands of a shape at a position, in a size: absolute coordinates are moved, too."""
     commands: list[str] = []
     number, pending, letter = "", [], ""  # type: str, list[float], str
 

@@ -1,4 +1,4 @@
-"""A whole drawing: room for what is written around the plot, axes, legend, marks, shapes and notes."""
+"""A complete drawing: space around the plot, axes, legend, marks, shapes and annotations."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from dashboards.drawing.pen import LINE, SIZE, Pen, escaped, near
 from dashboards.drawing.text_layout import clean, fitted, line_width, lines_of
 
 HEIGHT = 380
-"""How high a figure is that does not say, in pixels; our choice."""
+"""The default height of a figure in pixels; our choice."""
 _GAP = 6.0
-"""Between an axis and what is written beside it."""
+"""Between an axis and its labels."""
 _MOST_SHARE = 0.42
-"""How much of the width names on one side may take; longer ones are cut."""
+"""The fraction of the width that names on one side may take; longer ones are cut."""
 _EDGE = 4.0
-"""How near to the edge anything is written."""
+"""The minimum distance of texts from the edge."""
 
 
 @dataclass(slots=True)
 class Labels:
-    """What is written along an axis."""
+    """The labels of an axis."""
 
     ticks: list[Tick] = field(default_factory=list)
     turned: float = 0
     """Clockwise, in degrees."""
     deep: float = 0
-    """How much room it takes beside the axis, with its title."""
+    """The space that they take next to the axis, with its title."""
     title_at: float = 0
-    """How far from the axis the middle of the title is."""
+    """The distance of the middle of the title from the axis."""
 
 
 def svg(figure: go.Figure, *, title: str, says: str, width: int = 960) -> str:
-    """Return a figure as static SVG, which needs neither a script nor a browser to be made.
+    """Return a figure as static SVG, without a script or a browser.
 
     Args:
         figure: of bars and scatter traces; see `dashboards.figures`.
-        title: what it is, in a few words; read out, not drawn.
-        says: what it shows, in a sentence; read out, not drawn.
+        title: a short title; for screen readers, not drawn.
+        says: one sentence on its content; for screen readers, not drawn.
         width: in pixels; it shrinks with the page.
 
     Raises:
@@ -96,7 +96,7 @@ class _Sheet:
         self._make_room()
 
     def draw(self, pen: Pen) -> None:
-        """Draw everything, what lies in front last."""
+        """Draw everything, foreground last."""
         for axis in self.axes.values():
             self._draw_grid(pen, axis)
         notes.shapes(pen, self, "below")
@@ -176,7 +176,7 @@ class _Sheet:
     # -- room ------------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
-        """Find the room of the plot: what is written around it depends on it, so it is found by turns."""
+        """Determine the area of the plot iteratively, because the space for labels depends on it."""
         margin = {side: float((self.layout.get("margin") or {}).get(side, 40)) for side in "lrtb"}
         wanted = dict(margin)
         for _ in range(4):
@@ -197,7 +197,7 @@ class _Sheet:
                 wanted[side] = max(wanted[side], more + (outside if side == "b" else 0.0))
 
     def _stretch(self) -> None:
-        """Give each axis its pixels."""
+        """Assign pixels to each axis."""
         box = self.box
         for axis in self.axes.values():
             told = axis.told
@@ -212,7 +212,7 @@ class _Sheet:
                 axis.start, axis.end = box.bottom - low * down, box.bottom - high * down
 
     def _around(self, side: str) -> list[float]:
-        """Return how much room each axis, or what hangs over, needs on one side."""
+        """Return the space that each axis, or overhanging labels, need on one side."""
         found = [_EDGE]
         box = self.box
         for name, axis in self.axes.items():
@@ -230,14 +230,14 @@ class _Sheet:
         return found
 
     def _overhang(self, axis: Axis, labels: Labels, side: str) -> float:
-        """Return how far labels along an axis reach over its end."""
+        """Return how far labels along an axis extend beyond its end."""
         most = 0.0
         for tick in labels.ticks:
             at = axis.px(tick.at)
             half = _turned_width(tick, labels.turned) / 2 if axis.is_x else SIZE * 0.6
             ahead = half
             if axis.is_x and labels.turned:
-                # Labels that are turned hang to the left of their tick.
+                # Rotated labels extend to the left of their tick.
                 half, ahead = half * 2, SIZE * 0.6
             if labels.turned < 0:
                 half, ahead = ahead, half
@@ -252,7 +252,7 @@ class _Sheet:
         return most
 
     def _line_at(self, axis: Axis) -> float:
-        """Return where an axis is drawn: its x, or its y."""
+        """Return the position of an axis: its x, or its y."""
         box = self.box
         if axis.told.get("anchor") == "free":
             share = float(axis.told.get("position") or 0)
@@ -264,7 +264,7 @@ class _Sheet:
         return other.end if axis.is_opposite else other.start
 
     def _label(self, axis: Axis) -> Labels:
-        """Decide what is written along an axis, and how."""
+        """Determine the labels of an axis, and their layout."""
         labels = Labels()
         if not axis.is_shown:
             return labels
@@ -290,7 +290,7 @@ class _Sheet:
         return labels
 
     def _lay_beneath(self, axis: Axis, ticks: list[Tick], labels: Labels) -> float:
-        """Lay labels under an axis, turned where they would overlap; return how deep they reach."""
+        """Lay out labels under an axis, rotated if they would overlap; return their depth."""
         labels.ticks = ticks
         if not ticks:
             return 0.0
@@ -339,7 +339,7 @@ class _Sheet:
             pen.path("".join(commands))
 
     def _draw_marks(self, pen: Pen) -> None:
-        """Draw the traces: bars first, then lines and points, as plotly does."""
+        """Draw the traces: bars first, then lines and points, as in plotly."""
         slack = 8
         clip = pen.clip(
             self.box.left - slack,
@@ -401,13 +401,13 @@ class _Sheet:
         pen.text(place, top, tick.lines, SIZE, anchor="middle")
 
     def _draw_zero(self, pen: Pen, axis: Axis) -> None:
-        """Draw the line of zero where it lies within the plot, as plotly does."""
+        """Draw the zero line if it is within the plot, as in plotly."""
         if axis.kind != "linear" or axis.told.get("zeroline") is False:
             return
         if not min(axis.low, axis.high) <= 0 <= max(axis.low, axis.high):
             return
-        colour = axis.told.get("zerolinecolor") or style.GRID
-        pen.styled(pen.look(stroke=colour, width=1.5))
+        color = axis.told.get("zerolinecolor") or style.GRID
+        pen.styled(pen.look(stroke=color, width=1.5))
         other = self.axes.get(
             str(axis.told.get("anchor") or ""), self.axes["y" if axis.is_x else "x"]
         )
@@ -442,7 +442,7 @@ def _title(axis: Axis) -> Any:
 
 
 def _standoff(axis: Axis) -> float:
-    """Return how far the figure wants labels from their axis beyond what is usual."""
+    """Return the additional distance of labels from their axis in the layout."""
     return float(axis.told.get("ticklabelstandoff") or 0)
 
 
@@ -458,7 +458,7 @@ def _turned_width(tick: Tick, turned: float) -> float:
 
 
 def _thinned(ticks: list[Tick], places: list[float], room: float) -> list[Tick]:
-    """Return every so many ticks, so that none overlaps the next."""
+    """Return every n-th tick, so that none overlaps the next."""
     if len(ticks) < 2:
         return ticks
     step = max(math.ceil(room / max(abs(places[1] - places[0]), 0.1)), 1)
@@ -466,7 +466,7 @@ def _thinned(ticks: list[Tick], places: list[float], room: float) -> list[Tick]:
 
 
 def _apart(axis: Axis, ticks: list[Tick]) -> list[Tick]:
-    """Return the ticks of an upright axis that have room below each other."""
+    """Return the ticks of a vertical axis that do not overlap."""
     kept: list[Tick] = []
     last = -math.inf
     for tick in sorted(ticks, key=lambda tick: axis.px(tick.at)):

@@ -1,4 +1,4 @@
-"""Texts of a figure: plotly's markup taken apart, text measured without a font, values filled into hover templates."""
+"""Texts of a figure: parsing of plotly's markup, text width without a font, and hover templates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from dashboards.drawing import number_formats
 
 _TAGS = frozenset(("a", "b", "br", "em", "i", "s", "span", "strong", "sub", "sup", "u"))
-"""The tags that plotly knows (its src/lib/svg_text_utils.js); of those only what is bold or a line's end is drawn."""
+"""The tags that plotly knows (its src/lib/svg_text_utils.js); only bold and line breaks are drawn."""
 _SPLIT = re.compile(r"(</?[A-Za-z]+(?:\s[^<>]*)?/?>)")
 _TAG = re.compile(r"<(/?)([A-Za-z]+)")
 _FIELD = re.compile(r"%\{([^{}:|]+)(?:[:|]([^{}]*))?\}")
@@ -27,11 +27,11 @@ _WIDTHS = (
     (0.82, "UHNDG&OQw"),
 )
 _WIDTH = {character: width for width, characters in _WIDTHS for character in characters}
-"""How wide characters are, by the size of the font: as in DejaVu Sans, which is wider than what most systems have."""
+"""Character widths relative to the font size: of DejaVu Sans, which is wider than the fonts of most systems."""
 
 
 BOLD = 600
-"""From which weight of a font on a text is drawn bold."""
+"""The font weight from which text is drawn bold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ Line = tuple[Run, ...]
 
 
 def lines_of(told: Any) -> list[Line]:
-    """Return the lines of a text with plotly's markup: its tags are taken away, other markup stays as it is."""
+    """Return the lines of a text with plotly's markup: its tags are removed, other markup is unchanged."""
     if told is None or told == "":
         return []
     lines: list[list[Run]] = [[]]
@@ -65,7 +65,7 @@ def lines_of(told: Any) -> list[Line]:
 
 
 def in_font(told: Any, font: dict[str, Any]) -> list[Line]:
-    """Return the lines of a text, bold where its font is."""
+    """Return the lines of a text, bold if its font is."""
     weight = font.get("weight")
     if weight != "bold" and not (number_formats.is_number(weight) and float(str(weight)) >= BOLD):
         return lines_of(told)
@@ -73,35 +73,35 @@ def in_font(told: Any, font: dict[str, Any]) -> list[Line]:
 
 
 def plain_of(told: Any) -> str:
-    """Return a text with plotly's markup as text, its lines one below the other."""
+    """Return a text with plotly's markup as plain text, its lines separated by newlines."""
     return "\n".join("".join(run.text for run in line) for line in lines_of(told))
 
 
 def clean(text: str) -> str:
-    """Return text without what XML cannot hold: control characters and lone surrogates."""
+    """Return text without characters that XML does not allow: control characters and lone surrogates."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c == "\n" or _is_xml(ord(c)) else "\ufffd" for c in text)
 
 
 def _is_xml(code: int) -> bool:
-    """Return whether a character may stand in XML 1.0 (production 2), and is none that only steers."""
+    """Return whether XML 1.0 (production 2) allows a character, and it is not a control character."""
     return 0x20 <= code < 0x7F or 0xA0 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or code > 0xFFFF
 
 
 def width_of(text: str, size: float, bold: bool = False) -> float:
-    """Return how wide a text is at most, in pixels: without a font, so it is the width in a wide one."""
+    """Return the maximum width of a text in pixels, computed with a wide font."""
     em = sum(_WIDTH.get(c, 1.0 if ord(c) > 0x2E80 or c in "mMW%@…—" else 0.85) for c in text)
     return em * size * (1.08 if bold else 1.0)
 
 
 def line_width(line: Line, size: float) -> float:
-    """Return how wide a line is at most, in pixels."""
+    """Return the maximum width of a line in pixels."""
     return sum(width_of(run.text, size, run.bold) for run in line)
 
 
 def fitted(line: Line, size: float, most: float) -> Line:
-    """Return a line that is at most so wide; what was cut off is an ellipsis."""
+    """Return a line with a maximum width; an ellipsis replaces the rest."""
     if line_width(line, size) <= most:
         return line
     letters = [(c, run.bold) for run in line for c in run.text]
@@ -119,19 +119,19 @@ def fitted(line: Line, size: float, most: float) -> Line:
 
 
 Written = Callable[[Any, str], str]
-"""How a coordinate of an axis is written, by a format; without one as the axis would."""
+"""The format of a coordinate of an axis; without one, that of the axis."""
 
 
 def hover_text(
     trace: dict[str, Any], at: int, values: dict[str, Any], written: Mapping[str, Written]
 ) -> str:
-    """Return what a mark says when it is pointed at, as plain lines; empty where it says nothing.
+    """Return the hover text of a mark as plain lines; empty if it has none.
 
     Args:
         trace: the trace, as plotly's JSON.
-        at: which of its marks.
-        values: what the mark's own `x`, `y`, `base` and the like are.
-        written: how `x` and `y` are written.
+        at: the index of the mark.
+        values: the mark's own `x`, `y`, `base` and so on.
+        written: the formatted `x` and `y`.
     """
     if trace.get("hoverinfo") in ("skip", "none"):
         return ""
@@ -149,7 +149,7 @@ def hover_text(
 
 
 def one(given: Any, at: int) -> Any:
-    """Return what a mark has of a property that all marks share, or that each has for itself."""
+    """Return a property of a mark that is either common to all marks or individual."""
     if isinstance(given, list | tuple):
         return given[at] if at < len(given) else None
     return given

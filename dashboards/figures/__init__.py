@@ -1,7 +1,6 @@
-"""Figures: one function per question, named like its query; rows in, a plotly figure out; pure.
+"""Figures: one pure function per query, named like it, from rows to a plotly figure.
 
-A figure is drawn with floats, which is its only use of them: the rows keep the exact decimals. Where a sum is
-not exact its label says so.
+Figures use floats, and only figures do: the rows keep the exact decimals. The label of a sum says if it is not exact.
 """
 
 from dashboards.figures.costs import (

@@ -1,6 +1,6 @@
-"""Figures of money: what models, days, agents and sessions cost, what caching saved, and what misses wasted.
+"""Figures of costs: by model, day, agent and session, savings by caching, and cost of cache misses.
 
-Money is drawn with how sure it is: `at least` and `about` stand beside the sums, and what has no price is named.
+Costs are shown with their certainty: sums are prefixed with `at least` or `about`, and items without a price are named.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ PARTS = {
     "output": "output_usd",
     "server tools": "server_tools_usd",
 }
-"""The parts of a cost in the order in which they are stacked, and the columns that hold them."""
+"""The parts of a cost in stacking order, with their columns."""
 MOST_AGENTS = 24
-"""How many names have bars of their own; the rest stands together in the last bar. Our choice."""
+"""How many names have their own bars; the last bar shows the rest. Our choice."""
 NAME = 32
-"""How many characters of a name stand beside a bar; the rest is in its hover. Our choice."""
+"""How many characters of a name are shown next to a bar; the rest is in its hover text. Our choice."""
 NOTE_SHARE = 0.0145
-"""How much of the width a character of a note beside a bar takes: 6 of 415 pixels, in a figure of half a page."""
+"""The width of a character of a note next to a bar, as a fraction: 6 of 415 pixels, in a figure of half a page."""
 _COUNTS = ("calls", "unpriced_calls", "lower_bound_calls", "estimated_calls")
 
 
 def cost_by_model(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of what each model cost, stacked by part, the dearest on top.
+    """Return stacked bars of the cost of each model by part, the most expensive on top.
 
     Args:
-        rows: the rows of the query `cost_by_model`; money in US dollars, None where a price is unknown.
+        rows: the rows of the query `cost_by_model`; money in US dollars, None if a price is unknown.
     """
     return _named(rows, [str(row["model"] or "a model without a name") for row in rows], "models")
 
 
 def cost_by_agent(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of what each agent of each session cost, stacked by part, the dearest on top.
+    """Return stacked bars of the cost of each agent of each session by part, the most expensive on top.
 
     Args:
         rows: the rows of the query `cost_by_agent`.
@@ -64,7 +64,8 @@ def cost_by_agent(rows: Sequence[Row]) -> go.Figure:
 
 
 def cost_by_name(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of what all sessions of each name cost with their sub-agents, stacked by part, the dearest on top.
+    """Return stacked bars of the cost of all sessions with the same name, sub-agents included, the most expensive on
+    top.
 
     Args:
         rows: the rows of the query `cost_by_name`.
@@ -73,10 +74,10 @@ def cost_by_name(rows: Sequence[Row]) -> go.Figure:
 
 
 def cost_by_day(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of what each day (UTC) cost, stacked by part, the first day to the left.
+    """Return stacked bars of the cost of each day (UTC) by part, the first day on the left.
 
-    Days without a call are gaps. Of very many days those of a week, a month or a year stand together. What is not
-    exact has a mark above its bar.
+    Days without a call are gaps. A long period is grouped by week, month or year. Bars that are not exact have a mark
+    above them.
 
     Args:
         rows: the rows of the query `cost_by_day`.
@@ -99,7 +100,7 @@ def cost_by_day(rows: Sequence[Row]) -> go.Figure:
 
 
 def cache_efficiency(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of where the input of sessions came from, with what caching saved; in the order of the rows.
+    """Return bars of the sources of the input of sessions, with the savings by caching, in the order of the rows.
 
     Args:
         rows: the rows of the query `cache_by_name`, `cache_efficiency` or `cache_by_session`.
@@ -147,13 +148,13 @@ def cache_efficiency(rows: Sequence[Row]) -> go.Figure:
 
 
 def cache_waste(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of what was paid again for what the cache had held, by reason, the dearest on top.
+    """Return bars of the cost of tokens paid again after cache misses, by reason, the most expensive on top.
 
     Args:
         rows: the rows of the query `cache_waste`.
     """
     if not rows:
-        return nothing("no call paid again for what the cache had held")
+        return nothing("no call was billed again for tokens that were already cached")
     reasons: dict[str, list[Row]] = {}
     for row in rows:
         reasons.setdefault(str(row["reason"] or "unknown"), []).append(row)
@@ -202,7 +203,7 @@ _DOLLARS: Mapping[str, Any] = {
     "rangemode": "tozero",
     "nticks": 6,
 }
-"""Small amounts are told in dollars, too, not in millionths of them."""
+"""Small amounts are shown in dollars, too, without SI prefixes."""
 _DOUBTS = (
     ("unpriced_calls", "calls without a price", "x"),
     ("lower_bound_calls", "at least", "triangle-up"),
@@ -211,7 +212,7 @@ _DOUBTS = (
 
 
 def _named(rows: Sequence[Row], names: Sequence[str], what: str) -> go.Figure:
-    """Return a bar for each row, with its name beside it and the sum at its end."""
+    """Return a bar for each row, with its name next to it and the sum at its end."""
     first, rest = [_together([row]) for row in rows[:MOST_AGENTS]], rows[MOST_AGENTS:]
     if not first:
         return nothing()
@@ -238,7 +239,7 @@ def _named(rows: Sequence[Row], names: Sequence[str], what: str) -> go.Figure:
     named_rows(figure, labels)
     most = max(float(row["cost_usd"] or 0) for row in first)
     figure.update_xaxes(title_text="US dollars", **_DOLLARS)
-    # What stands at the ends of the bars needs room.
+    # The notes at the ends of the bars need space.
     figure.update_xaxes(range=[0, most * 1.35 or 1])
     return figure
 
@@ -258,7 +259,7 @@ def _add_days(
 
 
 def _mark_days(figure: go.Figure, axis: Calendar, bars: Mapping[Any, Row]) -> None:
-    """Put a mark above each bar that is not exact, by the gravest reason."""
+    """Put a mark above each bar that is not exact, for its most serious reason."""
     most = max(float(row["cost_usd"] or 0) for row in bars.values()) or 1.0
     marked = {
         start: next((key for key, _, _ in _DOUBTS if row[key]), None) for start, row in bars.items()
@@ -282,13 +283,13 @@ def _mark_days(figure: go.Figure, axis: Calendar, bars: Mapping[Any, Row]) -> No
 
 
 def _drawn(rows: Iterable[Row]) -> list[tuple[str, str]]:
-    """Return the parts of a cost of which there is any, so that the legend names nothing that cannot be seen."""
+    """Return the parts of a cost that occur, so that the legend names only visible parts."""
     found = list(rows)
     return [(part, key) for part, key in PARTS.items() if any(row[key] for row in found)]
 
 
 def _told(name: str, part: str, row: Row, column: str) -> str:
-    """Return what one part of one bar says."""
+    """Return the hover text of one part of one bar."""
     lines = [name, f"{part}: {money(row[column])} of {amount(row)}"]
     lines.append(
         f"{count(row['calls'], 'call')}; {doubt(row)}"
@@ -299,25 +300,25 @@ def _told(name: str, part: str, row: Row, column: str) -> str:
 
 
 def _beside(figure: go.Figure, ends: Sequence[tuple[float, str]]) -> None:
-    """Write what each bar means at its end. All at once: plotly copies all notes for each that is added."""
+    """Annotate each bar at its end. All at once, because plotly copies all annotations for each one that is added."""
     shared = dict(showarrow=False, xanchor="left", xshift=4, font_color=FAINT)
     notes = [dict(shared, x=x, y=at, text=text) for at, (x, text) in enumerate(ends)]
     figure.update_layout(annotations=notes)
 
 
 def _number(value: Any) -> float | None:
-    """Return money as a length; nothing is drawn, not a bar of length 0, where there is no price."""
+    """Return money as the length of a bar; None without a price, so that no bar of length 0 is drawn."""
     return None if value is None else float(value)
 
 
 def _agent(row: Row) -> str:
-    """Return how people call an agent: its session, and of a sub-agent the ends of the calls that started it."""
+    """Return the display name of an agent: its session, and for a sub-agent suffixes of the calls that started it."""
     _, under, path = lane_of(row).partition(" › ")
     return f"{name_of(row, NAME - 8)} › {path}" if under else name_of(row, NAME)
 
 
 def _together(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return rows as one; the sum of its parts, where the rows have none."""
+    """Return rows merged into one; without rows, the sum of its parts."""
     found = _summed(rows, (*PARTS.values(), *_COUNTS))
     parts = [found[column] for column in PARTS.values() if found[column] is not None]
     costs = [row["cost_usd"] for row in rows if row.get("cost_usd") is not None]
@@ -347,24 +348,28 @@ def _saved(row: Row) -> str:
 
 def _wasted(rows: Sequence[Row]) -> dict[str, Any]:
     found = _summed(rows, ("missed_tokens", "wasted_usd", "calls", "unpriced_calls"))
-    found["said_by"] = Counter[str]()
+    found["reason_source"] = Counter[str]()
     for row in rows:
-        found["said_by"][str(row.get("said_by") or "")] += row["calls"] or 0
+        found["reason_source"][str(row.get("reason_source") or "")] += row["calls"] or 0
     return found
 
 
 def _reason(reason: str) -> str:
-    told = {"expired": "expired before the next call", "unknown": "no reason known"}
+    told = {"expired": "expired before the next call", "unknown": "no known reason"}
     return told.get(reason, reason.replace("_", " "))
 
 
 def _waste(row: Row) -> str:
     said = {
-        "provider": "the provider says so",
+        "provider": "the provider reported it",
         "request": "the requests differ",
-        "gap": "by the time between the calls",
+        "gap": "by the time between calls",
     }
-    by = [f"{text}: {row['said_by'][key]:,}" for key, text in said.items() if row["said_by"][key]]
+    by = [
+        f"{text}: {row['reason_source'][key]:,}"
+        for key, text in said.items()
+        if row["reason_source"][key]
+    ]
     told = f"{money(row['wasted_usd'])} on {count(row['missed_tokens'], 'token')} in {count(row['calls'], 'call')}"
     without = (
         f"{count(row['unpriced_calls'], 'call')} without a price" if row["unpriced_calls"] else ""

@@ -1,4 +1,4 @@
-"""Axes of days: each day by itself where they are few, else weeks, months or years, so that bars stay bars."""
+"""Date axes: single days if there are few, else weeks, months or years, so that bars stay visible."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 
 Unit = Literal["day", "week", "month", "year"]
 MOST = 120
-"""How many bars may stand beside each other, those of days without anything included. Our choice."""
+"""The maximum number of bars side by side, including empty ones. Our choice."""
 FEWEST = 7
-"""How many days an axis has at least: the bar of one day alone would be a wall. Our choice."""
+"""The minimum number of days of an axis: the bar of a single day would fill it. Our choice."""
 TICKS = 8
-"""How many dates stand below an axis at most, so that they fit 700 pixels. Our choice."""
+"""The maximum number of dates below an axis, so that they fit 700 pixels. Our choice."""
 _DAYS: dict[Unit, int] = {"day": 1, "week": 7, "month": 31, "year": 366}
 _ABOUT: dict[Unit, int] = {"day": 1, "week": 7, "month": 30, "year": 365}
 _STEPS: dict[Unit, tuple[int, ...]] = {
@@ -24,21 +24,21 @@ _STEPS: dict[Unit, tuple[int, ...]] = {
     "month": (1, 2, 3, 6, 12, 24),
     "year": (1, 2, 5, 10, 20, 50, 100, 500, 2000),
 }
-"""How many units may lie between two dates that are written below an axis."""
+"""The possible numbers of units between two dates below an axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """The stretches of time that an axis is made of."""
+    """The periods of a date axis."""
 
     unit: Unit
     first: date
-    """The first day of the first stretch."""
+    """The first day of the first period."""
     last: date
-    """The first day of the last stretch."""
+    """The first day of the last period."""
 
     def start(self, day: date) -> date:
-        """Return the first day of the stretch in which a day lies; weeks begin on Monday (ISO 8601)."""
+        """Return the first day of the period that contains a day; weeks begin on Monday (ISO 8601)."""
         match self.unit:
             case "day":
                 return day
@@ -50,16 +50,16 @@ class Calendar:
                 return day.replace(month=1, day=1)
 
     def middle(self, start: date) -> str:
-        """Return where the bar of a stretch stands: a day's stands over its date."""
+        """Return the position of the bar of a period; that of a day is above its date."""
         return _later(start, _ABOUT[self.unit] // 2).isoformat()
 
     @property
     def width_ms(self) -> float:
-        """How wide a bar is, in milliseconds."""
+        """The width of a bar in milliseconds."""
         return _ABOUT[self.unit] * 86_400_000 * 0.8
 
     def name(self, start: date) -> str:
-        """Return how people call a stretch."""
+        """Return the display name of a period."""
         match self.unit:
             case "day":
                 return f"{start:%A}, {start.day} {start:%B} {start.year}"
@@ -72,13 +72,13 @@ class Calendar:
 
     @property
     def title(self) -> str:
-        """What stands below the axis."""
+        """The title of the axis."""
         told = {"day": "day", "week": "week from Monday", "month": "month", "year": "year"}
         return f"{told[self.unit]} (UTC)"
 
 
 def day_of(value: Any) -> date | None:
-    """Return a day as it comes from a row, or from JSON; None where it is none."""
+    """Return a day from a row, or from JSON; None if it is not a day."""
     if isinstance(value, date):
         return date(value.year, value.month, value.day)
     try:
@@ -88,7 +88,7 @@ def day_of(value: Any) -> date | None:
 
 
 def calendar(days: Iterable[date]) -> Calendar | None:
-    """Return the axis for these days, or None where there are none."""
+    """Return the axis for these days, or None without any."""
     known = list(days)
     if not known:
         return None
@@ -101,7 +101,7 @@ def calendar(days: Iterable[date]) -> Calendar | None:
 
 
 def draw_days(figure: go.Figure, axis: Calendar) -> None:
-    """Make the x axis of a figure one of days, with dates below that fit."""
+    """Make the x axis of a figure a date axis, with as many dates below as fit."""
     pad = max(0, FEWEST - (axis.last - axis.first).days - 1) // 2
     half = _ABOUT[axis.unit] / 2
     middle, end = _ABOUT[axis.unit] // 2, axis.middle(axis.last)
@@ -136,7 +136,7 @@ def _ticks(axis: Calendar) -> list[date]:
 
 
 def _labels(unit: Unit, ticks: list[date]) -> list[str]:
-    """Return the dates below an axis; the year stands where it begins to be that one."""
+    """Return the dates below an axis; the year is shown when it changes."""
     labels: list[str] = []
     for before, tick in zip([None, *ticks], ticks, strict=False):
         is_new = before is None or before.year != tick.year

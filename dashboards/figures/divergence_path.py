@@ -1,7 +1,8 @@
-"""The path of a replay: how far it was the recorded one, where the two part, and what was never asked after that.
+"""The path of a replay: how far it matched the recorded path, where they diverge, and what was not requested
+afterwards.
 
-It is drawn from what `agentobs replay --json` prints. Without content it tells kinds, numbers and places; of a place
-only the names that the Messages API gives its parts, because the keys of what a tool was given are what somebody said.
+It is drawn from the output of `agentobs replay --json`. Without content it shows kinds, numbers and positions. Of a
+position, only keys defined by the Messages API are shown, because the keys of tool inputs are content.
 """
 
 from __future__ import annotations
@@ -12,89 +13,81 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from agentobs.provider.registry import field_names
 from dashboards.figures.phrases import Row, count, nothing, plain
 from dashboards.style import BLUE, FAINT, INK, RED, SILVER, STEEL, Mark, bar, layout
 
 MOST_BEFORE = 10
-"""How many matched requests are drawn each; of more the first two, how many are left out, and the last six."""
+"""How many matched requests are drawn individually; of more, the first two, the number left out, and the last six."""
 MOST_AFTER = 6
-"""How many requests are drawn that were never asked; of more also how many there are."""
+"""How many unrequested requests are drawn; of more, also their number."""
 MOST_LANES = 8
 """How many other lanes are drawn. Our choice."""
 MOST_PLACES = 3
-"""How many places are named in which the requests differ. Our choice."""
+"""How many positions of differences are listed. Our choice."""
 CUT = 200
 """How many characters of a text are shown with content. Our choice."""
 KINDS: Final = {
-    "content": "another request than recorded",
-    "missing": "recorded, and never asked",
-    "extra": "one request more than recorded",
-    "order": "a later request, too early",
-    "timing": "too late, or too soon",
-    "tool": "another tool call than recorded",
-    "world": "another question of the loop than recorded",
-    "outcome": "another end than recorded",
-    "result": "another result than recorded",
+    "content": "a request that differs from the recording",
+    "missing": "recorded, and never made",
+    "extra": "an additional request",
+    "order": "a later request, made too early",
+    "timing": "made too late or too early",
+    "tool": "a tool call that differs from the recording",
+    "world": "an exchange of the loop that differs from the recording",
+    "outcome": "an end that differs from the recording",
+    "result": "a result that differs from the recording",
     "network": "a connection that was not recorded",
 }
-"""The kinds of divergences in words."""
+"""Descriptions of the kinds of divergences."""
 NATURES: Final = {
     "whitespace": "blanks only",
-    "redaction": "only what stands for a secret",
-    "element order": "same elements, other order",
-    "normaliser gap": "a value of each run",
+    "redaction": "placeholders of secrets only",
+    "element order": "same elements, different order",
+    "normalizer gap": "a value that changes with each run",
     "number": "a number only",
-    "schema": "schema of a tool",
-    "timing": "its time only",
+    "schema": "a tool's schema",
+    "timing": "time only",
 }
-"""What all differences have in common, in words."""
-_WORDS = frozenset(
-    (
-        "messages", "content", "text", "input", "system", "tools", "tool_choice", "name", "type", "model", "max_tokens",
-        "thinking", "metadata", "stream", "temperature", "stop_sequences", "cache_control", "input_schema",
-        "properties", "description", "role", "source", "is_error", "tool_use_id", "id", "required", "items", "betas",
-        "top_k", "top_p", "budget_tokens", "service_tier", "output_config", "signature", "data", "citations",
-    )
-)  # fmt: skip
-"""Names that the Messages API gives parts of a request (https://docs.claude.com/en/api/messages, 2026-11)."""
+"""Descriptions of what all differences have in common."""
 _INNER = frozenset(("input", "properties", "metadata", "(json inside)"))
-"""Below these stand names that the API does not give."""
+"""Keys below these are not defined by the API."""
 _UNIT = 44
-"""How high a line is, in pixels. Our choice."""
+"""The height of a line in pixels. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where the requests of a lane are drawn: many of them are compressed to a gap."""
+    """The positions of the requests of a lane: many are compressed to a gap."""
 
     before: tuple[int, ...]
     """The numbers of the matched requests that are drawn."""
     left_out: int
-    """How many are not, behind the second of them."""
+    """The number of matched requests that are left out, after the second one."""
     number: int
-    """The request at which the paths part."""
+    """The request at which the paths diverge."""
     after: tuple[int, ...]
-    """The numbers of those that were never asked and are drawn."""
+    """The numbers of the unrequested requests that are drawn."""
     more: int
-    """How many more were never asked."""
+    """The number of further unrequested ones."""
 
     def at(self, number: int) -> float:
-        """Return where a request is drawn; the start of the lane is at 0."""
+        """Return the position of a request; the start of the lane is at 0."""
         if number in self.before:
             return self.before.index(number) + 1 + (self.left_out > 0 and number > 2)
         return len(self.before) + 1 + (self.left_out > 0) + (number - self.number)
 
 
 def divergence(report: Mapping[str, Any], *, content: bool = False) -> go.Figure:
-    """Return the path of a replay that parted from its recording.
+    """Return the figure of a replay that diverged from its recording.
 
     Args:
-        report: what `agentobs replay --json` prints of it, parsed.
-        content: whether what was recorded and what came instead are shown when one looks closer.
+        report: the output of `agentobs replay --json`, parsed.
+        content: whether hover texts show the recorded and the new content.
     """
     number, of = _whole(report.get("number")), _whole(report.get("of"))
     if not report.get("kind") or number < 1:
-        return nothing("the replay did not part from its recording")
+        return nothing("the replay did not diverge from its recording")
     path = _path(number, of)
     figure = go.Figure(layout=layout(legend_traceorder="normal", barmode="overlay"))
     _add_matched(figure, path, report)
@@ -123,7 +116,7 @@ def _path(number: int, of: int) -> _Path:
 
 
 def _add_matched(figure: go.Figure, path: _Path, report: Row) -> None:
-    """Draw the way that both went."""
+    """Draw the common path."""
     x: list[float | None] = [0, *(path.at(each) for each in path.before)]
     said = ["the start", *(f"request {each:,}: as recorded" for each in path.before)]
     lane = plain(report.get("lane") or "main", 30)
@@ -148,12 +141,12 @@ def _add_matched(figure: go.Figure, path: _Path, report: Row) -> None:
 
 
 def _add_recorded(figure: go.Figure, path: _Path, report: Row, content: bool) -> None:
-    """Draw the way that was recorded, and not gone."""
+    """Draw the recorded path that the replay did not take."""
     due = [path.number, *path.after]
     x = [path.at(each) for each in due]
     _line(figure, x[0] - 1, 0, x[0], 1, STEEL, dash="dash")
     _number(figure, path, due, 0.67)
-    said = [f"request {each:,}: recorded, never asked" for each in due]
+    said = [f"request {each:,}: recorded, never made" for each in due]
     said[0] = f"request {path.number:,}: what was recorded"
     if content:
         said[0] += _texts(report, "expected")
@@ -161,7 +154,7 @@ def _add_recorded(figure: go.Figure, path: _Path, report: Row, content: bool) ->
         for at, text in enumerate(following[: len(said) - 1], 1):
             said[at] += f"<br>{plain(text, CUT)}"
     figure.add_scatter(
-        name="recorded, never asked",
+        name="recorded, never made",
         mode="lines+markers",
         x=x,
         y=[1] * len(x),
@@ -176,7 +169,7 @@ def _add_recorded(figure: go.Figure, path: _Path, report: Row, content: bool) ->
 
 
 def _add_replayed(figure: go.Figure, path: _Path, report: Row, content: bool) -> None:
-    """Draw where the replay went instead, and ended."""
+    """Draw the path and the end of the replay."""
     x = path.at(path.number)
     _line(figure, x - 1, 0, x, -1, RED)
     said = f"{_where(report)}<br>{_what(report)}"
@@ -204,18 +197,18 @@ def _write_sides(
     *,
     has_rest: bool,
 ) -> None:
-    """Say above the recorded way what of it was never asked, and below the other one what is another."""
+    """Label the recorded path with what was not requested, and the other one with what differs."""
     x = path.at(path.number)
-    # Where there is more room: to the right of the fork, or to the left of it.
+    # The side with more space: right or left of the fork.
     is_late = x > (last + 0.2) / 2
     anchor, at = ("right", x + 0.3) if is_late else ("left", x - 0.3)
     above = _left(report) if has_rest else "the recording ends before it"
-    _write(figure, at, 1.6, above, anchor=anchor, colour=INK)
-    _write(figure, at, -1.35, "<br>".join(below), anchor=anchor, colour=INK, top=True)
+    _write(figure, at, 1.6, above, anchor=anchor, color=INK)
+    _write(figure, at, -1.35, "<br>".join(below), anchor=anchor, color=INK, top=True)
 
 
 def _below(report: Row) -> list[str]:
-    """Return what is another now, a line each."""
+    """Return what differs now, one line each."""
     lines = [_where(report), _what(report), *_places(report)]
     cause = _dict(report.get("cause"))
     if kind := cause.get("kind"):
@@ -225,7 +218,7 @@ def _below(report: Row) -> list[str]:
 
 
 def _add_lanes(figure: go.Figure, report: Row, last: float, low: float) -> float:
-    """Draw below `low` how far the other lanes had come, and return where that ends."""
+    """Draw below `low` how far the other lanes got, and return the lower end."""
     found = [each for each in _list(report.get("lanes")) if isinstance(each, Mapping)]
     others = [each for each in found if each.get("lane") != report.get("lane")]
     shown = others[:MOST_LANES]
@@ -239,7 +232,7 @@ def _add_lanes(figure: go.Figure, report: Row, last: float, low: float) -> float
     ]
     whole = (last + 0.6) * 0.6
     for name, mark, lengths in (
-        ("of another lane", Mark(SILVER), [whole] * len(shown)),
+        ("in another lane", Mark(SILVER), [whole] * len(shown)),
         ("as recorded", Mark(BLUE), [whole * a / b for a, b in zip(asked, of, strict=True)]),
     ):
         if shown:
@@ -273,7 +266,7 @@ def _where(report: Row) -> str:
     attempt = _whole(report.get("attempt"))
     number, of = _whole(report.get("number")), _whole(report.get("of"))
     told = [
-        f"request {number:,} of {of:,}" if number <= of else f"request {number:,}, behind the last"
+        f"request {number:,} of {of:,}" if number <= of else f"request {number:,}, after the last"
     ]
     told += [f"turn {turn:,}"] if isinstance(turn, int) else []
     told += [f"attempt {attempt:,}"] if attempt > 1 else []
@@ -288,13 +281,11 @@ def _what(report: Row) -> str:
 
 
 def _left(report: Row) -> str:
-    """Return what was never asked, in words."""
+    """Return a description of what was not requested."""
     left = _dict(report.get("left"))
     kinds = (("requests", "request"), ("tools", "tool call"), ("answers", "answer"))
     told = [count(number, word) for key, word in kinds if (number := _whole(left.get(key)))]
-    return (
-        f"after it never asked:<br>{', '.join(told)}" if told else "nothing was recorded after it"
-    )
+    return f"not made after it:<br>{', '.join(told)}" if told else "nothing was recorded after it"
 
 
 def _places(report: Row) -> list[str]:
@@ -308,9 +299,9 @@ def _places(report: Row) -> list[str]:
 
 
 def _place(difference: Row) -> str:
-    """Return where two requests differ, as far as that is named by the API and not by somebody.
+    """Return where two requests differ, as far as the keys are defined by the API.
 
-    It begins without a dollar: plotly takes what stands between two of them for a formula.
+    It begins without a dollar sign: plotly takes text between two of them for a formula.
     """
     if str(difference.get("path")).startswith("request."):
         return plain(difference["path"], 60)
@@ -318,8 +309,8 @@ def _place(difference: Row) -> str:
     for key in _list(difference.get("keys")):
         if isinstance(key, int):
             written += f"[{key}]"
-        elif key in _WORDS or key == "(json inside)":
-            written += f".{key}" if key in _WORDS else ""
+        elif key in field_names() or key == "(json inside)":
+            written += f".{key}" if key in field_names() else ""
         else:
             return f"{written}.…".removeprefix(".")
         if key in _INNER:
@@ -328,7 +319,7 @@ def _place(difference: Row) -> str:
 
 
 def _texts(report: Row, side: str) -> str:
-    """Return what was recorded, or came instead, at the first places; with their whole paths."""
+    """Return the recorded and the new values at the first positions, with their full paths."""
     found = [each for each in _list(report.get("differences")) if isinstance(each, Mapping)]
     return "".join(
         f"<br>{plain(each.get('path') or '', CUT)}: {plain(each.get(side), CUT)}"
@@ -337,7 +328,7 @@ def _texts(report: Row, side: str) -> str:
 
 
 def _line(
-    figure: go.Figure, x0: float, y0: float, x1: float, y1: float, colour: str, dash: str = "solid"
+    figure: go.Figure, x0: float, y0: float, x1: float, y1: float, color: str, dash: str = "solid"
 ) -> None:
     figure.add_shape(
         type="line",
@@ -345,7 +336,7 @@ def _line(
         y0=y0,
         x1=x1,
         y1=y1,
-        line=dict(color=colour, width=2.5, dash=dash),
+        line=dict(color=color, width=2.5, dash=dash),
         layer="below",
     )
 
@@ -357,7 +348,7 @@ def _write(
     text: str,
     *,
     anchor: str = "center",
-    colour: str = FAINT,
+    color: str = FAINT,
     top: bool = False,
 ) -> None:
     figure.add_annotation(
@@ -368,7 +359,7 @@ def _write(
         xanchor=anchor,
         yanchor="top" if top else "middle",
         align="left" if anchor == "center" else anchor,
-        font=dict(color=colour, size=11),
+        font=dict(color=color, size=11),
     )
 
 

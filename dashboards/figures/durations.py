@@ -1,4 +1,4 @@
-"""Figures of time: where that of interactions went, how long people were waited for, how soon models answer."""
+"""Figures of time: how interactions spent theirs, how long people took to answer, and time to first token."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from dashboards.style import (
 NAMES: Final[dict[Part, str]] = {
     "model": "model",
     "tool": "tools",
-    "person": "waiting for people",
+    "person": "waiting for the user",
     "hook": "hooks",
-    "retry_wait": "waiting to try again",
+    "retry_wait": "waiting before a retry",
     "queued": "queued",
     "own": "own code",
 }
-"""How people call what time was spent on."""
+"""Display names of the categories of time."""
 MOST_BARS = 40
-"""How many interactions have a bar of their own; with more of them neighbours share one. Our choice."""
+"""How many interactions have their own bar; if there are more, neighbors share one. Our choice."""
 MOST_MODELS = 30
 """How many models are drawn. Our choice."""
 MOST_RESOLVERS = 5
-"""How many of those who answered are told apart, whoever answered most often first. Our choice."""
+"""How many resolvers are distinguished, most frequent first. Our choice."""
 BUCKETS: Final = {
     "under_1s": "under 1 s",
     "under_10s": "1 to 10 s",
@@ -51,18 +51,18 @@ BUCKETS: Final = {
     "longer": "longer",
     "unanswered": "never",
 }
-"""The columns that count answers by how long they took, and what they are called."""
+"""The columns that count answers by duration, with their labels."""
 _RESOLVERS: Final = {
     "person": Mark(PURPLE, "/"),
     "classifier": Mark(BLUE),
     "hook": Mark(GREEN, "."),
-    "nobody": Mark(RED, "x"),
+    "unattended": Mark(RED, "x"),
 }
 _OTHERS: Final = (Mark(ORANGE), Mark(SKY, "-"), Mark(STEEL, "|"), Mark(GREEN, "+"), Mark(BLUE, "x"))
 
 
 def time_split(rows: Sequence[Row]) -> go.Figure:
-    """Return a bar for each interaction, stacked by what its wall time was spent on; no nanosecond counts twice.
+    """Return a bar for each interaction, stacked by category of wall time; each nanosecond counts once.
 
     Args:
         rows: the fields of each `agentobs.store.analysis.wall_time.Split`, in the order of their starts.
@@ -106,7 +106,7 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
 
 
 def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
-    """Return how often people, or what answers in their place, took how long to answer.
+    """Return a histogram of how long people, or what answers in their place, took to answer.
 
     Args:
         rows: the rows of the query `waits_for_people`.
@@ -147,7 +147,7 @@ def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
         )
     figure.update_xaxes(
         type="category",
-        title_text="time to the answer",
+        title_text="time to first chunk",
         categoryarray=list(BUCKETS.values()),
         range=[-0.5, 5.5],
     )
@@ -156,7 +156,7 @@ def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
 
 
 def first_token(rows: Sequence[Row]) -> go.Figure:
-    """Return how soon the answers of each model began: half of them, 95 and 99 of a hundred, the slowest model first.
+    """Return the time to first token of each model: median, 95th and 99th percentile, the slowest model first.
 
     Args:
         rows: the rows of the query `first_token_by_model`.
@@ -184,28 +184,28 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
     figure = go.Figure(
         go.Bar(
             name="half of them", orientation="h", y=places, x=at("p50_ns"), marker=bar(Mark(BLUE)),
-            customdata=told("p50_ns", "half began within"), hovertemplate="%{customdata}<extra></extra>",
+            customdata=told("p50_ns", "half started within"), hovertemplate="%{customdata}<extra></extra>",
         ),
         layout=layout(margin=dict(l=8, r=16, t=36, b=8)),
     )  # fmt: skip
-    for column, name, symbol, colour in (
+    for column, name, symbol, color in (
         ("p95_ns", "95 of 100", "diamond", ORANGE),
         ("p99_ns", "99 of 100", "line-ns", INK),
     ):
         figure.add_trace(
             go.Scatter(
                 name=name, mode="markers", y=places, x=at(column),
-                marker=dict(symbol=symbol, size=11, color=colour, line=dict(color=colour, width=2)),
+                marker=dict(symbol=symbol, size=11, color=color, line=dict(color=color, width=2)),
                 customdata=told(column, f"{name} began within"), hovertemplate="%{customdata}<extra></extra>",
             )
         )  # fmt: skip
     named_rows(figure, names, above=48, below=56)
-    figure.update_xaxes(title_text=f"{word} to the first piece", rangemode="tozero")
+    figure.update_xaxes(title_text=f"{word} to the first chunk", rangemode="tozero")
     return figure
 
 
 def _unit(ns: int) -> tuple[int, str]:
-    """Return the unit in which times up to that read well, and its name."""
+    """Return a readable unit for times up to this one, and its name."""
     if ns >= 3 * HOUR:
         return HOUR, "hours"
     if ns >= 3 * MINUTE:
@@ -218,7 +218,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _interactions(before: int, group: Sequence[Row]) -> str:
-    """Return what a bar is called: the number of its interaction, or of the first and the last."""
+    """Return the label of a bar: the number of its interaction, or of the first and the last."""
     if len(group) > 1:
         return f"{before + 1:,} to {before + len(group):,}"
     [row] = group
@@ -230,7 +230,7 @@ def _interactions(before: int, group: Sequence[Row]) -> str:
 
 
 def _about(resolver: str, asked: Counter[str]) -> str:
-    """Return what was asked about, and how often."""
+    """Return what approval was requested for, and how often."""
     told = [f"{name}: {times:,}" for name, times in asked.most_common(6) if times]
     more = len([times for times in asked.values() if times]) - len(told)
     lines = [f"{count(asked.total(), 'question')}, answered by {resolver}", *told]

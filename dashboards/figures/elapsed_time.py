@@ -1,4 +1,4 @@
-"""Elapsed time along an axis: what is idle for long is cut out, and the ticks tell the true time all the same."""
+"""Elapsed time along an axis: long idle periods are cut out, and the ticks still show the true time."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from agentobs.records.display import seconds
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 LONG = 0.05
-"""An idle stretch may be cut out that is longer than this share of the time in which something went on. Our choice."""
+"""An idle period may be cut out if it is longer than this fraction of the busy time. Our choice."""
 MOST_IDLE = 0.5
-"""How much of what is drawn may be idle before stretches are cut out. Our choice."""
+"""The fraction of the axis that may be idle before periods are cut out. Our choice."""
 CUT = 0.03
-"""How wide a stretch that was cut out is drawn, as a share of the rest; less where there are many. Our choice."""
+"""The width of a cut, as a fraction of the rest; less if there are many. Our choice."""
 MOST_CUTS = 40
-"""How many stretches are cut out. Our choice."""
+"""The maximum number of cuts. Our choice."""
 MOST_CUT = 0.4
-"""How wide all of them are together at most, as a share of the rest. Our choice."""
+"""The maximum width of all cuts together, as a fraction of the rest. Our choice."""
 PLOT = 520
-"""How wide an axis is at least taken to be, where it must be known what fits beside each other. [pixels]"""
+"""The assumed minimum width of an axis, to decide what fits side by side. [pixels]"""
 LETTER = 6.6
-"""How wide a letter of a tick is, about. [pixels]"""
+"""The approximate width of a letter of a tick. [pixels]"""
 GAP = 10
-"""How far ticks are apart. [pixels]"""
+"""The distance of ticks. [pixels]"""
 _STEPS: Final[tuple[int, ...]] = (
     *(n * 10**power for power in range(9) for n in (1, 2, 5)),
     *(n * SECOND for n in (1, 2, 5, 10, 15, 30)),
@@ -34,13 +34,13 @@ _STEPS: Final[tuple[int, ...]] = (
     *(n * HOUR for n in (1, 2, 3, 6, 12)),
     *(n * 10**power * DAY for power in range(6) for n in (1, 2, 5)),
 )
-"""How far apart ticks may be. [ns]"""
+"""The possible distances of ticks. [ns]"""
 _UNITS = ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s"))
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A stretch that is cut out of an axis."""
+    """A period that is cut out of an axis."""
 
     started_ns: int
     ended_ns: int
@@ -48,26 +48,26 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """An axis of the seconds since something started, without the stretches that are cut out."""
+    """An axis of seconds since a start, without the periods that are cut out."""
 
     zero_ns: int
-    """From when on time is told."""
+    """The zero of the times at the ticks."""
     started_ns: int
     """Where the axis begins."""
     ended_ns: int
     cuts: tuple[Cut, ...] = ()
-    """In order, and apart from each other."""
+    """Ordered and disjoint."""
     cut_ns: int = 0
-    """How wide each of them is drawn, or as wide as it is where that is less."""
+    """The width of each cut, or its true width if that is smaller."""
 
     @property
     def drawn_ns(self) -> int:
-        """How long the axis is."""
+        """The length of the axis."""
         gone = sum(max(0, cut.ended_ns - cut.started_ns - self.cut_ns) for cut in self.cuts)
         return max(self.ended_ns - self.started_ns - gone, 1)
 
     def at(self, ns: int) -> float:
-        """Return where an instant is drawn: the seconds since the axis began, for which there is ink."""
+        """Return the position of a time: the seconds since the start of the axis, without cuts."""
         number = bisect_right(self.cuts, ns, key=lambda cut: cut.started_ns)
         gone = sum(
             max(0, cut.ended_ns - cut.started_ns - self.cut_ns) for cut in self.cuts[:number]
@@ -83,7 +83,7 @@ class Elapsed:
         return (ns - self.started_ns - gone) / SECOND
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Return what is left between the cuts, in nanoseconds since 1970."""
+        """Return the periods between the cuts, in nanoseconds since 1970."""
         edges = [self.started_ns]
         for cut in self.cuts:
             edges += [cut.started_ns, cut.ended_ns]
@@ -96,13 +96,13 @@ class Elapsed:
 def elapsed(
     zero_ns: int, started_ns: int, ended_ns: int, busy: Iterable[tuple[int, int]]
 ) -> Elapsed:
-    """Return the axis from `started_ns` to `ended_ns`, without long stretches in which nothing went on.
+    """Return the axis from `started_ns` to `ended_ns`, without long idle periods.
 
     Args:
-        zero_ns: from when on time is told.
-        started_ns: where the axis begins.
-        ended_ns: where it ends.
-        busy: from when to when something went on, in any order.
+        zero_ns: the zero of the times at the ticks.
+        started_ns: the start of the axis.
+        ended_ns: its end.
+        busy: start and end of each busy period, in any order.
     """
     idle = _idle(started_ns, ended_ns, busy)
     active = (ended_ns - started_ns) - sum(high - low for low, high in idle)
@@ -118,7 +118,7 @@ def elapsed(
 
 
 def _idle(started_ns: int, ended_ns: int, busy: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the stretches in which nothing went on."""
+    """Return the idle periods."""
     found, until = [], started_ns
     for low, high in sorted(busy):
         if low > until:
@@ -132,9 +132,9 @@ def _idle(started_ns: int, ended_ns: int, busy: Iterable[tuple[int, int]]) -> li
 
 
 def ticks(axis: Elapsed, most: int = 9) -> tuple[list[float], list[str]]:
-    """Return where ticks stand along an axis, and the true time since its zero that each of them tells.
+    """Return the positions of ticks on an axis, and the true time since zero of each.
 
-    After each cut stands one, so that what lies beyond it has a time. What does not fit beside them is left out.
+    After each cut there is one, so that what follows has a time. Ticks that do not fit next to them are left out.
     """
     step = _step(axis, most)
     places: list[tuple[bool, float, str]] = []
@@ -159,9 +159,9 @@ def ticks(axis: Elapsed, most: int = 9) -> tuple[list[float], list[str]]:
 
 
 def _step(axis: Elapsed, most: int) -> int:
-    """Return how far ticks are apart: so that there are not too many, and each has room for what it says.
+    """Return the distance of ticks: not too many, and enough space for each label.
 
-    Where time was cut out they are not as far apart anyhow, and what has no room is left out one by one.
+    With cuts the distance is not uniform anyway, and ticks without space are left out one by one.
     """
     last = axis.ended_ns - axis.zero_ns
     for step in _STEPS:
@@ -173,7 +173,7 @@ def _step(axis: Elapsed, most: int) -> int:
 
 
 def _tick(after_ns: int, step_ns: int) -> str:
-    """Return the time that a tick tells, as exact as ticks are apart."""
+    """Return the label of a tick, with the precision of the distance of ticks."""
     if after_ns == 0:
         return "0 s"
     if step_ns >= SECOND:

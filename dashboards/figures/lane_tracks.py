@@ -1,4 +1,4 @@
-"""Lanes as they are drawn: which stand below which, what they are called, and the tracks of each."""
+"""The layout of lanes: their order, their names, and the tracks of each."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from dashboards.figures.phrases import count, plain
 from dashboards.figures.tracks import Stretch, packed, united
 
 MANY = 8
-"""With more lanes than that, agents of one parent that did not run beside each other share one. Our choice."""
+"""If there are more lanes than this, agents of one parent that were not concurrent share one. Our choice."""
 MOST = 24
-"""How many lanes have tracks of their own; the others stand together. Our choice."""
+"""How many lanes have their own tracks; the others share theirs. Our choice."""
 MOST_TRACKS = 90
-"""How many tracks there are, before fewer may stand beside each other. Our choice."""
+"""How many tracks there are before the concurrency per lane is limited. Our choice."""
 BANDS = ("interaction", "sub_agent")
-"""What the whole of a lane lies in."""
+"""The band that spans the whole of a lane."""
 GROUPS: Final = (
     ("request", "requests", 6),
     ("tool", "tools", 10),
-    ("agent", "calls of agents", 6),
-    ("person", "waits for people", 3),
+    ("agent", "sub-agent calls", 6),
+    ("person", "waits for the user", 3),
     ("queued", "queued", 3),
-    ("retry_wait", "waits to try again", 3),
+    ("retry_wait", "waits before a retry", 3),
     ("hook", "hooks", 3),
     ("compaction", "compaction", 2),
     ("upkeep", "upkeep requests", 3),
     ("span", "own spans", 6),
 )
-"""The tracks of a lane below its band: their kind, their name, and how many may stand beside each other."""
+"""The tracks of a lane below its band: kind, name, and maximum number of parallel tracks."""
 MOST_PATHS = 3
-"""How many critical paths may stand beside each other: of interactions at the same time. Our choice."""
+"""How many critical paths may be parallel: those of concurrent interactions. Our choice."""
 
 
 @dataclass(slots=True)
 class Track:
-    """One line of the picture."""
+    """One row of the figure."""
 
     name: str
-    """What stands beside it; empty where it belongs to the one above."""
+    """Its label; empty if it belongs to the one above."""
     is_head: bool
-    """Whether it is the first of a lane, whose name it has."""
+    """Whether it is the first of a lane, and has the lane's name."""
     depth: int
-    """How deep the lane lies: 0 for the main one."""
+    """The depth of the lane: 0 for the main one."""
     bars: list[Stretch] = field(default_factory=list)
     y: float = 0.0
-    """Where it lies, from the top, in heights of a track."""
+    """Its position from the top, in heights of a track."""
 
 
 def tracks_of(shown: Sequence[Stretch], pieces: Sequence[Stretch]) -> list[Track]:
-    """Return the tracks from top to bottom, with as many beside each other as there is room for.
+    """Return the tracks from top to bottom, with as much concurrency as there is space for.
 
     Args:
-        shown: what went on.
+        shown: the intervals.
         pieces: the critical paths, which come first.
     """
     blocks = _blocks(shown)
@@ -81,7 +81,7 @@ def tracks_of(shown: Sequence[Stretch], pieces: Sequence[Stretch]) -> list[Track
 
 
 def _path_tracks(pieces: Sequence[Stretch]) -> list[Track]:
-    """Return the tracks of the critical paths: one, but for interactions beside each other."""
+    """Return the tracks of the critical paths: one, except for concurrent interactions."""
     runs: list[list[Stretch]] = []
     for piece in pieces:
         if runs and runs[-1][-1].ended_ns == piece.started_ns:
@@ -104,7 +104,7 @@ def _path_tracks(pieces: Sequence[Stretch]) -> list[Track]:
 
 
 def _lane_tracks(name: str, depth: int, bars: Sequence[Stretch], share: float) -> list[Track]:
-    """Return the band of a lane and the tracks below it; `share` of those may stand beside each other that else may."""
+    """Return the band of a lane and the tracks below it; `share` reduces the maximum number of parallel ones."""
     bands = packed([each for each in bars if each.kind in BANDS], max(1, int(3 * share)))
     tracks = [Track("" if n else name, n == 0, depth, band) for n, band in enumerate(bands or [[]])]
     for kind, title, most in GROUPS:
@@ -118,7 +118,7 @@ def _depth(lane: str) -> int:
 
 
 def _blocks(shown: Iterable[Stretch]) -> list[list[str]]:
-    """Return the lanes from top to bottom, the main one first; where there are many, some stand together."""
+    """Return the lanes from top to bottom, the main one first; if there are many, some share tracks."""
     extents: dict[str, tuple[int, int]] = {}
     for each in shown:
         low, high = extents.get(each.lane, (each.started_ns, each.ended_ns))
@@ -143,7 +143,7 @@ def _blocks(shown: Iterable[Stretch]) -> list[list[str]]:
 
 
 def _sharing(lanes: Sequence[str], extents: Mapping[str, tuple[int, int]]) -> list[list[str]]:
-    """Return lanes put together so that those that stand together did not run beside each other."""
+    """Return lanes grouped so that those in a group were not concurrent."""
     blocks: list[list[str]] = []
     for lane in lanes:
         free = next((b for b in blocks if extents[b[-1]][1] <= extents[lane][0]), None)
@@ -155,7 +155,7 @@ def _sharing(lanes: Sequence[str], extents: Mapping[str, tuple[int, int]]) -> li
 
 
 def _names(blocks: Sequence[Sequence[str]], shown: Iterable[Stretch]) -> list[str]:
-    """Return what lanes are called: after their agents, with the end of their own name where that is not enough."""
+    """Return the names of lanes: those of their agents, with a suffix of the lane's own name if they are ambiguous."""
     told: dict[str, str] = {}
     for each in shown:
         if each.kind in BANDS and each.label:

@@ -1,4 +1,4 @@
-"""What figures say: texts that cannot be taken for markup, amounts with units, and that there is nothing to show."""
+"""Texts of figures: escaped text, amounts with units, and the placeholder for empty figures."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from agentobs.records import display
 from dashboards.style import FAINT, layout
 
 Row = Mapping[str, Any]
-"""A row of a named query, as it was fetched."""
+"""A row of a named query."""
 LONGEST = 80
-"""How many characters of a text that comes from rows are shown. Our choice."""
+"""How many characters of a text from rows are shown. Our choice."""
 ROW = 26
-"""How high a line of names and bars is, in pixels. Our choice."""
+"""The height of a row of names and bars, in pixels. Our choice."""
 
 
 def plain(text: object, most: int = LONGEST) -> str:
-    """Return text as a figure can show it: no markup, nothing hidden or turned around, and not too long.
+    """Return text that is safe in a figure: no markup, nothing hidden or reversed, and not too long.
 
-    Plotly takes `<b>`, `<a href>` and entities in texts for markup, so they are escaped.
+    Plotly interprets `<b>`, `<a href>` and entities in texts as markup, so they are escaped.
     """
     if text is None:
         return "unknown"
@@ -34,7 +34,7 @@ def plain(text: object, most: int = LONGEST) -> str:
 
 
 def name_of(row: Row, most: int = LONGEST) -> str:
-    """Return how people call a session: its name and the end of its id, or the id alone; not yet `plain`."""
+    """Return the display name of a session: its name and a suffix of its ID, or only the ID; not yet `plain`."""
     known = str(row.get("session_id") or "")
     end = f"…{known[-6:]}" if len(known) > 12 else known
     name = str(row.get("name") or "")
@@ -45,19 +45,19 @@ def name_of(row: Row, most: int = LONGEST) -> str:
 
 
 def lane_of(row: Row) -> str:
-    """Return how people call a lane: `main`, and under it the ends of the ids of the calls; not yet `plain`."""
+    """Return the display name of a lane: `main`, or below it the suffixes of the call IDs; not yet `plain`."""
     first, *calls = str(row.get("lane") or "unknown lane").split("/")
     return " › ".join([first, *(f"…{call[-4:]}" if len(call) > 12 else call for call in calls)])
 
 
 def count(number: int | float | None, word: str) -> str:
-    """Return how many there are of something: `1 call`, `2,000 calls`."""
+    """Return a count with its noun: `1 call`, `2,000 calls`."""
     number = number or 0
     return f"{number:,} {word if number == 1 else f'{word}s'}"
 
 
 def money(value: Decimal | float | None) -> str:
-    """Return US dollars: with cents from a dollar on, else with as much as tells something."""
+    """Return US dollars: with cents from one dollar on, else with significant digits."""
     if value is None:
         return "no price"
     exact = Decimal(value)
@@ -67,7 +67,7 @@ def money(value: Decimal | float | None) -> str:
 
 
 def amount(row: Row) -> str:
-    """Return what a row cost, with what makes it uncertain: `at least $1.20`, `about $0.0300`, `no price`."""
+    """Return the cost of a row with its certainty: `at least $1.20`, `about $0.0300`, `no price`."""
     value = row.get("cost_usd")
     if value is None:
         return "no price" if row.get("calls", 1) else "nothing"
@@ -75,18 +75,18 @@ def amount(row: Row) -> str:
 
 
 def sureness(rows: Iterable[Row]) -> str:
-    """Return what stands before the sum of what rows cost: `at least about `, `at least `, `about `, or nothing."""
+    """Return the prefix of a sum of costs: `at least about `, `at least `, `about `, or nothing."""
     doubts = [doubts_of(row) for row in rows]
     words = zip(("at least ", "about "), zip(*doubts, strict=True), strict=True) if doubts else ()
     return "".join(word for word, told in words if any(told))
 
 
 def doubt(row: Row) -> str:
-    """Return in words why what a row cost is not exact; an empty string where it is."""
+    """Return why the cost of a row is not exact; an empty string if it is exact."""
     told = (
-        ("lower_bound_calls", "known only in part: at least that"),
+        ("lower_bound_calls", "partly unknown: at least this amount"),
         ("estimated_calls", "estimated"),
-        ("unpriced_calls", "without a price, not in the sum"),
+        ("unpriced_calls", "without a price, not in the total"),
     )
     notes = [f"{count(row[key], 'call')} {text}" for key, text in told if row.get(key)]
     if not notes and row.get("cost_status", "exact") not in (None, "exact"):
@@ -104,7 +104,7 @@ def doubts_of(row: Row) -> tuple[bool, bool]:
 
 
 def nothing(text: str = "nothing to show") -> go.Figure:
-    """Return a figure that says that there is nothing to draw."""
+    """Return a figure with a message that there is nothing to draw."""
     figure = go.Figure(layout=layout(height=120))
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
@@ -115,9 +115,9 @@ def nothing(text: str = "nothing to show") -> go.Figure:
 
 
 def named_rows(figure: go.Figure, names: list[str], *, above: int = 48, below: int = 48) -> None:
-    """Make the y axis of a figure one of names, the first on top; the height is that of so many.
+    """Make the y axis of a figure one of names, the first on top; the height depends on their number.
 
-    Names stand at numbers, so that two that are the same are two.
+    Names are at numeric positions, so that two equal names are two rows.
     """
     figure.update_layout(height=above + below + ROW * max(len(names), 2))
     figure.update_yaxes(

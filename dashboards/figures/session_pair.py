@@ -1,7 +1,6 @@
-"""Two sessions side by side: what each took in all, then their steps, aligned, with a mark at what is not the same.
+"""Two sessions side by side: their totals, then their aligned steps, with a mark at each difference.
 
-It is drawn from what `agentobs diff --json` prints, and never from what was said: of texts that differ it tells
-only that they do.
+It is drawn from the output of `agentobs diff --json`, without content: of texts that differ it shows only that they do.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from dashboards.style import (
 )
 
 MOST_STEPS = 60
-"""How many lines of steps are drawn, those for steps left out included. Our choice."""
+"""How many rows of steps are drawn, including those for omitted steps. Our choice."""
 AROUND = 1
-"""How many equal steps are drawn before and behind those that are not. Our choice."""
+"""How many equal steps are drawn before and after those that differ. Our choice."""
 CHANGES: Final = {
     "same": ("the same", STEEL, "circle"),
     "changed": ("changed", PURPLE, "diamond"),
     "removed": ("only in A", RED, "x"),
     "added": ("only in B", GREEN, "cross"),
 }
-"""What may have become of a step: in words, its colour, its symbol."""
+"""The states of a step: label, color, symbol."""
 _TOTALS = (
     ("requests", "requests"),
     ("tool calls", "tool_calls"),
@@ -50,22 +49,22 @@ _TOTALS = (
     ("cache write tokens", "cache_write_tokens"),
     ("output tokens", "output_tokens"),
     ("cost", "cost_usd"),
-    ("time of all steps", "duration_ns"),
+    ("total step time", "duration_ns"),
 )
 _INNER = 0.21
-"""Where both sides begin: between them stands what is compared. The axis goes from -1 to 1."""
+"""Where both sides begin; the names of the measures are in between. The axis is from -1 to 1."""
 _LONGEST = 0.4
-"""How long the longer bar of a pair is."""
+"""The length of the longer bar of a pair."""
 _LINE = 22
-"""How high a line is, in pixels. Our choice."""
+"""The height of a row in pixels. Our choice."""
 _SIDE = 34
-"""How many characters of text stand beside a step on each side: what fits 700 pixels. Our choice."""
+"""How many characters of text are next to a step on each side: what fits 700 pixels. Our choice."""
 _MIDDLE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """A figure, with what is written and shaded on it: plotly takes hundreds of those at once, or seconds."""
+    """A figure with its annotations and shapes: plotly accepts hundreds of them at once, or takes seconds."""
 
     figure: go.Figure
     notes: list[dict[str, Any]] = field(default_factory=list)
@@ -74,7 +73,7 @@ class _Sheet:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A line of steps: one on each side, or how many equal ones are left out."""
+    """A row of steps: one on each side, or a number of omitted equal ones."""
 
     pair: Row | None
     left_out: int = 0
@@ -84,7 +83,7 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
     """Return two sessions side by side: their totals as pairs of bars, and their steps below.
 
     Args:
-        comparison: what `agentobs diff --json` prints, parsed.
+        comparison: the output of `agentobs diff --json`, parsed.
     """
     a, b = (_dict(comparison.get(side)) for side in "ab")
     pairs = [pair for pair in _list(comparison.get("steps")) if isinstance(pair, Mapping)]
@@ -107,7 +106,7 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
     for line in drawn:
         if line.pair is not None and has_lanes and _lane(line.pair) != lane:
             lane = _lane(line.pair)
-            _write(sheet, 0, at, plain(lane, 60), colour=INK, anchor="center", size=11)
+            _write(sheet, 0, at, plain(lane, 60), color=INK, anchor="center", size=11)
             at += 1
         if line.pair is None:
             _write_left_out(sheet, at, line.left_out)
@@ -126,7 +125,7 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
 
 
 def _of_them(cut: Sequence[_Step]) -> str:
-    """Return what became of steps that are not drawn: the legend names only what is."""
+    """Return the states of steps that are drawn: the legend has no others."""
     kinds = [str(line.pair.get("change")) for line in cut if line.pair is not None]
     told = [
         f"{kinds.count(change):,} {name}"
@@ -142,11 +141,11 @@ def _head(sheet: _Sheet, a: Row, b: Row) -> None:
         name = plain(one.get("name") or "unnamed", 24)
         end = f" …{plain(which[-6:])}" if len(which) > 12 else ""
         ended = f", {plain(one['outcome'], 12)}" if one.get("outcome") else ""
-        _write(sheet, x, -1, f"{side}: {name}{end}{ended}", anchor=anchor, colour=INK)
+        _write(sheet, x, -1, f"{side}: {name}{end}{ended}", anchor=anchor, color=INK)
 
 
 def _add_totals(sheet: _Sheet, totals: Sequence[tuple[str, str]], a: Row, b: Row) -> None:
-    """Draw a pair of bars for each measure, to the scale of the longer, with the values at their ends."""
+    """Draw a pair of bars for each measure, to the scale of the longer one, with the values at their ends."""
     sides = (("A", a, -1, Mark(BLUE)), ("B", b, 1, Mark(ORANGE, "/")))
     for side, one, sign, mark in sides:
         lengths, texts = [], []
@@ -171,11 +170,11 @@ def _add_totals(sheet: _Sheet, totals: Sequence[tuple[str, str]], a: Row, b: Row
             anchor = "left" if sign > 0 else "right"
             _write(sheet, sign * (_INNER + length + 0.015), at, text, anchor=anchor)
     for at, (name, _) in enumerate(totals):
-        _write(sheet, 0, at, name, anchor="center", colour=INK)
+        _write(sheet, 0, at, name, anchor="center", color=INK)
 
 
 def _lines(pairs: Sequence[Row]) -> list[_Step]:
-    """Return the steps, those left out that are the same and far from any that is not."""
+    """Return the steps, without equal ones far from any difference."""
     near: set[int] = set()
     for at, pair in enumerate(pairs):
         if pair.get("change") != "same":
@@ -207,8 +206,8 @@ def _write_left_out(sheet: _Sheet, at: int, number: int) -> None:
 
 
 def _add_steps(sheet: _Sheet, placed: Sequence[tuple[int, Row]]) -> None:
-    """Draw a mark on each side that has a step, with what it took beside it."""
-    for change, (name, colour, symbol) in CHANGES.items():
+    """Draw a mark on each side that has a step, with its measures next to it."""
+    for change, (name, color, symbol) in CHANGES.items():
         own = [(at, pair) for at, pair in placed if pair.get("change") == change]
         marks = [
             (sign * _INNER, at, pair)
@@ -223,7 +222,7 @@ def _add_steps(sheet: _Sheet, placed: Sequence[tuple[int, Row]]) -> None:
             mode="markers",
             x=[x for x, _, _ in marks],
             y=[at for _, at, _ in marks],
-            marker=dict(color=colour, symbol=symbol, size=10 if change != "same" else 7),
+            marker=dict(color=color, symbol=symbol, size=10 if change != "same" else 7),
             hovertext=[_told(pair) for _, _, pair in marks],
             hovertemplate="%{hovertext}<extra></extra>",
         )
@@ -231,7 +230,7 @@ def _add_steps(sheet: _Sheet, placed: Sequence[tuple[int, Row]]) -> None:
         is_same = pair.get("change") == "same"
         if not is_same:
             _ground(sheet, at)
-        _write(sheet, 0, at, _what(pair), anchor="center", colour=FAINT if is_same else INK)
+        _write(sheet, 0, at, _what(pair), anchor="center", color=FAINT if is_same else INK)
         for sign, side, anchor in ((-1, "a", "right"), (1, "b", "left")):
             part = _dict(pair.get(side))
             if part:
@@ -255,7 +254,7 @@ def _ground(sheet: _Sheet, at: int) -> None:
 
 
 def _what(pair: Row, most: int = _MIDDLE) -> str:
-    """Return what a step is, in a few words."""
+    """Return a short description of a step."""
     part = _part(pair)
     turn = f"{part['turn']}: " if isinstance(part.get("turn"), int) else ""
     verb = {"request": "asks", "tool_call": "calls", "decision": "decides on"}.get(
@@ -266,7 +265,7 @@ def _what(pair: Row, most: int = _MIDDLE) -> str:
 
 
 def _side(part: Row, pair: Row) -> str:
-    """Return what a step was on one side: what differs first, then what it took."""
+    """Return a step on one side: differences first, then its measures."""
     differs = [name for name in _differs(pair) if name in _SHOWN]
     if pair.get("change") in ("added", "removed"):
         differs = [name for name in ("outcome", "stop_reason") if part.get(name)]
@@ -292,7 +291,7 @@ _SHOWN: Final = {
     "input_bytes": "{} B in",
     "result_bytes": "{} B result",
 }
-"""What a step is, as in `replay.divergence.session_diff.COMPARED`, and how it is told."""
+"""The properties of a step, as in `replay.divergence.session_diff.COMPARED`, and how they are shown."""
 
 
 def _differs(pair: Row) -> list[str]:
@@ -300,7 +299,7 @@ def _differs(pair: Row) -> list[str]:
 
 
 def _told(pair: Row) -> str:
-    """Return all that is known of a pair of steps without what was said."""
+    """Return all details of a pair of steps except content."""
     part = _part(pair)
     lines = [f"{_what(pair, 40)}, lane {plain(part.get('lane'), 40)}"]
     for side in "ab":
@@ -320,7 +319,7 @@ def _told(pair: Row) -> str:
             ]
             lines.append(f"{side.upper()}: {', '.join([*shown, *more])}")
     if differs := _differs(pair):
-        names = ("what was said" if each == "texts" else each.replace("_", " ") for each in differs)
+        names = ("content" if each == "texts" else each.replace("_", " ") for each in differs)
         lines.append(f"differs in: {plain(', '.join(names))}")
     return "<br>".join(lines)
 
@@ -335,7 +334,7 @@ def _measure(one: Row, key: str) -> str:
 
 
 def _by(key: str, a: Row, b: Row) -> str:
-    """Return in words how B differs from A; an empty string where nothing can be said."""
+    """Return how B differs from A; an empty string if that is unknown."""
     old, new = _amount(a, key), _amount(b, key)
     if old is None or new is None or (key == "cost_usd" and sureness([a, b])):
         return ""
@@ -349,7 +348,7 @@ def _by(key: str, a: Row, b: Row) -> str:
 
 
 def _amount(one: Row, key: str) -> Decimal | None:
-    """Return a measure, which JSON has as a number or as the text of one."""
+    """Return a measure, which is a number or the text of one in JSON."""
     value = one.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
@@ -369,7 +368,7 @@ def _value(value: Any) -> str:
 
 
 def _part(pair: Row) -> Row:
-    """Return the step of a pair that is there, that of B where both are."""
+    """Return the existing step of a pair, that of B if both exist."""
     return _dict(pair.get("b")) or _dict(pair.get("a"))
 
 
@@ -392,11 +391,11 @@ def _write(
     text: str,
     *,
     anchor: str,
-    colour: str = FAINT,
+    color: str = FAINT,
     size: int = 11,
 ) -> None:
     sheet.notes.append(
         dict(
-            x=x, y=y, text=text, showarrow=False, xanchor=anchor, font=dict(color=colour, size=size)
+            x=x, y=y, text=text, showarrow=False, xanchor=anchor, font=dict(color=color, size=size)
         )
     )

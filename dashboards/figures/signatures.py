@@ -1,7 +1,7 @@
-"""Failure signatures over time: in how many sessions of each day which one fired, beside how many there were.
+"""Failure signatures over time: in how many sessions of each day each was found, compared with all sessions.
 
-A line of small bars for each signature, to its own scale: a session shows several of them, so that stacked they would
-tell of more failures than there were, and ten colours nobody tells apart.
+Each signature has a row of small bars, to its own scale: a session can have several, so stacked bars would show more
+failures than there were, and ten colors cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dashboards.figures.phrases import Row, count, nothing, plain
 from dashboards.style import FAINT, GRID, ORANGE, RED, SILVER, Mark, bar, layout
 
 MOST_SIGNATURES = 12
-"""How many signatures have a line of their own; the rest stands together in the last one. Our choice."""
+"""How many signatures have their own row; the last row shows the rest. Our choice."""
 _LINE = 44
-"""How high a line is, in pixels; that of all sessions is twice as high. Our choice."""
+"""The height of a row in pixels; that of all sessions is twice as high. Our choice."""
 _HIGH = 0.78
-"""How much of a line its highest bar takes."""
+"""The fraction of a row that its highest bar takes."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """What is drawn beside one name."""
+    """A row with its name."""
 
     name: str
     sessions: dict[date, int] = field(default_factory=dict)
-    """How many there are, by the first day of a stretch of the axis."""
+    """The number of sessions, by the first day of each period of the axis."""
 
     @property
     def peak(self) -> int:
@@ -38,11 +38,11 @@ class _Line:
 
 
 def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figure:
-    """Return small bars for each failure signature: in how many sessions of each day (UTC) it fired.
+    """Return small bars for each failure signature: in how many sessions of each day (UTC) it was found.
 
     Args:
         rows: the rows of the query `signatures_by_day`.
-        days: the rows of the query `sessions_by_day`, drawn on top; none leaves that out.
+        days: the rows of the query `sessions_by_day`, drawn on top; left out if empty.
     """
     axis = calendar(day for row in (*rows, *days) if (day := day_of(row["day"])) is not None)
     if axis is None:
@@ -72,7 +72,7 @@ def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figu
     figure.update_layout(
         height=round(_LINE * -low) + 90,
         margin_r=136,
-        # A line of the grid for each baseline, and no scale: each line has its own, told at its end.
+        # A grid line for each baseline, and no scale: each row has its own, at its end.
         yaxis=dict(
             tickmode="array",
             tickvals=[base + (1 if base == -top else _HIGH / 2) for base in bases],
@@ -92,7 +92,7 @@ def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figu
 
 
 def _lines(rows: Sequence[Row], axis: Calendar) -> list[_Line]:
-    """Return a line for each signature, the one of the most sessions first."""
+    """Return a row for each signature, the one with the most sessions first."""
     found: dict[str, dict[date, int]] = {}
     for row in rows:
         day = day_of(row["day"])
@@ -124,7 +124,7 @@ def _draw(figure: go.Figure, line: _Line, axis: Calendar, base: float, *, is_fir
 
 
 def _draw_sessions(figure: go.Figure, days: Sequence[Row], axis: Calendar) -> None:
-    """Draw how many sessions there were, with those that failed below."""
+    """Draw the number of sessions, with the failed ones below."""
     failed, others = _Line("failed"), _Line("others")
     for row in days:
         day = day_of(row["day"])
@@ -160,7 +160,7 @@ def _bars(
     peak: int = 0,
     lines: int = 1,
 ) -> None:
-    """Draw a line of bars upon `base`: the highest of `peak` sessions takes `_HIGH` of `lines`."""
+    """Draw a row of bars on `base`: the highest, of `peak` sessions, takes `_HIGH` of `lines`."""
     starts = [start for start in sorted(line.sessions) if line.sessions[start]]
     figure.add_bar(
         name=name,
@@ -186,7 +186,7 @@ def _peak(line: _Line, axis: Calendar) -> str:
 
 
 def _note(figure: go.Figure, y: float, *texts: str) -> None:
-    """Write at the end of a line."""
+    """Annotate the end of a row."""
     figure.add_annotation(
         xref="paper",
         x=1,

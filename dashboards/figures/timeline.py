@@ -1,4 +1,4 @@
-"""The waterfall as it is drawn: bars on tracks, their names beside them, what is written on them and said of them."""
+"""The drawing of the waterfall: bars on tracks, their names, labels and hover texts."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from dashboards.figures.tracks import NO_END, Stretch
 from dashboards.style import FAINT, GRID, INK, ON_BRIGHT, PAPER, PARTS_OF_TIME, RED, bar, layout
 
 THINNEST = 0.002
-"""How wide a bar is drawn at least, as a share of the width, where there is room. Our choice."""
+"""The minimum width of a bar, as a fraction of the width, if there is space. Our choice."""
 ROW = 20
-"""How high a track is. [pixels]"""
+"""The height of a track. [pixels]"""
 LEFT = 158
-"""How much room the names of tracks have. [pixels]"""
+"""The space for the names of tracks. [pixels]"""
 LETTER = 5.8
-"""How wide a letter on a bar is, about. [pixels]"""
+"""The approximate width of a letter on a bar. [pixels]"""
 MOST_TITLES = 300
-"""How many bars are written on. Our choice."""
+"""How many bars have labels. Our choice."""
 LEAST_CUT = 4.4
-"""How high the tracks are at least where time was cut out. [heights of a track]"""
+"""The minimum total height of the tracks if there are cuts. [heights of a track]"""
 OUTLINED = 0.005
-"""How wide a bar is at least that has an outline, as a share of the width: a line takes room, too."""
+"""The minimum width of a bar with an outline, as a fraction of the width: a line takes space, too."""
 _HEAD: Final = dict(size=12, color=INK, weight=700)
 _NAME: Final = dict(size=11, color=FAINT)
 WORDS: Final = {
     "request": ("request", "requests"),
     "tool": ("tool call", "tool calls"),
-    "agent": ("call of an agent", "calls of agents"),
-    "person": ("wait for a person", "waits for people"),
+    "agent": ("sub-agent call", "sub-agent calls"),
+    "person": ("wait for the user", "waits for the user"),
     "queued": ("wait for a turn", "waits for a turn"),
-    "retry_wait": ("wait to try again", "waits to try again"),
+    "retry_wait": ("wait before a retry", "waits before a retry"),
     "hook": ("hook", "hooks"),
     "compaction": ("compaction", "compactions"),
     "upkeep": ("upkeep request", "upkeep requests"),
     "span": ("span", "spans"),
     "interaction": ("interaction", "interactions"),
-    "sub_agent": ("run of an agent", "runs of agents"),
-    "path": ("stretch of the critical path", "stretches of the critical path"),
+    "sub_agent": ("agent run", "agent runs"),
+    "path": ("segment of the critical path", "segments of the critical path"),
 }
-"""What one of each kind is called, and what several are."""
+"""The name of each kind, singular and plural."""
 _WRITTEN: Final[dict[Part, str]] = {"model": PAPER, "tool": ON_BRIGHT, "own": INK}
-"""The colour of what is written on bars; on a pattern nothing can be read."""
+"""The color of labels on bars; text on a pattern would be unreadable."""
 _STATES: Final = {
     "failed": "failed",
-    "stopped": "did not run to its end",
+    "stopped": "did not complete",
     "open": "has not ended yet",
     "orphaned": "never ended",
 }
 
 
 def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figure:
-    """Return the figure of tracks along an axis; with `has_path` it says what the outline of bars means."""
-    # What was cut out is written upright, which takes room.
+    """Return the figure of tracks along an axis; with `has_path` it explains the outline of bars."""
+    # Labels of cuts are vertical, which takes space.
     bottom = max(tracks[-1].y, LEAST_CUT if axis.cuts else 0) + 0.6
     figure = go.Figure(
         layout=layout(
@@ -93,7 +93,7 @@ def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figur
     places, texts = ticks(axis)
     width = axis.drawn_ns / 1e9
     if len(figure.data) > 12:
-        # On a narrow page so long a legend takes two lines.
+        # On a narrow page such a long legend takes two lines.
         figure.layout.height += 20
     figure.update_xaxes(
         title_text="time since the start of the session",
@@ -112,11 +112,11 @@ def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figur
 
 
 _Bar = tuple[Track, Stretch, float, float]
-"""A bar: its track, what it is, where it begins and how wide it is. [drawn seconds]"""
+"""A bar: its track, its interval, its start and its width. [drawn seconds]"""
 
 
 def _edges(bars: Sequence[Stretch], axis: Elapsed) -> list[tuple[float, float]]:
-    """Return where each bar of a track begins and how wide it is: wide enough to be seen, where there is room."""
+    """Return the start and width of each bar of a track: wide enough to be visible, if there is space."""
     least = axis.drawn_ns / 1e9 * THINNEST
     found: list[tuple[float, float]] = []
     until = float("-inf")
@@ -137,7 +137,7 @@ def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
     room = axis.drawn_ns / 1e9 * OUTLINED
     outlines = [_outline(each, has_room=wide > room) for _, each, _, wide in bars]
     marker["line"] = {
-        "color": [colour for colour, _ in outlines],
+        "color": [color for color, _ in outlines],
         "width": [width for _, width in outlines],
     }
     return go.Bar(
@@ -157,7 +157,7 @@ def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
 
 
 def _outline(each: Stretch, *, has_room: bool) -> tuple[str, float]:
-    """Return the colour and the width of the line around a bar."""
+    """Return the color and the width of the outline of a bar."""
     if each.failed and 2 * each.failed >= each.count:
         return RED, 2.0 if has_room else 1.0
     if each.is_critical and has_room and each.count == 1:
@@ -166,7 +166,7 @@ def _outline(each: Stretch, *, has_room: bool) -> tuple[str, float]:
 
 
 def _add_titles(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed) -> None:
-    """Write on bars what they are, where there is room even on a narrow page."""
+    """Label bars if there is space even on a narrow page."""
     pixel = axis.drawn_ns / 1e9 / PLOT
     known = [
         (at + 4 * pixel, track.y, plain(title, 40), _WRITTEN[each.part])
@@ -177,17 +177,17 @@ def _add_titles(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed) -> None:
         and len(title) * LETTER + 8 < wide / pixel
     ]
     if known:
-        x, y, texts, colours = zip(*known[:MOST_TITLES], strict=True)
+        x, y, texts, colors = zip(*known[:MOST_TITLES], strict=True)
         figure.add_trace(
             go.Scatter(
                 mode="text", x=x, y=y, text=texts, textposition="middle right", hoverinfo="skip",
-                textfont=dict(size=10, color=colours), showlegend=False, cliponaxis=True,
+                textfont=dict(size=10, color=colors), showlegend=False, cliponaxis=True,
             )
         )  # fmt: skip
 
 
 def _title(each: Stretch) -> str:
-    """Return what is written on a bar."""
+    """Return the label of a bar."""
     if each.count > 1:
         return f"{each.count:,} x"
     if each.kind in BANDS:
@@ -196,7 +196,7 @@ def _title(each: Stretch) -> str:
 
 
 def _hover(each: Stretch, axis: Elapsed) -> str:
-    """Return what is said of a bar."""
+    """Return the hover text of a bar."""
     after = seconds(each.started_ns - axis.zero_ns)
     if each.count > 1:
         return _hover_of_many(each, axis, after)
@@ -233,12 +233,12 @@ def _hover_of_many(each: Stretch, axis: Elapsed, after: str) -> str:
         lines.append(", ".join(f"{NAMES[part]} {seconds(ns)}" for part, ns in each.spent))
     if each.failed:
         lines.append(f"{each.failed:,} failed")
-    lines.append("too short to be told apart")
+    lines.append("too short to be drawn separately")
     return "<br>".join(lines)
 
 
 def _add_marks(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed, *, has_path: bool) -> None:
-    """Mark what failed and what has no end, so that it is not told by colour alone, and say what an outline means."""
+    """Mark failed and unfinished intervals with symbols, because color is not enough, and explain outlines."""
     failed = [
         (max(at, axis.at(each.failed_ns)), track.y)
         for track, each, at, _ in bars
@@ -261,7 +261,7 @@ def _add_marks(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed, *, has_pa
     if x:
         figure.add_trace(
             go.Scatter(
-                name="no end is known", mode="lines", x=x, y=y, hoverinfo="skip",
+                name="the end is unknown", mode="lines", x=x, y=y, hoverinfo="skip",
                 line=dict(color=INK, width=2, dash="dot"),
             )
         )  # fmt: skip
@@ -275,7 +275,7 @@ def _add_marks(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed, *, has_pa
 
 
 def _add_names(figure: go.Figure, tracks: Sequence[Track]) -> None:
-    """Write the names of the tracks beside them, those of lanes in bold, and a line above each lane."""
+    """Write the names of the tracks next to them, those of lanes in bold, with a line above each lane."""
     for number, track in enumerate(tracks):
         indent = 12 * min(track.depth, 4) + (0 if track.is_head else 12)
         if track.name:
@@ -292,7 +292,7 @@ def _add_names(figure: go.Figure, tracks: Sequence[Track]) -> None:
 
 
 def _add_cuts(figure: go.Figure, axis: Elapsed) -> None:
-    """Show where time was cut out, and how much."""
+    """Show each cut and its length."""
     for cut in axis.cuts:
         low, high = axis.at(cut.started_ns), axis.at(cut.ended_ns)
         figure.add_shape(

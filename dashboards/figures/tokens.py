@@ -1,4 +1,4 @@
-"""Tokens turn by turn, in the four classes in which they are paid, and the money of each turn above them."""
+"""Tokens per turn in the four billed classes, and the cost of each turn above them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from dashboards.figures.phrases import Row, count, lane_of, money, nothing, plai
 from dashboards.style import GRID, INK, TOKENS, bar, layout
 
 MOST_TURNS = 320
-"""How many bars are drawn beside each other: with four classes, money and what has no price under 2,000 marks."""
+"""The maximum number of bars: with four classes, cost and missing prices fewer than 2,000 marks."""
 MOST_STRETCHES = 60
-"""How many stretches of sub-agents are shaded at most. Our choice."""
+"""The maximum number of shaded sub-agents. Our choice."""
 NAMES = {
     "input_tokens": "input",
     "cache_read_tokens": "cache read",
     "cache_write_tokens": "cache write",
     "output_tokens": "output",
 }
-"""The classes of tokens as people call them, in the order in which they are stacked."""
+"""Display names of the classes of tokens, in stacking order."""
 _FEW = 80
-"""Up to how many turns each of them has a mark on the line of money. Our choice."""
+"""Up to this number of turns, each has a mark on the line of cost. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """Turns that are drawn as one bar: one turn, as long as there are not too many."""
+    """Turns that are drawn as one bar: one turn, unless there are too many."""
 
     first: int
     """The number of its first turn, over all lanes."""
     rows: Sequence[Row]
     so_far: Decimal | None
-    """What all turns have cost until its end; None where none has a price."""
+    """The cumulative cost of all turns up to its end; None if none has a price."""
 
     @property
     def cost(self) -> Decimal | None:
@@ -57,10 +57,10 @@ class _Bar:
 
 
 def session_turns(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of the tokens of each turn in four classes, and above them a line of what each turn cost.
+    """Return bars of the tokens of each turn in four classes, and above them a line of the cost of each turn.
 
-    The turns of all lanes stand in the order in which they began; those of sub-agents are shaded. Of more than
-    `MOST_TURNS` several that follow each other are one bar.
+    The turns of all lanes are in the order of their starts; those of sub-agents are shaded. If there are more than
+    `MOST_TURNS`, consecutive turns share a bar.
 
     Args:
         rows: the rows of the query `session_turns`.
@@ -91,7 +91,7 @@ def session_turns(rows: Sequence[Row]) -> go.Figure:
         tickformat=",d",
         nticks=9,
     )
-    # Few turns are each named, and none that is not there.
+    # If there are few turns, each has a tick, without ticks in between.
     if len(rows) <= 10:
         figure.update_xaxes(tickmode="array", tickvals=list(range(1, len(rows) + 1)))
     most = max(float(each.cost or 0) for each in bars)
@@ -169,7 +169,7 @@ def _add_money(figure: go.Figure, bars: Sequence[_Bar]) -> None:
 
 
 def _says(each: _Bar) -> str:
-    """Return which turns a bar is, and what they did and cost."""
+    """Return the hover text of a bar: its turns, what they did, and their cost."""
     if len(each.rows) > 1:
         lanes = list(dict.fromkeys(plain(lane_of(row), 24) for row in each.rows))
         more = f" and {len(lanes) - 2} more lanes" if len(lanes) > 2 else ""
@@ -177,7 +177,7 @@ def _says(each: _Bar) -> str:
     else:
         [row] = each.rows
         turn = "" if row["turn"] is None else f", turn {row['turn']}"
-        lines = [f"{plain(lane_of(row), 40)}{turn}", plain(row["model"] or "no model known", 40)]
+        lines = [f"{plain(lane_of(row), 40)}{turn}", plain(row["model"] or "unknown model", 40)]
         if row["stop_reason"] is not None:
             lines.append(f"ended by {plain(row['stop_reason'], 30)}")
         if row["tool_errors"]:
@@ -188,7 +188,7 @@ def _says(each: _Bar) -> str:
 
 
 def _without(each: _Bar) -> str:
-    return f"{count(each.unpriced, 'turn')} not, or not wholly, in the sum: no price"
+    return f"{count(each.unpriced, 'turn')} not, or not completely, in the total: no price"
 
 
 def _is_unpriced(row: Row) -> bool:
@@ -197,7 +197,7 @@ def _is_unpriced(row: Row) -> bool:
 
 
 def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
-    """Shade the turns of sub-agents, and name those that have room."""
+    """Shade the turns of sub-agents, and name those with enough space."""
     at = 1
     stretches: list[tuple[int, int, str]] = []
     for lane, each in groupby(rows, lambda row: str(row["lane"] or "")):
@@ -205,11 +205,11 @@ def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
         if "/" in lane:
             stretches.append((at, at + number, lane))
         at += number
-    # The longest ones, if they are too many.
+    # The longest ones, if there are too many.
     stretches.sort(key=lambda each: each[0] - each[1])
     shown = stretches[:MOST_STRETCHES]
     named = [each for each in shown if (each[1] - each[0]) / len(rows) > 0.08]
-    # All at once: plotly looks through those that are there for each that is added.
+    # All at once: plotly searches the existing ones for each that is added.
     figure.update_layout(
         shapes=[_ground(begin, end) for begin, end, _ in shown],
         annotations=[_title(*each) for each in named],

@@ -1,4 +1,4 @@
-"""Figures of tools: how long they take, and how often they fail, with how far few calls can tell."""
+"""Figures of tools: their latency and error rate, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dashboards.figures.phrases import Row, count, named_rows, nothing, plain
 from dashboards.style import BLUE, FAINT, GRID, ORANGE, PURPLE, RED, STEEL, layout
 
 MOST_TOOLS = 40
-"""How many tools have a line of their own. Our choice."""
+"""How many tools have their own row. Our choice."""
 NAME = 24
-"""How many characters of a tool's name stand beside its line; its calls stand behind it. Our choice."""
+"""How many characters of a tool's name are next to its row, followed by its number of calls. Our choice."""
 Z = 1.959963984540054
-"""The 0.975 quantile of the normal distribution: intervals hold 95 % of what there may be."""
+"""The 0.975 quantile of the normal distribution, for 95 % intervals."""
 _SHORTEST_NS = 1_000
-"""What is shorter is drawn as long as this: a scale of powers has no zero."""
+"""Shorter times are drawn like this one: a logarithmic scale has no zero."""
 _PERCENTILES = (
-    ("p50_ns", "p50 (half of the calls)", BLUE, "circle"),
+    ("p50_ns", "p50 (median)", BLUE, "circle"),
     ("p90_ns", "p90 (9 of 10)", ORANGE, "diamond"),
     ("p99_ns", "p99 (99 of 100)", PURPLE, "square"),
 )
@@ -28,13 +28,13 @@ _TICKS = (
     (1e-3, "1 µs"), (1e-2, "10 µs"), (0.1, "100 µs"), (1, "1 ms"), (10, "10 ms"), (100, "100 ms"), (1e3, "1 s"),
     (1e4, "10 s"), (6e4, "1 min"), (6e5, "10 min"), (3.6e6, "1 h"), (3.6e7, "10 h"), (3.6e8, "100 h"),
 )  # fmt: skip
-"""Where a scale of times in milliseconds has names."""
+"""The labeled values of a scale of milliseconds."""
 
 
 def tool_latency(rows: Sequence[Row]) -> go.Figure:
-    """Return for each tool within which time half, 9 of 10 and 99 of 100 of its calls ended, the slowest on top.
+    """Return the median, 90th and 99th percentile of each tool's latency, the slowest on top.
 
-    Tools of which no call was seen running stand below, and say so.
+    Tools without a call of known duration are at the bottom, with a note.
 
     Args:
         rows: the rows of the query `tool_latency`.
@@ -47,14 +47,14 @@ def tool_latency(rows: Sequence[Row]) -> go.Figure:
         return nothing()
     figure = go.Figure(layout=layout(legend_traceorder="normal"))
     _connect(figure, shown)
-    for column, name, colour, symbol in _PERCENTILES:
+    for column, name, color, symbol in _PERCENTILES:
         drawn = [(at, row) for at, row in enumerate(shown) if row[column] is not None]
         figure.add_scatter(
             name=name,
             mode="markers",
             x=[_ms(row[column]) for _, row in drawn],
             y=[at for at, _ in drawn],
-            marker=dict(color=colour, symbol=symbol, size=9),
+            marker=dict(color=color, symbol=symbol, size=9),
             hovertext=[_took(row, column, name) for _, row in drawn],
             hovertemplate="%{hovertext}<extra></extra>",
         )
@@ -65,18 +65,19 @@ def tool_latency(rows: Sequence[Row]) -> go.Figure:
     low, high = _scale(figure, timed)
     for at, row in enumerate(shown):
         if row["p50_ns"] is None:
-            # Where an annotation stands on a scale of powers is told in powers by some, and in values by others.
-            _note(figure, 0.02, at, "never seen running", xref="paper")
+            # The position of an annotation on a logarithmic scale is an exponent in some renderers, and a value in
+            # others.
+            _note(figure, 0.02, at, "execution time never recorded", xref="paper")
     figure.update_layout(xaxis_range=[math.log10(low) - 0.1, math.log10(high) + 0.1])
     return figure
 
 
 def tool_errors(rows: Sequence[Row]) -> go.Figure:
-    """Return for each tool the share of its calls that failed, with the interval in which it may lie, the worst on top.
+    """Return the error rate of each tool with its confidence interval, the worst on top.
 
     The interval is Wilson's score interval of 95 % (E. B. Wilson: Probable inference, the law of succession, and
-    statistical inference. Journal of the American Statistical Association 22, 1927), which stays honest for few calls:
-    1 failure of 1 call may be one of five. The order is that of its lower end: what surely fails stands first.
+    statistical inference. Journal of the American Statistical Association 22, 1927), which is valid for few calls:
+    after 1 failure in 1 call the rate may be one in five. The order is that of the lower end: certain failures first.
 
     Args:
         rows: the rows of the query `tool_latency`.
@@ -112,7 +113,7 @@ def tool_errors(rows: Sequence[Row]) -> go.Figure:
         ),
         hovertext=[
             f"{name}: {row['errors'] or 0:,} of {count(row['calls'], 'call')} failed ({share:.1f}%)"
-            f"<br>by so many calls between {100 * low:.1f} and {100 * high:.1f}%"
+            f"<br>95% interval: {100 * low:.1f} and {100 * high:.1f}%"
             for (row, low, high), name, share in zip(shown, names, shares, strict=True)
         ],
         hovertemplate="%{hovertext}<extra></extra>",
@@ -135,11 +136,11 @@ def tool_errors(rows: Sequence[Row]) -> go.Figure:
 
 
 def wilson(failed: int, calls: int) -> tuple[float, float]:
-    """Return the ends of Wilson's score interval, each as a share of 1.
+    """Return the ends of Wilson's score interval, each as a fraction.
 
     Args:
         failed: how many calls failed.
-        calls: of how many, at least 1.
+        calls: the number of calls, at least 1.
     """
     share = min(failed / calls, 1.0)
     weight = 1 + Z * Z / calls
@@ -163,7 +164,7 @@ def _connect(figure: go.Figure, shown: Sequence[Row]) -> None:
 
 
 def _scale(figure: go.Figure, timed: Sequence[Row]) -> tuple[float, float]:
-    """Give the axis a scale of powers with names for times; return its ends in milliseconds."""
+    """Make the axis logarithmic with labeled times; return its ends in milliseconds."""
     drawn = [_ms(row[key]) for row in timed for key, *_ in _PERCENTILES if row[key] is not None]
     least, most = min(drawn, default=1.0), max(drawn, default=1e3)
     low = max((at for at, _ in _TICKS if at <= least), default=_TICKS[0][0])
@@ -171,7 +172,7 @@ def _scale(figure: go.Figure, timed: Sequence[Row]) -> tuple[float, float]:
         (at for at, _ in _TICKS if at >= most and at > low), default=max(most, _TICKS[-1][0])
     )
     named = [each for each in _TICKS if low <= each[0] <= high]
-    # So that names of times fit 700 pixels.
+    # So that the labels fit 700 pixels.
     named = named[:: -(-len(named) // 7)]
     figure.update_xaxes(
         type="log",
@@ -197,13 +198,17 @@ def _took(row: Row, column: str, name: str) -> str:
     if row["max_ns"] is not None:
         lines.append(f"the slowest took {took(row['max_ns'])}")
     calls = count(timed, "call")
-    few = ", too few to tell this from the slowest" if column == "p99_ns" and timed < 100 else ""
+    few = (
+        ", too few to distinguish this from the maximum"
+        if column == "p99_ns" and timed < 100
+        else ""
+    )
     lines.append(f"{calls} of {row['calls'] or 0:,} seen running{few}")
     return "<br>".join(lines)
 
 
 def took(ns: int) -> str:
-    """Return how long a call took; clocks that were set back give times below nothing."""
+    """Return the duration of a call; a clock that was set back can make it negative."""
     return seconds(ns) if ns >= _SHORTEST_NS else "less than 1 µs"
 
 

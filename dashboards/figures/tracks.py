@@ -1,4 +1,4 @@
-"""Tracks: intervals side by side, so that no two of a track overlap, and what is too narrow to be seen is one bar."""
+"""Tracks: intervals arranged so that no two of a track overlap, with tiny neighbors merged into one bar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentobs.store.analysis.wall_time import Part
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """An interval as it is drawn, or several as one."""
+    """An interval as it is drawn, or several merged into one."""
 
     kind: str
     part: Part
@@ -20,37 +20,37 @@ class Stretch:
     started_ns: int
     ended_ns: int
     state: str = "ok"
-    """`ok`, `failed`, `stopped`, `open` or `orphaned`; of several the worst."""
+    """`ok`, `failed`, `stopped`, `open` or `orphaned`; the worst if merged."""
     says: str = ""
-    """What else there is to say of it."""
+    """Further details."""
     count: int = 1
-    """How many it stands for."""
+    """How many intervals it represents."""
     took_ns: int = 0
-    """How long they took, each by itself and all together."""
+    """The sum of their durations."""
     failed: int = 0
     """How many of them failed."""
     failed_ns: int | None = None
-    """When the first one began that failed."""
+    """The start of the first failed one."""
     is_critical: bool = False
-    """Whether one of them lies on the critical path."""
+    """Whether one of them is on the critical path."""
     spent: tuple[tuple[Part, int], ...] = ()
-    """How long each part took, where it stands for more than one."""
+    """The duration by part, if it represents more than one."""
     labels: tuple[tuple[str, int], ...] = ()
-    """What they are called and how many are called so, the most frequent first."""
+    """Their names with counts, most frequent first."""
 
 
 LONGEST = 10
-"""How many times as wide as the widest of what it stands for a bar is that stands for many, about. Our choice."""
+"""The approximate maximum width of a merged bar, relative to its widest interval. Our choice."""
 NO_END = ("open", "orphaned")
-"""The states of what may still end, and of what never will."""
+"""The states of intervals without an end."""
 STATES = ("open", "orphaned", "failed", "stopped", "ok")
 """The states, the worst first."""
 
 
 def packed(intervals: Iterable[Stretch], most: int) -> list[list[Stretch]]:
-    """Return intervals in as few tracks as they need, so that those of a track follow each other.
+    """Return intervals in as few tracks as possible, so that those of a track are consecutive.
 
-    What finds no room in `most` tracks is in one more, in which what overlaps stands as one.
+    Intervals that do not fit into `most` tracks are in one more, in which overlapping ones are merged.
     """
     tracks: list[list[Stretch]] = []
     beyond: list[Stretch] = []
@@ -66,7 +66,7 @@ def packed(intervals: Iterable[Stretch], most: int) -> list[list[Stretch]]:
 
 
 def united(intervals: Sequence[Stretch]) -> list[Stretch]:
-    """Return intervals with those that overlap put together."""
+    """Return intervals with overlapping ones merged."""
     heaps: list[list[Stretch]] = []
     until = 0
     for each in sorted(intervals, key=lambda one: (one.started_ns, -one.ended_ns)):
@@ -80,10 +80,10 @@ def united(intervals: Sequence[Stretch]) -> list[Stretch]:
 
 
 def coarser(track: Sequence[Stretch], narrow_ns: float) -> list[Stretch]:
-    """Return a track with neighbours put together that are too narrow to be told from each other.
+    """Return a track with neighbors merged that are too narrow to be distinguished.
 
-    Both are narrower than `narrow_ns`, and so is what lies between them. What they make together is not much wider
-    than `LONGEST` of it, so that where many follow each other it can still be seen when that was.
+    Both are narrower than `narrow_ns`, and so is the gap between them. The merged bar is not much wider than `LONGEST`
+    of them, so that its time is still visible if there are many.
     """
     heaps: list[list[Stretch]] = []
     for each in track:
@@ -103,7 +103,7 @@ def coarser(track: Sequence[Stretch], narrow_ns: float) -> list[Stretch]:
 
 
 def together(heap: Sequence[Stretch]) -> Stretch:
-    """Return one interval that stands for several; what took longest gives it its colour."""
+    """Return one interval that represents several; the longest one determines the color."""
     if len(heap) == 1:
         return heap[0]
     spent: Counter[Part] = Counter()

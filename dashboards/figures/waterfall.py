@@ -1,7 +1,7 @@
-"""The waterfall of a session: what went on when, in which lane, beside what, and what of it was waited for.
+"""The waterfall of a session: what happened when, in which lane, concurrently with what, and what the agent waited for.
 
-On top lies the critical path. Below it each lane has a band for its interactions, and tracks for its requests, tools
-and waits: as many as ran beside each other. Stretches of hours in which nothing went on are cut out.
+The critical path is on top. Below it each lane has a band for its interactions, and tracks for its requests, tools and
+waits: as many as were concurrent. Long idle periods are cut out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dashboards.figures.timeline import WORDS, drawn
 from dashboards.figures.tracks import NO_END, STATES, Stretch, coarser
 
 NARROW = 900
-"""Bars narrower than this part of the width are put together with their neighbours: about a pixel. Our choice."""
+"""Bars narrower than this fraction of the width are merged with their neighbors: about a pixel. Our choice."""
 MARKED = 1.4
-"""How many marks there are for each bar at most: those of what failed and what has no end included. Our choice."""
+"""The maximum number of marks per bar, including those for failed and unfinished ones. Our choice."""
 _KINDS: Final = {
     "attempt": "request",
     "llm_request": "request",
@@ -36,9 +36,9 @@ _KINDS: Final = {
     "retry_wait": "retry_wait",
     "compaction": "compaction",
 }
-"""What a piece of the critical path is drawn as, by the name of what was going on."""
+"""The kind that a piece of the critical path is drawn as, by its name."""
 _UPKEEP: Final = re.compile(r"/[a-z_]+:[^/]*$")
-"""The end of the name of a lane that is for the upkeep of the one above it, as in the query."""
+"""The suffix of a lane for auxiliary requests of the one above it, as in the query."""
 
 
 def session_waterfall(
@@ -48,14 +48,14 @@ def session_waterfall(
     most: int = 1000,
     window: tuple[int, int] | None = None,
 ) -> go.Figure:
-    """Return what a session did over time, lane by lane.
+    """Return the figure of a session over time, lane by lane.
 
     Args:
         rows: the rows of the query `session_waterfall`.
         path: the critical paths of its interactions, from `agentobs.store.analysis.wall_time`.
-        most: how many bars are drawn at most, but for one in each track; neighbours of one track that are too narrow
-            to be told from each other are drawn as one that says how many it is.
-        window: from when to when to draw it, in nanoseconds since 1970; None for all of it.
+        most: the maximum number of bars, except for one in each track; narrow neighbors of a track are drawn as one bar
+            with their number.
+        window: the start and end of the visible period, in nanoseconds since 1970; None for all of it.
     """
     rows = [row for row in rows if row["started_ns"] is not None]
     if all(row["kind"] == "session" for row in rows):
@@ -65,7 +65,7 @@ def session_waterfall(
     shown = [each for each in known if each is not None]
     pieces = [each for each in (_piece(piece, low, high) for piece in path) if each is not None]
     if not shown:
-        return nothing("nothing went on then")
+        return nothing("no activity in this range")
     axis = _axis(zero, low, high, shown)
     shown = _marked(shown, pieces)
     tracks = _bounded(tracks_of(shown, pieces), most, axis)
@@ -73,7 +73,7 @@ def session_waterfall(
 
 
 def _bounds(rows: Sequence[Row], window: tuple[int, int] | None) -> tuple[int, int, int]:
-    """Return from when on time is told, and from when to when it is drawn."""
+    """Return the zero of the times, and the start and end of the visible period."""
     zero = min(row["started_ns"] for row in rows)
     last = max(max(row["started_ns"], row["ended_ns"] or 0) for row in rows)
     if window is None:
@@ -82,7 +82,7 @@ def _bounds(rows: Sequence[Row], window: tuple[int, int] | None) -> tuple[int, i
 
 
 def _stretch(row: Row, low: int, high: int) -> Stretch | None:
-    """Return a row as it is drawn, cut at the edges; None where it does not show."""
+    """Return the interval of a row, clipped to the visible period; None if it is outside."""
     started, ended = row["started_ns"], row["ended_ns"]
     if ended is None:
         ended = high if row["state"] in NO_END else started
@@ -106,7 +106,7 @@ def _stretch(row: Row, low: int, high: int) -> Stretch | None:
 
 
 def _says(row: Row) -> str:
-    """Return what else there is to say of a row."""
+    """Return further details of a row."""
     told = []
     if row["detail"] and row["detail"] != "success":
         told.append(plain(row["detail"]).replace("_", " "))
@@ -133,14 +133,14 @@ def _piece(piece: Piece, low: int, high: int) -> Stretch | None:
 
 
 def _axis(zero: int, low: int, high: int, shown: Iterable[Stretch]) -> Elapsed:
-    # What nobody ended says nothing about how long anything went on.
+    # The end of an orphaned interval does not mean that anything was busy.
     busy = [(s.started_ns, s.ended_ns) for s in shown if s.state != "orphaned"]
     edges = [(s.started_ns, s.started_ns) for s in shown]
     return elapsed(zero, low, high, [*busy, *edges])
 
 
 def _marked(shown: Sequence[Stretch], pieces: Iterable[Stretch]) -> list[Stretch]:
-    """Return what is shown, with a mark on what the critical path leads through."""
+    """Return the intervals, with those on the critical path marked."""
     lanes: dict[tuple[str, str], list[int]] = {}
     for number, each in sorted(enumerate(shown), key=lambda item: item[1].started_ns):
         kind = "request" if each.kind == "upkeep" else each.kind
@@ -161,7 +161,7 @@ def _marked(shown: Sequence[Stretch], pieces: Iterable[Stretch]) -> list[Stretch
 def _waited_for(
     shown: Sequence[Stretch], numbers: Iterable[int], instants: Iterable[int]
 ) -> Iterator[int]:
-    """Yield of intervals, in the order of their starts, which was waited for at each instant: the last to end."""
+    """Yield the interval that was waited for at each time, which is the last to end, in the order of their starts."""
     coming, running = list(numbers)[::-1], list[tuple[int, int]]()
     for instant in instants:
         while coming and shown[coming[-1]].started_ns <= instant:
@@ -172,7 +172,7 @@ def _waited_for(
 
 
 def _bounded(tracks: Sequence[Track], most: int, axis: Elapsed) -> list[Track]:
-    """Return tracks with at most `most` bars, and none narrower than can be seen that has such a neighbour."""
+    """Return tracks with at most `most` bars, and no bar too narrow to be seen that has such a neighbor."""
     narrow = axis.drawn_ns / NARROW
     while True:
         coarse = [replace(track, bars=coarser(track.bars, narrow)) for track in tracks]

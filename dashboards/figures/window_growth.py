@@ -1,4 +1,4 @@
-"""The figure of the context: how much each request took in, where it was made shorter, and how much it may hold."""
+"""The figure of the context: its size at each request, the compactions, and the limit of the model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from dashboards.figures.phrases import Row, count, nothing, plain
 from dashboards.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, SKY, STEEL, layout
 
 MOST_POINTS = 900
-"""How many requests are drawn; with more of them the largest of neighbours stands for them. Our choice."""
+"""How many requests are drawn; if there are more, the largest of neighbors represents them. Our choice."""
 MOST_LANES = 8
-"""With more lanes than that, those of agents are one trace. Our choice."""
+"""If there are more lanes than this, those of agents share a trace. Our choice."""
 MOST_LINES = 40
 """How many compactions have a line. Our choice."""
 MOST_LABELS = 10
-"""How many compactions may be, for their lines to be labelled. Our choice."""
+"""Up to this number of compactions, their lines have labels. Our choice."""
 FULL = 0.2
-"""The window is a line from this share of it on: below, it would press all else to the ground. Our choice."""
+"""The context window is a line if the context reaches this fraction of it: otherwise it would flatten the rest. Our
+choice.
+"""
 _LINES: Final = (
     (BLUE, "solid"), (ORANGE, "solid"), (GREEN, "solid"), (PURPLE, "solid"),
     (SKY, "dash"), (RED, "dash"), (STEEL, "dash"), (GREEN, "dot"),
@@ -27,7 +29,7 @@ _LINES: Final = (
 
 
 def context_growth(rows: Sequence[Row]) -> go.Figure:
-    """Return the tokens of each request of a session, in the order in which they were sent, a line for each lane.
+    """Return the context size of each request of a session, in the order in which they were sent, one line per lane.
 
     Args:
         rows: the rows of the query `context_growth`.
@@ -52,8 +54,8 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
         if len(order) <= MOST_LANES
         else [lane for lane in order[:MOST_LANES] if "/" not in lane]
     )
-    for lane, (colour, dash) in zip(apart, _LINES, strict=False):
-        figure.add_trace(_line(_called(lane), _thinned(lanes[lane], size, stay), colour, dash))
+    for lane, (color, dash) in zip(apart, _LINES, strict=False):
+        figure.add_trace(_line(_called(lane), _thinned(lanes[lane], size, stay), color, dash))
     if rest := [lane for lane in order if lane not in apart]:
         figure.add_trace(_rest(rest, lanes, size, stay))
     note = _add_window(figure, known, lanes[order[0]])
@@ -69,7 +71,7 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
         zeroline=False,
     )
     highest = max(y for trace in figure.data for y in trace.y if y is not None)
-    # Above what is drawn there is room for what is written.
+    # The top has space for labels.
     figure.update_yaxes(
         title_text="tokens in the prompt", range=[0, max(highest, 1) * 1.2], tickformat=",d"
     )
@@ -81,7 +83,7 @@ Numbered = Sequence[tuple[int, Row]]
 
 
 def _called(lane: str) -> str:
-    """Return how a lane is called: the end of its name tells it from others."""
+    """Return the display name of a lane: a suffix that identifies it."""
     tail = lane.rpartition("/")[2]
     return plain(
         f"agent {tail if len(tail) <= 12 else f'…{tail[-6:]}'}" if "/" in lane else lane, 24
@@ -93,7 +95,9 @@ def _fullest(requests: Numbered) -> int:
 
 
 def _thinned(requests: Numbered, size: int, stay: Set[int]) -> list[tuple[int, Row, int]]:
-    """Return the largest of `size` neighbours each, with how many it stands for, and those of the numbers `stay`."""
+    """Return the largest of each `size` neighbors, with the number that it represents, and those with the numbers
+    `stay`.
+    """
     found: list[tuple[int, Row, int]] = []
     for at in range(0, len(requests), size):
         group = requests[at : at + size]
@@ -103,16 +107,14 @@ def _thinned(requests: Numbered, size: int, stay: Set[int]) -> list[tuple[int, R
     return found
 
 
-def _line(
-    name: str, requests: Sequence[tuple[int, Row, int]], colour: str, dash: str
-) -> go.Scatter:
+def _line(name: str, requests: Sequence[tuple[int, Row, int]], color: str, dash: str) -> go.Scatter:
     return go.Scatter(
         name=name,
         mode="lines+markers" if len(requests) < 120 else "lines",
         x=[number for number, _, _ in requests],
         y=[row["context_tokens"] for _, row, _ in requests],
-        line=dict(color=colour, width=2, dash=dash),
-        marker=dict(size=5, color=colour),
+        line=dict(color=color, width=2, dash=dash),
+        marker=dict(size=5, color=color),
         customdata=[_says(number, row, stands_for) for number, row, stands_for in requests],
         hovertemplate="%{customdata}<extra></extra>",
     )
@@ -141,7 +143,7 @@ def _rest(
 
 
 def _says(number: int, row: Row, stands_for: int) -> str:
-    """Return what is said of a request."""
+    """Return the hover text of a request."""
     lines = [f"request {number:,}: {row['context_tokens']:,} tokens"]
     parts = (
         ("input_tokens", "new"),
@@ -153,7 +155,7 @@ def _says(number: int, row: Row, stands_for: int) -> str:
         share = row["context_tokens"] / row["window_tokens"]
         lines.append(f"{share:.0%} of the window of {row['window_tokens']:,}")
     if row.get("compacted"):
-        was = f", {row['was_tokens']:,} tokens until then" if row.get("was_tokens") else ""
+        was = f", {row['was_tokens']:,} tokens up to this point" if row.get("was_tokens") else ""
         lines.append(f"compacted before ({plain(row['compacted'], 20)}){was}")
     if row.get("model"):
         lines.append(plain(row["model"]))
@@ -165,14 +167,14 @@ def _says(number: int, row: Row, stands_for: int) -> str:
 
 
 def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> str:
-    """Draw how much the model takes in at once, or return words about it where it is far away."""
+    """Draw the context context window, or return a note about it if it is far away."""
     told = [(number, row["window_tokens"]) for number, row in main if row["window_tokens"]]
     if not told:
         return ""
     fullest, widest = _fullest(known), max(tokens for _, tokens in told)
     if fullest < FULL * widest:
         share = f"{fullest / widest:.0%}" if fullest >= 0.01 * widest else "1%"
-        return f"never more than {share} of the window of {widest:,} tokens"
+        return f"at most {share} of the window of {widest:,} tokens"
     steps = [
         each
         for at, each in enumerate(told)
@@ -181,18 +183,18 @@ def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> str:
     last = max(number for number, _ in known)
     figure.add_trace(
         go.Scatter(
-            name="window of the model", mode="lines",
+            name="context window", mode="lines",
             x=[0.5, *(number for number, _ in steps), last + 0.5],
             y=[steps[0][1], *(tokens for _, tokens in steps), steps[-1][1]],
             line=dict(color=INK, width=1.5, dash="dash", shape="hv"),
-            hovertemplate="the model takes %{y:,d} tokens at once<extra></extra>",
+            hovertemplate="the context window is %{y:,d} tokens<extra></extra>",
         )
     )  # fmt: skip
     return ""
 
 
 def _add_compactions(figure: go.Figure, shorter: Numbered) -> None:
-    """Draw a line where a conversation was made shorter."""
+    """Draw a line where a conversation was compacted."""
     for number, row in shorter:
         figure.add_shape(
             type="line", x0=number - 0.5, x1=number - 0.5, y0=0, y1=1, yref="paper",

@@ -1,1 +1,1 @@
-"""Panels: a figure with its answer in words, and the page templates."""
+"""Panels (figures with a summary in words), and the page templates."""

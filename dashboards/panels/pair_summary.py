@@ -1,4 +1,4 @@
-"""Two sessions side by side in words: what both took, how the steps differ, and what each of them took.
+"""The comparison of two sessions in words: totals, the changes of steps, and the cost of each step.
 
 Pure functions over a comparison, as `agentobs diff --json` prints it, parsed.
 """
@@ -15,7 +15,7 @@ from dashboards.figures.phrases import sureness
 
 _TOTALS = (
     ("cost_usd", "Cost"),
-    ("duration_ns", "Time of all steps"),
+    ("duration_ns", "Total step time"),
     ("requests", "Requests"),
     ("tool_calls", "Tool calls"),
     ("decisions", "Decisions"),
@@ -25,53 +25,53 @@ _TOTALS = (
     ("output_tokens", "Output tokens"),
 )
 _CHANGES = {
-    "same": ("=", "alike"),
+    "same": ("=", "identical"),
     "changed": ("~", "changed"),
     "removed": ("−", "only in A"),
     "added": ("+", "only in B"),
 }
-"""What became of a step: a sign, and words."""
+"""The sign and the label of each kind of change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What both sessions took of one thing."""
+    """One total of both sessions."""
 
     name: str
     a: str
     b: str
     says: str
-    """The difference in words."""
+    """The difference, in words."""
 
 
 def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
-    """Return what two sessions took, each total with the difference in words."""
-    told = []
+    """Return the totals of two sessions, each with the difference in words."""
+    found = []
     for key, name in _TOTALS:
         old, new = (_number(key, side.get(key)) for side in (a, b))
         if not (old or new):
             continue
         sure = _how_sure(key, a), _how_sure(key, b)
         before, now = (_shown(key, *each) for each in zip((old, new), sure, strict=True))
-        told.append(Total(name, before, now, _difference(key, old, new, any(sure))))
-    return told
+        found.append(Total(name, before, now, _difference(key, old, new, any(sure))))
+    return found
 
 
 def changes(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return in a sentence how many steps are alike, changed, and in one of the two alone."""
+    """Return a sentence with the numbers of identical, changed, added and removed steps."""
     kinds = [step["change"] for step in steps]
-    told = ", ".join(f"{kinds.count(kind):,} {words}" for kind, (_, words) in _CHANGES.items())
-    return f"Of all steps: {told}."
+    listed = ", ".join(f"{kinds.count(kind):,} {words}" for kind, (_, words) in _CHANGES.items())
+    return f"Steps: {listed}."
 
 
 def _difference(key: str, old: Any, new: Any, is_doubtful: bool) -> str:
-    """Return how the second differs from the first, in words; of what is not exact nobody can tell."""
+    """Return the difference in words; it is unknown if a value is not exact."""
     if old is None or new is None:
-        return "cannot be told: one of them is unknown"
+        return "unknown: one value is unknown"
     if is_doubtful:
-        return "cannot be told: not both are exact"
+        return "unknown: not both values are exact"
     if old == new:
-        return "the same"
+        return "no difference"
     more = "more" if new > old else "less"
     return (
         f"B {_shown(key, abs(new - old), '')} {more}{_share(abs(new - old) / old) if old else ''}"
@@ -85,8 +85,8 @@ def _share(part: float | Decimal) -> str:
 def _shown(key: str, value: Any, how_sure: str) -> str:
     if value is None:
         return "unknown"
-    told = display.text(display.pretty(key, value))
-    return f"{how_sure}{told}"
+    shown = display.text(display.pretty(key, value))
+    return f"{how_sure}{shown}"
 
 
 def _how_sure(key: str, side: Mapping[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _how_sure(key: str, side: Mapping[str, Any]) -> str:
 
 
 def _number(key: str, value: Any) -> Any:
-    """Return a total as a number; money comes as decimal text."""
+    """Return a total as a number; costs are decimal text in JSON."""
     if key != "cost_usd" or value is None:
         return value
     try:
@@ -104,7 +104,7 @@ def _number(key: str, value: Any) -> Any:
 
 
 def row(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step as tables show it: what became of it, what it took on both sides, and what differs."""
+    """Return a step as tables show it: its change, its cost on both sides, and the changed fields."""
     a, b = step.get("a"), step.get("b")
     part = b or a or {}
     sign, words = _CHANGES[step["change"]]
@@ -131,12 +131,12 @@ def _value(side: Mapping[str, Any] | None, name: str) -> str:
 
 
 def _took(side: Mapping[str, Any] | None) -> str:
-    """Return what a step took, in a few words."""
+    """Return the time, tokens and cost of a step in short form."""
     if side is None:
         return ""
     tokens = [
-        f"{side[key]:,} {told}"
-        for key, told in (
+        f"{side[key]:,} {label}"
+        for key, label in (
             ("input_tokens", "in"),
             ("cache_read_tokens", "read"),
             ("cache_write_tokens", "written"),

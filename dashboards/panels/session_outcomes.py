@@ -1,4 +1,4 @@
-"""How a session went: its steps and which failed, what signatures of failure say, what became of what was said."""
+"""The outcome of a session: its steps and failures, failure signatures, and the state of its content."""
 
 from __future__ import annotations
 
@@ -6,40 +6,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import duckdb
-
 from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose
+from agentobs.store.port import Store
 from dashboards.panels.panels import rows_of
 
 Row = Mapping[str, Any]
 _WENT_WELL = ("ok", "executed", "substituted", "deduplicated", None)
-"""Outcomes of requests and calls that are no failure."""
+"""Outcomes of requests and tool calls that are not failures."""
 
 
 class Fired(NamedTuple):
-    """A signature of failure that fires."""
+    """A failure signature that was found."""
 
     verdict: Verdict
     meaning: str
-    """When it fires, in words."""
+    """The meaning of the signature."""
     evidence: Sequence[Row]
     """Its strongest evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What the signatures of failure say of a session, sorted by what a reader wants of them."""
+    """The diagnosis of a session: signatures found, not found, and not checked."""
 
     fires: Sequence[Fired]
-    """The strongest first."""
+    """The signatures found, strongest first."""
     quiet: Sequence[str]
     unknown: Sequence[Verdict]
 
 
-def verdicts_of(connection: duckdb.DuckDBPyConnection, session_id: str, most: int) -> Verdicts:
-    """Return what the signatures of failure say of a session, each with at most so many rows of evidence."""
+def verdicts_of(store: Store, session_id: str, most: int) -> Verdicts:
+    """Return the diagnosis of a session; each signature has at most `most` rows of evidence."""
     meaning = {signature.name: signature.fires for signature in SIGNATURES}
-    verdicts = diagnose(connection, session_id)
+    verdicts = diagnose(store, session_id)
     fires = sorted((each for each in verdicts if each.fires), key=lambda each: -each.strength)
     return Verdicts(
         [Fired(each, meaning[each.signature], _strongest(each, most)) for each in fires],
@@ -48,14 +47,14 @@ def verdicts_of(connection: duckdb.DuckDBPyConnection, session_id: str, most: in
     )
 
 
-def steps_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[dict[str, Any]]:
-    """Return the steps of a session, each with the attempt that it belongs to, and whether it failed."""
+def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
+    """Return the steps of a session, each with its attempt and whether it failed."""
     calls = {
         (row["lane"], row["turn"], row["tool_use_id"]): row
-        for row in selected(connection, _CALLS, [session_id])
+        for row in rows_of(store, "internal/session_tool_calls", session_id=session_id)
     }
     found = []
-    for step in rows_of(connection, "session_steps", session_id=session_id):
+    for step in rows_of(store, "session_steps", session_id=session_id):
         call = calls.get((step["lane"], step["turn"], step["id"]))
         attempt_id = step["id"] if step["kind"] == "request" else call and call["attempt_id"]
         is_failed = step["outcome"] not in _WENT_WELL or bool(call and call["is_error"])
@@ -65,33 +64,12 @@ def steps_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[dic
     return found
 
 
-def kept_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> Row:
-    """Return what became of what was said: where it may be, when it was pruned, and where the session came from."""
-    [found] = selected(connection, _KEPT, {"session_id": session_id})
+def kept_of(store: Store, session_id: str) -> Row:
+    """Return the state of a session's content: content mode, time of pruning, source and redactions."""
+    [found] = rows_of(store, "internal/content_state", session_id=session_id)
     return found
-
-
-def selected(
-    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any
-) -> list[dict[str, Any]]:
-    """Return the rows of a statement of ours."""
-    answered = connection.execute(sql, parameters)
-    columns = [str(column[0]) for column in answered.description or []]
-    return [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
 
 
 def _strongest(verdict: Verdict, most: int) -> list[Row]:
     ordered = sorted(verdict.evidence, key=lambda row: -row["strength"])
     return [dict(row) for row in ordered[:most]]
-
-
-_CALLS = """
-    SELECT lane, turn, tool_use_id, attempt_id, is_error FROM tool_calls WHERE session_id = ?
-"""
-_KEPT = """
-    SELECT
-        (SELECT arg_min(content, started_ns) FROM session_starts WHERE session_id = $session_id) AS content,
-        (SELECT arg_min(source, started_ns) FROM session_starts WHERE session_id = $session_id) AS source,
-        (SELECT max(pruned_ns) FROM prunings WHERE session_id = $session_id) AS pruned_ns,
-        (SELECT sum(redactions) FROM attempts WHERE session_id = $session_id) AS redactions
-"""

@@ -1,7 +1,7 @@
-"""Pages: templates filled in, with all text escaped and all values shown as people read them.
+"""Rendering of pages from templates, with all text escaped and all values formatted.
 
-The live application and the static reports are made of the same templates. Whatever comes from a recording goes
-through Jinja's escaping; characters that hide or turn text around are shown as escapes.
+The live application and the static reports share the templates. All recorded text goes through Jinja's escaping;
+invisible characters and characters that change the direction of text are shown as escapes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNITS = ("_ns", "_usd")
 INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "asked_ns")
 """The columns of instants; they stand to the left in a table, as words do."""
 _MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
-"""The style of maps in plotly's script. No figure of ours is one, and the policy of our pages refuses it."""
+"""The style of maps in plotly's script. It is not needed, and the content security policy of the pages blocks it."""
 
 
 def page(template: str, **values: Any) -> str:
@@ -40,13 +40,13 @@ def page(template: str, **values: Any) -> str:
 
     Args:
         template: the name of a file in `templates`.
-        values: what it shows; a name that it uses and is not given raises.
+        values: the values of the template; a missing one raises.
     """
     return _environment().get_template(template).render(**values)
 
 
 def figure_json(figure: go.Figure) -> Markup:
-    """Return a figure as JSON that can stand in a `script` element: `<`, `>` and `&` are escaped in it."""
+    """Return a figure as JSON that is safe in a `script` element: `<`, `>` and `&` are escaped."""
     text = figure.to_json()
     assert text is not None
     for character in "<>&":
@@ -56,7 +56,7 @@ def figure_json(figure: go.Figure) -> Markup:
 
 @cache
 def plotly_script() -> str:
-    """Return the source of plotly.js, from its package, without the style of maps, which it would set in each page."""
+    """Return the source of plotly.js from its package, without the style of maps, which it would add to each page."""
     return _MAPS.sub("''", str(plotly.offline.get_plotlyjs()), count=1)
 
 
@@ -67,7 +67,7 @@ def asset(name: str) -> str:
 
 
 def csp_hash(text: str) -> str:
-    """Return the word by which a Content-Security-Policy allows an inline script or style of that text.
+    """Return the hash with which a Content-Security-Policy allows an inline script or style.
 
     Source: Content Security Policy Level 3, 2.3.1 (hash-source).
     """
@@ -75,7 +75,7 @@ def csp_hash(text: str) -> str:
 
 
 def heading(column: str) -> str:
-    """Return a column's name as people read it; its unit stands beside each value."""
+    """Return the label of a column; the unit is shown with each value."""
     for unit in _UNITS:
         if column not in _WORDS:
             column = column.removesuffix(unit)
@@ -83,23 +83,23 @@ def heading(column: str) -> str:
 
 
 def cell(column: str, value: Any, row: Mapping[str, Any] | None = None) -> str | Markup:
-    """Return a value as it stands in a table; the column's name says what it is, and its row how sure money is."""
+    """Return a value for a table, formatted by the name of its column; costs use the row for their certainty."""
     if column == "cost_usd" and row is not None:
         return cost(row)
     if value is None:
-        return Markup('<span class="none" title="not known">–</span>')
+        return Markup('<span class="none" title="unknown">–</span>')
     if column in INSTANTS:
         return instant(value)
     return display.text(display.pretty(column, value))
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value stands to the right in a table."""
+    """Return whether a value is aligned to the right in a table."""
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
 def instant(ns: int | None) -> str | Markup:
-    """Return nanoseconds since 1970 as an element that a script may turn to the reader's zone; without it, UTC."""
+    """Return a time (nanoseconds since 1970) as an element in UTC, which a script may convert to local time."""
     if ns is None:
         return "–"
     try:
@@ -112,11 +112,11 @@ def instant(ns: int | None) -> str | Markup:
 
 
 def cost(row: Mapping[str, Any], *, exactly: bool = False) -> Markup:
-    """Return what a row cost with how sure that is: nothing more where it is exact.
+    """Return the cost of a row with its certainty; an exact cost has no note.
 
     Args:
-        row: `cost_usd` in US dollars, None where no price is known; `cost_status`, and how many calls are how sure, as
-            in `cost_by_session`.
+        row: `cost_usd` in US dollars, None if no price is known; `cost_status`, and the numbers of calls by certainty,
+            as in `cost_by_session`.
         exactly: with all digits.
     """
     value, doubts = row["cost_usd"], doubts_of(row)
@@ -125,20 +125,20 @@ def cost(row: Mapping[str, Any], *, exactly: bool = False) -> Markup:
     money = display.exact_money(value) if exactly else display.money(value)
     if not any(doubts):
         return Markup('<span class="money">{}</span>').format(money)
-    told = [each for each, is_so in zip(_DOUBTS, doubts, strict=True) if is_so]
+    notes = [each for each, is_so in zip(_DOUBTS, doubts, strict=True) if is_so]
     return Markup(
         '<span class="money" title="{}">{} {} <span class="doubt">{}</span></span>'
     ).format(
-        doubt(row), " ".join(sign for sign, _ in told), money, ", ".join(word for _, word in told)
+        doubt(row), " ".join(sign for sign, _ in notes), money, ", ".join(word for _, word in notes)
     )
 
 
 _DOUBTS = (("≥", "at least"), ("≈", "estimated"))
-"""The signs and words of a lower bound and of an estimate."""
+"""The signs and labels of a lower bound and of an estimate."""
 
 
 def byte_count(value: int | None) -> str:
-    """Return a number of bytes as people read it, in units of 1,000."""
+    """Return a readable number of bytes, in units of 1,000."""
     if value is None:
         return "–"
     for unit in ("B", "kB", "MB"):
@@ -149,12 +149,12 @@ def byte_count(value: int | None) -> str:
 
 
 def segment(value: str) -> str:
-    """Return an id as one part of a path, or one value of a query: it may hold slashes and signs of its own."""
+    """Return an ID escaped for a part of a path or a value of a query, because it may contain slashes."""
     return quote(value, safe="")
 
 
 def short_id(value: str) -> str:
-    """Return the end of an id, which tells it from others: their beginnings are the time."""
+    """Return the last characters of an ID; the first ones are the time."""
     return f"…{value[-8:]}" if len(value) > 12 else value
 
 

@@ -1,7 +1,7 @@
-"""Reports about two paths: where a replay parts from its recording, and two sessions side by side.
+"""Reports about two paths: the divergence of a replay, and the comparison of two sessions.
 
-Both come as the JSON that the command line prints, and the lines that tell what was said as text: this room knows
-nothing of replays.
+Both use the JSON that the command line prints, plus lines of text with content, so that this package does not depend
+on replays.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from dashboards.panels.pair_summary import changes, row, totals
 from dashboards.panels.panels import panel
 from dashboards.report.html_report import MOST, panels_report
 
-_TELLING = ("chain", "waiting", "suspicions", "proposals", "normalised")
-"""What of a divergence is told in sentences, which may quote what was said."""
+_SENTENCES = ("chain", "waiting", "suspicions", "proposals", "normalized")
+"""The fields of a divergence with sentences, which may quote content."""
 _KINDS = {
-    "content": "a request whose body is another one",
-    "missing": "a recorded request that never came",
-    "extra": "a request more than were recorded",
-    "order": "a request that came before its turn",
-    "timing": "a request that came too late or too soon",
+    "content": "the body of a request",
+    "missing": "a recorded request that was not made",
+    "extra": "an additional request that was not recorded",
+    "order": "a request that was made too early",
+    "timing": "a request out of order",
     "tool": "a tool call",
-    "world": "another question of the loop",
-    "outcome": "how the run ended",
-    "result": "what the run returned",
-    "network": "a connection that no recording answers",
+    "world": "an exchange of the agent loop",
+    "outcome": "the end of the session",
+    "result": "the result of the session",
+    "network": "a connection that was not recorded",
 }
-"""What differs first, by kind."""
+"""The first difference, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What was said where paths differ, as lines of text; None in a report that holds nothing of it."""
+    """The content at the divergence, as text."""
 
     report: str
-    """The whole report as a terminal shows it, the two lines below each other."""
+    """The full report as shown in a terminal, with recorded and current text aligned."""
     explanation: str
-    """The way back to what it comes from."""
+    """The causal chain."""
 
 
 def divergence_report(
     told: Mapping[str, Any], texts: Texts | None, *, made_ns: int, light: bool = False
 ) -> str:
-    """Return the report of a replay that parted from its recording.
+    """Return the report about a replay that diverged from its recording.
 
     Args:
         told: the divergence, as `agentobs replay --json` prints it, parsed.
-        texts: what was said where they differ; None for a report without.
-        made_ns: when it is made, in nanoseconds since 1970.
-        light: without a script.
+        texts: the content at the divergence; None for a report without content.
+        made_ns: the time of the report, in nanoseconds since 1970.
+        light: whether to leave out scripts.
     """
     if texts is None:
         told = without_content(told)
     progress = told["progress"]
     says = (
         f"{progress['requests_matched']:,} of {progress['requests']:,} requests and "
-        f"{progress['tools_matched']:,} of {progress['tools']:,} tool calls were the recorded ones."
+        f"{progress['tools_matched']:,} of {progress['tools']:,} tool calls matched the recording."
     )
     drawn = figures.divergence(told, content=texts is not None)
     columns = ("lane", "asked", "of")
-    path = panel("path", "Where the paths part", says, drawn, columns, list(told["lanes"]))
+    path = panel("path", "Replay path", says, drawn, columns, list(told["lanes"]))
     cause = told["cause"] or {}
     return panels_report(
         "report_divergence.html",
-        "Report of a replay",
+        "Replay report",
         [path],
         made_ns=made_ns,
         light=light,
@@ -83,11 +83,11 @@ def divergence_report(
 
 
 def without_content(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a divergence without what was said, as it is told by facts alone.
+    """Return a divergence without content.
 
-    Places are left whole: the figure shows of them what is no key that somebody made up.
+    Paths are kept, because the figure shows only the keys that the Messages API defines.
     """
-    bare = {**told, "summary": "", **dict.fromkeys(_TELLING, ())}
+    bare = {**told, "summary": "", **dict.fromkeys(_SENTENCES, ())}
     bare["differences"] = [
         {**each, "expected": None, "actual": None} for each in told["differences"]
     ]
@@ -107,24 +107,24 @@ def comparison_report(
     made_ns: int,
     light: bool = False,
 ) -> str:
-    """Return the report of two sessions side by side.
+    """Return the report that compares two sessions.
 
     Args:
         told: the comparison, as `agentobs diff --json` prints it, parsed.
-        lines: of each step the lines that tell where its texts differ; empty ones where nothing was compared.
-        made_ns: when it is made, in nanoseconds since 1970.
-        light: without a script.
+        lines: for each step the lines that show differences of its content; empty if content was not compared.
+        made_ns: the time of the report, in nanoseconds since 1970.
+        light: whether to leave out scripts.
     """
     steps = told["steps"]
     drawn = figures.two_sessions(told)
-    two = panel("two-sessions", "Side by side", changes(steps), drawn, (), (), is_wide=True)
+    two = panel("two-sessions", "Comparison", changes(steps), drawn, (), (), is_wide=True)
     differing = [
         (step, line) for step, line in zip(steps, lines, strict=True) if step["change"] != "same"
     ]
     room = Room()
     return panels_report(
         "report_pair.html",
-        "Report of two sessions",
+        "Comparison report",
         [two],
         made_ns=made_ns,
         light=light,
@@ -141,19 +141,19 @@ def comparison_report(
 
 
 def _side(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what one of the two is: a session has an id, a fixture a place."""
+    """Return the description of one side: a session with its ID, or a fixture with its path."""
     which = about.get("session_id") or about.get("fixture") or ""
     return {"name": about["name"], "outcome": about.get("outcome"), "which": which}
 
 
 def _cause(cause: Mapping[str, Any]) -> list[str]:
-    """Return what a divergence probably stems from, in words that hold nothing of what was said."""
+    """Return the likely cause of a divergence, in words without content."""
     if not cause:
         return []
     found = [str(cause["kind"]).replace("_", " ")]
-    for key, words in (("tool", "tool"), ("place", "place"), ("contains", "it holds")):
+    for key, words in (("tool", "tool"), ("place", "place"), ("contains", "contains")):
         value = cause.get(key)
-        # What is no label may be what somebody wrote.
+        # A value that is not a label may be content.
         if value and (is_label(str(value)) or key == "contains"):
             found.append(f"{words} {value}")
     for key, words in (("message", "message"), ("line", "line")):
@@ -163,13 +163,13 @@ def _cause(cause: Mapping[str, Any]) -> list[str]:
 
 
 def _sites(told: Mapping[str, Any], cause: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of the agent's code that a divergence is about."""
-    named = (("asked at", told.get("sent")), ("comes from", cause.get("site")))
+    """Return the lines of the agent's code that are involved in a divergence."""
+    named = (("sent from", told.get("sent")), ("caused by", cause.get("site")))
     return [{"what": what, **site} for what, site in named if site]
 
 
 def _fitted(lines: Sequence[str], room: Room) -> list[str]:
-    """Return lines as far as there is room for them, and how many are left out."""
+    """Return as many lines as fit, and a note about the omitted ones."""
     kept = list(itertools.takewhile(room.holds, lines))
     left = len(lines) - len(kept)
     return [*kept, f"… and {left:,} more lines"] if left else kept

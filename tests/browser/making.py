@@ -317,15 +317,15 @@ _ROWS = (
     f"""
     INSERT INTO tool_uses BY NAME SELECT {_TRIED}, printf('e%031x', i) AS interaction_id,
         printf('toolu_%020x', i * 5 + t) AS tool_use_id, {_TOOL} AS name, 1 AS ordinal,
-        {_AT} + {_SLOW} * {_NS} AS asked_ns, 100 AS input_bytes
+        {_AT} + {_SLOW} * {_NS} AS requested_ns, 100 AS input_bytes
     {_TURNS} AND hash(i + t) % 60 <> 0
     """,
     f"""
     INSERT INTO tool_results BY NAME SELECT {_TRIED}, printf('e%031x', i) AS interaction_id,
         printf('toolu_%020x', i * 5 + t) AS tool_use_id, {_AT} + {_SLOW} * {_NS} AS started_ns,
-        {_NS} // 2 AS duration_ns, {_AT} + {_SLOW} * {_NS} + {_NS} // 2 AS answered_ns, 'run' AS source,
+        {_NS} // 2 AS duration_ns, {_AT} + {_SLOW} * {_NS} + {_NS} // 2 AS result_ns, 'run' AS source,
         'executed' AS outcome, hash(i + t + 5) % 20 = 0 OR {_STUCK} AS is_error, 500 AS result_bytes,
-        1 AS ordinal, 1 AS tries, {_TOOL} AS tool
+        1 AS ordinal, 1 AS attempts, {_TOOL} AS tool
     {_TURNS} AND hash(i + t) % 60 <> 0
     """,
 )

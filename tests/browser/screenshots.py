@@ -44,14 +44,14 @@ def pages(tab: Tab) -> Iterator[str]:
     session, other = found[0], found[1]
     tab.go(session)
     yield "session"
-    tab.page.get_by_role("button", name="Show what was said").click()
+    tab.page.get_by_role("button", name="Show transcript").click()
     tab.page.wait_for_selector("#transcript pre", state="attached")
     tab.settle()
     yield "transcript"
     attempt = _links(tab, session, "#steps tbody a[href^='/attempts/']")[4]
     tab.go(attempt)
     yield "attempt"
-    tab.page.get_by_role("button", name="Show the request and the response").click()
+    tab.page.get_by_role("button", name="Show request and response").click()
     tab.page.wait_for_selector("#exchange pre", state="attached")
     yield "exchange"
     tab.go(attempt + "/diff")
@@ -66,7 +66,7 @@ def pages(tab: Tab) -> Iterator[str]:
     tab.go(f"/compare?a={session.rpartition('/')[2]}&b={other.rpartition('/')[2]}")
     yield "compare"
     tab.go("/sql?query=cost_by_model")
-    tab.page.get_by_role("button", name="Ask", exact=True).click()
+    tab.page.get_by_role("button", name="Run", exact=True).click()
     tab.page.wait_for_selector("#answer")
     yield "sql"
     tab.go("/sql/tables")

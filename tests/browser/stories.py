@@ -432,13 +432,13 @@ class Story:
                 tool_use_id=Label(call["id"]),
                 tool=unchecked(call["name"]),
                 at_ns=self.now_ns,
-                behaviour="deny" if denied else "allow",
+                behavior="deny" if denied else "allow",
                 reason_type=Label("person"),
                 source=None,
                 resolver=Label("person"),
                 rule=None,
-                asked=True,
-                waited_ns=waited_ns,
+                approval_requested=True,
+                approval_wait_ns=waited_ns,
             )
         )
 

@@ -12,14 +12,14 @@ from tests.browser.tabs import Served, Tab
 
 
 @contextmanager
-def neighbour() -> Iterator[tuple[int, list[str | None]]]:
+def neighbor() -> Iterator[tuple[int, list[str | None]]]:
     """Serve on another port of loopback, as another user can; gives the port, and the cookies that came."""
     came: list[str | None] = []
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             came.append(self.headers.get("Cookie"))
-            body = b'<!doctype html><title>neighbour</title><link rel="icon" href="data:,">'
+            body = b'<!doctype html><title>neighbor</title><link rel="icon" href="data:,">'
             self.send_response(200)
             self.send_header("content-type", "text/html")
             self.send_header("content-length", str(len(body)))
@@ -50,7 +50,7 @@ def test_no_server_on_another_port_is_sent_the_cookie(
     assert [each["domain"] for each in tab.page.context.cookies()] == [
         served.origin.removeprefix("http://").partition(":")[0]
     ]
-    with neighbour() as (port, came):
+    with neighbor() as (port, came):
         for host in ("127.0.0.1", "other.localhost", "0123456789abcdef.localhost"):
             # From an address that was typed, from a page of its own, and from one of ours.
             tab.page.goto(f"http://{host}:{port}/")

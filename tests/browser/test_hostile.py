@@ -15,7 +15,7 @@ ELEMENTS = 4_000
 """How many elements a page may have once what was said stands in it. Our choice."""
 MARKS = 6
 """How many marks of a figure the mouse goes to. Our choice."""
-SHOW = "Show what was said"
+SHOW = "Show transcript"
 OURS = ", ".join(
     (
         "script:not([src]):not([type='application/json'])",
@@ -97,7 +97,7 @@ def test_a_line_of_ten_million_characters_does_not_choke_the_page(served: Served
     with page.expect_download() as saved:
         page.locator(
             "form", has_text=re.compile("of 10,0[0-9]{2},[0-9]{3} characters")
-        ).get_by_role("button", name="Save all of it").first.click()
+        ).get_by_role("button", name="Download").first.click()
     assert saved.value.suggested_filename.endswith(".txt")
     kept = Path(saved.value.path()).read_text("utf-8")
     assert kept.rstrip().endswith(END)
@@ -114,7 +114,7 @@ def test_requests_and_differences_are_shown_as_text(served: Served, tabs) -> Non
     assert len(attempts) >= 4
     for path in attempts:
         tab.go(path)
-        tab.page.get_by_role("button", name="Show the request and the response").click()
+        tab.page.get_by_role("button", name="Show request and response").click()
         tab.page.wait_for_selector("#exchange pre", state="attached")
         _unharmed(tab)
         assert len(tab.page.content()) < 2_000_000
@@ -141,7 +141,7 @@ def test_what_is_typed_comes_back_as_text(served: Served, tabs) -> None:
     page = tab.go("/sql")
     statement = f"SELECT '{TEXTS['closing'].replace(chr(39), chr(34))}' AS \"{TEXTS['image']}\""
     page.get_by_label("Statement").fill(statement)
-    tab.follow(page.get_by_role("button", name="Ask", exact=True))
+    tab.follow(page.get_by_role("button", name="Run", exact=True))
     _unharmed(tab)
     assert page.get_by_label("Statement").input_value() == statement
     assert "<img src=x" in page.locator("#answer th").inner_text()

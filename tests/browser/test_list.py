@@ -145,10 +145,10 @@ def test_what_does_not_fit_is_said(listed: Tab) -> None:
     """A search without a hit, and a day that is none: words, no empty page and no fault."""
     assert listed.served is not None
     listed.page.goto(listed.served.origin + "/?q=nobody-is-called-this")
-    assert "No session fits" in listed.page.locator("main").inner_text()
+    assert "No matching sessions" in listed.page.locator("main").inner_text()
     listed.page.goto(listed.served.origin + "/?day_from=yesterday&cost_to=much")
-    assert "“yesterday” is no day" in listed.page.locator("main").inner_text()
-    assert "“much” is no amount" in listed.page.locator("main").inner_text()
+    assert "“yesterday” is not a day" in listed.page.locator("main").inner_text()
+    assert "“much” is not an amount" in listed.page.locator("main").inner_text()
     # The field itself refuses to hold it, and chromium says so.
     listed.forgiven.append("does not conform to the required format")
 

@@ -128,7 +128,7 @@ def test_a_page_that_follows_for_long_keeps_its_size_and_the_zoom(served: Served
     tab: Tab = tabs(served)
     page = tab.follow(tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").nth(5))
     tab.draw()
-    page.get_by_label("Follow what is new").uncheck()
+    page.get_by_label("Live updates").uncheck()
     news = News(tab)
     news.come(2)
     zoomed = _zoom(page)
@@ -228,7 +228,7 @@ def test_whoever_pauses_sees_nothing_move(served: Served, agent: Agent, tabs) ->
     tab: Tab = tabs(served)
     tab.settle()
     page = tab.page
-    page.get_by_label("Follow what is new").uncheck()
+    page.get_by_label("Live updates").uncheck()
     page.wait_for_timeout(500)
     asked = len(tab.requested)
     agent.do("run unseen")
@@ -241,7 +241,7 @@ def test_whoever_pauses_sees_nothing_move(served: Served, agent: Agent, tabs) ->
     own = [url for url in tab.requested[asked:] if not url.endswith("/revision")]
     assert own == []
     assert "unseen" not in page.locator("#found").inner_text()
-    page.get_by_label("Follow what is new").check()
+    page.get_by_label("Live updates").check()
     page.wait_for_function("() => document.querySelector('#found').innerText.includes('unseen')")
 
 
@@ -257,10 +257,10 @@ def test_an_answer_that_comes_late_shows_nothing_of_another_filter(served: Serve
     with page.expect_request(f"{served.origin}/"):
         pass
     page.get_by_role("searchbox").fill("nobody-is-called-this")
-    tab.says("No session fits")
+    tab.says("No matching sessions")
     held[0].fulfill(body=whole, content_type="text/html")
     page.evaluate(_TWO_FRAMES)
-    assert "No session fits" in page.locator("#found").inner_text()
+    assert "No matching sessions" in page.locator("#found").inner_text()
     assert page.locator("#found tbody tr").count() == 0
 
 

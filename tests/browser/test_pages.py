@@ -154,6 +154,6 @@ all => all.map((each) => [each.dateTime.slice(0, 10), each.textContent])
 
 def _brightness(tab: Tab) -> float:
     """How light the page is, 0 to 255."""
-    colour: str = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    red, green, blue = (float(part) for part in colour.split("(")[1].rstrip(")").split(",")[:3])
+    color: str = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red, green, blue = (float(part) for part in color.split("(")[1].rstrip(")").split(",")[:3])
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.backend import open_store
 from dashboards.report.html_report import session_report
 from tests.browser.tabs import Tab
 from tests.store.making import a_home, attempt, end, record, session_id, start
@@ -19,8 +19,8 @@ def test_the_waterfall_can_be_read_on_a_phone(tabs, tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     path = tmp_path / "report.html"
-    with connect(home) as connection:
-        path.write_text(session_report(connection, session_id(1), made_ns=0), "utf-8")
+    with open_store(home) as store:
+        path.write_text(session_report(store, session_id(1), made_ns=0), "utf-8")
     tab: Tab = tabs(None, offline=True, viewport={"width": 390, "height": 844})
     tab.page.goto(path.as_uri())
     tab.settle()
@@ -30,7 +30,7 @@ def test_the_waterfall_can_be_read_on_a_phone(tabs, tmp_path: Path) -> None:
     plot = figure.locator(".nsewdrag").first.bounding_box()
     assert plot is not None
     assert plot["width"] > 500
-    region = tab.page.get_by_role("group", name="What happened, and when, the figure")
+    region = tab.page.get_by_role("group", name="Waterfall, the figure")
     region.focus()
     assert region.evaluate(
         "each => each === document.activeElement && each.scrollWidth > each.clientWidth"

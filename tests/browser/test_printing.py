@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.backend import open_store
 from dashboards.report.html_report import session_report
 from tests.browser.tabs import Tab
 from tests.store.making import a_home, attempt, end, record, session_id, start
@@ -18,32 +18,32 @@ DARKEST = 90
 
 @pytest.mark.parametrize("light", [True, False], ids=["light", "full"])
 def test_a_report_that_was_dark_is_printed_light(tabs, tmp_path: Path, light: bool) -> None:
-    """Where the screen is dark, paper is white, words are dark, and still figures have the colours of the light."""
+    """Where the screen is dark, paper is white, words are dark, and still figures have the colors of the light."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     path = tmp_path / "report.html"
-    with connect(home) as connection:
-        path.write_text(session_report(connection, session_id(1), made_ns=0, light=light), "utf-8")
+    with open_store(home) as store:
+        path.write_text(session_report(store, session_id(1), made_ns=0, light=light), "utf-8")
     tab: Tab = tabs(None, offline=True, color_scheme="dark")
     tab.page.goto(path.as_uri())
     tab.settle()
-    assert all(max(found) < DARKEST for found in _colours(tab, "body", "background-color"))
+    assert all(max(found) < DARKEST for found in _colors(tab, "body", "background-color"))
     tab.page.emulate_media(media="print", color_scheme="dark")
     for place in ("body", ".panel", ".tile"):
-        assert set(_colours(tab, place, "background-color")) == {(255, 255, 255)}
+        assert set(_colors(tab, place, "background-color")) == {(255, 255, 255)}
     for place in ("h1", "h2", "td", ".drawing text.f1d2329"):
-        assert all(max(found) < DARKEST for found in _colours(tab, place, "color"))
-    assert set(_colours(tab, ".drawing .f1f5fa8", "fill")) == {(0x1F, 0x5F, 0xA8)}
-    assert set(_colours(tab, ".drawing .f1d2329", "fill")) <= {(0, 0, 0)}
+        assert all(max(found) < DARKEST for found in _colors(tab, place, "color"))
+    assert set(_colors(tab, ".drawing .f1f5fa8", "fill")) == {(0x1F, 0x5F, 0xA8)}
+    assert set(_colors(tab, ".drawing .f1d2329", "fill")) <= {(0, 0, 0)}
 
 
-def _colours(tab: Tab, place: str, kind: str) -> list[tuple[int, ...]]:
-    """Return the colours that a kind of elements has; those that are clear are none."""
-    found = tab.page.evaluate(_COLOURS, [place, kind])
-    return [tuple(int(part) for part in colour) for colour in found]
+def _colors(tab: Tab, place: str, kind: str) -> list[tuple[int, ...]]:
+    """Return the colors that a kind of elements has; those that are clear are none."""
+    found = tab.page.evaluate(_COLORS, [place, kind])
+    return [tuple(int(part) for part in color) for color in found]
 
 
-_COLOURS = """
+_COLORS = """
 ([place, kind]) => [...document.querySelectorAll(place)]
   .map((each) => getComputedStyle(each)[kind].match(/[\\d.]+/g))
   .filter((parts) => parts && parts[3] !== "0").map((parts) => parts.slice(0, 3))

@@ -120,7 +120,7 @@ def _overflow(tab: Tab, width: int) -> int:
 
 
 def barriers_of(tab: Tab) -> tuple[str, ...]:
-    """Return what axe finds that keeps people out, in the light, and of the colours in the dark, too."""
+    """Return what axe finds that keeps people out, in the light, and of the colors in the dark, too."""
     from axe_playwright_python.base import AXE_SCRIPT
 
     tab.page.emulate_media(color_scheme="light")

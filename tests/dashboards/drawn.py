@@ -71,7 +71,7 @@ def texts(value: Any, key: str = "") -> Iterator[str]:
 
 
 def hold(figure: go.Figure) -> None:
-    """Assert what the page relies on: kinds of traces, bounds, colours that have a dark side, no markup of others."""
+    """Assert what the page relies on: kinds of traces, bounds, colors that have a dark side, no markup of others."""
     assert {each.type for each in figure.data} <= {"bar", "scatter"}
     assert marks(figure) <= MOST_MARKS
     assert figure.layout.title.text is None
@@ -80,8 +80,8 @@ def hold(figure: go.Figure) -> None:
         assert each.hoverinfo != "all"
         if each.hoverinfo != "skip":
             assert each.hovertemplate.endswith("<extra></extra>")
-    colours = set(re.findall(r'"(#[0-9a-fA-F]{3,8})"', figure.to_json()))
-    assert colours <= set(DARK), colours - set(DARK)
+    colors = set(re.findall(r'"(#[0-9a-fA-F]{3,8})"', figure.to_json()))
+    assert colors <= set(DARK), colors - set(DARK)
     for text in texts(json.loads(figure.to_json())):
         bare = text.replace("<br>", "").replace("<extra></extra>", "")
         assert "<" not in bare, text

@@ -71,7 +71,7 @@ def test_values_come_through_parameters(client: Client) -> None:
     """A field is there for each parameter; text is text, JSON has its type, and nothing is NULL."""
     sql = "SELECT $text AS a, $number + 1 AS b, $nothing IS NULL AS c, typeof($list) AS d"
     shown = ask(client, sql)
-    assert "No answer" in shown.words
+    assert "Query failed" in shown.words
     for name in ("text", "number", "nothing", "list"):
         assert f'name="value_{name}"' in shown.html
     got = ask(client, sql, text="'; DROP", number="0.5", nothing=" ", list="[1, 2]")
@@ -105,7 +105,7 @@ def test_anything_but_a_question_is_refused_in_words(client: Client) -> None:
     """What writes, reads files, or is no SQL is told as text in the page, with no traceback, and changes nothing."""
     for sql in REFUSED:
         got = ask(client, sql)
-        assert "No answer" in got.words, sql
+        assert "Query failed" in got.words, sql
         assert 'class="warning"' in got.html, sql
         assert "Traceback" not in got.words, sql
     assert cells(ask(client, "SELECT count(*) FROM attempts")) == [["9"]]
@@ -143,7 +143,7 @@ def test_an_answer_is_bounded(client: Client) -> None:
         + " FROM range(200)",
     )
     assert len(wide.body) < 2 * SHOWN_BYTES
-    assert "the others are too long" in wide.words
+    assert "because the result is too large" in wide.words
     large = ask(client, "SELECT repeat('x', 100000000) AS a")
     assert "larger than" in large.words
     columns = ask(client, "SELECT " + ", ".join(f"{n} AS c{n}" for n in range(300)))
@@ -185,7 +185,7 @@ def test_each_named_question_can_be_picked(client: Client) -> None:
         assert "No answer" not in answered.words, answered.words
     missing = client.get("/sql?query=nothing")
     assert missing.status == 404
-    assert "no query of that name" in missing.words
+    assert "no query has that name" in missing.words
 
 
 def test_all_tables_and_columns_are_told(client: Client) -> None:
@@ -227,7 +227,7 @@ def test_few_run_at_once_and_all_end_with_the_application(home: Home) -> None:
         time.sleep(0.01)
     processes = [worker.process_id for worker in asks._running]
     beside = asks.ask(home, "SELECT 1", {})
-    assert (beside.failed, "are running" in beside.note) == (True, True)
+    assert (beside.failed, "are already running" in beside.note) == (True, True)
     asks.close()
     for thread in threads:
         thread.join(60)

@@ -68,7 +68,7 @@ def test_request_and_response_are_shown_as_they_were(home: Home, client: Client)
     assert "anthropic-version" in words
     assert '"max_tokens": 64' in words
     assert '"max_tokens":64' in words
-    assert "HTTP 200, whole" in words
+    assert "HTTP 200, complete" in words
     assert "event: content_block_start" in words
     assert "Calls clock" in words
     assert KEY not in words
@@ -78,9 +78,9 @@ def test_secrets_that_were_taken_out_are_counted_by_kind(home: Home, client: Cli
     """The page says that something was taken out and what; the secret itself is nowhere."""
     first = attempts(home)[0]
     words = client.press(f"/attempts/{first}/exchange").words
-    assert "Taken out before it was written: 1 × " in words
+    assert "Redacted: 1 × " in words
     assert SECRET not in words
-    assert "secrets taken out of the request 1" in client.get(f"/attempts/{first}").words
+    assert "secrets redacted from the request 1" in client.get(f"/attempts/{first}").words
 
 
 def test_facts_stand_on_the_page_without_a_click(rich: tuple[Home, Client]) -> None:
@@ -97,15 +97,15 @@ def test_facts_stand_on_the_page_without_a_click(rich: tuple[Home, Client]) -> N
     assert "http_error" in words
     assert "overloaded_error" in words
     assert "cache write, 1 hour 20" in words
-    assert "Tools that it calls" in words
+    assert "Tool calls" in words
     [(money,)] = asked(home, f"SELECT sum(cost_usd) FROM costs WHERE attempt_id = '{retried}'")
     assert f"${money:,.4f}" in words
-    assert f"in all ${money.normalize():,f}" in words
-    assert "exact, by prices of version" in words
+    assert f"total ${money.normalize():,f}" in words
+    assert "exact, price version" in words
     assert "HTTP 529" in client.get(f"/attempts/{failed}").words
 
 
-def test_an_attempt_leads_to_its_neighbours_of_the_lane(home: Home, client: Client) -> None:
+def test_an_attempt_leads_to_its_neighbors_of_the_lane(home: Home, client: Client) -> None:
     """Back to the session, to the request before and to the next, and to what each changed."""
     first, second, third = attempts(home)
     got = client.get(f"/attempts/{second}")
@@ -120,7 +120,7 @@ def test_an_attempt_that_is_not_there_is_one_sentence(client: Client) -> None:
     for name in ("nothing", "%3Cscript%3E", "0" * 5000, "%F0%9F%92%A9"):
         got = client.get(f"/attempts/{name}")
         assert got.status == 404
-        assert "no request of that id" in got.words
+        assert "no request with this ID" in got.words
         assert "<script>" not in got.html.replace("<script src", "")
 
 
@@ -131,7 +131,7 @@ def test_a_request_that_was_never_answered_says_so(tmp_path: Path) -> None:
     record(home, [start(1), replace(attempt(1, 1), answer=broken), end(1, failed=True)])
     with opened(home) as client:
         got = client.press(f"/attempts/{attempts(home)[0]}/exchange")
-        assert "no response, no answer" in got.words
+        assert "no response, no response" in got.words
         assert "ConnectError: nobody listens <b>there</b>" in got.words
         assert "<b>" not in got.html
 
@@ -143,8 +143,8 @@ def test_pieces_of_a_stream_are_listed_with_their_times(home: Home, client: Clie
     [(chunks, size)] = asked(
         home, f"SELECT chunk_count, response_bytes FROM attempts WHERE attempt_id = '{first}'"
     )
-    assert f"In which pieces it arrived ({chunks:,})" in got.words
-    table = got.html.partition("In which pieces it arrived")[2]
+    assert f"Chunks ({chunks:,})" in got.words
+    table = got.html.partition("Chunks")[2]
     rows = re.findall(r'<tr>(?:<td class="num">.*?</td>)+</tr>', table)
     cells = [re.findall(r'<td class="num">([^<]*)</td>', row) for row in rows]
     assert [cell[0] for cell in cells] == [str(n + 1) for n in range(chunks)]

@@ -60,28 +60,28 @@ def test_facts_of_both_stand_on_the_page_without_a_click(home: Home, client: Cli
     """Messages and bytes before and now, and which zones of the prompt changed, from their digests."""
     got = client.get(f"/attempts/{attempts(home)[1]}/diff")
     assert "messages 1 3 changed" in got.words
-    assert "the tools: as before" in got.words
-    assert "earlier messages: as before" in got.words
+    assert "tools: unchanged" in got.words
+    assert "earlier messages: unchanged" in got.words
     assert "canary" not in got.html
 
 
 def test_the_words_come_on_a_click(home: Home, client: Client) -> None:
     """What was added is shown, what is the same is left out."""
     words = client.press(f"/attempts/{attempts(home)[1]}/diff/words").words
-    assert "Messages: 1 of 1 message as before, 2 added" in words
-    assert "System: the same" in words
+    assert "Messages: 1 of 1 message unchanged, 2 added" in words
+    assert "System: unchanged" in words
     assert "+ Looking." in words
     assert "canary-prompt" not in words
     third = client.press(f"/attempts/{attempts(home)[2]}/diff/words").words
-    assert "3 of 3 messages as before, 2 added" in third
+    assert "3 of 3 messages unchanged, 2 added" in third
 
 
 def test_of_the_first_request_of_a_lane_all_is_new(home: Home, client: Client) -> None:
     """There is nothing before it: the page says so, and a click shows all of it."""
     first = attempts(home)[0]
-    assert "It is the first of its lane" in client.get(f"/attempts/{first}/diff").words
+    assert "First request of its lane" in client.get(f"/attempts/{first}/diff").words
     words = client.press(f"/attempts/{first}/diff/words").words
-    assert "0 of 0 messages as before, 1 added" in words
+    assert "0 of 0 messages unchanged, 1 added" in words
     assert "canary-prompt" in words
 
 
@@ -91,10 +91,10 @@ def test_a_retry_is_compared_with_the_try_before_it(tmp_path: Path) -> None:
     with opened(home) as client:
         words = client.press(f"/attempts/{attempts(home)[1]}/diff/words").words
     for part in (
-        "Options: the same",
-        "Tools: the same",
-        "System: the same",
-        "1 of 1 message as before",
+        "Options: unchanged",
+        "Tools: unchanged",
+        "System: unchanged",
+        "1 of 1 message unchanged",
     ):
         assert part in words
 
@@ -115,7 +115,7 @@ def test_each_part_tells_its_own_changes() -> None:
     ]
     assert found["system"][1] == [("$.system", "changed", ["-Be brief.", "+Be [very ]brief."])]
     assert found["messages"] == (
-        "0 of 1 message as before, 1 added, 1 changed",
+        "0 of 1 message unchanged, 1 added, 1 changed",
         [
             ("$.messages[0].content[0].text", "changed", ["-[one]", "+[two]"]),
             ("$.messages[1]", "added", ["+assistant:", "+yes"]),
@@ -136,8 +136,8 @@ def test_marks_of_the_cache_are_told_apart() -> None:
         ("messages[0].content[0] (1h)",),
         ("system[0] (1h)", "messages[1].content[0] (1h)"),
     )
-    assert told(old, new)["system"] == ("the same", [])
-    assert told(old, new)["messages"][0] == "1 of 1 message as before, 1 added"
+    assert told(old, new)["system"] == ("unchanged", [])
+    assert told(old, new)["messages"][0] == "1 of 1 message unchanged, 1 added"
 
 
 def test_equal_lines_are_left_out_but_for_those_around() -> None:
@@ -161,7 +161,7 @@ def test_tools_in_another_order_are_said_to_be() -> None:
     tools = [{"name": "a"}, {"name": "b"}]
     [(path, change, lines)] = told(request(tools=tools), request(tools=tools[::-1]))["tools"][1]
     assert (path, change) == ("$.tools", "reordered")
-    assert lines[0] == "…the same elements in another order"
+    assert lines[0] == "…same elements, different order"
 
 
 def test_ten_million_letters_are_compared_in_little_room() -> None:

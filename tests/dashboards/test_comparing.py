@@ -1,4 +1,4 @@
-"""Two sessions side by side: totals and steps as `agentobs diff --json` tells them, and nothing that was said."""
+"""Session comparison: totals and steps as `agentobs diff --json` tells them, and nothing that was said."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def marks(figure: Any) -> dict[str, list[float]]:
 
 
 def test_steps_stand_beside_each_other(told: dict[str, Any]) -> None:
-    """Each change has a mark of its own colour and symbol, on the side where there is something."""
+    """Each change has a mark of its own color and symbol, on the side where there is something."""
     figure = two_sessions(told)
     hold(figure)
     assert [step["change"] for step in told["steps"]] == [
@@ -119,7 +119,7 @@ def test_nothing_that_was_said_is_drawn(told: dict[str, Any]) -> None:
     shown = says(two_sessions(told))
     assert SECRET not in shown
     assert "other words" in shown
-    assert "what was said" in shown
+    assert "content" in shown
 
 
 def test_equal_steps_are_left_out_and_counted(told: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def test_each_request_is_a_point(tmp_path: Path) -> None:
     )
     assert "10 new, 151,000 from the cache, 2,000 written to it" in line.customdata[1]
     assert figure.layout.yaxis.title.text == "tokens in the prompt"
-    assert "never more than 15% of the window of 1,000,000 tokens" in figure.layout.xaxis.title.text
+    assert "at most 15% of the window of 1,000,000 tokens" in figure.layout.xaxis.title.text
 
 
 def test_a_compaction_is_a_line_before_the_next_request(tmp_path: Path) -> None:
@@ -87,7 +87,9 @@ def test_a_compaction_is_a_line_before_the_next_request(tmp_path: Path) -> None:
     [line] = figure.layout.shapes
     assert (line.type, line.x0, line.x1) == ("line", 2.5, 2.5)
     assert [each.text for each in figure.layout.annotations] == ["compacted (auto)"]
-    assert "compacted before (auto), 153,500 tokens until then" in figure.data[0].customdata[2]
+    assert (
+        "compacted before (auto), 153,500 tokens up to this point" in figure.data[0].customdata[2]
+    )
 
 
 def test_the_window_is_what_was_told(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_the_window_is_what_was_told(tmp_path: Path) -> None:
     assert [each["window_tokens"] for each in rows] == [200_000, 200_000, 160_000, 160_000]
     figure = context_growth(rows)
     hold(figure)
-    [window] = [trace for trace in figure.data if trace.name == "window of the model"]
+    [window] = [trace for trace in figure.data if trace.name == "context window"]
     assert window.line.shape == "hv"
     at = dict(zip(window.x, window.y, strict=True))
     assert (at[0.5], at[2], at[3], at[4.5]) == (200_000, 200_000, 160_000, 160_000)

@@ -47,7 +47,7 @@ def test_the_paths_part_at_the_first_request_that_differs(told: dict[str, Any]) 
     hold(figure)
     assert drawn(figure) == {
         "replayed as recorded": ([0, 1, 2], [0, 0, 0]),
-        "recorded, never asked": ([3], [1]),
+        "recorded, never made": ([3], [1]),
         "replayed otherwise": ([3], [-1]),
     }
     notes = [note.text for note in figure.layout.annotations]
@@ -55,7 +55,7 @@ def test_the_paths_part_at_the_first_request_that_differs(told: dict[str, Any]) 
     written = notes[-1].split("<br>")
     assert written == [
         "request 3 of 3, turn 3",
-        "another request than recorded",
+        "a request that differs from the recording",
         "changed messages[4].content[0].content",
         "probably by: tool result of weather",
     ]
@@ -65,9 +65,11 @@ def test_what_was_never_asked_is_drawn_and_counted(fixture: Fixture) -> None:
     """A replay that parts at once shows all that was recorded, unasked."""
     figure = divergence(parted(fixture, system="Be  brief."))
     hold(figure)
-    assert drawn(figure)["recorded, never asked"] == ([1, 2, 3], [1, 1, 1])
-    assert "after it never asked:<br>2 requests" in says(figure)
-    assert "another request than recorded: blanks only<br>changed system" in says(figure)
+    assert drawn(figure)["recorded, never made"] == ([1, 2, 3], [1, 1, 1])
+    assert "not made after it:<br>2 requests" in says(figure)
+    assert "a request that differs from the recording: blanks only<br>changed system" in says(
+        figure
+    )
 
 
 def test_words_are_shown_only_with_content(told: dict[str, Any]) -> None:
@@ -110,7 +112,7 @@ def test_one_request_more_than_recorded(told: dict[str, Any]) -> None:
     """Where the recording had ended there is no recorded way on."""
     figure = divergence({**told, "kind": "extra", "number": 4, "of": 3})
     hold(figure)
-    assert "recorded, never asked" not in drawn(figure)
+    assert "recorded, never made" not in drawn(figure)
     assert "the recording ends before it" in says(figure)
 
 

@@ -58,8 +58,8 @@ def test_stacked_bars_are_as_high_as_their_numbers() -> None:
     """Each bar's height is its number times one scale, and stands on the ones below it; what is None is missing."""
     heights = {"input": [1.0, 2.5, None], "cache": [0.5, 0.0, None], "output": [4.0, 1.0, 3.0]}
     bars = [
-        go.Bar(name=name, x=["a", "b", "c"], y=values, marker=bar(Mark(colour)))
-        for (name, values), colour in zip(heights.items(), (BLUE, GREEN, ORANGE), strict=True)
+        go.Bar(name=name, x=["a", "b", "c"], y=values, marker=bar(Mark(color)))
+        for (name, values), color in zip(heights.items(), (BLUE, GREEN, ORANGE), strict=True)
     ]
     root = drawn(go.Figure(bars, style.layout(barmode="stack", yaxis_title_text="US dollars")))
     inputs, caches, outputs = (rects(root, at) for at in range(3))
@@ -297,19 +297,19 @@ def test_no_text_leaves_the_sheet(width: int) -> None:
     assert any("…" in text for text in written(root))
 
 
-def test_colours_are_classes_that_a_page_can_change() -> None:
-    """Each colour of ours has a class with a custom property; alone the drawing has the colours of the light."""
+def test_colors_are_classes_that_a_page_can_change() -> None:
+    """Each color of ours has a class with a custom property; alone the drawing has the colors of the light."""
     root = drawn(go.Figure([go.Bar(x=["a"], y=[1], marker_color=RED)], style.layout()))
     [group] = [each for each in root.iter(f"{NS}g") if each.get("class") == f"f{RED[1:]}"]
     assert group.get("fill") == RED
     rules = css()
     assert f".drawing .f{RED[1:]}{{fill:var(--red,{RED})}}" in rules
-    assert all(f".s{colour[1:]}{{" in rules for colour in style.DARK)
+    assert all(f".s{color[1:]}{{" in rules for color in style.DARK)
     assert f"var(--ink,{INK})" in rules
 
 
-def test_patterns_tell_apart_what_colours_do_not() -> None:
-    """A pattern is drawn over its colour, under an id that no other drawing of the page has."""
+def test_patterns_tell_apart_what_colors_do_not() -> None:
+    """A pattern is drawn over its color, under an id that no other drawing of the page has."""
     marks = go.Figure(
         [go.Bar(x=["a"], y=[1], marker=bar(Mark(GREEN, shape))) for shape in ("/", "x", ".")],
         style.layout(),

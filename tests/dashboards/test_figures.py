@@ -75,7 +75,7 @@ def test_doubts_stand_beside_the_sums(rows: dict[str, Rows]) -> None:
         "at least about $0.0119",
         "no price",
     ]
-    assert "1 call known only in part: at least that; 1 call estimated" in says(figure)
+    assert "1 call partly unknown: at least this amount; 1 call estimated" in says(figure)
     named = figures.cost_by_agent(rows["cost_by_agent"])
     assert named.layout.yaxis.ticktext == ("story …010001", "…020002")
 

@@ -444,7 +444,7 @@ def test_others_must_know_the_password(remote: Bound, monkeypatch: pytest.Monkey
         form = urlencode({"password": wrong})
         got = ask(remote, "/login", "POST", form, opened=False, origin=ours, **OURS)
         assert got.status == 403, wrong
-        assert "That is not the password" in got.words
+        assert "Wrong password." in got.words
         assert "set-cookie" not in got.headers
     right = urlencode({"password": PASSWORD})
     foreign = ask(remote, "/login", "POST", right, opened=False, origin="https://evil.test")

@@ -94,14 +94,14 @@ def test_each_call_stands_with_its_parts(home: Home, client: Client) -> None:
         if whole is not None:
             assert str(money(whole)) in row
             assert sum(part for part in parts) == whole
-            assert got.words.count(f"prices of version {version}.") == 1
+            assert got.words.count(f"Price version {version}.") == 1
 
 
 def test_a_call_without_a_price_is_never_free(client: Client) -> None:
     """It is said to be unknown, its model is named, and the sum says that it is left out."""
     words = client.get(f"/sessions/{KNOWN}/ledger").words
-    assert "No price is known for model-of-nobody: 1 call." in words
-    assert "1 without a price and not in the sum" in words
+    assert "No known price for model-of-nobody: 1 call." in words
+    assert "1 without a known price (not in the total)" in words
     assert "unknown unknown model" in words
 
 
@@ -118,11 +118,11 @@ def test_calls_come_in_pages(client: Client) -> None:
 def test_a_session_without_calls_has_an_empty_ledger(client: Client) -> None:
     """It says so instead of zeros."""
     words = client.get(f"/sessions/{EMPTY}/ledger").words
-    assert "No call of this session was billed." in words
+    assert "No billed calls in this session." in words
     assert "$0" not in words
 
 
 def test_the_ledger_of_no_session_is_one_sentence(client: Client) -> None:
     """As on the page of the session."""
     got = client.get("/sessions/nothing-like-it/ledger")
-    assert (got.status, "no session of that id or name" in got.words) == (404, True)
+    assert (got.status, "no session with that id or name" in got.words) == (404, True)

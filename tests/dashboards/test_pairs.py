@@ -1,4 +1,4 @@
-"""Two sessions side by side: named in any way, aligned step by step, with differences in words."""
+"""Session comparison: named in any way, aligned step by step, with differences in words."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_both_are_set_side_by_side(client: Client) -> None:
     words = got.words
     assert "Requests 2 3 B 1 more (50%)" in words
     assert "only in B" in words
-    assert "calls weather" in words
+    assert "tool call weather" in words
     assert "Tool calls 0 1 B 1 more" in words
     assert "Input tokens 20 1,020 B 1,000 more (5,000%)" in words
     assert "at least $" in words
@@ -91,8 +91,8 @@ def test_the_page_says_what_the_command_says(home: Home, client: Client) -> None
 def test_a_session_beside_itself_is_alike(client: Client) -> None:
     """Nothing differs, and the page says so."""
     words = client.get(f"/compare?a={ONE}&b={ONE}").words
-    assert "All 2 steps are alike." in words
-    assert "Nothing differs." in client.get(f"/compare?a={ONE}&b={ONE}&changed=1").words
+    assert "All 2 steps are identical." in words
+    assert "No changes." in client.get(f"/compare?a={ONE}&b={ONE}&changed=1").words
 
 
 def test_sessions_are_named_in_any_way(client: Client) -> None:
@@ -109,7 +109,7 @@ def test_without_two_sessions_there_is_a_form(client: Client) -> None:
     assert f'<option value="{OTHER}">' in one.html
     wrong = client.get(f"/compare?a={ONE}&b=nothing-like-it")
     assert wrong.status == 404
-    assert "no session of that id or name" in wrong.words
+    assert "no session with that id or name" in wrong.words
     assert "<script>" not in client.get("/compare?a=%3Cscript%3E&b=x").html
 
 
@@ -137,9 +137,9 @@ def test_differences_are_told_in_words() -> None:
     }
     found = {each.name: (each.a, each.b, each.says) for each in totals(a, b)}
     assert found == {
-        "Cost": ("$0.3000", "at least $0.1500", "cannot be told: not both are exact"),
-        "Time of all steps": ("1.00 s", "2.00 s", "B 1.00 s more (100%)"),
-        "Requests": ("2", "2", "the same"),
+        "Cost": ("$0.3000", "at least $0.1500", "unknown: not both values are exact"),
+        "Total step time": ("1.00 s", "2.00 s", "B 1.00 s more (100%)"),
+        "Requests": ("2", "2", "no difference"),
         "Input tokens": ("10", "15", "B 5 more (50%)"),
     }
     exact = {**a, "cost_status": "exact"}
@@ -149,9 +149,9 @@ def test_differences_are_told_in_words() -> None:
             (exact, {**exact, "cost_status": status}),
             ({**exact, "cost_status": status},) * 2,
         ):
-            assert totals(*pair)[0].says == "cannot be told: not both are exact"
+            assert totals(*pair)[0].says == "unknown: not both values are exact"
     unknown = totals({**a, "cost_usd": None}, b)[0]
-    assert (unknown.a, unknown.says) == ("unknown", "cannot be told: one of them is unknown")
+    assert (unknown.a, unknown.says) == ("unknown", "unknown: one value is unknown")
 
 
 def test_each_step_says_how_sure_its_money_is() -> None:

@@ -9,13 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import plotly.graph_objects as go
 import pytest
 
 from agentobs.sink import Record
 from agentobs.store.analysis.wall_time import PARTS, Part, Piece, Split
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.backend import Store, open_store
 from dashboards.figures.durations import BUCKETS
 from dashboards.panels import panels
 from dashboards.panels.panels import SHOWN, fleet_panels, panel, rows_of, session_panels
@@ -77,20 +76,18 @@ def story(number: int, name: str, at: int) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Two sessions of one name, a day apart, and a third of another."""
     home = a_home(tmp_path_factory.mktemp("panels"))
     record(home, story(1, "loop", T0))
     record(home, story(2, "loop", T0 + DAY))
     record(home, story(3, "other", T0 + DAY))
-    with connect(home) as connection:
-        yield connection
+    with open_store(home) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_ranges_that_follow_each_other_are_the_whole(
-    store: duckdb.DuckDBPyConnection, name: str
-) -> None:
+def test_ranges_that_follow_each_other_are_the_whole(store: Store, name: str) -> None:
     """What lies before an instant and what lies from it on are together all there is, and neither is all."""
 
     def counted(**given: int) -> int:
@@ -103,7 +100,7 @@ def test_ranges_that_follow_each_other_are_the_whole(
         assert 0 < before < since
 
 
-def test_names_are_taken_together(store: duckdb.DuckDBPyConnection) -> None:
+def test_names_are_taken_together(store: Store) -> None:
     """Sessions of one name are one row, whose money and saving are the sums of theirs."""
     names = {row["name"]: row for row in rows_of(store, "cost_by_name")}
     each = rows_of(store, "cost_by_session")
@@ -116,7 +113,7 @@ def test_names_are_taken_together(store: duckdb.DuckDBPyConnection) -> None:
     assert sum(row["saved_usd"] for row in caches) == sum(saved)
 
 
-def test_what_a_session_shows(store: duckdb.DuckDBPyConnection) -> None:
+def test_what_a_session_shows(store: Store) -> None:
     """The panels of a session stand in the order in which people ask; a question without an answer has none."""
     found = {each.name: each for each in session_panels(store, session_id(1))}
     assert list(found) == ["waterfall", "turns", "context", "time", "tools", "tool-errors"]
@@ -130,7 +127,7 @@ def test_what_a_session_shows(store: duckdb.DuckDBPyConnection) -> None:
     assert session_panels(store, "nobody") == []
 
 
-def test_what_a_fleet_shows(store: duckdb.DuckDBPyConnection) -> None:
+def test_what_a_fleet_shows(store: Store) -> None:
     """The panels of a range tell of that range alone."""
     found = {each.name: each for each in fleet_panels(store)}
     assert list(found)[:4] == ["cost-by-day", "signatures", "cost-by-model", "cost-by-name"]
@@ -149,7 +146,7 @@ def test_the_table_of_a_panel_is_bounded() -> None:
 
 
 @pytest.fixture(scope="module")
-def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Sessions of each certainty: estimated; known in part and estimated; without a price; of lost records."""
     home = a_home(tmp_path_factory.mktemp("doubtful"))
     stated = [("estimated",), ("lower_bound", "estimated"), ("exact",)]
@@ -168,8 +165,8 @@ def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDB
     write_facts(home, facts)
     record(home, [start(4, "lost"), attempt(4, 1)])
     write_facts(home, [replace(end(4), dropped=7)])
-    with connect(home) as connection:
-        yield connection
+    with open_store(home) as opened:
+        yield opened
 
 
 def words_of(html: str) -> str:
@@ -198,8 +195,8 @@ def test_money_stands_with_how_sure_it_is(row: dict[str, Any], told: str) -> Non
     assert cell("cost_usd", whole["cost_usd"], whole) == cost(whole)
 
 
-def test_sentences_tables_and_figures_are_as_sure(doubtful: duckdb.DuckDBPyConnection) -> None:
-    """An estimate is about so much, what leaves something out at least so much; each place says the same of it."""
+def test_sentences_tables_and_figures_are_as_sure(doubtful: Store) -> None:
+    """An estimate is about so much, what leaves something out at least so much; each place is equivalent of it."""
     found = {each.name: each for each in fleet_panels(doubtful)}
     assert "cost at least about $" in found["cost-by-name"].says
     assert "cost at least about $" in found["cost-by-day"].says
@@ -213,7 +210,7 @@ def test_sentences_tables_and_figures_are_as_sure(doubtful: duckdb.DuckDBPyConne
     assert any("at least $" in text for text in turns.figure.data[-1].hovertext)
 
 
-def test_reports_are_as_sure(doubtful: duckdb.DuckDBPyConnection) -> None:
+def test_reports_are_as_sure(doubtful: Store) -> None:
     """Of each session that a range lists, and of each step of one, what is not exact says so."""
     html = range_report(doubtful, since_ns=None, until_ns=None, made_ns=T0, light=True)
     assert re.search(r"Cost ≥ ≈ \$[\d.]+ at least, estimated", words_of(html))
@@ -235,7 +232,7 @@ def waste(usd: str | None, unpriced: int) -> dict[str, Any]:
     """A row of `cache_waste`."""
     return {
         "reason": "expired",
-        "said_by": "gap",
+        "reason_source": "gap",
         "calls": 1,
         "sessions": 1,
         "missed_tokens": 1_000,
@@ -247,9 +244,9 @@ def waste(usd: str | None, unpriced: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([waste("0.5", 0)], ": about $0.5000 more."),
-        ([waste(None, 1)], ": an unknown amount more."),
-        ([waste("0.5", 0), waste(None, 1)], ": at least about $0.5000 more."),
+        ([waste("0.5", 0)], "an extra cost of about $0.5000."),
+        ([waste(None, 1)], "an extra cost of an unknown amount."),
+        ([waste("0.5", 0), waste(None, 1)], "an extra cost of at least about $0.5000."),
     ],
 )
 def test_what_has_no_price_was_not_wasted_for_nothing(
@@ -264,12 +261,12 @@ def test_what_has_no_price_was_not_wasted_for_nothing(
 @pytest.mark.parametrize(
     ("saved", "told"),
     [
-        (["0.5"], "The cache saved $0.5000 beyond what writing it cost: 50% of"),
-        (["-0.5"], "Writing the cache cost $0.5000 more than reading it saved: 50% of"),
-        ([None], "What the cache saved is not known, for want of prices: 50% of"),
+        (["0.5"], "Caching saved $0.5000 net of cache writes: 50% of"),
+        (["-0.5"], "Cache writes cost $0.5000 more than cache reads saved: 50% of"),
+        ([None], "Cache savings are unknown, because prices are missing: 50% of"),
         (
             ["0.5", None],
-            "The cache saved $0.5000 beyond what writing it cost (1 call without a price left out): 50% of",
+            "Caching saved $0.5000 net of cache writes (1 call without a price not included): 50% of",
         ),
     ],
 )
@@ -332,7 +329,7 @@ def test_sentences_are_told_as_people_say_them() -> None:
     wait = {
         **dict.fromkeys(BUCKETS, 0),
         "about": "x",
-        "resolver": "nobody",
+        "resolver": "unattended",
         "answered": 0,
         "total_ns": None,
     }
@@ -345,12 +342,12 @@ def test_sentences_are_told_as_people_say_them() -> None:
         panels._waits([{**wait, "unanswered": 2, "answered": 1, "total_ns": SECOND}]),
     ]
     assert [each.says for each in made if each is not None] == [
-        "At most 1 token went in at once; the conversation was never compacted.",
-        "At most 1 token went in at once; the conversation was compacted 3 times.",
-        "Half of the answers of a model without a name began within 1.00 s.",
-        "The slowest is x: half of its calls took less than 1 µs.",
-        "1 question was never answered.",
-        "1 question took 1.00 s to answer; 2 questions were never answered.",
+        "The largest prompt has 1 token; the conversation was never compacted.",
+        "The largest prompt has 1 token; the conversation was compacted 3 times.",
+        "Half of the responses of an unnamed model started within 1.00 s.",
+        "The slowest tool is x: half of its calls took less than 1 µs.",
+        "1 request was never answered.",
+        "1 request waited 1.00 s in total for an answer; 2 requests were never answered.",
     ]
 
 
@@ -358,8 +355,8 @@ def test_a_session_in_which_nothing_went_on_has_no_panel(tmp_path: Path) -> None
     """Where there is nothing to see nothing is drawn."""
     home = a_home(tmp_path)
     record(home, [start(1), end(1)])
-    with connect(home) as connection:
-        assert session_panels(connection, session_id(1)) == []
+    with open_store(home) as opened:
+        assert session_panels(opened, session_id(1)) == []
 
 
 def test_no_sentence_hides_or_turns_anything_around() -> None:
@@ -376,7 +373,9 @@ def test_the_sentence_of_a_part_is_about_that_part() -> None:
 
     path = (piece("model", "attempt", 0, 8), piece("tool", "execution", 8, 10))
     spent = {f"{part}_ns": 0 for part in PARTS}
-    one = Split("1", "main", T0, 10 * SECOND, **spent, has_ended=True, told_by="spans", path=path)
+    one = Split(
+        "1", "main", T0, 10 * SECOND, **spent, has_ended=True, timing_source="spans", path=path
+    )
     other = replace(one, started_ns=T0 + 20 * SECOND, path=())
     row = {
         "kind": "tool", "id": "a", "lane": "main", "label": "x", "part": "tool", "state": "ok", "detail": None,
@@ -387,9 +386,11 @@ def test_the_sentence_of_a_part_is_about_that_part() -> None:
     part = panels._waterfall([row], [one, other], (T0 + 7 * SECOND, T0 + 12 * SECOND))
     assert whole is not None
     assert part is not None
-    assert whole.says == "2 interactions took 10.00 s; 80% of the critical path is the model."
+    assert (
+        whole.says == "2 interactions took 10.00 s; 80% of the critical path is spent on the model."
+    )
     assert part.says == (
-        "In the part that is drawn: 1 interaction took 3.00 s; 67% of the critical path is tools."
+        "In the selected range: 1 interaction took 3.00 s; 67% of the critical path is spent on tools."
     )
     assert [row["duration_ns"] for row in part.rows] == [SECOND, 2 * SECOND]
 

@@ -78,9 +78,9 @@ def test_a_divergence_is_told_without_what_was_said(shell: Shell) -> None:
     text = Path("page.html").read_text()
     assert "canary" not in text
     page = Page(text)
-    assert "parting parts from its recording" in page.text
+    assert "parting diverged from its recording" in page.text
     assert "at request 1 of 1 of lane main" in page.text
-    assert "a request whose body is another one" in page.text
+    assert "the body of a request" in page.text
     assert "1 place differs" in page.text
     assert "agentobs replay" in page.text
     assert "parting_agent.py:" in page.text
@@ -95,7 +95,7 @@ def test_a_divergence_is_told_with_both_lines_when_asked_for(shell: Shell) -> No
     assert (refused.code, "the file exists" in refused.err) == (1, True)
     shell("replay", "fixture", "--report", "page.html", "--with-content", "--force")
     page = Page(Path("page.html").read_text())
-    assert "This file holds what was said" in page.text
+    assert "This file contains content" in page.text
     assert "canary-recorded" in page.text
     assert "<script>hacked()</script>" in page.text
     assert not [script for script in page.scripts() if "hacked" in script]
@@ -108,7 +108,7 @@ def test_no_divergence_is_no_page(shell: Shell) -> None:
     assert "no divergence: page.html was not written" in ended.err
     assert not Path("page.html").exists()
     alone = shell("replay", "fixture", "--with-content")
-    assert (alone.code, "goes with --report" in alone.err) == (1, True)
+    assert (alone.code, "requires --report" in alone.err) == (1, True)
 
 
 def test_two_sessions_are_set_side_by_side(
@@ -126,14 +126,14 @@ def test_two_sessions_are_set_side_by_side(
     assert told.code == 0, told.err
     page = Page(file.read_text())
     assert "canary" not in file.read_text()
-    assert "Two sessions side by side" in page.text
-    assert "holds nothing that was said" in page.text
+    assert "Session comparison" in page.text
+    assert "contains no content" in page.text
     assert all(session_id in page.text for session_id in ids)
-    assert "Requests 2 2 the same" in page.text
+    assert "Requests 2 2 no difference" in page.text
     loud = shell("diff", *ids, "--content", "--report", str(file), "--force")
     assert loud.code == 0, loud.err
     page = Page(file.read_text())
-    assert "This file holds what was said" in page.text
+    assert "This file contains content" in page.text
     assert "canary-eve" in page.text
 
 
@@ -151,7 +151,7 @@ def test_a_fixture_is_set_beside_what_it_is_compared_with(
     assert sides[2].split()[-1] == "fixture"
     assert re.fullmatch("fixture|[0-9a-f]{32}", sides[1].split()[-1])
     assert ("fixture" in sides[1]) is (a == "fixture")
-    assert ("This file holds what was said" in page.text) is bool(content)
+    assert ("This file contains content" in page.text) is bool(content)
 
 
 def test_both_can_be_light(shell: Shell) -> None:
@@ -159,7 +159,7 @@ def test_both_can_be_light(shell: Shell) -> None:
     Path("other").write_text(NOW)
     for command in (("replay", "fixture"), ("diff", "fixture", "fixture")):
         alone = shell(*command, "--light")
-        assert (alone.code, "goes with --report" in alone.err) == (1, True)
+        assert (alone.code, "requires --report" in alone.err) == (1, True)
         shell(*command, "--report", "page.html", "--light", "--force")
         page = Page(Path("page.html").read_text())
         assert not [tag for tag, _ in page.tags if tag == "script"]

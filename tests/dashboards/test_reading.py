@@ -16,11 +16,13 @@ from agentobs.errors import AgentobsError, DamagedError, ForeignError, HomeError
 from agentobs.recording.journal.home import Home
 from agentobs.recording.recorder import Recorder
 from agentobs.sink import Record
-from agentobs.store.duckdb.connection import connect, connected
+from agentobs.store.backend import open_store
+from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.store import DuckStore
+from agentobs.store.port import QueryError, Store
 from dashboards.app import store_view
-from dashboards.app.list_tables import tell_signatures
-from dashboards.app.store_view import MOST_OPEN, Reader, View
+from dashboards.app.store_view import MOST_OPEN, Reader, Row, View
 from tests.dashboards.opening import opened
 from tests.store.making import (
     SECOND,
@@ -62,8 +64,14 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def select(view: View, sql: str) -> list[Row]:
+    """Return the rows of a statement of the test."""
+    answer = view.store.sql(sql)
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+
+
 def names(view: View) -> list[str]:
-    return [row["name"] for row in view.select("SELECT name FROM app.listing ORDER BY name")]
+    return [row["name"] for row in select(view, "SELECT name FROM app.listing ORDER BY name")]
 
 
 def seen(reader: Reader) -> list[str]:
@@ -72,7 +80,7 @@ def seen(reader: Reader) -> list[str]:
 
 
 def fired(view: View) -> set[tuple[str, str]]:
-    rows = view.select("FROM app.fired")
+    rows = select(view, "FROM app.fired")
     return {(row["session_id"], row["signature"]) for row in rows}
 
 
@@ -131,14 +139,14 @@ def test_what_a_running_agent_writes_is_seen_while_it_runs(home: Home, reader: R
 
         def shows(turn: int = turn) -> bool:
             with reader.view() as view:
-                rows = view.select("SELECT status, turns FROM app.listing")
+                rows = select(view, "SELECT status, turns FROM app.listing")
             return rows == [{"status": "running", "turns": turn}]
 
         until(shows)
     recorder(end(1))
     assert recorder.close(30)
     with reader.view() as view:
-        assert view.select("SELECT status FROM app.listing") == [{"status": "completed"}]
+        assert select(view, "SELECT status FROM app.listing") == [{"status": "completed"}]
 
 
 def test_a_process_that_dies_without_a_word_is_noticed(home: Home, reader: Reader) -> None:
@@ -159,7 +167,7 @@ with agentobs.session("doomed"):
 
         def status() -> list[str]:
             with reader.view() as view:
-                return [row["status"] for row in view.select("SELECT status FROM app.listing")]
+                return [row["status"] for row in select(view, "SELECT status FROM app.listing")]
 
         until(lambda: status() == ["running"])
         process.send_signal(signal.SIGKILL)
@@ -175,14 +183,14 @@ def test_nobody_who_reads_waits_for_an_opening(home: Home, monkeypatch: pytest.M
     record(home, conversation(1, name="first"))
     held, begun = threading.Event(), threading.Event()
     held.set()
-    really = connected
+    really = open_store
 
-    def slowly(*arguments: object, **options: object) -> duckdb.DuckDBPyConnection:
+    def slowly(*arguments: object, **options: object) -> Store:
         begun.set()
         assert held.wait(60)
         return really(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store_view, "connected", slowly)
+    monkeypatch.setattr(store_view, "open_store", slowly)
     monkeypatch.setattr(store_view, "PATIENCE_SECONDS", 0.01)
     with Reader(home) as reader:
         assert seen(reader) == ["first"]
@@ -207,14 +215,14 @@ def test_connections_are_few_and_the_last_reader_closes_them(home: Home, reader:
         record(home, conversation(number + 2, name=f"{number + 1}"))
         with reader.view():
             pass
-    states = {id(view.connection): len(names(view)) for view in views}
+    states = {id(view.store): len(names(view)) for view in views}
     assert len(set(states.values())) == MOST_OPEN
     revisions = {view.revision for view in views}
     assert len(revisions) <= MOST_OPEN + 1  # one may have been told its signatures meanwhile
     for context in contexts:
         context.__exit__(None, None, None)
     for view in views:
-        with pytest.raises(duckdb.Error):
+        with pytest.raises(QueryError):
             names(view)
     assert len(seen(reader)) == MOST_OPEN + 3
 
@@ -306,16 +314,16 @@ def test_signatures_are_told_after_the_rest_and_kept(
     assert told(reader) == set(rows)
     assert (session_id(1), "repeated_calls") in set(rows)
     asked: list[list[str]] = []
-    really = tell_signatures
+    really = DuckStore.complete_findings
 
-    def counted(cursor: duckdb.DuckDBPyConnection) -> bool:
+    def counted(cursor: DuckStore) -> bool:
         sql = (
             "SELECT session_id FROM app.listing ANTI JOIN app.told USING (fingerprint) ORDER BY ALL"
         )
-        asked.append([row[0] for row in cursor.execute(sql).fetchall()])
+        asked.append([row[0] for row in cursor.sql(sql).rows])
         return really(cursor)
 
-    monkeypatch.setattr(store_view, "tell_signatures", counted)
+    monkeypatch.setattr(DuckStore, "complete_findings", counted)
     record(home, looping(3))
     until(lambda: len(told(reader) or ()) > len(rows))
     assert asked == [[session_id(3)]]
@@ -346,10 +354,11 @@ def test_what_is_asked_is_stopped_when_the_application_ends(home: Home) -> None:
             try:
                 with reader.view() as view:
                     asking.set()
-                    view.select(
-                        "SELECT count(*) FROM range(10_000_000) a, range(10_000_000) b WHERE hash(a, b) = 7"
+                    select(
+                        view,
+                        "SELECT count(*) FROM range(10_000_000) a, range(10_000_000) b WHERE hash(a, b) = 7",
                     )
-            except duckdb.Error as error:
+            except QueryError as error:
                 stopped.append(error)
 
         thread = threading.Thread(target=ask)
@@ -358,7 +367,7 @@ def test_what_is_asked_is_stopped_when_the_application_ends(home: Home) -> None:
         while thread.is_alive():
             reader.interrupt()
             thread.join(0.05)
-    assert isinstance(stopped[0], duckdb.InterruptException)
+    assert isinstance(stopped[0].__cause__, duckdb.InterruptException)
 
 
 def test_pages_are_read_while_agents_write_and_all_of_it_comes(home: Home) -> None:
@@ -409,7 +418,7 @@ def test_an_error_of_the_data_is_an_error_of_ours(
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("a secret of the recordings")
 
-    monkeypatch.setattr(store_view, "connected", fails)
+    monkeypatch.setattr(store_view, "open_store", fails)
     record(home, conversation(1))
     with Reader(home) as reader, pytest.raises(DamagedError) as told, reader.view():
         pass
@@ -423,10 +432,12 @@ def test_a_fault_is_told_and_the_next_look_does_better(
     record(home, looping(1))
     faults: list[Exception] = [RuntimeError("a-secret-value")]
 
-    def tell(connection: duckdb.DuckDBPyConnection) -> bool:
+    really = DuckStore.complete_findings
+
+    def tell(store: DuckStore) -> bool:
         if faults:
             raise faults[0]
-        return tell_signatures(connection)
+        return really(store)
 
     def said() -> str:
         try:
@@ -434,7 +445,7 @@ def test_a_fault_is_told_and_the_next_look_does_better(
         except DamagedError as error:
             return str(error)
 
-    monkeypatch.setattr(store_view, "tell_signatures", tell)
+    monkeypatch.setattr(DuckStore, "complete_findings", tell)
     with Reader(home) as made:
         until(lambda: "cannot be read: RuntimeError" in said())
         assert "a-secret-value" not in said()

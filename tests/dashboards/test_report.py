@@ -1,4 +1,4 @@
-"""`agentobs report`: one file that needs no network, holds nothing that was said unless told to, and adds up."""
+"""`agentobs report`: one file that needs no network, contains no content unless told to, and adds up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import Place, Question, Recording
 from agentobs.records.facts import Event, Gap
 from agentobs.records.labels import Label
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.backend import open_store
 from dashboards.content.session_content import said
 from dashboards.report.html_report import LIGHT, session_report
 from exporters.new_files import write_text
@@ -150,14 +150,14 @@ def test_nothing_that_was_said_is_in_it(write: Write, arguments: tuple[str, ...]
     page = write(*arguments)
     assert not [word for word in SAID if word in page]
     assert "unlucky" in page
-    assert "holds nothing that was said" in Page(page).text
+    assert "contains no content" in Page(page).text
 
 
 def test_what_was_said_is_text_in_it_when_asked_for(write: Write) -> None:
     """With content the words are there, escaped, and the page says loudly that it holds them."""
     text = write("unlucky", "--with-content", "--light")
     page = Page(text)
-    assert "This file holds what was said" in page.text
+    assert "This file contains content" in page.text
     for word in ("line 0 of session", "canary-answer", "canary-thought", "Bern"):
         assert word in page.text
     assert "<script>hacked()</script>" in page.text
@@ -184,8 +184,8 @@ def test_what_was_said_is_bounded_in_all(home: Home) -> None:
     told = said(
         Recording(session_id(1), "vast", None, None, "completed", None, None, 0, tuple(asked))
     )
-    with connect(home) as connection:
-        text = session_report(connection, session_id(1), made_ns=0, light=True, said=told)
+    with open_store(home) as store:
+        text = session_report(store, session_id(1), made_ns=0, light=True, said=told)
     assert 8_000_000 < len(text.encode()) < 15_000_000
     page = Page(text).text
     assert re.search(r"And \d+ more blocks", page)
@@ -199,7 +199,7 @@ NAMES = {
     "tools": "canary-tool",
     "hooks": "canary-hook",
     "keys of tags": "canary-key",
-    "who or what decided": "canary-source",
+    "sources of permission decisions": "canary-source",
     "kinds of errors": "canary-error",
     "places in the code": "canary-place",
 }
@@ -216,7 +216,7 @@ def test_every_name_in_it_is_announced(tmp_path: Path, capsys: pytest.CaptureFix
         ended = shell("report", session_id(1), *told, "-o", str(file), "--light", "--force")
         assert ended.code == 0, ended.err
         text = Page(file.read_text()).text
-        top, _, rest = text.partition("If such a name says too much")
+        top, _, rest = text.partition("If such a name is confidential")
         if not holds:
             assert [kind for kind in NAMES if kind not in top] == []
             assert [name for name in NAMES.values() if name not in text] == []
@@ -303,7 +303,7 @@ def test_figures_stand_in_it_twice(write: Write) -> None:
     assert len([json.loads(body)["data"] for body in bodies]) == len(data)
     for light, most in ((False, 200), (True, LIGHT)):
         text = write("long", "--light") if light else write("long")
-        told = re.findall(r"The numbers \(([\d,]+) rows?", Page(text).text)
+        told = re.findall(r"Data \(([\d,]+) rows?", Page(text).text)
         lengths = [part.count("<tr>") - 1 for part in re.findall(_DATA, text, re.DOTALL)]
         assert [int(count.replace(",", "")) for count in told] == lengths
         assert max(lengths) == most
@@ -321,7 +321,7 @@ def test_a_light_one_has_no_script_and_is_small(write: Write) -> None:
     assert len(light.encode()) < 500_000
     assert len(write("long").encode()) < 6_000_000
     assert [attrs for tag, attrs in page.tags if tag == "svg"]
-    assert "no script that could turn them to your zone" in page.text
+    assert "no script that could convert them to your time zone" in page.text
 
 
 def test_lists_are_bounded_and_say_what_lists_the_rest(write: Write) -> None:
@@ -342,7 +342,10 @@ def test_it_answers_what_happened_and_what_it_cost(write: Write) -> None:
     assert "http_error 529" in text
     assert "all calls are exact" in text
     assert "team" in text
-    assert "It was running when this file was made" in Page(write("still", "--light")).text
+    assert (
+        "The session was still running when this file was generated"
+        in Page(write("still", "--light")).text
+    )
     unpriced = Page(write("later", "--light")).text
     assert "unknown" in unpriced
     assert "1 call without a price" in unpriced
@@ -354,16 +357,14 @@ def test_a_range_counts_what_started_and_was_sent_in_it(write: Write) -> None:
     text = Page(write("--range", "..", "--light")).text
     assert re.search(r"Sessions 4 1 failed or crashed", text)
     assert "at least" in text, "one model has no price"
-    assert "1 of its sessions were running" in text
+    assert "1 of its sessions were still running" in text
     day = Page(write("--range", "2026-09-24..2026-09-25", "--light")).text
     assert re.search(r"Sessions 1 0 failed", day)
     assert "unlucky" not in day
     assert "later" in day
     same = Page(write("--since", "2026-09-24", "--until", "2026-09-25", "--light")).text
-    assert re.sub(r"Made by.*", "", same) == re.sub(r"Made by.*", "", day)
-    assert (
-        "Nothing was recorded in this range" in Page(write("--until", "2020-01-01", "--light")).text
-    )
+    assert re.sub(r"Generated by.*", "", same) == re.sub(r"Generated by.*", "", day)
+    assert "No data in this range" in Page(write("--until", "2020-01-01", "--light")).text
 
 
 def test_what_was_lost_is_said_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -375,8 +376,8 @@ def test_what_was_lost_is_said_on_top(tmp_path: Path, capsys: pytest.CaptureFixt
     ended = Shell(home.path, capsys)("report", "story", "--light", "-o", str(tmp_path / "r.html"))
     assert ended.code == 0, ended.err
     text = Page((tmp_path / "r.html").read_text()).text
-    assert "Something is missing: 7 records were not written" in text
-    assert text.index("Something is missing") < text.index("Cost")
+    assert "Incomplete: 7 records were not written" in text
+    assert text.index("Incomplete") < text.index("Cost")
     assert "≥" in text
     for bounds, is_told in (("2026-09-21..", True), ("..2026-09-20", False)):
         shell = Shell(home.path, capsys)
@@ -402,7 +403,7 @@ def test_losses_are_those_of_the_range(
     ended = Shell(home.path, capsys)("report", "--range", bounds, "--light", "-o", str(file))
     assert ended.code == 0, ended.err
     text = Page(file.read_text()).text
-    listed = re.search(r"Records that were lost (.*) Made by", text)
+    listed = re.search(r"Lost records (.*) Generated by", text)
     assert ("Records of some sessions were lost" in text) is (listed is not None) is bool(told)
     assert not listed or f"events disk_full {told} " in listed[1]
 
@@ -425,7 +426,7 @@ def test_content_that_is_gone_is_said_to_be(
     ended = shell("report", session_id(1), "--with-content", "--light", "-o", str(file))
     assert ended.code == 0, ended.err
     text = Page(file.read_text()).text
-    assert "What was said was deleted on" in text
+    assert "The content was deleted on" in text
     assert "weather" in text
     assert "canary-answer" not in text
 
@@ -442,7 +443,7 @@ def test_it_is_written_whole_for_its_owner_alone(
     assert file.read_text() == "mine"
     ended = shell("report", "still", "--light", "-o", str(file), "--force")
     assert ended.code == 0
-    assert "without what was said" in ended.out
+    assert "without prompts and responses" in ended.out
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [file]
 
@@ -466,7 +467,7 @@ def test_only_a_plain_file_is_replaced(
             with pytest.raises(UsageError, match=words):
                 write_text(places / name, "new", force=bool(force))
     ended = shell("report", "still", "--light", "-o", "-")
-    assert (ended.code, "is not printed" in ended.err) == (1, True)
+    assert (ended.code, "not to standard output" in ended.err) == (1, True)
     assert {each.name: each.lstat().st_ino for each in places.iterdir()} == before
     assert (places / "mine.html").read_text() == "mine"
 
@@ -474,13 +475,13 @@ def test_only_a_plain_file_is_replaced(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("nobody-of-this-name",), "no session of that id or name"),
-        ((), "one session is needed, or a range"),
-        (("still", "--range", ".."), "one session is needed, or a range"),
+        (("nobody-of-this-name",), "no session with that id or name"),
+        ((), "expected either one session or a range"),
+        (("still", "--range", ".."), "expected either one session or a range"),
         (("--range", "2026-11-02..2026-11-01"), "ends before it starts"),
-        (("--range", "yesterday"), "is no range"),
-        (("--range", "..", "--since", "7d"), "--range says both ends already"),
-        (("--range", "..", "--with-content"), "of one session only"),
+        (("--range", "yesterday"), "invalid range"),
+        (("--range", "..", "--since", "7d"), "--range cannot be combined with --since or --until"),
+        (("--range", "..", "--with-content"), "works with one session only"),
     ],
 )
 def test_bad_calls_are_one_clear_error(

@@ -112,7 +112,7 @@ def test_it_prints_an_address_and_ends_cleanly(home: Home, end: signal.Signals) 
     assert err == ""
     assert "token" not in out
     assert "looked-for" not in out
-    assert out.strip() == "Ctrl-C ends it."
+    assert out.strip() == "Press Ctrl-C to stop."
 
 
 def test_a_port_that_is_taken_is_one_clear_error(home: Home) -> None:
@@ -121,7 +121,7 @@ def test_a_port_that_is_taken_is_one_clear_error(home: Home) -> None:
         port = taken.getsockname()[1]
         told = refused(home, "--port", str(port))
         assert told.startswith(
-            f"127.0.0.1 port {port}: cannot listen there: address already in use."
+            f"127.0.0.1 port {port}: cannot listen on this address: address already in use."
         )
         assert "--port 0" in told
     first, second = bind(Options()), bind(Options())
@@ -151,7 +151,7 @@ def test_nobody_else_has_its_port_on_the_other_address() -> None:
     """Who listens on the port at the other address of loopback would be sent the token: such a port is not taken."""
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=rf"^::1 port {port}: cannot listen there"):
+        with pytest.raises(UsageError, match=rf"^::1 port {port}: cannot listen on this address"):
             bind(Options(port=port))
         with socket.create_server(("127.0.0.1", port)):
             pass  # what was bound before is let go
@@ -170,29 +170,29 @@ def test_a_machine_without_the_newer_addresses_does_without(
 
     monkeypatch.setattr(socket, "socket", Old)
     assert addresses(Options(port=0)) == ["127.0.0.1"]
-    with pytest.raises(UsageError, match="::1 port 0: cannot listen there"):
+    with pytest.raises(UsageError, match="::1 port 0: cannot listen on this address"):
         bind(Options(bind="::1", port=0))
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (Options(bind="0.0.0.0"), "other machines could reach it there"),
-        (Options(bind="::"), "other machines could reach it there"),
-        (Options(bind="10.1.2.3"), "other machines could reach it there"),
-        (Options(bind="10.1.2.3", password=PASSWORD), "other machines could reach it there"),
+        (Options(bind="0.0.0.0"), "other machines could connect to this address"),
+        (Options(bind="::"), "other machines could connect to this address"),
+        (Options(bind="10.1.2.3"), "other machines could connect to this address"),
+        (Options(bind="10.1.2.3", password=PASSWORD), "other machines could connect to this address"),
         (Options(bind="127.0.0.2"), "--loopback-address"),
-        (Options(bind="10.1.2.3", loopback_address=True), "other machines could reach it there"),
+        (Options(bind="10.1.2.3", loopback_address=True), "other machines could connect to this address"),
         (Options(remote=("localhost",)), "without a password"),
         (Options(remote=("localhost",), password=""), "without a password"),
-        (Options(remote=("localhost",), password="short"), "a password of 5 characters"),
-        (Options(remote=("localhost",), password=PASSWORD), "in the clear"),
-        (Options(remote=("localhost",), password=PASSWORD, tls_cert=Path("cert")), "in the clear"),
-        (Options(remote=("http://localhost/",), password=PASSWORD), "no name of a host"),
-        (Options(remote=("*",), password=PASSWORD), "no name of a host"),
-        (Options(remote=("0.0.0.0",), password=PASSWORD), "no name of a host"),
-        (Options(remote=("a.invalid",), password=PASSWORD), "no address is known of it"),
-        (Options(tls_cert=Path("cert")), "go together"),
+        (Options(remote=("localhost",), password="short"), "the password has only 5 characters"),
+        (Options(remote=("localhost",), password=PASSWORD), "would be sent unencrypted"),
+        (Options(remote=("localhost",), password=PASSWORD, tls_cert=Path("cert")), "would be sent unencrypted"),
+        (Options(remote=("http://localhost/",), password=PASSWORD), "expected a host name or an address"),
+        (Options(remote=("*",), password=PASSWORD), "expected a host name or an address"),
+        (Options(remote=("0.0.0.0",), password=PASSWORD), "expected a host name or an address"),
+        (Options(remote=("a.invalid",), password=PASSWORD), "cannot resolve the name"),
+        (Options(tls_cert=Path("cert")), "must be passed together"),
         (Options(tls_cert=Path("nowhere"), tls_key=Path("nowhere")), "cannot be used"),
     ],
 )  # fmt: skip
@@ -236,20 +236,20 @@ def test_it_is_served_to_others_with_all_of_it(home: Home, certificate: tuple[Pa
 def test_the_command_refuses_in_one_sentence(home: Home, tmp_path: Path) -> None:
     """No home, a password without others, others without a password: one sentence each, and nothing is served."""
     nowhere = Home(tmp_path / "nowhere")
-    assert "no recordings here" in refused(nowhere)
+    assert "no recordings found" in refused(nowhere)
     file = tmp_path / "password"
     file.write_text("")
-    assert "a password is for --allow-remote" in refused(home, "--password-file", str(file))
+    assert "--password-file: requires --allow-remote" in refused(home, "--password-file", str(file))
     assert "without a password" in refused(home, "--allow-remote", "localhost")
     assert "without a password" in refused(
         home, "--allow-remote", "localhost", "--password-file", str(file)
     )
     file.write_bytes(b"\xff\xfe")
-    assert "it is no text in UTF-8" in refused(
+    assert "expected UTF-8 text" in refused(
         home, "--allow-remote", "localhost", "--password-file", str(file)
     )
     file.write_text(f"{PASSWORD}\n")
-    assert "in the clear" in refused(
+    assert "would be sent unencrypted" in refused(
         home, "--allow-remote", "localhost", "--password-file", str(file)
     )
     assert not (nowhere.path).exists()

@@ -52,7 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
             start(2, "failing"),
             attempt(2, 1, content=calls),
             tool(2, "toolu_1", "weather", at=T0 + 2 * SECOND),
-            permission(2, "toolu_1", at=T0 + 2 * SECOND, behaviour="deny", interaction_id=None),
+            permission(2, "toolu_1", at=T0 + 2 * SECOND, behavior="deny", interaction_id=None),
             attempt(2, 3, status=529),
             end(2, failed=True),
         ],
@@ -90,7 +90,7 @@ def test_the_head_tells_how_it_went(client: Client) -> None:
         "failed",
         "ValueError",
         "exception:ValueError@stories:run",
-        "took 1 min",
+        "duration 1 min",
     ):
         assert word in got.words
     assert '<time datetime="2026-09-21T14:13:20Z">' in got.html
@@ -117,7 +117,7 @@ def test_a_session_that_is_not_there_is_one_sentence(client: Client) -> None:
     for told in ("nothing-like-it", "%3Cscript%3Ealert(1)", "a" * 3000):
         got = client.get(f"/sessions/{told}")
         assert got.status == 404
-        assert "no session of that id or name" in got.words
+        assert "no session with that id or name" in got.words
         assert "<script>" not in got.html
 
 
@@ -155,8 +155,8 @@ def test_only_what_failed_is_shown_on_demand(home: Home, client: Client) -> None
         client.get(f"/sessions/{REFUSED}?failed=1").html,
         re.DOTALL,
     )
-    assert "calls weather" in row
-    assert "Nothing failed." in client.get(f"/sessions/{LONG}?failed=1").words
+    assert "tool call weather" in row
+    assert "No failed steps." in client.get(f"/sessions/{LONG}?failed=1").words
 
 
 def test_the_waterfall_shows_a_part_on_demand(client: Client) -> None:
@@ -196,14 +196,14 @@ def test_a_session_that_did_not_end_says_so(client: Client) -> None:
     """Its process is gone: it crashed, and the page says what its money then is."""
     words = client.get(f"/sessions/{RUNNING}").words
     assert "crashed" in words
-    assert "Its process died before it ended" in words
-    assert "last seen" in words
+    assert "The process died before the session ended" in words
+    assert "last activity" in words
 
 
 def test_what_was_lost_is_said_on_top(client: Client) -> None:
     """How many records, of what, and that sums are lower bounds then."""
     words = client.get(f"/sessions/{LOST}").words
-    assert "Something is missing: 3 records were not written" in words
+    assert "Incomplete: 3 records were not written" in words
     assert "3 records of tool_results disk lost in the recorder" in words
     assert "at least" in words
 
@@ -222,8 +222,8 @@ def test_each_signature_of_failure_is_told(client: Client) -> None:
     """Those that fire with what to do, those that do not, and those of which nothing can be told."""
     words = client.get(f"/sessions/{FAILED}").words.replace("_", " ")
     assert [each.name for each in SIGNATURES if each.name.replace("_", " ") not in words] == []
-    assert "Does not fire:" in words
-    assert "Cannot be told:" in words
+    assert "Not found:" in words
+    assert "Could not be checked:" in words
 
 
 def test_commands_go_on_from_the_page(client: Client) -> None:
@@ -260,7 +260,7 @@ def test_a_rich_session_shows_hooks_permissions_and_agents(tmp_path: Path) -> No
         session = str(asked(home, "SELECT session_id FROM sessions")[0][0])
         got = client.get(f"/sessions/{session}")
         assert got.status == 200
-        for heading in ("Hooks", "Permissions", "What happened, and when", "Cost by agent"):
+        for heading in ("Hooks", "Permissions", "Waterfall", "Cost by agent"):
             assert heading in got.words
         assert all(f"/attempts/{each}" in got.links("/attempts/") for each in attempts(home))
 
@@ -282,7 +282,7 @@ def test_the_sessions_of_a_conversation_lead_to_each_other(tmp_path: Path) -> No
     with opened(home) as client:
         for one, other in ((1, 2), (2, 1)):
             got = client.get(f"/sessions/{session_id(one)}")
-            assert "One conversation of 2 sessions" in got.words
+            assert "Conversation with 2 sessions" in got.words
             assert f"/sessions/{session_id(other)}" in got.links("/sessions/")
 
 
@@ -303,7 +303,7 @@ def test_what_comes_after_the_end_is_drawn_all_the_same(tmp_path: Path) -> None:
 def test_an_ended_session_is_asked_about_once(home: Home) -> None:
     """Figures, diagnosis and steps are kept, few of them and none that are long; of one that runs nothing is."""
     with Reader(home) as reader, reader.view() as view:
-        [ended] = view.select("SELECT * FROM sessions WHERE session_id = ?", [LONG])
+        [ended] = view.named("internal/session", session_id=LONG)
         asked_for: list[str] = []
 
         def ask(what: str, about: Row) -> list[str]:
@@ -378,6 +378,6 @@ def test_a_home_that_is_gone_is_told_as_that(tmp_path: Path) -> None:
             pass  # until it was looked for
         for each in (got, client.get("/"), client.get("/compare?a=one&b=one")):
             assert each.status == 503
-            assert "no recordings here" in each.words
+            assert "no recordings found" in each.words
             assert "cannot record" not in each.words
         assert not gone.path.exists()

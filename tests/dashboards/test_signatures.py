@@ -43,10 +43,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
         [start(1), end(1), start(2), end(2, failed=True), start(3), end(3), start(4, at=later)],
     )
     facts = [
-        permission(1, "a", at=T0 + 30 * SECOND, waited_ns=20 * SECOND),
-        permission(1, "b", at=T0 + 60 * SECOND, waited_ns=20 * SECOND),
-        permission(2, "a", at=T0 + 30 * SECOND, waited_ns=20 * SECOND),
-        permission(4, "a", at=later + 30 * SECOND, waited_ns=20 * SECOND),
+        permission(1, "a", at=T0 + 30 * SECOND, approval_wait_ns=20 * SECOND),
+        permission(1, "b", at=T0 + 60 * SECOND, approval_wait_ns=20 * SECOND),
+        permission(2, "a", at=T0 + 30 * SECOND, approval_wait_ns=20 * SECOND),
+        permission(4, "a", at=later + 30 * SECOND, approval_wait_ns=20 * SECOND),
         cancelled(2, T0 + SECOND),
     ]
     write_facts(home, facts)

@@ -1,4 +1,4 @@
-"""What a figure tells apart by colour is told apart by everybody: as seen with other cones, or with none."""
+"""What a figure tells apart by color is told apart by everybody: as seen with other cones, or with none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEN: dict[str, Matrix] = {
     ),
     "achromatopsia": ((0.2126, 0.7152, 0.0722),) * 3,
 }
-"""How linear light is seen. Machado, Oliveira and Fernandes 2009, severity 1; luminance of BT.709 for no colours."""
+"""How linear light is seen. Machado, Oliveira and Fernandes 2009, severity 1; luminance of BT.709 for no colors."""
 TO_CONES: Matrix = (
     (0.4122214708, 0.5363325363, 0.0514459929),
     (0.2119034982, 0.6806995451, 0.1073969566),
@@ -42,15 +42,15 @@ TO_LAB: Matrix = (
 )
 """Oklab, in which equal distances look alike far (Ottosson 2020)."""
 TOLD_APART = 0.07
-"""How far colours of the same pattern are at least: what is just noticed side by side is 0.02. Our choice."""
+"""How far colors of the same pattern are at least: what is just noticed side by side is 0.02. Our choice."""
 
 
 def times(matrix: Matrix, vector: Sequence[float]) -> list[float]:
     return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
 
 
-def linear(colour: str) -> list[float]:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+def linear(color: str) -> list[float]:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     return [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
 
 
@@ -69,13 +69,13 @@ def distance(first: str, second: str, seen: Matrix) -> float:
     "marks", [PARTS_OF_TIME, TOKENS, PARTS_OF_COST], ids=["time", "tokens", "cost"]
 )
 def test_marks_are_told_apart_by_everybody(marks: Mapping[str, Mark], kind: str) -> None:
-    """Two things in one figure have another pattern, or colours that are far enough apart, light and dark."""
+    """Two things in one figure have another pattern, or colors that are far enough apart, light and dark."""
     for (a, first), (b, second) in itertools.combinations(marks.items(), 2):
         if first.pattern != second.pattern:
             continue
         light, dark = (
             distance(x, y, SEEN[kind])
-            for x, y in ((first.colour, second.colour), (DARK[first.colour], DARK[second.colour]))
+            for x, y in ((first.color, second.color), (DARK[first.color], DARK[second.color]))
         )
         assert min(light, dark) >= TOLD_APART, (a, b)
 
@@ -83,5 +83,5 @@ def test_marks_are_told_apart_by_everybody(marks: Mapping[str, Mark], kind: str)
 def test_what_cannot_be_told_apart_is_noticed() -> None:
     """Without their patterns some marks would look alike: the measure sees that."""
     model, person = PARTS_OF_TIME["model"], PARTS_OF_TIME["person"]
-    assert distance(model.colour, person.colour, SEEN["protanopia"]) < TOLD_APART
+    assert distance(model.color, person.color, SEEN["protanopia"]) < TOLD_APART
     assert distance("#ffffff", "#ffffff", SEEN["tritanopia"]) == 0

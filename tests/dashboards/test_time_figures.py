@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentobs.records.exchanges import Chunk
 from agentobs.store.analysis.wall_time import PARTS, interaction_times
 from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.store import DuckStore
 from dashboards.drawing import svg
 from dashboards.figures import blocked_on_user, first_token, time_split
 from dashboards.figures.durations import BUCKETS, MOST_BARS, MOST_RESOLVERS, NAMES
@@ -29,7 +30,7 @@ def split(wall_ns: int = 10 * SECOND, **parts: int) -> dict[str, Any]:
     spent["own_ns"] += wall_ns - sum(spent.values())
     return {
         "interaction_id": "1" * 32, "lane": "main", "started_ns": T0, "wall_ns": wall_ns, "has_ended": True,
-        "told_by": "spans", **spent,
+        "timing_source": "spans", **spent,
     }  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     home = rich_home(tmp_path_factory.mktemp("rich"))
     with connect(home) as connection:
         [(session,)] = connection.execute("SELECT session_id FROM sessions").fetchall()
-        splits = interaction_times(connection, session)
+        splits = interaction_times(DuckStore(connection, home), session)
         return {
             "time_split": [dataclasses.asdict(each) for each in splits],
             "blocked_on_user": rows_of(connection, "waits_for_people"),
@@ -75,10 +76,10 @@ def test_parts_add_up_to_the_wall_time(rich: dict[str, Rows]) -> None:
     assert [trace.name for trace in figure.data] == [
         NAMES[part] for part in PARTS if any(row[f"{part}_ns"] for row in rows)
     ]
-    [waited] = [trace for trace in figure.data if trace.name == "waiting for people"]
+    [waited] = [trace for trace in figure.data if trace.name == "waiting for the user"]
     assert (
         waited.customdata[-1]
-        == f"interaction {len(rows)}<br>waiting for people: 4.00 s of 10.00 s (40%)"
+        == f"interaction {len(rows)}<br>waiting for the user: 4.00 s of 10.00 s (40%)"
     )
     drawing = svg(figure, title="Time", says="Time.")
     assert "interaction 1\n" in drawing
@@ -117,21 +118,23 @@ def test_how_long_people_took(tmp_path: Path) -> None:
     """Each question counts once, by how long it took and who answered; those that nobody answered are told apart."""
     waits = {"a": 0.5, "b": 9.9, "c": 10, "d": 59, "e": 600}
     asked = [
-        permission(1, name, at=T0 + at, waited_ns=int(took * SECOND))
+        permission(1, name, at=T0 + at, approval_wait_ns=int(took * SECOND))
         for at, (name, took) in enumerate(waits.items())
     ]
-    asked.append(permission(1, "f", at=T0, tool="mail", resolver="classifier", waited_ns=SECOND))
+    asked.append(
+        permission(1, "f", at=T0, tool="mail", resolver="classifier", approval_wait_ns=SECOND)
+    )
     home = a_home(tmp_path)
     write_facts(home, asked)
     with connect(home, ingest=False) as connection:
         rows = rows_of(connection, "waits_for_people")
-    figure = blocked_on_user([*rows, wait("nobody", "send", unanswered=2)])
+    figure = blocked_on_user([*rows, wait("unattended", "send", unanswered=2)])
     hold(figure)
     counted = {trace.name: dict(zip(trace.x, trace.y, strict=True)) for trace in figure.data}
     none = dict.fromkeys(BUCKETS.values())
     assert counted == {
         "person": none | {"under 1 s": 1, "1 to 10 s": 1, "10 to 60 s": 2, "longer": 1},
-        "nobody": none | {"never": 2},
+        "unattended": none | {"never": 2},
         "classifier": none | {"1 to 10 s": 1},
     }
     assert figure.data[0].customdata[2] == "2 questions, answered by person<br>weather: 2"
@@ -170,11 +173,11 @@ def test_how_soon_models_answer(tmp_path: Path) -> None:
     assert rows[0]["calls"] == 100
     figure = first_token(rows)
     hold(figure)
-    assert figure.layout.xaxis.title.text == "ms to the first piece"
+    assert figure.layout.xaxis.title.text == "ms to the first chunk"
     assert {trace.name: list(trace.x) for trace in figure.data} == {
         "half of them": [100], "95 of 100": [190], "99 of 100": [198],
     }  # fmt: skip
-    assert "half began within: 100 ms, of 100 answers" in figure.data[0].customdata[0]
+    assert "half started within: 100 ms, of 100 answers" in figure.data[0].customdata[0]
 
 
 STREAM = (

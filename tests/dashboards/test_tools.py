@@ -47,9 +47,9 @@ def test_percentiles_lie_where_they_are(rows: Rows) -> None:
     assert figure.layout.xaxis.type == "log"
     assert "1 s" in figure.layout.xaxis.ticktext
     assert [(note.text, note.y) for note in figure.layout.annotations] == [
-        ("never seen running", 2)
+        ("execution time never recorded", 2)
     ]
-    assert "too few to tell this from the slowest" in figure.data[3].hovertext[0]
+    assert "too few to distinguish this from the maximum" in figure.data[3].hovertext[0]
     assert "less than 1 µs" in says(figure)
 
 

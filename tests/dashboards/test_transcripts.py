@@ -146,7 +146,7 @@ def test_a_text_that_is_not_there_is_an_error_in_words(home: Home, client: Clien
     for keys in ('["messages", 99]', "nonsense", '{"a": 1}', "[[]]"):
         got = client.press(f"/attempts/{third}/text", side="request", keys=keys)
         assert got.status == 404
-        assert "no such text in it" in got.words
+        assert "the text does not exist in this message" in got.words
 
 
 def test_without_a_script_the_transcript_is_a_page(home: Home, client: Client) -> None:
@@ -170,10 +170,10 @@ def test_content_that_was_never_written_has_no_button(tmp_path: Path) -> None:
     session = only_session(home)
     with opened(home) as client:
         got = client.get(f"/sessions/{session}")
-        assert "This session was recorded without its content" in got.words
-        assert "Show what was said" not in got.words
+        assert "This session was recorded without content" in got.words
+        assert "Show content" not in got.words
         told = client.press(f"/sessions/{session}/transcript").words
-        assert "what was said was never written" in told
+        assert "it was recorded without content" in told
         assert "canary" not in told
 
 
@@ -184,7 +184,7 @@ def test_content_that_was_pruned_is_said_to_be(tmp_path: Path) -> None:
     ingest(home)
     prune(home, sessions=[session], what="content")
     with opened(home) as client:
-        assert "What was said was deleted on" in client.get(f"/sessions/{session}").words
+        assert "The content was deleted on" in client.get(f"/sessions/{session}").words
         told = client.press(f"/sessions/{session}/transcript").words
         assert "was pruned on" in told
         assert "canary" not in told
@@ -202,8 +202,8 @@ def test_content_that_is_damaged_costs_itself_alone(tmp_path: Path) -> None:
         told = client.press(f"/sessions/{only_session(home)}/transcript")
         assert told.status == 200
         assert "canary-prompt" in told.words
-        assert "Not there: content" in told.words
-        assert "agentobs verify tells" in told.words
+        assert "Not available: content" in told.words
+        assert "agentobs verify shows" in told.words
         assert "Oslo is" not in told.words
 
 
@@ -238,7 +238,7 @@ def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
         assert f'value="{helper}"' in main.html
         other = client.press(f"/sessions/{session}/transcript", lane=helper)
         assert f"of 1 in {helper}" in other.words
-        assert "try 2" in main.words
+        assert "attempt 2" in main.words
         assert "overloaded_error" in main.words
 
 

@@ -18,6 +18,7 @@ from agentobs.records.facts import Event, InteractionEnd, InteractionStart, Span
 from agentobs.records.labels import Label, unchecked
 from agentobs.store.analysis.wall_time import PARTS, Part, Piece, interaction_times
 from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.store import DuckStore
 from dashboards.figures import session_waterfall
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND, elapsed, ticks
 from dashboards.figures.lane_tracks import GROUPS, MANY, MOST
@@ -48,7 +49,7 @@ def told(home: Any, session: str = session_id(1)) -> Told:
     """Return what the store knows of a session, as the page asks for it."""
     with connect(home, ingest=False) as connection:
         rows = rows_of(connection, "session_waterfall", session_id=session)
-        splits = interaction_times(connection, session)
+        splits = interaction_times(DuckStore(connection, home), session)
     return rows, [piece for split in splits for piece in split.path]
 
 
@@ -58,11 +59,11 @@ def bars(figure: go.Figure) -> list[Bar]:
     found = [
         {
             "y": y, "track": names.get(y), "at": at, "wide": wide, "count": number, "says": says, "part": trace.name,
-            "line": (colour, width),
+            "line": (color, width),
         }
         for trace in figure.data
         if trace.type == "bar" and trace.customdata is not None
-        for y, at, wide, number, says, colour, width in zip(
+        for y, at, wide, number, says, color, width in zip(
             trace.y, trace.base, trace.x, trace.customdata, trace.hovertext, trace.marker.line.color,
             trace.marker.line.width, strict=True,
         )
@@ -142,21 +143,22 @@ def test_a_session_of_our_loop(rich: Told) -> None:
     hold(figure)
     assert names(figure) == [
         "critical path",
-        "clerk", "requests", "tools", "calls of agents", "waits for people", "queued", "waits to try again", "hooks",
+        "clerk", "requests", "tools", "sub-agent calls", "waits for the user", "queued", "waits before a retry",
+        "hooks",
         "helper", "requests",
     ]  # fmt: skip
     below = [each for each in bars(figure) if each["y"] > 1]
     assert sum(each["count"] for each in below) == len(rows) - 1
     zero = rows[0]["started_ns"]
     [waited] = [each for each in rows if each["kind"] == "retry_wait"]
-    [drawn] = [each for each in below if each["part"] == "waiting to try again"]
+    [drawn] = [each for each in below if each["part"] == "waiting before a retry"]
     assert drawn["at"] == pytest.approx((waited["started_ns"] - zero) / SECOND)
     assert drawn["wide"] == pytest.approx((waited["ended_ns"] - waited["started_ns"]) / SECOND)
     assert "overloaded_error" in drawn["says"]
     assert figure.layout.xaxis.title.text == "time since the start of the session"
 
 
-def test_what_failed_is_not_told_by_colour_alone(rich: Told) -> None:
+def test_what_failed_is_not_timing_source_color_alone(rich: Told) -> None:
     """It has an outline, a cross, and words."""
     rows, path = rich
     figure = session_waterfall(rows, path)
@@ -175,7 +177,7 @@ def test_the_critical_path(rich: Told) -> None:
     assert sum(each["wide"] for each in on_top) == pytest.approx(
         sum(piece.ended_ns - piece.started_ns for piece in path) / SECOND, rel=0.01
     )
-    [waited] = [each for each in bars(figure) if each["track"] == "waits to try again"]
+    [waited] = [each for each in bars(figure) if each["track"] == "waits before a retry"]
     assert waited["line"][0] == INK
     assert "on the critical path" in waited["says"]
     assert not any(each["line"][0] == INK for each in bars(session_waterfall(rows)))
@@ -264,9 +266,9 @@ def test_a_process_that_died(tmp_path: Path) -> None:
     lost = [each for each in bars(figure) if "never ended" in each["says"]]
     at_last = pytest.approx(6, abs=0.02)
     assert [(each["track"], each["at"]) for each in lost] == [
-        ("main", 0), ("tools", at_last), ("waits for people", at_last),
+        ("main", 0), ("tools", at_last), ("waits for the user", at_last),
     ]  # fmt: skip
-    assert len(marked(figure, "no end is known")) == 2 * len(lost)
+    assert len(marked(figure, "the end is unknown")) == 2 * len(lost)
 
 
 def test_a_call_that_was_open_when_its_process_died(tmp_path: Path) -> None:
@@ -430,7 +432,7 @@ def test_what_is_fine_is_bounded_as_well() -> None:
     assert 100 < len(bars(figure)) <= 200
     shared = [each["says"] for each in bars(figure) if "together" in each["says"]]
     assert shared
-    assert all("zoom" not in text and "too short to be told apart" in text for text in shared)
+    assert all("zoom" not in text and "too short to be drawn separately" in text for text in shared)
 
 
 def test_many_agents_share_lanes() -> None:
