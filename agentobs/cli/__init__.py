@@ -1,4 +1,4 @@
-"""The command line. Each command's module is imported when it runs, so that `--help` is instant."""
+"""The command line. The module of a command is imported when the command runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -28,102 +28,105 @@ _COMMANDS = {
     ),
     "diagnose": (
         "agentobs.cli.inspection.diagnosis",
-        "Tell which failure signatures a session shows, and what to do about them.",
+        "Report the failure signatures of a session, and what to do about them.",
     ),
     "time": (
         "agentobs.cli.inspection.time_use",
-        "Split the wall time of each interaction of a session, without overlap.",
+        "Split the wall time of each interaction of a session into parts that do not overlap.",
     ),
     "tools": (
         "agentobs.cli.inspection.time_use",
-        "Show the slowest tools: p50, p95 and p99, net of waiting for people.",
+        "Show the slowest tools: p50, p95 and p99, excluding approval waits.",
     ),
     "waits": (
         "agentobs.cli.inspection.time_use",
-        "Show how long people were waited for, and what became of hooks.",
+        "Show approval waits, and the outcomes of hooks.",
     ),
     "models": (
         "agentobs.cli.inspection.time_use",
-        "Show how long each model takes to begin its answer.",
+        "Show the time to first chunk of each model.",
     ),
-    "orphans": ("agentobs.cli.inspection.time_use", "Show what was open when a process died."),
+    "orphans": (
+        "agentobs.cli.inspection.time_use",
+        "Show the operations that were still running when a process died.",
+    ),
     "cost": (
         "agentobs.cli.inspection.cost_commands",
-        "Show what was spent, by model, session, day, agent or source; reconcile with the invoice.",
+        "Show costs by model, session, day, agent or source; reconcile them with the invoice.",
     ),
     "reprice": (
         "agentobs.cli.inspection.cost_commands",
-        "Price stored calls again with other prices: a what-if.",
+        "Recompute the cost of stored calls with different prices. Stored data does not change.",
     ),
     "cache": (
         "agentobs.cli.inspection.cost_commands",
-        "Show what caching saved, and what misses wasted and why.",
+        "Show what caching saved, what cache misses cost, and why they happened.",
     ),
-    "sql": ("agentobs.cli.inspection.sql", "Ask the store in SQL, read-only."),
+    "sql": ("agentobs.cli.inspection.sql", "Query the store in SQL, read-only."),
     "dashboard": ("agentobs.cli.inspection.dashboard", "Show recordings in a browser, live."),
-    "freeze": ("agentobs.cli.replay.freeze", "Make a recorded session a fixture and a test."),
+    "freeze": ("agentobs.cli.replay.freeze", "Turn a recorded session into a fixture and a test."),
     "replay": (
         "agentobs.cli.replay.replay",
-        "Rerun an agent against a fixture and show where it parts from it.",
+        "Replay an agent against a fixture and report the first divergence.",
     ),
     "fork": (
         "agentobs.cli.replay.fork",
-        "Replay a fixture or a session up to a turn, and continue live from there.",
+        "Replay a fixture or a session up to a turn, then continue live.",
     ),
     "diff": (
         "agentobs.cli.inspection.diff",
-        "Compare two sessions step by step, with money, tokens and time of each.",
+        "Compare two sessions step by step, with cost, tokens and time.",
     ),
     "serve": (
         "agentobs.cli.replay.answer_server",
-        "Answer over loopback HTTP from a recording, in the provider's place.",
+        "Act as the provider over loopback HTTP, with the responses of a recording.",
     ),
-    "import": ("agentobs.cli.transfer.imports", "Bring in sessions that were recorded elsewhere."),
+    "import": ("agentobs.cli.transfer.imports", "Import sessions that were recorded elsewhere."),
     "labels": (
         "agentobs.cli.maintenance.label_audit",
         "List every reviewed label in the source, with its reason.",
     ),
     "export": (
         "agentobs.cli.transfer.export",
-        "Write what was recorded to files for other tools: tables, flame graphs.",
+        "Export recorded data for other tools: tables, flame graphs, traces.",
     ),
     "bundle": (
         "agentobs.cli.transfer.bundle",
-        "Put sessions into one file that another machine imports, without what was said.",
+        "Pack sessions into one file for another machine, without prompts and responses.",
     ),
     "report": (
         "agentobs.cli.inspection.report",
-        "Write one HTML file that shows a session, or a range of them.",
+        "Write one HTML file that shows a session, or a range of sessions.",
     ),
     "journal": (
         "agentobs.cli.maintenance.journal",
-        "Print what a segment holds, record by record.",
+        "Print the records of a segment.",
     ),
     "ingest": (
         "agentobs.cli.maintenance.store_commands",
-        "Publish what was recorded into the DuckDB file.",
+        "Publish recorded data into the DuckDB file.",
     ),
     "doctor": (
         "agentobs.cli.maintenance.doctor",
-        "Look for what is wrong with the set-up and the recordings, and say what to do.",
+        "Check the setup and the recordings, and suggest fixes.",
     ),
     "verify": (
         "agentobs.cli.maintenance.store_commands",
-        "Read everything back and report what is damaged.",
+        "Read all recorded data back and report damage.",
     ),
     "prune": (
         "agentobs.cli.maintenance.store_commands",
-        "Delete old sessions, or only what was said in them.",
+        "Delete old sessions, or only their content.",
     ),
     "repair": (
         "agentobs.cli.maintenance.store_commands",
-        "Mend what is damaged; what is replaced goes to <home>/damaged/.",
+        "Repair damaged files; replaced files are kept in <home>/damaged/.",
     ),
 }
 
 
 class _Commands(click.Group):
-    """The commands, imported one by one; only their names and one-line helps are known before."""
+    """The group of all commands. Names and short helps are known without importing the modules of the commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -132,44 +135,47 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(_COMMANDS[cmd_name][0])
-        # `import` is a word of the language.
+        # `import` is a Python keyword, so that its function has a trailing underscore.
         command: click.Command = getattr(module, f"{cmd_name}_" * iskeyword(cmd_name) or cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, told) for name, (_, told) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--home",
     metavar="DIR",
-    help="Where recordings are. Default: AGENTOBS_HOME, else .agentobs here.",
+    help=(
+        "Directory of the recordings. Default: AGENTOBS_HOME, else .agentobs in the current "
+        "directory."
+    ),
 )
 @click.version_option(package_name="agentobs-kit", prog_name="agentobs")
 @click.pass_context
 def cli(context: click.Context, home: str | None) -> None:
     """A flight recorder for LLM agents: what happened, what it cost, where the time went.
 
-    A session that failed becomes a test that runs offline: freeze it, replay it, mend the agent.
+    A failed session becomes a test that runs offline: freeze it, replay it, fix the agent.
     """
     context.obj = home
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; every error of ours is one line on standard error and a non-zero exit."""
+    """Run the command line. Each agentobs error becomes one line on standard error and a non-zero exit code."""
     try:
         cli.main(arguments, prog_name="agentobs", standalone_mode=False)
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:
-        told = io.StringIO()
-        error.show(told)
-        _say_error(told.getvalue().removesuffix("\n"))
+        output = io.StringIO()
+        error.show(output)
+        _print_error(output.getvalue().removesuffix("\n"))
         sys.exit(error.exit_code)
     except AgentobsError as error:
-        _say_error(f"error: {error}")
+        _print_error(f"error: {error}")
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -179,15 +185,15 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)
 
 
-def _say_error(told: str) -> None:
-    """Print an error; what it quotes may hold what would steer a terminal, which shows as escapes."""
+def _print_error(text: str) -> None:
+    """Print an error, with control characters escaped, because it may quote data."""
     from agentobs.records.display import printable
 
-    for line in told.split("\n"):
+    for line in text.split("\n"):
         click.echo(printable(line), err=True)
 
 
 def _close_output() -> None:
-    """Whoever read our output has gone; keep the interpreter from complaining about it at exit."""
+    """Redirect standard output to the null device, so that the interpreter does not report the broken pipe at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -22,51 +22,53 @@ from agentobs.errors import UsageError
 from agentobs.records.display import printable
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
-"""How much work a model may be asked to put in; a test holds this to what the loop knows."""
+"""The effort levels of thinking; a test compares them with the loop's."""
 
 PROFILES = ("both", "genai-latest", "genai-1.41", "openinference")
-"""Whose names telemetry can speak; a test holds this to what the exporters know."""
+"""The semantic-convention profiles; a test compares them with the exporters'."""
 
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
 @click.command(help="Run the agent loop on a prompt against the real provider, recorded.")
 @click.argument("prompt")
-@click.option("--model", default="claude-sonnet-5", show_default=True, help="The model to ask.")
+@click.option("--model", default="claude-sonnet-5", show_default=True, help="The model.")
 @click.option("--system", help="The system prompt.")
-@click.option("--tools", help="Where your tools are: a module, or module:name of a list of tools.")
+@click.option("--tools", help="Your tools: a module, or module:name of a list of tools.")
 @click.option(
-    "--max-turns", type=click.IntRange(min=1), help="Stop after so many turns that used tools."
+    "--max-turns",
+    type=click.IntRange(min=1),
+    help="Stop after this number of turns with tool calls.",
 )
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
     default=8192,
     show_default=True,
-    help="Tokens of one answer.",
+    help="Maximum tokens of one response.",
 )
-@click.option("--max-usd", help="Stop when so much was spent, such as 0.50.")
+@click.option("--max-usd", help="Stop when the interaction has cost this much, such as 0.50.")
 @click.option(
-    "--max-usd-today", help="Stop when so much was spent today (UTC) by everything recorded here."
+    "--max-usd-today", help="Stop when all recordings in this home have cost this much today (UTC)."
 )
 @click.option(
     "--mode",
     type=click.Choice(["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]),
     default="default",
     show_default=True,
-    help="What happens to tool calls that no rule is about.",
+    help="Default for tool calls that match no rule.",
 )
 @click.option(
     "--dangerously-bypass-permissions",
     "confirmed",
     is_flag=True,
-    help="Confirm the mode bypassPermissions: every tool runs unasked.",
+    help="Confirm the mode bypassPermissions: every tool runs without approval.",
 )
 @click.option(
-    "--allow", multiple=True, metavar="RULE", help="Let calls run, such as `edit(src/**)`."
+    "--allow", multiple=True, metavar="RULE", help="Allow matching calls, e.g. `edit(src/**)`."
 )
-@click.option("--ask", multiple=True, metavar="RULE", help="Ask about calls first.")
-@click.option("--deny", multiple=True, metavar="RULE", help="Never let calls run.")
+@click.option("--ask", multiple=True, metavar="RULE", help="Require approval for matching calls.")
+@click.option("--deny", multiple=True, metavar="RULE", help="Deny matching calls.")
 @click.option(
     "--permissions",
     "settings",
@@ -79,26 +81,34 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     "--hooks",
     multiple=True,
     metavar="[SOURCE=]FILE",
-    help="A JSON file of hooks, see docs/hooks.md. They run programs: name only files that you trust.",
+    help=(
+        "A JSON file of hooks, see docs/hooks.md. Hooks run programs: use only files that "
+        "you trust."
+    ),
 )
-@click.option("--hook-model", help="Whom hooks ask that are prompts or agents and name no model.")
+@click.option("--hook-model", help="Default model for prompt and agent hooks.")
 @click.option(
     "--classifier",
     metavar="MODEL",
-    help="Let a small model consent to calls, or deny them: beside the person at the terminal, or where there is none.",
+    help=(
+        "A small model that approves or denies calls: in parallel with the user at the "
+        "terminal, or alone if there is no terminal."
+    ),
+)
+@click.option("--effort", type=click.Choice(EFFORTS), help="Turn on thinking, with this effort.")
+@click.option(
+    "--fallback-model", help="Model to fall back to after three consecutive overload errors."
 )
 @click.option(
-    "--effort", type=click.Choice(EFFORTS), help="Let the model think, with so much effort."
-)
-@click.option("--fallback-model", help="Whom to ask after three overloads in a row.")
-@click.option(
-    "--unattended", is_flag=True, help="Wait for hours, not minutes, while the provider is busy."
+    "--unattended",
+    is_flag=True,
+    help="Retry for hours instead of minutes while the provider is overloaded.",
 )
 @click.option(
     "--content",
     type=click.Choice(["off", "vault", "export"]),
-    help="Where what is said may go: nowhere, into the recording, or where spans go, too. Default: AGENTOBS_CONTENT, "
-    "else vault.",
+    help="Where to keep prompts and responses: `off`, `vault` (local recording), or `export` "
+    "(also sent with spans). Default: AGENTOBS_CONTENT, else vault.",
 )
 @click.option("--otlp", metavar="URL", help="Send spans, events and metrics to this collector.")
 @click.option(
@@ -106,18 +116,20 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     type=click.Choice(PROFILES),
     default=PROFILES[0],
     show_default=True,
-    help="Whose names it speaks to the collector, see docs/exporting.md.",
+    help="Semantic-convention profile, see docs/exporting.md.",
 )
-@click.option("--trace-dir", metavar="DIR", help="Write a Perfetto trace of the session there.")
-@click.option("--name", default="run", show_default=True, help="The session's name.")
 @click.option(
-    "--resume", metavar="SESSION", help="Go on with the conversation of an earlier session."
+    "--trace-dir", metavar="DIR", help="Write a Perfetto trace of the session into this directory."
 )
-@click.option("--fork", metavar="SESSION", help="Go another way from an earlier session.")
+@click.option("--name", default="run", show_default=True, help="Name of the session.")
+@click.option("--resume", metavar="SESSION", help="Resume an earlier session.")
+@click.option(
+    "--fork", metavar="SESSION", help="Start a new session from a point in an earlier one."
+)
 @click.option(
     "--at-turn",
     type=click.IntRange(min=1),
-    help="The last turn of the forked session that stays. Default: its last.",
+    help="With --fork: the last turn to keep. Default: the last turn of the session.",
 )
 @click.pass_context
 def run(
@@ -151,15 +163,15 @@ def run(
     fork: str | None,
     at_turn: int | None,
 ) -> None:
-    """Answer PROMPT; the session is recorded. Ctrl-C stops in good order, a second one at once.
+    """Answer PROMPT and record the session. Ctrl-C stops cleanly; a second Ctrl-C stops immediately.
 
-    Calls that need consent are asked about on the terminal; where there is none they are denied, unless a
-    classifier consents.
+    Calls that need approval prompt the user on the terminal. Without a terminal they are denied, unless a
+    classifier approves them.
     """
     if not any(world.environ(key) for key in KEYS):
         raise UsageError(
-            "no key in the environment (ANTHROPIC_API_KEY)",
-            todo="Set one, or see `agentobs demo`, which needs none",
+            "no API key in the environment (ANTHROPIC_API_KEY)",
+            todo="Set one, or try `agentobs demo`, which needs no key",
         )
     from agentobs.agent.permissions import from_settings
     from agentobs.recording.journal.home import open_home
@@ -169,9 +181,9 @@ def run(
     rules = from_settings(given, "command_line", where="the command line")
     for named in settings:
         rules += _settings(named)
-    told = [[str(rule), rule.behaviour, rule.source] for rule in rules]
-    permitted = {"mode": mode, "confirmed": confirmed, "rules": told}
-    # What does not fit is said before anything runs.
+    listed_rules = [[str(rule), rule.behavior, rule.source] for rule in rules]
+    permitted = {"mode": mode, "confirmed": confirmed, "rules": listed_rules}
+    # Invalid options are reported before anything runs.
     most = {"interaction": max_usd, "day": max_usd_today}
     more = {
         "hooks": list(hooks),
@@ -188,7 +200,7 @@ def run(
         most=most,
         more=more,
     )
-    _tell_useless(options.permissions, load_tools(tools) if tools else [])
+    _warn_of_useless_rules(options.permissions, load_tools(tools) if tools else [])
     earlier = _earlier(context, resume, fork, at_turn)
     start(
         str(open_home(home_option(context)).path),
@@ -213,10 +225,10 @@ def run(
 
 
 def _recording(content: Any, otlp: str | None, profile: str, trace_dir: str | None) -> Any:
-    """Return how the session is recorded.
+    """Return the options of the recording.
 
     Raises:
-        UsageError: a collector or a directory cannot be used, or what that needs is not installed.
+        UsageError: a collector or a directory cannot be used, or a package for it is not installed.
     """
     from agentobs.recording.options import Options
 
@@ -235,33 +247,34 @@ def _recording(content: Any, otlp: str | None, profile: str, trace_dir: str | No
 def _earlier(
     context: click.Context, resume: str | None, fork: str | None, at_turn: int | None
 ) -> dict[str, Any]:
-    """Return which earlier session is gone on with, by its full id, as arguments of `answer`.
+    """Return the earlier session to resume or fork, by its full ID, as arguments of `answer`.
 
     Raises:
-        UsageError: there is no such session, or the options do not fit together.
+        UsageError: the session does not exist, or the options exclude each other.
     """
     if resume and fork:
         raise UsageError(
             "a session cannot both be resumed and forked",
             where="--resume, --fork",
-            todo="Resume to go on with the same conversation, or fork to begin another one like it",
+            todo=(
+                "Pass --resume to continue the same conversation, or --fork to start a new one from "
+                "it"
+            ),
         )
     if at_turn is not None and not fork:
-        raise UsageError(
-            "only a fork begins at a turn", where="--at-turn", todo="Say --fork SESSION, too"
-        )
+        raise UsageError("requires --fork", where="--at-turn", todo="Pass --fork SESSION")
     named = resume or fork
     if not named:
         return {}
-    with open_store(context) as connection:
-        session_id = session_of(context, connection, named)
+    with open_store(context) as store:
+        session_id = session_of(store, named)
     if resume:
         return {"resume": session_id}
     return {"fork": session_id, **({"at_turn": at_turn} if at_turn else {})}
 
 
 def _settings(named: str) -> Any:
-    """Return the rules of a file, of the source that it is given for."""
+    """Return the rules of a file, with the source that it was passed with."""
     from agentobs.agent.permissions import SOURCES, from_settings
 
     source, _, file = named.rpartition("=")
@@ -270,13 +283,14 @@ def _settings(named: str) -> Any:
     return from_settings(Path(file), source or "user")  # type: ignore[arg-type]  # it is one of SOURCES
 
 
-def _tell_useless(permissions: Any, tools: list[Any]) -> None:
-    """Tell of rules that do nothing, before anybody relies on them."""
+def _warn_of_useless_rules(permissions: Any, tools: list[Any]) -> None:
+    """Print notes about rules that have no effect."""
     for rule in permissions.stripped:
-        told = (
-            f"{rule} is not applied in the mode {permissions.mode}: it lets a shell run any program"
+        note = (
+            f"{rule} is ignored in the mode {permissions.mode}, because it allows a shell to run "
+            "any program"
         )
-        click.echo(f"note: {_shown(told)}", err=True)
+        click.echo(f"note: {_shown(note)}", err=True)
     for shadowed in permissions.shadowed():
         click.echo(f"note: {_shown(shadowed.sentence)}", err=True)
     names = [name for tool in tools for name in (tool.name, *tool.aliases)]
@@ -298,7 +312,7 @@ async def answer(
     at_turn: int | None = None,
     more: dict[str, Any] | None = None,
 ) -> bool:
-    """Answer one prompt on the terminal; returns whether it failed. A replay calls this again."""
+    """Answer one prompt on the terminal, and return whether it failed. A replay calls this function again."""
     import signal
 
     from anthropic import AsyncAnthropic
@@ -364,14 +378,14 @@ async def answer(
                     click.echo(f"\n[{printable(event.question.name)}]", err=True)
                 case Result():
                     click.echo()
-                    _tell_end(event)
+                    _print_end(event)
                     failed = event.subtype != "success"
     await end(talk, world=here, options=options)
     return failed
 
 
 def _spent_today() -> Decimal:
-    """Return what was spent today where this session is recorded."""
+    """Return what was spent today in the home of this session."""
     from agentobs.recording.session import start_recorder
     from agentobs.store.billing.daily_spend import spent_today
 
@@ -379,13 +393,13 @@ def _spent_today() -> Decimal:
     return spent_today(home=str(recorder.home.path) if recorder is not None else None)
 
 
-def _load(asked: Any) -> Any:
-    """Read an earlier session from where this one is recorded."""
+def _load(resumed: Any) -> Any:
+    """Load an earlier session from the home of this session."""
     from agentobs.recording.session import start_recorder
     from agentobs.store.analysis.conversations import load_conversation
 
     recorder = start_recorder()
-    return load_conversation(asked, recorder.home if recorder is not None else None)
+    return load_conversation(resumed, recorder.home if recorder is not None else None)
 
 
 def options_of(
@@ -401,7 +415,7 @@ def options_of(
     """Return the loop's options.
 
     Raises:
-        UsageError: a rule, the mode or the amount does not fit.
+        UsageError: a rule, the mode or an amount is invalid.
     """
     from agentobs.agent import Adaptive, Budget, Options, Permissions, Rule
 
@@ -429,7 +443,7 @@ def options_of(
 
 
 def _hooks(named: list[str]) -> Any:
-    """Return the hooks of some files, each with the source that it is given for."""
+    """Return the hooks of some files, with the source that each was passed with."""
     from agentobs.agent.hooks import hooks_from_settings, table
 
     given = [(source or "settings", file) for source, _, file in (n.rpartition("=") for n in named)]
@@ -441,12 +455,12 @@ def _dollars(text: str | None, where: str) -> Decimal | None:
         return Decimal(text) if text is not None else None
     except InvalidOperation:
         raise UsageError(
-            f"{text!r} is no amount", where=where, todo="Give dollars, such as 0.50"
+            f"invalid dollar amount: {text!r}", where=where, todo="Pass dollars, such as 0.50"
         ) from None
 
 
 def ask_on_terminal(consent: Any) -> Any:
-    """Ask the person at the terminal whether a call may run."""
+    """Ask the user at the terminal whether a call may run."""
     from agentobs.agent import Reply
 
     about = json.dumps(consent.about, ensure_ascii=False, default=str)
@@ -459,10 +473,10 @@ def ask_on_terminal(consent: Any) -> Any:
 
 
 def _line() -> str:
-    """Return a line from the terminal.
+    """Read a line from the terminal.
 
-    It is read without Python's buffer: nobody may answer, and a thread that waits inside the buffer would
-    bring the interpreter down at its end.
+    Python's buffer is bypassed: the user may never answer, and a thread that waits inside the buffer would
+    crash the interpreter at exit.
     """
     data = b""
     while not data.endswith(b"\n"):
@@ -478,7 +492,7 @@ def _stop(abort: Any, loop: asyncio.AbstractEventLoop) -> None:
     loop.remove_signal_handler(2)
 
 
-def _tell_end(result: Any) -> None:
+def _print_end(result: Any) -> None:
     if result.denials:
         names = ", ".join(printable(denial.name) for denial in result.denials)
         click.echo(f"denied: {names}", err=True)
@@ -488,10 +502,10 @@ def _tell_end(result: Any) -> None:
 
 
 def load_tools(named: str) -> list[Any]:
-    """Return the tools of a module (all of them), or of one list in it.
+    """Return all tools of a module, or the tools of one list in it.
 
     Raises:
-        UsageError: it cannot be imported, or holds no tools.
+        UsageError: the module cannot be imported, or contains no tools.
     """
     from agentobs.agent.tools.tool import Tool
 
@@ -502,11 +516,13 @@ def load_tools(named: str) -> list[Any]:
         listed = getattr(found, name) if name else vars(found).values()
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"cannot load tools: {error}", where=named, todo="Name a module, or module:list"
+            f"cannot load tools: {error}", where=named, todo="Pass a module, or module:list"
         ) from error
     tools = [value for value in listed if isinstance(value, Tool)]
     if not tools:
-        raise UsageError("no tools here", where=named, todo="Make some with @agentobs.agent.tool")
+        raise UsageError(
+            "no tools found", where=named, todo="Define tools with @agentobs.agent.tool"
+        )
     return tools
 
 

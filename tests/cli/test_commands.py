@@ -186,19 +186,19 @@ def test_verify_and_ingest_tell_what_they_found(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["show", "weather-agnet"], "weather-agnet: no session of that id or name"),
-        (["freeze"], "one session is needed. Name a SESSION, or say --last-failed."),
-        (["freeze", "unlucky", "--last-failed"], "one session is needed"),
-        (["replay", "nowhere"], "nowhere: no fixture here. A fixture is a folder"),
+        (["show", "weather-agnet"], "weather-agnet: no session with that id or name"),
+        (["freeze"], "specify a SESSION or --last-failed. `agentobs sessions` lists sessions."),
+        (["freeze", "unlucky", "--last-failed"], "specify a SESSION or --last-failed"),
+        (["replay", "nowhere"], "nowhere: this is not a fixture. A fixture is a folder"),
         (
             ["serve", "--fault", "boom", "weather-agent"],
-            "--fault: 'boom' names no fault. Write status:CODE",
+            "--fault: 'boom' is not a fault. Write status:CODE",
         ),
         (
             ["serve", "bad.jsonl"],
-            "bad.jsonl: line 2 is no recorded exchange: 'body' is missing",
+            "bad.jsonl: line 2 is not a recorded exchange: 'body' is missing",
         ),
-        (["serve", "zzzz"], "zzzz: no session of that id or name"),
+        (["serve", "zzzz"], "zzzz: no session with that id or name"),
     ],
 )
 def test_bad_input_is_one_line(shell: Shell, arguments: list[str], told: str) -> None:
@@ -216,7 +216,7 @@ def test_a_home_without_recordings_is_told(shell: Shell, tmp_path: Path) -> None
     """Reading where nothing was recorded says so and makes nothing."""
     ended = shell("sessions", home=tmp_path / "none")
     assert (ended.code, (tmp_path / "none").exists()) == (1, False)
-    assert "no recordings here. Record a session first" in ended.err
+    assert "no recordings found. Record a session first" in ended.err
 
 
 def test_a_file_in_the_stores_place_is_not_touched(shell: Shell, tmp_path: Path) -> None:
@@ -239,9 +239,9 @@ def test_a_file_in_the_stores_place_is_not_touched(shell: Shell, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "bypassPermissions"], "nobody has confirmed it"),
+        (["--mode", "bypassPermissions"], "was not confirmed"),
         (["--allow", "edit(src"], "the command line, allow[0]: "),
-        (["--max-usd", "a lot"], "--max-usd: 'a lot' is no amount. Give dollars"),
+        (["--max-usd", "a lot"], "--max-usd: invalid dollar amount: 'a lot'. Pass dollars"),
         (["--max-usd", "-1"], "Budget.interaction_usd: a budget of"),
         (["--permissions", "none.json"], "none.json: the file cannot be read"),
         (["--tools", "nowhere"], "nowhere: cannot load tools"),
@@ -269,8 +269,8 @@ def test_run_without_a_key_names_the_demo(shell: Shell, monkeypatch: pytest.Monk
     ended = shell("run", "hello")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
-        "error: no key in the environment (ANTHROPIC_API_KEY). "
-        "Set one, or see `agentobs demo`, which needs none.\n"
+        "error: no API key in the environment (ANTHROPIC_API_KEY). "
+        "Set one, or try `agentobs demo`, which needs no key.\n"
     )
 
 
@@ -303,7 +303,7 @@ def test_run_records_a_session_that_replays(
         assert agentobs.stop_recorder()
     assert (ended.code, ended.out, "denied:" in ended.err) == (0, "Looking.Oslo is wet.\n", False)
     assert "note: The project rule to allow weather(secretary) never matters" in ended.err
-    told = "note: The project rule to deny wether(x) does nothing: there is no tool wether."
+    told = "note: The project rule to deny wether(x) has no effect: there is no tool wether."
     assert f"{told} Did you mean weather?\n" in ended.err
     assert last_session(tmp_path / "home").name == "run"
     assert shell("freeze", "run", "--no-check", home=tmp_path / "home").code == 0

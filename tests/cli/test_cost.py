@@ -104,7 +104,7 @@ def test_cost_by_model(shell: Shell) -> None:
         ["claude-opus-5-5", "1", "100", "10", "1,000", "55", "$0.0011", "exact", "0", "0", "0"],
         ["nobody", "1", "100", "10", "1,000", "55", "-", "unknown_model", "0", "0", "1"],
     ]  # fmt: skip
-    assert "no price is known for nobody (1 call): sums leave their calls out" in told.err
+    assert "no price is known for nobody (1 call); these calls are not in the sums" in told.err
 
 
 @pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source", "model,day"])
@@ -166,7 +166,7 @@ def test_options_before_a_command_of_cost(shell: Shell, report: Callable[..., Pa
     for options in (("--since", "7d"), ("--json",), ("--by", "day")):
         refused = shell("cost", *options, "reconcile", file)
         assert (refused.code, refused.out) == (1, "")
-        assert "stands before reconcile" in refused.err
+        assert "have no effect before `reconcile`" in refused.err
         assert options[0] in refused.err
 
 
@@ -191,7 +191,7 @@ def test_a_time_that_is_none(shell: Shell, value: str) -> None:
     """It is refused with what would be one."""
     told = shell("cost", "--since", value)
     assert told.code == 2
-    assert "is no time: say how long ago" in told.err
+    assert "Use a duration before now (30m, 12h, 7d, 2w) or a time in UTC" in told.err
 
 
 @pytest.mark.parametrize("by", ["model", "day", "agent"])
@@ -201,8 +201,8 @@ def test_figures(shell: Shell, by: str, tmp_path: Path) -> None:
     assert shell("cost", "--by", by, "--figure", file).code == 0
     drawn = file.read_text()
     assert f"<h1>Cost by {by}</h1>" in drawn
-    assert "1 call known only in part: at least that" in drawn or by == "agent"
-    assert "without a price, not in the sum" in drawn
+    assert "1 call partly unknown: at least this amount" in drawn or by == "agent"
+    assert "without a price, not in the total" in drawn
     refused = shell("cost", "--by", "source", "--figure", file)
     assert (refused.code, refused.out) == (1, "")
 
@@ -225,7 +225,7 @@ def test_reprice_says_what_it_assumes(shell: Shell) -> None:
     ]
     said = [line for line in lines(told.out) if line.startswith("assumed: ")]
     assert len(said) == 2
-    assert "prices of version 0.2.3" in told.out
+    assert "price version 0.2.3" in told.out
     rows = shell("reprice", "--batch", "--json").rows
     assert rows[-1]["model"] is None
     assert Decimal(rows[-1]["difference_usd"]) == -Decimal(rows[-1]["stored_usd"]) / 2
@@ -276,8 +276,8 @@ def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
     """What caching saved; with a session also its lifetimes and misses."""
     listed = shell("cache")
     assert re.split(r"  +", lines(listed.out)[0]) == [
-        "session id", "name", "calls", "hit ratio", "saved", "misses", "wasted", "usual reason", "better", "cost",
-        "status",
+        "session id", "name", "calls", "hit ratio", "saved", "misses", "wasted", "usual reason", "cheaper lifetime",
+        "cost", "status",
     ]  # fmt: skip
     told = shell("cache", "refund-loop").out
     assert "hit ratio    49.5% of all input was read from the cache" in told
@@ -296,7 +296,13 @@ def test_a_miss_is_shown_with_what_changed_since_when(shell: Shell, tmp_path: Pa
     record(own, [start(1), first, second, end(1)])
     told = lines(shell("cache", session_id(1), at=own.path).out)
     head, row = (re.split(r"  +", line.strip()) for line in told[-2:])
-    assert head[-5:] == ["reason", "said by", "zones changed", "changed message", "compared turn"]
+    assert head[-5:] == [
+        "reason",
+        "reason source",
+        "zones changed",
+        "changed message",
+        "compared turn",
+    ]
     assert row[1:3] == ["main", "2"]
     assert row[-5:] == ["tools_changed", "request", "tools, system", "-", "1"]
 
@@ -377,8 +383,8 @@ def test_an_exact_match_says_so(shell: Shell, report: Callable[..., Path]) -> No
     assert told.code == 0
     shown = lines(told.out)
     assert shown[0] == "usage report, 2026-09-21 00:00 to 2026-09-23 00:00 UTC, 4 results"
-    assert shown[2] == "our calls that are not exact: 2"
-    assert "exact match: 19 of 19 figures are equal to the last digit" in told.out
+    assert shown[2] == "recorded calls whose cost is not exact: 2"
+    assert "exact match: 19 of 19 figures are identical" in told.out
 
 
 def test_pages_in_several_files(shell: Shell, report: Callable[..., Path]) -> None:
@@ -410,7 +416,7 @@ def test_drift_in_counts_and_money(shell: Shell, report: Callable[..., Path]) ->
     money[1]["results"][0]["amount"] = "1.5"
     shown = shell("cost", "reconcile", report(page(*money)))
     assert shown.code == 1
-    assert "Both have it, and differ:" in shown.out
+    assert "Different in the report and the recording:" in shown.out
     assert "$0.0150" in shown.out
 
 
@@ -446,8 +452,8 @@ def test_what_one_side_lacks(shell: Shell, report: Callable[..., Path]) -> None:
     buckets[0]["results"].append(other)
     told = shell("cost", "reconcile", report(page(*buckets)))
     assert told.code == 1
-    only_report, only_here = told.out.split("Only we have it:")
-    assert "Only the report has it:" in only_report
+    only_report, only_here = told.out.split("Only in the recording:")
+    assert "Only in the report:" in only_report
     assert "claude-haiku-5-5" in only_report
     assert "2026-09-22" in only_here
     money = billed()
@@ -485,6 +491,7 @@ def test_workspaces(shell: Shell, report: Callable[..., Path]) -> None:
     assert shell("cost", "reconcile", report(page(*buckets)), "--workspace", "default").code == 0
 
 
+@pytest.mark.crash
 def test_a_report_of_100_000_results(shell: Shell, report: Callable[..., Path]) -> None:
     """Large reports by key and minute are added up, in bounded time."""
     [first, second] = used()
@@ -503,10 +510,10 @@ def test_a_report_of_100_000_results(shell: Shell, report: Callable[..., Path]) 
         ("{", "no JSON"),
         ("[" * 100_000, "no JSON"),
         ("[]", "an empty list"),
-        ("3", "no page of a report"),
-        ('{"sessions": []}', "no page of a report"),
-        ('{"data": [], "has_more": false}', "without any results"),
-        ('{"data": [7]}', "data[0]: no bucket"),
+        ("3", "not a page of a report"),
+        ('{"sessions": []}', "not a page of a report"),
+        ('{"data": [], "has_more": false}', "without results"),
+        ('{"data": [7]}', "data[0]: not a bucket"),
         ('{"data": [{"results": []}]}', "data[0].starting_at: no time"),
         ('{"type": "error", "error": {"type": "authentication_error"}}', "an error of the provider"),
         (json.dumps(page(bucket(0, {"x": 1}))), "data[0].results[0]: neither"),
@@ -520,7 +527,7 @@ def test_a_report_of_100_000_results(shell: Shell, report: Callable[..., Path]) 
         (json.dumps(page(bucket(0, {"amount": "1e400"}))), "no amount"),
         ('{"data": [{"starting_at": NaN}]}', "no JSON: NaN"),
         (json.dumps(page(bucket(0, {"amount": "1", "currency": "EUR"}))), "amounts in EUR"),
-        (json.dumps(page({**bucket(0), "ending_at": "2026-10-21T00:00:00Z"})), "not at most a day"),
+        (json.dumps(page({**bucket(0), "ending_at": "2026-10-21T00:00:00Z"})), "longer than a day"),
     ],
 )  # fmt: skip
 def test_what_is_no_report(shell: Shell, report: Callable[..., Path], text: str, said: str) -> None:

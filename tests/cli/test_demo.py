@@ -38,7 +38,7 @@ def test_the_story_is_told_in_order(told: tuple[str, Path]) -> None:
     """Recorded, listed, priced, frozen, failing, mended, matched, and diverging with the cause."""
     out, _ = told
     steps = [
-        "what it answers was made by us",
+        "a local stand-in with responses written for it",
         "I could not refund order A-17",
         "refund-loop  failed  refund-not-issued",
         "overloaded_error",

@@ -60,8 +60,8 @@ def test_what_fires_and_what_to_do(shell: Shell) -> None:
         "do: The agent learns nothing from the result.",
         "contradictions: an answer that claims success",
         "semantic: 8 of 8 calls",
-        "does not fire: rising_costs, full_contexts, large_results",
-        "cannot be told: long_waits (this client does not tell whom it asks)",
+        "not found: rising_costs, full_contexts, large_results",
+        "could not be checked: long_waits (this client does not record waits for the user)",
     ):
         assert words in told.out
     assert "unseen" not in told.out
@@ -79,7 +79,7 @@ def test_verdicts_for_machines(shell: Shell) -> None:
     ]  # fmt: skip
     assert len(found["repeated_calls"]["evidence"]) == 6
     assert found["repeated_tool_errors"]["strength"] == pytest.approx(8 / 3)
-    assert found["long_waits"]["cannot_tell"] == "this client does not tell whom it asks"
+    assert found["long_waits"]["cannot_tell"] == "this client does not record waits for the user"
     assert {row["session_id"] for row in rows} == {session_id(1)}
 
 
@@ -103,12 +103,12 @@ def test_over_all_sessions(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "one session is needed, or all. Name a SESSION, or say --all."),
-        (["quiet", "--all"], "one session is needed, or all"),
-        (["quiet", "--since", "7d"], "--since: --since goes with --all"),
-        (["--all", "--judge", "claude-x"], "--judge: --since goes with --all"),
-        (["nobody"], "nobody: no session of that id or name"),
-        (["unsaid", "--judge", "claude-x"], "--judge claude-x: what was said in this session was not recorded"),
+        ([], "expected one session, or --all. Pass a SESSION or --all."),
+        (["quiet", "--all"], "expected one session, or --all"),
+        (["quiet", "--since", "7d"], "--since requires --all"),
+        (["--all", "--judge", "claude-x"], "--since requires --all, and --judge requires a SESSION"),
+        (["nobody"], "nobody: no session with that id or name"),
+        (["unsaid", "--judge", "claude-x"], "--judge claude-x: the content of this session was not recorded"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(shell: Shell, arguments: list[str], told: str) -> None:
@@ -123,7 +123,7 @@ def test_what_does_not_fit(shell: Shell, arguments: list[str], told: str) -> Non
     [
         ("CONTRADICTS", True, "contradicts its results"),
         ("agrees.", False, "agrees with its results"),
-        ("Well, well.", None, "was not judged: the model said neither"),
+        ("Well, well.", None, "was not judged: the reply was neither"),
     ],
 )
 def test_a_judge(
@@ -161,7 +161,7 @@ def test_a_judge_that_cannot_be_asked(shell: Shell, monkeypatch: pytest.MonkeyPa
     told = shell("diagnose", "circles", "--judge", "claude-x")
     assert (told.code, told.err.splitlines()) == (
         1,
-        ["error: --judge claude-x: the judge gave no answer: APIConnectionError. Check the model's name and "
+        ["error: --judge claude-x: the judge did not respond: APIConnectionError. Check the model's name and "
         "ANTHROPIC_API_KEY."],
     )  # fmt: skip
 
@@ -170,8 +170,8 @@ def test_where_the_time_went(shell: Shell) -> None:
     """The parts of each interaction, what they are together, and where they come from; the path piece by piece."""
     told = shell("time", "circles")
     assert told.code == 0
-    assert "8.50 s in all: model 53%, tool 47%" in told.out
-    assert "told by the wire" in told.out
+    assert "8.50 s in total: model 53%, tool 47%" in told.out
+    assert "estimated from wire timing" in told.out
     [row] = [json.loads(line) for line in shell("time", "circles", "--json").out.splitlines()]
     parts = [
         value

@@ -53,16 +53,16 @@ def test_a_home_in_order(home: Home) -> None:
     assert [each.check for each in found] == [
         "home", "permissions", "key", "size", "recorded", "damage", "losses", "orphans", "clock", "prices",
     ]  # fmt: skip
-    assert "1 session lately; what was said may go: vault" in [each.found for each in found]
+    assert "1 session recently, with content: vault" in [each.found for each in found]
     assert sorted(path.name for path in home.path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (None, "there is nothing"),
+        (None, "it does not exist"),
         ("", "the directory is empty"),
-        ("x", "no recordings here"),
+        ("x", "no recordings found"),
     ],
 )
 def test_no_home(tmp_path: Path, made: str | None, told: str) -> None:
@@ -84,7 +84,7 @@ def test_a_foreign_directory_with_segments(tmp_path: Path) -> None:
     (foreign / "segments").mkdir(parents=True)
     (foreign / "a.txt").write_text("x")
     assert set(checked(foreign)) == {"home"}
-    assert "holds other things" in checked(foreign)["home"].found
+    assert "contains other files" in checked(foreign)["home"].found
     (foreign / "segments" / "intro.mp3").write_text("x")
     assert set(checked(foreign)) == {"home"}
 
@@ -99,7 +99,7 @@ def test_a_key_that_is_gone_or_short(home: Home) -> None:
     key.unlink()
     found = checked(home)["key"]
     assert (found.level, found.where) == ("wrong", str(key))
-    assert "there is none, and there are recordings" in found.found
+    assert "it is missing, although there are recordings" in found.found
     assert not key.exists()
 
 
@@ -129,7 +129,7 @@ def test_rights(home: Home) -> None:
 def test_a_home_that_cannot_be_written(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home that recordings cannot be written into is wrong, though it reads well."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    assert checked(home)["home"].found == "nothing can be recorded here: it is not writable"
+    assert checked(home)["home"].found == "recordings cannot be written here: it is not writable"
 
 
 def test_a_key_that_is_none(home: Home) -> None:
@@ -226,7 +226,7 @@ def test_nothing_lately(home: Home) -> None:
     later = NOW + 30 * 86_400 * SECOND
     [found] = [each for each in check_home(home.path, later, later - WEEK) if each.level != "ok"]
     assert (found.check, found.level) == ("recorded", "note")
-    assert found.found == "no session was recorded lately, 1 before, the last one 30.0 days ago"
+    assert found.found == "no session was recorded recently, 1 before, the last one 30.0 days ago"
 
 
 def test_a_newer_version(home: Home) -> None:
@@ -236,7 +236,7 @@ def test_a_newer_version(home: Home) -> None:
     newer.write_bytes(newer_first_line(facts.read_bytes().splitlines(keepends=True)[0], newer.stem))
     newer.chmod(0o600)
     found = checked(home)["versions"]
-    assert found.found == "left out of all answers: 1 file of a newer version"
+    assert found.found == "not included in results: 1 file of a newer version"
     assert newer.name in found.where
 
 
@@ -260,9 +260,9 @@ def test_a_foreign_file_in_the_stores_place(home: Home) -> None:
 @pytest.mark.parametrize(
     ("value", "level", "told"),
     [
-        (None, "ok", "vault by default: what is said stays in the home"),
-        ("off", "ok", "off by default: what is said is written nowhere"),
-        ("export", "ok", "export by default: what is said goes to the home and to the backends"),
+        (None, "ok", "vault by default: prompts and responses stay in the home"),
+        ("off", "ok", "off by default: prompts and responses are not recorded"),
+        ("export", "ok", "export by default: prompts and responses go to the home and to the backends"),
     ],
 )  # fmt: skip
 def test_the_content_mode(value: str | None, level: str, told: str) -> None:
@@ -287,7 +287,7 @@ def test_a_content_mode_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [found] = content(os.environ)
     assert (found.level, opened.content) == ("wrong", "off")
     assert f"sessions start with content {opened.content}" in found.found
-    assert "with a warning" in found.found
+    assert "and a warning" in found.found
 
 
 PROVIDER = {"opentelemetry.trace": SimpleNamespace(_TRACER_PROVIDER=object())}
@@ -327,7 +327,7 @@ def test_a_global_provider_is_nothing_wrong(
     found = list(instrumentation(variables, modules))
     told = [each for each in found if each.where == "ANTHROPIC_OPEN_TELEMETRY"]
     assert [each.level for each in told] == ["note"] * notes
-    assert all("copies that the client had made before" in each.found for each in told)
+    assert all("copies that were made of the client before" in each.found for each in told)
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ def test_what_is_installed_and_what_is_loaded(installed: Path) -> None:
     assert name in INSTRUMENTATIONS
     (installed / f"{name}.py").write_text("")
     [found] = [each for each in instrumentation({}, {}) if each.where == name]
-    assert (found.level, found.found) == ("note", "Braintrust is installed, and not loaded here")
+    assert (found.level, found.found) == ("note", "Braintrust is installed, but not loaded here")
 
 
 def test_the_command(
@@ -359,7 +359,7 @@ def test_the_command(
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("quiet"))
     shell = Shell(home.path, capsys)
     told = shell("doctor")
-    assert (told.code, told.out.splitlines()[-1]) == (0, "nothing is wrong")
+    assert (told.code, told.out.splitlines()[-1]) == (0, "no problems found")
     (installed / "my_setup.py").write_text(
         "import sys\nsys.modules['opentelemetry.trace']._TRACER_PROVIDER = object()\n"
     )
@@ -370,9 +370,9 @@ def test_the_command(
     monkeypatch.setitem(sys.modules, "logfire", ModuleType("logfire"))
     told = shell("doctor")
     assert told.code == 1
-    assert "do:    Leave one of the two out" in told.out
+    assert "do:    Remove one of the two" in told.out
     rows = [json.loads(line) for line in shell("doctor", "--json").out.splitlines()]
     assert list(rows[0]) == ["check", "level", "found", "where", "todo"]
     assert {row["check"] for row in rows if row["level"] == "wrong"} == {"instrumentation"}
     told = shell("doctor", "--load", "no_such_module")
-    assert told.err.startswith("error: --load no_such_module: cannot be imported")
+    assert told.err.startswith("error: --load no_such_module: cannot import the module")

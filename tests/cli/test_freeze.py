@@ -77,9 +77,9 @@ def test_rules_for_values_of_each_run_stay_when_it_is_frozen_again(shell: Shell)
     command, folder = ["freeze", ids(shell.home)[0], "-o", "rules", "--no-check"], Path("rules")
     assert "normalizes  uuid, time" in shell(*command, "--normalize", "uuid, time").out
     assert "normalizes  uuid, time" in shell(*command).out
-    assert load(folder).header["normalisers"] == ["uuid", "time"]
+    assert load(folder).header["normalizers"] == ["uuid", "time"]
     assert "normalizes" not in shell(*command, "--normalize", "").out
-    assert "normalisers" not in load(folder).header
+    assert "normalizers" not in load(folder).header
     refused = shell(*command, "--normalize", "nothing")
     assert refused.code != 0
     assert "nothing" in refused.err
@@ -92,7 +92,7 @@ def test_until_a_turn(shell: Shell) -> None:
     assert "froze" in ended.out
     assert "3 requests, 3 tool calls, up to turn 2" in ended.out
     fixture = load("part")
-    assert (fixture.until, fixture.header["outcome"], len(fixture.asks)) == (2, "running", 3)
+    assert (fixture.until_turn, fixture.header["outcome"], len(fixture.asks)) == (2, "running", 3)
     assert fixture.asks[-1].answer.chunks == ()
     assert "Oslo is wet." not in Path("part/recording.jsonl").read_text()
     readme = Path("part/README.md").read_text()
@@ -157,9 +157,9 @@ def incomplete(home: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "named", "told"),
     [
-        (no_content, "silent", "was recorded without its content"),
+        (no_content, "silent", "was recorded without content"),
         (pruned, "weather-agent", "was pruned on 20"),
-        (incomplete, "weather-agent", "was pruned: nothing of its segment is left"),
+        (incomplete, "weather-agent", "was pruned completely"),
     ],
 )
 def test_what_cannot_be_frozen_is_one_line(
@@ -192,7 +192,10 @@ def test_a_session_that_runs_is_not_frozen_whole(shell: Shell, tmp_path: Path) -
         finally:
             stop_recorder()
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "still runs. Wait for its end, or freeze what there is: --until-turn N." in ended.err
+    assert (
+        "is still running. Wait until it ends, or freeze its first turns with --until-turn N."
+        in ended.err
+    )
     assert not Path("fixtures/open").exists()
 
 
@@ -273,5 +276,5 @@ def test_frozen_tests_say_what_they_lack(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(failed=3)
     told = result.stdout.str()
     assert "the recorded entry tests.cli.test_commands:_unlucky is not in a file under" in told
-    assert "the test does not say how the agent is started. Put the function" in told
+    assert "the test does not specify how the agent is started. Put the function" in told
     assert "Traceback" not in told

@@ -234,7 +234,7 @@ def test_usage_by_tier_and_workspace(reconcile: Reconcile) -> None:
     assert reconcile(pages).code == 1
     typo = reconcile(pages, options=("--workspace", "wrkspc_3"))
     assert (typo.code, typo.out) == (1, "")
-    assert "no result of that workspace" in typo.err
+    assert "no results of that workspace" in typo.err
     assert "It has wrkspc_1, wrkspc_2" in typo.err
 
 
@@ -313,7 +313,7 @@ def test_holes_between_pages(reconcile: Reconcile) -> None:
     """Days between pages that no page covers are named."""
     far = {**bucket(1), "starting_at": "2026-09-25T00:00:00Z", "ending_at": "2026-09-26T00:00:00Z"}
     told = reconcile(page(bucket(0, cost("5.2145", model=MODEL))), page(far))
-    assert "says nothing of 2026-09-22 00:00 to 2026-09-25 00:00" in told.err
+    assert "does not cover 2026-09-22 00:00 to 2026-09-25 00:00" in told.err
 
 
 def test_the_room_for_rounding_is_shown(reconcile: Reconcile) -> None:

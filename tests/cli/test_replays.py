@@ -121,9 +121,9 @@ def test_each_that_goes_wrong_is_a_row(shell: Shell) -> None:
         "d": "error",
     }
     assert found["a"]["divergence"]["kind"] == "content"  # type: ignore[index]  # JSON
-    assert str(found["a"]["told"]).startswith("DIVERGED  shop  main, request 1 of 1")
-    assert found["b"]["told"] == "its process ended before the replay did: exit code 7"
-    assert "fixture" in str(found["d"]["told"])
+    assert str(found["a"]["message"]).startswith("DIVERGED  shop  main, request 1 of 1")
+    assert found["b"]["message"] == "its process ended before the replay finished: exit code 7"
+    assert "fixture" in str(found["d"]["message"])
     assert told.out.count("DIVERGED  shop") == 2
     assert 'now       "Eh?"' in told.out
     assert told.out.endswith("1 of 2 matched\n")
@@ -132,12 +132,12 @@ def test_each_that_goes_wrong_is_a_row(shell: Shell) -> None:
 def test_one_that_raises_or_hangs_is_told(shell: Shell) -> None:
     """An agent that raises is named by its error; one that does not end is stopped, and no process is left."""
     modes(a="raises")
-    assert rows(shell("replay", "fixtures", "--json"))["a"]["told"] == (
+    assert rows(shell("replay", "fixtures", "--json"))["a"]["message"] == (
         "the agent raised LookupError: no such order"
     )
     modes(a="hangs", b="hangs")
     found = rows(shell("replay", "fixtures/a", "fixtures/b", "--json", "--timeout", "0.2"))
-    assert {row["told"] for row in found.values()} == {"it had not ended after 0.2 s"}
+    assert {row["message"] for row in found.values()} == {"it did not finish within 0.2 s"}
 
 
 def imports_the_sdk(process: str) -> bool:
@@ -185,14 +185,14 @@ def test_one_fixture_whose_agent_raises_is_a_verdict(shell: Shell) -> None:
 
 
 def test_the_fault_that_an_agent_raised_after_is_named(shell: Shell) -> None:
-    """What was made on demand stands in the verdict."""
+    """What was injected stands in the verdict."""
     ended = shell("replay", "fixtures/a", "--fault", "400 at request 1")
     assert ended.code == 1
     assert ended.out.splitlines()[1].startswith(
         "RAISED  shop  main, after request 0 of 1: BadRequest"
     )
-    assert ended.out.endswith("  after it   1 recorded request and 0 tool calls never asked\n")
-    assert "  fault      made on demand: 400 at request 1\n" in ended.out
+    assert ended.out.endswith("  after it   1 recorded request and 0 tool calls never made\n")
+    assert "  fault      injected: 400 at request 1\n" in ended.out
     assert "anthropic/" not in ended.out
     told = json.loads(
         shell("replay", "fixtures/a", "--json", "--fault", "400 at request 1").out.splitlines()[-1]
@@ -203,10 +203,16 @@ def test_the_fault_that_an_agent_raised_after_is_named(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["fixtures", "--explain"], "--explain: is about one fixture"),
-        (["fixtures/a", "fixtures/b", "--accept-from", "1"], "--accept-from: is about one fixture"),
-        (["fixtures/a", "--pace", "fast"], "--pace: 'fast' is no pace. Say recorded"),
-        (["fixtures/none"], "fixtures/none: no fixture here"),
+        (["fixtures", "--explain"], "--explain: works with one fixture only"),
+        (
+            ["fixtures/a", "fixtures/b", "--accept-from", "1"],
+            "--accept-from: works with one fixture only",
+        ),
+        (
+            ["fixtures/a", "--pace", "fast"],
+            "--pace: expected `recorded` or a number, got 'fast'. Pass recorded",
+        ),
+        (["fixtures/none"], "fixtures/none: this is not a fixture"),
     ],
 )
 def test_what_cannot_be_is_one_line(shell: Shell, arguments: list[str], told: str) -> None:

@@ -77,10 +77,10 @@ def _plain(contents: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--resume", "nobody"), "no session of that id or name"),
+        (("--resume", "nobody"), "no session with that id or name"),
         (("--fork", "first", "--at-turn", "9"), "the session has no turn 9"),
         (("--resume", "first", "--fork", "first"), "both be resumed and forked"),
-        (("--resume", "first", "--at-turn", "1"), "only a fork begins at a turn"),
+        (("--resume", "first", "--at-turn", "1"), "--at-turn: requires --fork"),
     ],
 )
 def test_what_cannot_be_gone_on_with(

@@ -84,7 +84,7 @@ def test_a_collector_that_cannot_be(shell: Shell) -> None:
     """What is no address is said in one line before anything is asked."""
     told = shell("run", "Hello", "--otlp", "file:///etc/passwd")
     assert (told.code, told.out) == (1, "")
-    assert told.err.startswith("error: endpoint: the address of the collector is none")
+    assert told.err.startswith("error: endpoint: the address of the collector is not valid")
 
 
 def test_a_file_that_holds_no_hooks(shell: Shell, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_file_that_holds_no_hooks(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "hooks.json").write_text('{"before_tool": []}')
     ended = shell("run", "Hello", "--hooks", "hooks.json")
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
-    assert "'before_tool' is no event of hooks" in ended.err
+    assert "'before_tool' is not a hook event" in ended.err
 
 
 def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "@tool\ndef put(what: str) -> str:\n    'Put.'\n    return f'put {what}'\n"
     )
     puts = streamed(message(call("a", "put", what="x"), stop_reason="tool_use"))
-    allows = call("j", "answer", behaviour="allow", reason="Fine.")
+    allows = call("j", "answer", behavior="allow", reason="Fine.")
     judged = whole(message(allows, model="small", stop_reason="tool_use"))
     fails = error(400, "invalid_request_error")
     with Provider([puts, judged, streamed(DONE), puts, fails, streamed(DONE)]) as provider:

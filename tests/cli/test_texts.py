@@ -15,6 +15,7 @@ from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.backend import Told
+from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.label_texts import Texts
@@ -232,8 +233,8 @@ def test_reports_have_the_words_only_with_content(shell: Shell, tmp_path: Path) 
 def test_texts_are_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what nobody has is not looked for again."""
     place = existing_home(home)
-    with connect(place) as connection:
-        texts = Texts(connection, place)
+    with open_store(place) as store:
+        texts = Texts(store)
         reason, unknown = digest_of(home, "reason"), "digest:" + "0" * 24
         assert texts.of([reason, unknown]) == {reason: REASON}
         monkeypatch.setattr(Texts, "_read", None)

@@ -27,26 +27,33 @@ PROMPT = "My parcel for order A-17 never came. Please refund me."
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder to work in, empty or new. Default: agentobs-demo, or the next free name.",
+    help="The folder for the demo, empty or new. Default: agentobs-demo, or the next free name.",
 )
 def demo(output: Path | None) -> None:
-    """Run the whole story in a folder of its own; what it leaves there is yours to play with."""
+    """Run the whole demo in a folder of its own, and keep the folder."""
     folder = _prepare(output)
     home = folder / ".agentobs"
-    _told(
-        "The provider here is a local stand-in; what it answers was made by us. No key, no network."
+    _print(
+        "The provider in this demo is a local stand-in with responses written for it. No "
+        "key, no network."
     )
     _step(
         "1",
-        "An agent runs, recorded off the wire. The provider is overloaded once; then a refund fails.",
+        (
+            "Run an agent and record its HTTP traffic. The provider is overloaded once, then a "
+            "refund fails."
+        ),
     )
     _run_agent(folder, home)
-    _step("2", "What happened? What did it cost?")
+    _step("2", "What happened, and what did it cost?")
     for command in (["sessions"], ["show", "refund-loop"], ["cost"], ["cost", "--detail"]):
         _agentobs(folder, command)
     _step(
         "3",
-        "The failed session becomes two tests: one reaches the failure, one is red until it is fixed.",
+        (
+            "Turn the failed session into two tests: one reproduces the failure, one fails until "
+            "it is fixed."
+        ),
     )
     _agentobs(folder, ["freeze", "--last-failed"])
     _pytest(folder, expect_failure=True)
@@ -54,31 +61,40 @@ def demo(output: Path | None) -> None:
     _change(folder / f"{AGENT}.py", BUG, FIXED)
     _pytest(folder, expect_failure=False)
     _step(
-        "5", "Replay: the same path, no tool runs. Then a tool changes what it returns, and runs."
+        "5",
+        (
+            "Replay: the same path, and no tool runs. Then a tool runs live and returns "
+            "something else."
+        ),
     )
     _agentobs(folder, ["replay", "fixtures/refund-loop"])
     _change(folder / f"{AGENT}.py", '"total": "41,90"', '"total": "41.90"')
     _agentobs(folder, ["replay", "fixtures/refund-loop", "--tools", "live"], expect=1)
     _change(folder / f"{AGENT}.py", '"total": "41.90"', '"total": "41,90"')
-    _told(
-        f"\nAll of it is in {os.path.relpath(folder)}: the agent, the fixture with its test, and its store."
+    _print(
+        f"\nEverything is in {os.path.relpath(folder)}: the agent, the fixture with its test, "
+        "and the store."
     )
     recordings = shlex.quote(os.path.relpath(folder / ".agentobs"))
-    _told(f"Look at it in a browser: agentobs --home {recordings} dashboard")
+    _print(f"View it in a browser: agentobs --home {recordings} dashboard")
 
 
 def _prepare(output: Path | None) -> Path:
-    """Return a new folder with the agent in it; nothing that is there already is ever touched."""
+    """Return a new folder that contains the agent. Existing files are never changed."""
     folder = (output or _free(Path("agentobs-demo"))).absolute()
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError("the folder is not empty", where=str(folder), todo="Name another with -o")
+        raise UsageError(
+            "the folder is not empty", where=str(folder), todo="Choose another folder with -o"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         agent = files("agentobs.cli.demo").joinpath(f"{AGENT}.py").read_text(encoding="utf-8")
         (folder / f"{AGENT}.py").write_text(agent, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"cannot write here: {error.strerror}", where=str(folder), todo="Name another with -o"
+            f"cannot write here: {error.strerror}",
+            where=str(folder),
+            todo="Choose another folder with -o",
         ) from error
     return folder
 
@@ -107,19 +123,19 @@ def _run_agent(folder: Path, home: Path) -> None:
         sys.path.insert(0, str(folder))
         start_recorder(str(home))
         agent = importlib.import_module(AGENT)
-        _told(f"\n  user   {PROMPT}")
-        _told(f"  agent  {asyncio.run(agent.answer(PROMPT))}")
+        _print(f"\n  user   {PROMPT}")
+        _print(f"  agent  {asyncio.run(agent.answer(PROMPT))}")
         stop_recorder()
 
 
 def _agentobs(folder: Path, arguments: list[str], expect: int = 0) -> None:
-    """Run one of our commands as a user would, in the demo's folder."""
-    _told(f"\n$ agentobs {' '.join(arguments)}")
+    """Run an agentobs command as a user would, in the folder of the demo."""
+    _print(f"\n$ agentobs {' '.join(arguments)}")
     _child(folder, [sys.executable, "-m", "agentobs", *arguments], expect)
 
 
 def _pytest(folder: Path, *, expect_failure: bool) -> None:
-    _told("\n$ pytest fixtures/refund-loop")
+    _print("\n$ pytest fixtures/refund-loop")
     command = [
         sys.executable,
         "-m",
@@ -146,7 +162,7 @@ def _child(folder: Path, command: list[str], expect: int) -> None:
     ended = subprocess.run(command, cwd=folder, env=environment, check=False)
     if ended.returncode != expect:
         raise UsageError(
-            f"the demo's command ended with {ended.returncode}, not {expect}",
+            f"a command of the demo exited with {ended.returncode}, expected {expect}",
             where=" ".join(command),
         )
 
@@ -154,13 +170,13 @@ def _child(folder: Path, command: list[str], expect: int) -> None:
 def _change(path: Path, old: str, new: str) -> None:
     text = path.read_text(encoding="utf-8")
     if old not in text:
-        raise UsageError(f"{old!r} is not there to be changed", where=str(path))
+        raise UsageError(f"expected {old!r} in the file, did not find it", where=str(path))
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def _step(number: str, told: str) -> None:
-    click.secho(f"\n{number}. {told}", bold=True)
+def _step(number: str, text: str) -> None:
+    click.secho(f"\n{number}. {text}", bold=True)
 
 
-def _told(text: str) -> None:
-    click.echo(text)
+def _print(line: str) -> None:
+    click.echo(line)

@@ -1,4 +1,4 @@
-"""Commands about money: cost, cost reconcile, reprice, cache."""
+"""Commands about costs: cost, cost reconcile, reprice, cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
     as_dicts,
-    facts_of,
     form_options,
     open_store,
     print_rows,
@@ -28,30 +27,29 @@ from agentobs.errors import UsageError
 from agentobs.records.display import money
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
     from agentobs.store.billing.price_scenarios import Repriced
     from agentobs.store.billing.reconciliation import Line, Reconciled
+    from agentobs.store.port import Store
 
 SHOWN = 20
-"""How many calls that are not exact are named."""
+"""The maximum number of inexact calls that are listed."""
 
 
 def _range(command: Any) -> Any:
     """Add `--since` and `--until`."""
     command = click.option(
-        "--until", type=WHEN, metavar="WHEN", help="Only calls sent before then (UTC)."
+        "--until", type=WHEN, metavar="WHEN", help="Only calls sent before this time (UTC)."
     )(command)
     return click.option(
         "--since",
         type=WHEN,
         metavar="WHEN",
-        help="Only calls sent then or later: 7d, 12h, 2026-11-01, 2026-11-01T12:30 (UTC).",
+        help="Only calls sent at or after this time: 7d, 12h, 2026-11-01, 2026-11-01T12:30 (UTC).",
     )(command)
 
 
 @click.group(
-    help="Show what was spent, by model, session, day, agent or source.",
+    help="Show costs by model, session, day, agent or source.",
     invoke_without_command=True,
 )
 @click.option(
@@ -60,15 +58,19 @@ def _range(command: Any) -> Any:
     default="model",
     show_default=True,
 )
-@click.option("--session", metavar="SESSION", help="Only this session: id, an end of it, or name.")
+@click.option(
+    "--session",
+    metavar="SESSION",
+    help="Only this session: its ID, a suffix of it (4 characters or more), or its name.",
+)
 @_range
 @click.option(
-    "--detail", is_flag=True, help="Each class of tokens with its money, cache writes apart."
+    "--detail", is_flag=True, help="Break down by token class, with cache writes shown separately."
 )
 @click.option(
     "--figure",
     type=click.Path(dir_okay=False),
-    help="By model, day or agent: write bars as one HTML file, too.",
+    help="Also draw the costs as bars in an HTML file. Requires --by model, day or agent.",
 )
 @form_options
 @click.pass_context
@@ -82,60 +84,61 @@ def cost(
     figure: str | None,
     form: Form,
 ) -> None:
-    """Show money and tokens in four classes, and how sure the money is. Days and times are UTC."""
+    """Show costs, the tokens of each class, and the certainty of each cost. Days and times are UTC."""
     if context.invoked_subcommand:
         _refuse_options_before(context)
         return
-    from agentobs.store.duckdb.connection import named
 
     _check_range(since, until)
     if figure and by not in _FIGURES:
-        raise UsageError(f"--figure goes with --by {', '.join(_FIGURES)}", where=f"--by {by}")
-    with open_store(context) as connection:
+        raise UsageError(f"--figure requires --by {', '.join(_FIGURES)}", where=f"--by {by}")
+    with open_store(context) as store:
         chosen = {
-            "session_id": session_of(context, connection, session) if session else None,
+            "session_id": session_of(store, session) if session else None,
             "since_ns": since,
             "until_ns": until,
         }
         query = f"cost_by_{by.replace(',', '_and_')}"
-        rows = rows_of(connection, query, **chosen)
-        # A figure is a file that may be shared, so it holds names as the facts do: digests instead of texts.
-        facts = facts_of(named(connection, query, **chosen)) if figure else rows
+        rows = rows_of(store, query, **chosen)
+        # A figure is a file that may be shared, so names appear in it as digests, as in the facts.
+        facts = _facts_of(store, query, chosen) if figure else rows
         has_unknown = any(row["unpriced_calls"] for row in as_dicts(rows))
-        unknown = _unknown(connection, chosen) if has_unknown else ""
+        unknown = _unknown(store, chosen) if has_unknown else ""
     keys = _KEYS[by]
     print_rows(rows, (*keys, *(_PARTS if detail else _COST)), form)
     if unknown:
-        click.echo(f"no price is known for {unknown}: sums leave their calls out", err=True)
+        click.echo(f"no price is known for {unknown}; these calls are not in the sums", err=True)
     if figure:
         _draw(f"cost_by_{by}", facts, figure)
 
 
-@cost.command(help="Compare with the provider's own usage or cost report (JSON of the Admin API).")
+@cost.command(help="Compare with a usage or cost report of the provider (JSON of the Admin API).")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--workspace", metavar="ID", help="Only results of this workspace; `default` for none."
+    "--workspace",
+    metavar="ID",
+    help="Only results of this workspace; `default` for the default workspace.",
 )
 @form_options
 @click.pass_context
 def reconcile(
     context: click.Context, files: tuple[Path, ...], workspace: str | None, form: Form
 ) -> None:
-    """Compare FILES, the pages of a report, with what was recorded. Exits with 1 where they differ."""
+    """Compare FILES, the pages of a report, with the recording. Exits with 1 if they differ."""
     from agentobs.store.billing.provider_report import read_reports
     from agentobs.store.billing.reconciliation import reconcile as compare
     from agentobs.store.billing.reconciliation import span_ns
 
     reports = read_reports(list(files), workspace)
-    with open_store(context) as connection:
-        compared = [compare(connection, report) for report in reports]
+    with open_store(context) as store:
+        compared = [compare(store, report) for report in reports]
         doubts = [
-            rows_of(connection, "costs_not_exact", limit=SHOWN, **span_ns(each.report))
+            rows_of(store, "costs_not_exact", limit=SHOWN, **span_ns(each.report))
             for each in compared
         ]
     if form == "table":
         for each, doubt in zip(compared, doubts, strict=True):
-            _tell_reconciled(each, doubt)
+            _print_reconciled(each, doubt)
     else:
         lines = [line for each in compared for line in each.lines]
         print_rows(_table(lines), (), form)
@@ -146,21 +149,27 @@ def reconcile(
 
 
 @click.command(
-    help="Price stored calls again: other prices, model, cache lifetime, batch or fast mode."
+    help="Recompute the cost of stored calls with different prices. Stored data does not change."
 )
-@click.option("--session", metavar="SESSION", help="Only this session: id, an end of it, or name.")
+@click.option(
+    "--session",
+    metavar="SESSION",
+    help="Only this session: its ID, a suffix of it (4 characters or more), or its name.",
+)
 @_range
 @click.option(
     "--prices",
     type=click.Path(path_type=Path),
-    help="A file of prices that go before the known ones and the home's own (see docs/prices.md).",
+    help="A file of prices that take precedence over all others (see docs/prices.md).",
 )
-@click.option("--model", metavar="MODEL", help="All calls at the prices of this model.")
+@click.option("--model", metavar="MODEL", help="Price all calls as calls of this model.")
 @click.option(
-    "--cache-lifetime", type=click.Choice(["5m", "1h"]), help="All cache writes at this price."
+    "--cache-lifetime",
+    type=click.Choice(["5m", "1h"]),
+    help="Price all cache writes with this lifetime.",
 )
-@click.option("--batch", is_flag=True, help="All calls at the prices of the batch API.")
-@click.option("--fast", is_flag=True, help="All calls at the prices of fast mode.")
+@click.option("--batch", is_flag=True, help="Price all calls as batch calls.")
+@click.option("--fast", is_flag=True, help="Price all calls as calls in fast mode.")
 @form_options
 @click.pass_context
 def reprice(
@@ -173,7 +182,7 @@ def reprice(
     form: Form,
     **changes: Any,
 ) -> None:
-    """Show what is stored, what it would have cost, and the difference. Nothing that is stored changes."""
+    """Show the stored cost, the recomputed cost, and the difference. Stored data does not change."""
     from agentobs.ledger import Context, book_of
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.billing.price_scenarios import OnTop, WhatIf, assumptions
@@ -190,27 +199,31 @@ def reprice(
         raise UsageError(
             "no price is known for that model",
             where=f"--model {model[:80]}",
-            todo="Name another, or give it a price with --prices FILE",
+            todo="Use another model, or add a price for it with --prices FILE",
         )
-    with open_store(context) as connection:
-        session_id = session_of(context, connection, session) if session else None
+    with open_store(context) as store:
+        session_id = session_of(store, session) if session else None
         what_if = WhatIf(session_id, since, until, **changes)
-        found = price_again(connection, what_if, book)
+        found = price_again(store, what_if, book)
     if form == "table":
-        _tell_repriced(found, [*assumptions(what_if), f"prices of version {book.version}"])
+        _print_repriced(found, [*assumptions(what_if), f"price version {book.version}"])
     else:
         print_rows(_table(found), (), form)
-        for said in assumptions(what_if):
-            click.echo(f"assumed: {said}", err=True)
+        for assumption in assumptions(what_if):
+            click.echo(f"assumed: {assumption}", err=True)
 
 
 @click.command(
-    help="Show what caching saved, what misses wasted and why, and which lifetime is cheaper."
+    help=("Show what caching saved, what cache misses cost and why, and which lifetime is cheaper.")
 )
 @click.argument("session", required=False)
 @_range
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Maximum number of rows.",
 )
 @form_options
 @click.pass_context
@@ -222,17 +235,17 @@ def cache(
     limit: int,
     form: Form,
 ) -> None:
-    """Show all sessions, the dearest first; with SESSION also each miss of it."""
+    """Show all sessions, the most expensive first; with SESSION also each cache miss in it."""
     _check_range(since, until)
-    with open_store(context) as connection:
-        session_id = session_of(context, connection, session) if session else None
+    with open_store(context) as store:
+        session_id = session_of(store, session) if session else None
         chosen = {"session_id": session_id, "limit": limit}
-        rows = rows_of(connection, "cache_by_session", since_ns=since, until_ns=until, **chosen)
-        misses = rows_of(connection, "cache_misses", **chosen) if session_id else None
+        rows = rows_of(store, "cache_by_session", since_ns=since, until_ns=until, **chosen)
+        misses = rows_of(store, "cache_misses", **chosen) if session_id else None
     if session_id is None or form != "table":
         print_rows(rows, _CACHE, form)
         return
-    _tell_cache(as_dicts(rows))
+    _print_cache(as_dicts(rows))
     if misses and misses[1]:
         click.echo()
         print_rows(misses, _MISSES, "table")
@@ -260,7 +273,7 @@ _CACHE = (
     "better", "cost_usd", "cost_status",
 )  # fmt: skip
 _MISSES = (
-    "at_ns", "lane", "turn", "model", "gap_ns", "missed_tokens", "wasted_usd", "reason", "said_by",
+    "at_ns", "lane", "turn", "model", "gap_ns", "missed_tokens", "wasted_usd", "reason", "reason_source",
     "zones_changed", "changed_message", "compared_turn",
 )  # fmt: skip
 _NOT_EXACT = ("attempt_id", "session_id", "at_ns", "model", "cost_status", "cost_usd")
@@ -268,36 +281,48 @@ _REPRICED = (
     "model", "calls", "stored_usd", "what_if_usd", "difference_usd", "stored_not_exact_calls",
     "what_if_not_exact_calls",
 )  # fmt: skip
-"""The columns that each command shows, of those that its query gives."""
+"""The columns that each command shows; its query may return more."""
 
 
 def _check_range(since: int | None, until: int | None) -> None:
     if since is not None and until is not None and since > until:
-        raise UsageError("--since is after --until", where="--since", todo="Exchange the two")
+        raise UsageError("--since is after --until", where="--since", todo="Swap the two")
 
 
 def _refuse_options_before(context: click.Context) -> None:
-    """Refuse options of `cost` that stand before a command of it, which would not heed them."""
+    """Refuse options of `cost` before a subcommand, because they would have no effect there."""
     for name in context.params:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(
-                f"an option of cost stands before {context.invoked_subcommand}, which does not heed it there",
+                (
+                    f"options of `cost` have no effect before `{context.invoked_subcommand}`; put them "
+                    "after it"
+                ),
                 where=f"--{context.params[name] if name == 'form' else name}",
-                todo=f"agentobs cost {context.invoked_subcommand} --help tells which it takes",
+                todo=(
+                    f"`agentobs cost {context.invoked_subcommand} --help` lists the options that it "
+                    "accepts"
+                ),
             )
 
 
-def _unknown(connection: DuckDBPyConnection, chosen: dict[str, Any]) -> str:
-    """Return the models without a price, with their calls."""
-    _, rows = rows_of(connection, "unpriced_models", **chosen)
+def _facts_of(store: Store, query: str, chosen: dict[str, Any]) -> Rows:
+    """Return the rows of a query as they are stored, with digests of names and reasons."""
+    table = store.rows(query, **chosen)
+    return table.columns, table.rows
+
+
+def _unknown(store: Store, chosen: dict[str, Any]) -> str:
+    """Return the models without a price, with the number of their calls."""
+    _, rows = rows_of(store, "unpriced_models", **chosen)
     return ", ".join(
         f"{model or 'a model without a name'} ({calls:,} {'call' if calls == 1 else 'calls'})"
         for model, calls in rows
     )
 
 
-def _tell_reconciled(compared: Reconciled, doubts: Rows) -> None:
+def _print_reconciled(compared: Reconciled, doubts: Rows) -> None:
     report = compared.report
     click.echo(
         f"{report.kind} report, {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC, "
@@ -306,14 +331,14 @@ def _tell_reconciled(compared: Reconciled, doubts: Rows) -> None:
     listed = as_dicts(doubts)
     if listed:
         count = listed[0]["all_calls"]
-        click.echo(f"\nour calls that are not exact: {count:,}")
+        click.echo(f"\nrecorded calls whose cost is not exact: {count:,}")
         print_rows(doubts, _NOT_EXACT, "table")
         if count > len(listed):
             click.echo(f"... and {count - len(listed):,} more")
-    for state, told in _STATES.items():
+    for state, title in _STATES.items():
         lines = [line for line in compared.lines if line.state == state]
         if lines:
-            click.echo(f"\n{told}:")
+            click.echo(f"\n{title}:")
             print_rows(_table(_readable(line) for line in lines), _LINE, "table")
     click.echo()
     click.echo(_verdict(compared))
@@ -322,9 +347,9 @@ def _tell_reconciled(compared: Reconciled, doubts: Rows) -> None:
 
 
 _STATES = {
-    "differs": "Both have it, and differ",
-    "only_in_report": "Only the report has it",
-    "only_here": "Only we have it",
+    "differs": "Different in the report and the recording",
+    "only_in_report": "Only in the report",
+    "only_here": "Only in the recording",
 }
 _LINE = (
     "day", "model", "service_tier", "what", "ours", "theirs", "difference", "tolerance", "not_exact_calls",
@@ -332,7 +357,7 @@ _LINE = (
 
 
 def _readable(line: Line) -> Any:
-    """Return a line with its money as money and its counts as counts."""
+    """Return a line with amounts of money and counts in readable form."""
     shown = {
         name: money(value) if line.what.endswith("_usd") or value is None else int(value)
         for name, value in (
@@ -348,7 +373,7 @@ def _readable(line: Line) -> Any:
 def _verdict(compared: Reconciled) -> str:
     lines = compared.lines
     if not lines:
-        return "nothing to compare: neither side has anything"
+        return "nothing to compare: the report and the recording are both empty"
     same = sum(line.state == "match" for line in lines)
     near = [line for line in lines if line.state == "rounding"]
     rounded = len(near)
@@ -360,42 +385,45 @@ def _verdict(compared: Reconciled) -> str:
     )
     if compared.matches:
         how = "exact match" if not rounded else "match"
-        return f"{how}: {same} of {len(lines)} figures are equal to the last digit{within}"
+        return f"{how}: {same} of {len(lines)} figures are identical{within}"
     total = [line for line in lines if line.what.endswith("_usd")]
     if not total:
         return f"{len(lines) - same - rounded} of {len(lines)} figures differ"
     ours = sum((line.ours or Decimal(0) for line in total), Decimal(0))
     theirs = sum((line.theirs or Decimal(0) for line in total), Decimal(0))
     share = f" ({(ours - theirs) / theirs:+.2%})" if theirs else ""
-    return f"ours {money(ours)}, report {money(theirs)}, difference {money(ours - theirs)}{share}"
+    return (
+        f"recorded {money(ours)}, report {money(theirs)}, difference {money(ours - theirs)}{share}"
+    )
 
 
-def _tell_repriced(found: Sequence[Repriced], said: Sequence[str]) -> None:
+def _print_repriced(found: Sequence[Repriced], assumptions: Sequence[str]) -> None:
     columns, values = _table(found)
     values = [(row[0] or "all", *row[1:]) for row in values]
     print_rows((columns, values), _REPRICED, "table")
-    for text in said:
-        click.echo(f"assumed: {text}" if text != said[-1] else text)
+    for text in assumptions:
+        click.echo(f"assumed: {text}" if text != assumptions[-1] else text)
     if any(row.stored_unpriced_calls or row.what_if_unpriced_calls for row in found):
-        click.echo("the difference is that of calls with a price in both")
+        click.echo("the difference covers only calls that have a price in both")
 
 
-def _tell_cache(rows: Sequence[dict[str, Any]]) -> None:
+def _print_cache(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         ratio = row["hit_ratio"]
         name = f" ({row['name']})" if row["name"] else ""
-        told = [
+        entries = [
             ("session", f"{row['session_id']}{name}"),
             ("hit ratio", "-" if ratio is None else f"{ratio:.1%} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
              f"writes cost {money(row['write_premium_usd']) or '-'} more than plain input"),
             ("wasted", f"{money(row['wasted_usd']) or '-'} on {row['misses']} misses (estimated)"),
-            ("lifetimes", f"as it was {money(row['cache_usd']) or '-'}, with 5m {money(row['cache_5m_usd']) or '-'}, "
-             f"with 1h {money(row['cache_1h_usd']) or '-'}: {row['better'] or 'nothing was cached'}"),
+            ("lifetimes", f"actual {money(row['cache_usd']) or '-'}, with 5m "
+                          f"{money(row['cache_5m_usd']) or '-'}, with 1h {money(row['cache_1h_usd']) or '-'}: "
+                          f"{row['better'] or 'nothing was cached'}"),
             ("gaps", f"{row['gaps_over_5m'] or 0} over 5 minutes, {row['gaps_over_1h'] or 0} over 1 hour"),
             ("cost", f"{money(row['cost_usd']) or '-'}, {row['cost_status']}"),
         ]  # fmt: skip
-        for label, text in told:
+        for label, text in entries:
             click.echo(f"{label:<12} {text}")
 
 
@@ -410,7 +438,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise UsageError(f"cannot read the file: {error.strerror}", where=str(path)) from error
 
 
 def _draw(name: str, rows: Rows, file: str) -> None:
@@ -422,13 +450,13 @@ def _draw(name: str, rows: Rows, file: str) -> None:
         ) from error
     drawn = getattr(figures, name)(as_dicts(rows))
     title = name.replace("_", " ").capitalize()
-    # Two sums in dollars are no formula between them.
+    # Without this, plotly would read the text between two dollar signs as a formula.
     shown = {"displaylogo": False, "typesetMath": False}
     html = drawn.to_html(full_html=False, include_plotlyjs=True, config=shown)
     try:
         Path(file).write_text(_PAGE.format(title=title, figure=html), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write: {error.strerror}", where=file) from error
+        raise UsageError(f"cannot write the file: {error.strerror}", where=file) from error
     click.echo(f"wrote {file}", err=True)
 
 
@@ -447,4 +475,4 @@ _PAGE = """\
 </body>
 </html>
 """
-"""One file that needs no network. The figure stands in the colours of the light, so the page does, too."""
+"""A page that needs no network. It is always light, because the figure has the colors of the light theme."""

@@ -23,18 +23,24 @@ PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
 @click.command(help="Show recordings in a browser, live.")
 @click.option("--port", type=click.IntRange(0, 65535), help="[default: 8787, or the next free one]")
 @click.option("--open", "opens", is_flag=True, help="Open it in your browser.")
-@click.option("--bind", metavar="ADDRESS", help="Where to listen. [default: 127.0.0.1]")
+@click.option("--bind", metavar="ADDRESS", help="Address to listen on. [default: 127.0.0.1]")
 @click.option(
     "--allow-remote",
     "remote",
     multiple=True,
     metavar="HOST",
-    help="Let other machines reach it under this name or address; takes a password and TLS. May be repeated.",
+    help=(
+        "Let other machines connect under this name or address. Requires a password and TLS. "
+        "May be repeated."
+    ),
 )
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=f"With --allow-remote: the password is the first line of this file. [default: {PASSWORD}, or asked]",
+    help=(
+        "With --allow-remote: a file with the password in its first line. [default: "
+        f"{PASSWORD}, or a prompt]"
+    ),
 )
 @click.option(
     "--tls-cert",
@@ -47,8 +53,9 @@ PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
 @click.option(
     "--loopback-address",
     is_flag=True,
-    help="Print an address with 127.0.0.1, for browsers that find no names under localhost (older Safari). Any server "
-    "on another port of this machine that the browser visits is then sent the cookie, and can read the recordings.",
+    help="Print an address with 127.0.0.1, for browsers that cannot resolve names under "
+    "localhost (older Safari). The browser then also sends the cookie to servers on "
+    "other ports of this machine, and they could use it to read the recordings.",
 )
 @click.pass_context
 def dashboard(
@@ -62,11 +69,13 @@ def dashboard(
     tls_key: Path | None,
     loopback_address: bool,
 ) -> None:
-    """Serve the live application until Ctrl-C. Whoever opens it needs the address that is printed."""
+    """Serve the live application until Ctrl-C. It can be opened only with the address that is printed."""
     from agentobs.recording.journal.home import existing_home
 
     if password_file and not remote:
-        raise UsageError("a password is for --allow-remote", where="--password-file")
+        raise UsageError(
+            "requires --allow-remote", where="--password-file", todo="Pass --allow-remote NAME"
+        )
     home = existing_home(home_option(context))
     try:
         from dashboards.app import server
@@ -89,7 +98,7 @@ def dashboard(
     def started(_: Callable[[], None]) -> None:
         click.echo(f"Recordings in {home.path}")
         click.echo(f"Open {bound.address}")
-        click.echo("Ctrl-C ends it.")
+        click.echo("Press Ctrl-C to stop.")
         if opens:
             threading.Thread(target=_open, args=(bound.address, folder), daemon=True).start()
 
@@ -98,7 +107,7 @@ def dashboard(
 
 
 def _password(file: Path | None) -> str:
-    """Return the password: never from the command line, which all users of a machine can read."""
+    """Return the password. It is never an argument, because all users of a machine can read the command line."""
     if given := world.taken_environ(PASSWORD):
         return given
     if file:
@@ -106,19 +115,19 @@ def _password(file: Path | None) -> str:
             lines = file.read_text("utf-8").splitlines()
         except UnicodeDecodeError as error:
             raise UsageError(
-                "it is no text in UTF-8", where=f"--password-file {printable(str(file))}"
+                "expected UTF-8 text", where=f"--password-file {printable(str(file))}"
             ) from error
         return lines[0] if lines else ""
     if sys.stdin.isatty():
-        asked: str = click.prompt(
+        entered: str = click.prompt(
             "Password of the dashboard", hide_input=True, confirmation_prompt=True
         )
-        return asked
+        return entered
     return ""
 
 
 def _open(address: str, folder: str) -> None:
-    """Open the address in a browser: through a file of ours, for arguments of a process can be read by others."""
+    """Open the address in a browser through a private file, because other users can read the arguments of a process."""
     path = Path(folder) / "open.html"
     path.touch(0o600)
     path.write_text(

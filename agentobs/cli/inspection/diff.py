@@ -1,4 +1,4 @@
-"""The command that compares two sessions, recorded or frozen: step by step, with money, tokens and time."""
+"""The command that compares two sessions or fixtures step by step, with cost, tokens and time: diff."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import click
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import (
     as_dicts,
-    facts_of,
     in_words,
     open_store,
     rows_of,
@@ -25,33 +24,37 @@ from agentobs.errors import UsageError
 from agentobs.records.display import money, printable, seconds, text
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
+    from agentobs.provider.dialect import Message
     from agentobs.recording.journal.home import Home
     from agentobs.records.exchanges import Exchange
+    from agentobs.store.port import Store
     from replay.divergence.session_diff import Comparison, Pair, Part
-    from replay.fixture.format import Fixture
+    from replay.fixture.format import Ask, Fixture
 
 AROUND = 1
-"""How many equal steps are shown before and behind those that differ."""
+"""How many identical steps are shown before and after the steps that differ."""
 
 
-@click.command(help="Compare two sessions step by step, with money, tokens and time of each.")
+@click.command(help="Compare two sessions step by step, with cost, tokens and time.")
 @click.argument("a")
 @click.argument("b")
 @click.option(
-    "--content", is_flag=True, help="Compare what was said, too. It may hold what users typed."
+    "--content",
+    is_flag=True,
+    help="Also compare prompts, responses and tool data. May show user input.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show equal steps, too.")
+@click.option("--all", "everything", is_flag=True, help="Also show identical steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the comparison as one HTML file, too; with what was said if --content says so.",
+    help=(
+        "Also write the comparison as one HTML file, which includes content if --content is given."
+    ),
 )
-@click.option("--light", is_flag=True, help="Make that file small, without any script.")
-@click.option("--force", is_flag=True, help="Replace the file of --report where it exists.")
+@click.option("--light", is_flag=True, help="With --report: write a small file without scripts.")
+@click.option("--force", is_flag=True, help="With --report: replace an existing file.")
 @click.pass_context
 def diff(
     context: click.Context,
@@ -64,13 +67,13 @@ def diff(
     light: bool,
     force: bool,
 ) -> None:
-    """Compare A with B: each a session's id, an end of it, its name; or a fixture, by its folder or file."""
+    """Compare A with B. Each is a session (its ID, a suffix of it, or its name) or a fixture (its folder or file)."""
     from replay.divergence.session_diff import compared
 
     if report is not None:
         check_report(report, force)
     elif light:
-        raise UsageError("goes with --report", where="--light", todo="Say --report FILE")
+        raise UsageError("--light requires --report", todo="Pass --report FILE")
     one, other = _Side(context, a, content), _Side(context, b, content)
     found = compared(one.parts, other.parts)
     if report is not None:
@@ -80,31 +83,29 @@ def diff(
         return
     _show_totals(one, other, found)
     if not found.changes:
-        click.echo(f"\nall {len(found.pairs)} steps are alike")
+        click.echo(f"\nall {len(found.pairs)} steps are identical")
     else:
         click.echo()
         _show_steps(found, everything)
     if not found.has_texts:
-        click.echo("\nwhat was asked and said was not compared: --content compares it")
+        click.echo("\ncontent was not compared; pass --content to compare it")
 
 
 def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
-    """Return how two sessions compare, as `--json` prints it, by facts alone.
+    """Return the comparison of two sessions as `--json` prints it, by facts alone.
 
     Args:
         home: where both were recorded.
-        a: the id of the one.
-        b: the id of the other.
+        a: the ID of the first session.
+        b: the ID of the second session.
     """
-    from agentobs.store.duckdb.connection import connect
+    from agentobs.store.backend import open_store
     from agentobs.store.label_texts import Texts
     from replay.divergence.session_diff import compared
 
-    with connect(home) as connection:
-        (about, parts), (other, others) = (
-            _facts_of(connection, session_id) for session_id in (a, b)
-        )
-        about, other = Texts(connection, home).shown_dicts([about, other])
+    with open_store(home) as store:
+        (about, parts), (other, others) = (_facts_of(store, session_id) for session_id in (a, b))
+        about, other = Texts(store).shown_dicts([about, other])
     found: dict[str, Any] = json.loads(compared(parts, others).json(about, other))
     return found
 
@@ -121,13 +122,13 @@ def _write_report(
         for pair in found.pairs
     ]
     sides = (one.about, other.about) if found.has_texts else (one.facts, other.facts)
-    told = json.loads(found.json(*sides))
-    text = comparison_report(told, lines, made_ns=now(), light=light)
+    facts = json.loads(found.json(*sides))
+    text = comparison_report(facts, lines, made_ns=now(), light=light)
     write(report, text, force=force, content=found.has_texts)
 
 
 _Before = dict[str, tuple[Any, list[Any]]]
-"""The last request of each lane, and what it was answered."""
+"""The last request of each lane, and its response."""
 
 
 class _Side:
@@ -152,7 +153,7 @@ class _Side:
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """The name and the ID or path of this side."""
         which = self.about.get("session_id") or self.about.get("fixture")
         return f"{self.about['name']} {which}"
 
@@ -160,28 +161,23 @@ class _Side:
 def _of_session(
     context: click.Context, named: str, content: bool
 ) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
-    with open_store(context) as connection:
-        session_id = session_of(context, connection, named)
+    with open_store(context) as store:
+        session_id = session_of(store, named)
         texts = _texts(context, session_id) if content else None
-        facts, parts = _facts_of(connection, session_id, texts)
+        facts, parts = _facts_of(store, session_id, texts)
         [about] = as_dicts(in_words((list(facts), [tuple(facts.values())])))
         return facts, about, parts
 
 
 def _facts_of(
-    connection: DuckDBPyConnection, session_id: str, texts: _Texts | None = None
+    store: Store, session_id: str, texts: _Texts | None = None
 ) -> tuple[dict[str, Any], list[Part]]:
-    """Return what a session is, and its steps, with what was said in them where that is given."""
-    from agentobs.store.duckdb.connection import select
+    """Return a session's description and its steps, with the content of the steps if `texts` has it."""
     from replay.divergence.session_diff import Part, plain_lanes
 
-    one = select(
-        connection,
-        "SELECT name, status, continues_session_id, forked_turn FROM sessions WHERE session_id = ?",
-        [session_id],
-    )
-    [(name, status, parent, forked_turn)] = facts_of(one)[1]
-    rows = as_dicts(rows_of(connection, "session_steps", session_id=session_id))
+    [summary] = store.rows("internal/session_summary", session_id=session_id).dicts()
+    parent, forked_turn = summary["continues_session_id"], summary["forked_turn"]
+    rows = as_dicts(rows_of(store, "session_steps", session_id=session_id))
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     lanes = plain_lanes(list(dict.fromkeys(row["lane"] for row in rows)), calls)
     fields = Part.__dataclass_fields__
@@ -193,126 +189,132 @@ def _facts_of(
         )
         for row in rows
     ]
-    about = {"name": str(name), "session_id": session_id, "outcome": str(status)}
+    about = {
+        "name": str(summary["name"]),
+        "session_id": session_id,
+        "outcome": str(summary["status"]),
+    }
     if forked_turn is not None:
         about |= {"forked_from": parent, "forked_turn": forked_turn}
     return about, parts
 
 
 _Texts = dict[tuple[str, str], dict[str, Any]]
-"""What was said, by kind and id of the step."""
+"""Content, by kind and ID of the step."""
 
 
 def _texts(context: click.Context, session_id: str) -> _Texts:
-    """Return what was said in a session, by kind and id of the step.
+    """Return the content of a session, by kind and ID of the step.
 
     Raises:
-        RecordingError: its content was not recorded, or is gone.
+        RecordingError: its content was not recorded, or was deleted.
     """
     from agentobs.cli.terminal.recordings import recorded
 
     session = recorded(home_option(context), session_id)
     before: _Before = {}
-    said = (_said(each, before) for each in session.exchanges)
-    return {step: texts for step, texts in said if texts}
+    contents = (_content_of(each, before) for each in session.exchanges)
+    return {step: texts for step, texts in contents if texts}
 
 
-def _said(exchange: Exchange, before: _Before) -> tuple[tuple[str, str], dict[str, Any]]:
-    """Return what was said in a step; `before` holds the last request of each lane, and is kept up."""
-    from agentobs.provider.messages import assemble
+def _content_of(exchange: Exchange, before: _Before) -> tuple[tuple[str, str], dict[str, Any]]:
+    """Return the content of a step; `before` holds the last request of each lane, and is updated."""
+    from agentobs.provider.registry import message_of
     from agentobs.records.exchanges import ModelExchange, ToolExchange
 
     if isinstance(exchange, ModelExchange):
-        message = assemble(exchange.answer.headers, exchange.answer.body)
+        message = message_of(exchange.question.path, exchange.answer)
         said = _texts_of(before, exchange.place.lane, exchange.question.body, message)
         return ("request", exchange.attempt_id), said
     if isinstance(exchange, ToolExchange):
         call = exchange.question
-        said = {"input": call.input, "result": exchange.answer.content}
-        return ("tool_call", call.tool_use_id), said
+        texts = {"input": call.input, "result": exchange.answer.content}
+        return ("tool_call", call.tool_use_id), texts
     return ("", ""), {}
 
 
-def _texts_of(before: _Before, lane: str, body: bytes, message: dict[str, Any]) -> dict[str, Any]:
-    """Return what a request asks that the one before it in its lane did not, and what it was answered."""
+def _texts_of(before: _Before, lane: str, body: bytes, message: Message) -> dict[str, Any]:
+    """Return the new content of a request, compared with the previous one in its lane, and the response."""
     from replay.divergence.session_diff import answer_of, asked_since
     from replay.fixture.body_parts import value_of
 
-    old, said = before.get(lane, (None, []))
-    asked, answer = value_of(body), answer_of(message)
-    before[lane] = asked, answer
-    return {"asked": asked_since(old, asked, said), "answer": answer}
+    old, known = before.get(lane, (None, []))
+    request, answer = value_of(body), answer_of(message)
+    before[lane] = request, answer
+    return {"asked": asked_since(old, request, known), "answer": answer}
 
 
 def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
-    """Yield the steps of a fixture: what its lines tell, priced by the prices of today."""
-    from agentobs.provider.messages import assemble, text_of, tool_uses
+    """Yield the steps of a fixture, at today's prices."""
+    from agentobs.provider.dialect import text_of
+    from agentobs.provider.registry import message_of
     from agentobs.records.canonical_json import size
     from replay.divergence.session_diff import Part, plain_lanes
 
-    answers = [(ask, assemble(ask.answer.headers, ask.answer.body)) for ask in fixture.asks]
-    calls = {str(c.get("id")): str(c.get("name")) for _, m in answers for c in tool_uses(m)}
+    answers = [(ask, message_of(ask.path, ask.answer)) for ask in fixture.asks]
+    calls = {str(call.id): call.name for _, message in answers for call in message.calls}
     lanes = plain_lanes(fixture.lanes, calls)
     before: _Before = {}
     ran = {(tool.lane, tool.question.tool_use_id): tool.answer for tool in fixture.tools}
     for ask, message in answers:
         status = ask.answer.status
-        made = tool_uses(message)
-        stop, model = message.get("stop_reason"), message.get("model")
         yield Part(
             "request",
             lanes[ask.lane],
             ask.turn,
             ask.path.partition("?")[0],
-            model=model if isinstance(model, str) else None,
-            outcome="ok" if status == 200 and "error" not in message else f"{status}",
-            stop_reason=stop if isinstance(stop, str) else None,
-            calls=" ".join(str(call.get("name")) for call in made) or None,
+            model=message.model,
+            outcome="ok" if status == 200 and message.error is None else f"{status}",
+            stop_reason=message.stop_reason,
+            calls=" ".join(call.name for call in message.calls) or None,
             duration_ns=int(ask.pieces[-1][1]) * 1_000_000 if ask.pieces else None,
             texts=_texts_of(before, ask.lane, fixture.body(ask.number), message)
             if content
             else None,
-            **_spent(model, message.get("usage")),
+            **_spent(ask),
         )
-        for call in made:
-            answer = ran.get((ask.lane, str(call.get("id"))))
-            result = answer.content if answer else _heard(fixture, str(call.get("id")))
-            told = {"input": call.get("input"), "result": result}
+        for call in message.calls:
+            answer = ran.get((ask.lane, str(call.id)))
+            result = answer.content if answer else _sent_result(fixture, str(call.id))
+            texts = {"input": call.value, "result": result}
             yield Part(
                 "tool_call",
                 lanes[ask.lane],
                 ask.turn,
-                str(call.get("name")),
+                call.name,
                 outcome=answer.outcome if answer else None,
-                input_bytes=size(call.get("input")),
+                input_bytes=size(call.value),
                 result_bytes=None if result is None else len(text_of(result).encode()),
-                texts=told if content else None,
+                texts=texts if content else None,
             )
 
 
-def _heard(fixture: Fixture, tool_use_id: str) -> Any:
-    """Return the result that the agent itself gave to a call, from the request that carries it; or None."""
-    from agentobs.provider.messages import tool_results
+def _sent_result(fixture: Fixture, tool_use_id: str) -> Any:
+    """Return the result that the agent sent for a tool call, from the request that contains it; or None."""
+    from agentobs.provider.registry import dialect_of, history
 
     for ask in fixture.asks:
-        for shape in (ask.shape.get("body"), ask.shape):
-            listed = shape.get("messages") or shape.get("add") if isinstance(shape, dict) else None
-            for message in listed if isinstance(listed, list) else []:
-                for result in tool_results(message) if isinstance(message, dict) else []:
-                    if result.get("tool_use_id") == tool_use_id:
-                        return result.get("content")
+        for entry in history(ask.shape.get("body")) or ask.shape.get("add") or []:
+            for result in dialect_of(ask.path).turn(entry).results:
+                if result.id == tool_use_id:
+                    return result.value
     return None
 
 
-def _spent(model: Any, usage: Any) -> dict[str, Any]:
-    """Return the tokens of an answer, and what they cost today."""
+def _spent(ask: Ask) -> dict[str, Any]:
+    """Return the tokens of a response, and their cost at today's prices."""
     from agentobs import world
     from agentobs.ledger import cost_of
-    from agentobs.records.usage import usage_rows
+    from agentobs.provider.registry import dialect_of
+    from agentobs.records.exchanges import Question
 
-    if not (isinstance(model, str) and isinstance(usage, dict)):
+    dialect = dialect_of(ask.path)
+    facts = dialect.facts(ask.answer)
+    if facts.model is None or facts.usage is None:
         return {}
-    rows = [row for row in usage_rows(model, usage, "exact") if row.billed]
+    question = Question(ask.method, ask.path, {}, b"")
+    used = dialect.usage(question, ask.answer, facts, None)
+    rows = [row for row in used if row.billed]
     costs = [cost_of(row, world.now()) for row in rows]
     known = [each.usd for each in costs if each.usd is not None]
     return {
@@ -336,7 +338,7 @@ _TOTALS = (
     ("cache read", "cache_read_tokens"),
     ("cache write", "cache_write_tokens"),
     ("cost", "cost_usd"),
-    ("time of all steps", "duration_ns"),
+    ("total step time", "duration_ns"),
 )
 
 
@@ -373,11 +375,11 @@ def _measure(key: str, value: Any, sure: str = "") -> str:
 
 
 def _by(key: str, a: Any, b: Any, sure: Sequence[str]) -> str:
-    """Return how B differs from A; nothing where that cannot be told, as of money that is not exact."""
+    """Return the difference between B and A; empty if it is unknown, such as between amounts that are not exact."""
     if a is None or b is None:
         return ""
     if key == "cost_usd" and any(sure):
-        return "cannot be told"
+        return "unknown"
     if a == b:
         return ""
     sign = "+" if b > a else "-"
@@ -388,7 +390,7 @@ _SIGNS = {"same": "=", "changed": "~", "removed": "-", "added": "+"}
 
 
 def _show_steps(found: Comparison, everything: bool) -> None:
-    """Print the steps side by side; equal ones that are far from any other as their number."""
+    """Print the steps side by side; of identical steps away from any difference only the number."""
     rows: list[tuple[str, ...]] = []
     skipped = 0
     for at, pair in enumerate(found.pairs):
@@ -396,15 +398,15 @@ def _show_steps(found: Comparison, everything: bool) -> None:
         if not everything and all(each.change == "same" for each in near):
             skipped += 1
             continue
-        rows += [_alike(skipped)] if skipped else []
+        rows += [_identical(skipped)] if skipped else []
         skipped = 0
         rows += _rows(pair)
-    rows += [_alike(skipped)] if skipped else []
-    show_table(["", "lane", "turn", "step", "A", "B", "what differs"], rows)
+    rows += [_identical(skipped)] if skipped else []
+    show_table(["", "lane", "turn", "step", "A", "B", "changes"], rows)
 
 
-def _alike(number: int) -> tuple[str, ...]:
-    return "=", "", "", f"{number} step{'s' * (number != 1)} alike", "", "", ""
+def _identical(number: int) -> tuple[str, ...]:
+    return "=", "", "", f"{number} step{'s' * (number != 1)} identical", "", "", ""
 
 
 def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
@@ -412,7 +414,7 @@ def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
 
     part = pair.b or pair.a
     assert part is not None
-    what = {"request": "asks", "tool_call": "calls", "decision": "decides on"}[part.kind]
+    what = {"request": "request", "tool_call": "tool call", "decision": "decision"}[part.kind]
     differs = "; ".join(_differing(pair, name) for name in pair.differs if name != "texts")
     turn = "" if part.turn is None else str(part.turn)
     step = f"{what} {part.name}"
@@ -429,12 +431,12 @@ def _differing(pair: Pair, name: str) -> str:
 
 
 def _took(part: Part | None) -> str:
-    """Return what a step took, in a few words."""
+    """Return the tokens, cost and time of a step in short form."""
     if part is None:
         return ""
     tokens = f"in {part.input_tokens:,} out {part.output_tokens:,}" if part.input_tokens else ""
     ended = part.outcome if part.outcome != "ok" else part.stop_reason
     sure = _SURE.get(part.cost_status or "exact", "")
     cost = None if part.cost_usd is None else f"{sure}{money(part.cost_usd)}"
-    told = (ended, tokens, cost, seconds(part.duration_ns))
-    return ", ".join(each for each in told if each)
+    shown = (ended, tokens, cost, seconds(part.duration_ns))
+    return ", ".join(each for each in shown if each)

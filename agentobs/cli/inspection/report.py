@@ -1,4 +1,4 @@
-"""The command that writes one HTML file about a session, or a range of them: report."""
+"""The command that writes one HTML file about a session, or a range of sessions: report."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from agentobs.cli.terminal.report_file import check_report, now, reports, write
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
+    from agentobs.store.port import Store
     from dashboards.content.session_content import Said
 
 
 class Range(click.ParamType[tuple[int | None, int | None]]):
-    """Two instants, as in `7d..` or `2026-11-01..2026-11-08`; either may be left out."""
+    """A range between two instants, as in `7d..` or `2026-11-01..2026-11-08`; either may be left out."""
 
     name = "range"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int | None, int | None]:
-        """Return the range that was typed."""
+        """Parse a range."""
         if isinstance(value, tuple):
             return value
         start, dots, end = str(value).partition("..")
         if not dots:
             self.fail(
-                f"{value!r} is no range: say SINCE..UNTIL, either may be left out (7d..)",
+                f"invalid range: {value!r}. Use SINCE..UNTIL; either may be left out (7d..)",
                 param,
                 ctx,
             )
@@ -43,7 +42,7 @@ class Range(click.ParamType[tuple[int | None, int | None]]):
         return since, until
 
 
-@click.command(help="Write one HTML file that shows a session, or a range of them.")
+@click.command(help="Write one HTML file that shows a session, or a range of sessions.")
 @click.argument("session", required=False)
 @click.option(
     "-o",
@@ -57,7 +56,10 @@ class Range(click.ParamType[tuple[int | None, int | None]]):
     "span",
     type=Range(),
     metavar="SINCE..UNTIL",
-    help="All sessions that started in between: 7d.., 2026-11-01..2026-11-08, or `..` for all (UTC).",
+    help=(
+        "All sessions that started in this range: 7d.., 2026-11-01..2026-11-08, or `..` for "
+        "all (UTC)."
+    ),
 )
 @click.option(
     "--since", type=WHEN, metavar="WHEN", help="The start of the range: 7d, 12h, 2026-11-01 (UTC)."
@@ -67,12 +69,14 @@ class Range(click.ParamType[tuple[int | None, int | None]]):
     "--with-content",
     "content",
     is_flag=True,
-    help="Put what was said into it, too. It may hold what users typed.",
+    help="Include prompts and responses. May contain user input.",
 )
 @click.option(
-    "--light", is_flag=True, help="A small file without any script: still figures, times in UTC."
+    "--light",
+    is_flag=True,
+    help="Write a small file without scripts: static figures, times in UTC.",
 )
-@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_context
 def report(
     context: click.Context,
@@ -85,40 +89,39 @@ def report(
     light: bool,
     force: bool,
 ) -> None:
-    """Write one HTML file that needs no network: of SESSION (its id, an end of it, its name), or of a range.
+    """Write one HTML file that needs no network, about SESSION (its ID, a suffix of it, or its name) or about a range.
 
-    Nothing that was said is in it, so that it can be passed on, unless you say --with-content.
+    The file contains no prompts or responses unless --with-content is given, so that it can be shared.
     """
     bounds = _bounds(span, since, until)
     if (session is None) == (bounds is None):
         raise UsageError(
-            "one session is needed, or a range", todo="Name a SESSION, or say --range SINCE..UNTIL"
+            "expected either one session or a range", todo="Pass a SESSION or --range SINCE..UNTIL"
         )
     if content and session is None:
         raise UsageError(
-            "what was said can be told of one session only",
+            "works with one session only",
             where="--with-content",
-            todo="Name a SESSION",
+            todo="Pass a SESSION",
         )
-    from agentobs.recording.journal.home import existing_home
     from agentobs.store.label_texts import Texts
 
     writes = reports()
     check_report(output, force)
-    with open_store(context) as connection:
+    with open_store(context) as store:
         if bounds is not None:
             text = writes.range_report(
-                connection, since_ns=bounds[0], until_ns=bounds[1], made_ns=now(), light=light
+                store, since_ns=bounds[0], until_ns=bounds[1], made_ns=now(), light=light
             )
         else:
-            session_id = session_of(context, connection, str(session))
-            told, words = None, {}
+            session_id = session_of(store, str(session))
+            said_texts, words = None, {}
             if content:
-                told = _said(context, connection, session_id)
-                texts = Texts(connection, existing_home(home_option(context)))
+                said_texts = _content_of(context, store, session_id)
+                texts = Texts(store)
                 words = {"in_words": texts.shown_dicts}
             text = writes.session_report(
-                connection, session_id, made_ns=now(), light=light, said=told, **words
+                store, session_id, made_ns=now(), light=light, said=said_texts, **words
             )
     write(output, text, force=force, content=content)
 
@@ -128,29 +131,23 @@ def _bounds(
 ) -> tuple[int | None, int | None] | None:
     if span is not None and (since is not None or until is not None):
         raise UsageError(
-            "--range says both ends already", where="--range", todo="Leave out --since and --until"
+            "--range cannot be combined with --since or --until",
+            todo="Leave out --since and --until",
         )
     if span is None and since is None and until is None:
         return None
     start, end = span if span is not None else (since, until)
     if start is not None and end is not None and start > end:
-        raise UsageError(
-            "the range ends before it starts", where="--range", todo="Exchange the two"
-        )
+        raise UsageError("the range ends before it starts", where="--range", todo="Swap the two")
     return start, end
 
 
-def _said(context: click.Context, connection: DuckDBPyConnection, session_id: str) -> Said:
-    """Return what was said in a session; nothing where it was not written, or was deleted on purpose."""
+def _content_of(context: click.Context, store: Store, session_id: str) -> Said:
+    """Return the content of a session; empty if it was not recorded, or was deleted on purpose."""
     from agentobs.cli.terminal.recordings import recorded
     from dashboards.content.session_content import Said, said
 
-    asked = """
-        SELECT
-            (SELECT arg_min(content, started_ns) FROM session_starts WHERE session_id = $id),
-            (SELECT count(*) FROM prunings WHERE session_id = $id)
-    """
-    kept, pruned = connection.execute(asked, {"id": session_id}).fetchone() or (None, 0)
-    if kept == "off" or pruned:
+    kept = store.rows("internal/content_state", session_id=session_id).first() or {}
+    if kept.get("content") == "off" or kept.get("pruned_ns") is not None:
         return Said(())
     return said(recorded(home_option(context), session_id))

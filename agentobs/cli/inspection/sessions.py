@@ -1,4 +1,4 @@
-"""Commands that answer questions from the store: sessions, show."""
+"""Commands that query sessions from the store: sessions, show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
     as_dicts,
-    fetched,
     form_options,
     heading,
     open_store,
@@ -24,15 +23,19 @@ from agentobs.cli.terminal.query_output import (
 from agentobs.records.display import money, pretty, printable, text
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from agentobs.store.port import Store
 
 
 @click.command(help="List recorded sessions, the newest first.")
 @click.option(
-    "--failed", is_flag=True, help="Only those that failed or crashed, or whose end is lost."
+    "--failed", is_flag=True, help="Only sessions that failed, crashed, or have no recorded end."
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Maximum number of rows.",
 )
 @form_options
 @click.pass_context
@@ -41,30 +44,29 @@ def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> No
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.disk_usage import warning
 
-    with open_store(context) as connection:
-        rows = rows_of(connection, "sessions", failed=failed or None, limit=limit)
+    with open_store(context) as store:
+        rows = rows_of(store, "sessions", failed=failed or None, limit=limit)
         print_rows(_marked(rows) if form == "table" else rows, _SESSIONS, form)
-    if told := warning(existing_home(home_option(context))):
-        click.echo(told, err=True)
+    if advice := warning(existing_home(home_option(context))):
+        click.echo(advice, err=True)
 
 
 @click.command(help="Show one session: turns, tools, money, where the time went.")
 @click.argument("session")
 @click.option(
-    "--content", is_flag=True, help="Show what was said, too. It may hold what users typed."
+    "--content",
+    is_flag=True,
+    help="Also show prompts, responses and tool data. May show user input.",
 )
 @click.pass_context
 def show(context: click.Context, session: str, content: bool) -> None:
-    """Show SESSION: its id, an end of it of at least 4 characters, or its name."""
-    from agentobs.store.duckdb.connection import select
-
-    with open_store(context) as connection:
-        session_id = session_of(context, connection, session)
-        one = select(connection, "SELECT * FROM sessions WHERE session_id = ?", [session_id])
-        _print_facts(fetched(one))
-        _print_conversation(rows_of(connection, "conversation_sessions", session_id=session_id))
-        print_rows(rows_of(connection, "session_turns", session_id=session_id), _TURNS, "table")
-        print_rows(_timeline(connection, session_id), _TIMELINE, "table")
+    """Show SESSION: its ID, a suffix of it (4 characters or more), or its name."""
+    with open_store(context) as store:
+        session_id = session_of(store, session)
+        _print_facts(rows_of(store, "internal/session", session_id=session_id))
+        _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
+        print_rows(rows_of(store, "session_turns", session_id=session_id), _TURNS, "table")
+        print_rows(_timeline(store, session_id), _TIMELINE, "table")
     if content:
         _show_content(context, session_id)
 
@@ -88,9 +90,9 @@ _CONVERSATION = (
     "cost_usd",
     "cost_status",
 )
-"""What is shown of the sessions of a conversation."""
+"""The columns shown for the sessions of a conversation."""
 _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type")
-"""The columns that each command shows, of those that its query gives."""
+"""The columns that each command shows; its query may return more."""
 
 
 def _marked(rows: Rows) -> Rows:
@@ -98,21 +100,21 @@ def _marked(rows: Rows) -> Rows:
     columns, values = rows
 
     def status(row: dict[str, Any]) -> str:
-        told = str(row["status"])
-        if row["incomplete"] and told != "incomplete":
-            told += ", incomplete"
+        text = str(row["status"])
+        if row["incomplete"] and text != "incomplete":
+            text += ", incomplete"
         if row["forked_turn"] is not None:
             parent = str(row["continues_session_id"] or "a fixture")[-8:]
-            told += f", fork of {parent} at turn {row['forked_turn']}"
-        return told
+            text += f", fork of {parent} at turn {row['forked_turn']}"
+        return text
 
     listed = [dict(zip(columns, row, strict=True)) for row in values]
     return columns, [tuple({**row, "status": status(row)}.values()) for row in listed]
 
 
-def _timeline(connection: DuckDBPyConnection, session_id: str) -> Rows:
+def _timeline(store: Store, session_id: str) -> Rows:
     """Return a session's timeline with times after its start and names indented by depth."""
-    columns, rows = rows_of(connection, "session_timeline", session_id=session_id)
+    columns, rows = rows_of(store, "session_timeline", session_id=session_id)
     listed = [dict(zip(columns, row, strict=True)) for row in rows]
     first = min((row["started_ns"] for row in listed), default=0)
     shown = [
@@ -125,24 +127,24 @@ def _timeline(connection: DuckDBPyConnection, session_id: str) -> Rows:
             row["error_type"],
         )
         for row in listed
-        if _is_told(row)
+        if _is_shown(row)
     ]
     return list(_TIMELINE), shown
 
 
-_SAID = ("steering", "follow_up", "abort")
-"""What came from outside and is shown. Of consent the decision tells more; checks and paths are the loop's own."""
+_SHOWN_EXCHANGES = ("steering", "follow_up", "abort")
+"""The kinds of exchange that are shown. Approvals are shown as decisions; checks and paths are internal to the loop."""
 
 
-def _is_told(row: dict[str, Any]) -> bool:
-    """Return whether a row of the timeline is for people."""
+def _is_shown(row: dict[str, Any]) -> bool:
+    """Return whether a row of the timeline is shown."""
     match row["kind"]:
         case "span":
-            return bool(row["name"] != "tool")  # the tool call itself tells more
+            return bool(row["name"] != "tool")  # the tool call itself has more detail
         case "permission":
             return row["outcome"] != "allow" or row["duration_ns"] is not None
         case "world":
-            return row["name"] in _SAID
+            return row["name"] in _SHOWN_EXCHANGES
         case _:
             return True
 
@@ -153,7 +155,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _print_facts(rows: Rows) -> None:
-    """Print one row, a fact a line."""
+    """Print one row, one fact per line."""
     columns, [values] = rows
     for column, value in zip(columns, values, strict=True):
         if value is not None and not column.endswith("_at"):
@@ -162,7 +164,7 @@ def _print_facts(rows: Rows) -> None:
 
 
 def _print_conversation(rows: Rows) -> None:
-    """Print the sessions of a conversation that was resumed, and what they cost together."""
+    """Print the sessions of a resumed conversation, and their total cost."""
     parts = as_dicts(rows)
     if len(parts) < 2:
         return
@@ -181,5 +183,5 @@ def _show_content(context: click.Context, session_id: str) -> None:
     click.echo()
     click.echo(trajectory(recording.exchanges), nl=False)
     if recording.result is not None:
-        told = json.dumps(recording.result.value, ensure_ascii=False)
-        click.echo(f"returned {printable(told)}")
+        advice = json.dumps(recording.result.value, ensure_ascii=False)
+        click.echo(f"returned {printable(advice)}")

@@ -1,4 +1,4 @@
-"""The command that asks in SQL: in a worker with limits, or in this process for who says `--unsafe`."""
+"""The command that queries the store in SQL: in a worker with limits, or in this process with `--unsafe`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.home import Home
 
 ROWS = 10_000
-"""How many rows are printed where nothing else is said: more than people read. Our choice."""
-UNSAFE = "unsafe: no limits, and files, network, extensions and settings are in reach; the store is read-only"
+"""The default maximum number of printed rows. Our choice: more than anyone reads."""
+UNSAFE = (
+    "unsafe: no limits; the query can access files, the network, extensions and "
+    "settings; the store is read-only"
+)
 
 
 def _parameters(
     context: click.Context, option: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return parameters by name; a value that is JSON has its type, any other is text."""
+    """Return parameters by name. A value that is valid JSON has its JSON type; any other value is text."""
     found: dict[str, Any] = {}
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise click.BadParameter("write NAME=VALUE, as in --param turns=3", context, option)
+            raise click.BadParameter("expected NAME=VALUE, as in --param turns=3", context, option)
         if name in found:
             raise click.BadParameter(f"{name} is given twice", context, option)
         found[name] = typed(value)
@@ -38,7 +41,7 @@ def _parameters(
 
 
 def typed(text: str) -> Any:
-    """Return the value that a parameter's text means: `3`, `0.25`, `true`, `null`, `["a", "b"]`, else the text."""
+    """Parse the value of a parameter: `3`, `0.25`, `true`, `null`, `["a", "b"]`, else the text itself."""
     from decimal import Decimal
 
     try:
@@ -48,44 +51,49 @@ def typed(text: str) -> Any:
 
 
 def _refuse(text: str) -> None:
-    raise ValueError(text)  # NaN and Infinity are no JSON
+    raise ValueError(text)  # NaN and Infinity are not JSON
 
 
 def _bytes(context: click.Context, option: click.Parameter, given: str | None) -> int | None:
-    """Return a number of bytes from `512MB`, `2GB` or plain digits; K, M, G and T are powers of 1,024."""
+    """Parse a size such as `512MB`, `2GB` or plain digits into bytes; K, M, G and T are powers of 1,024."""
     if given is None:
         return None
     found = re.fullmatch(r"(\d{1,15})\s*([KMGT]?)(?:I?B)?", given.strip().upper())
     if not found or not int(found[1]):
-        raise click.BadParameter("write a size, as in 512MB or 2GB", context, option)
+        raise click.BadParameter("expected a size, such as 512MB or 2GB", context, option)
     return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that raise or lower limits."""
+    """Add the options that set limits."""
     for option in (
         click.option(
             "--max-bytes",
             metavar="SIZE",
             callback=_bytes,
-            help="Size of the answer. [default: 128MB]",
+            help="Maximum size of the result. [default: 128MB]",
         ),
         click.option(
             "--max-columns",
             type=click.IntRange(min=1),
-            help="Columns of the answer. [default: 1000]",
+            help="Maximum number of columns. [default: 1000]",
         ),
         click.option(
-            "--max-rows", type=click.IntRange(min=1), help=f"Rows of the answer. [default: {ROWS}]"
+            "--max-rows",
+            type=click.IntRange(min=1),
+            help=f"Maximum number of rows. [default: {ROWS}]",
         ),
         click.option(
             "--memory",
             metavar="SIZE",
             callback=_bytes,
-            help="Memory beyond the open store. [default: 1GB]",
+            help="Memory limit beyond the open store. [default: 1GB]",
         ),
         click.option(
-            "--timeout", type=float, metavar="SECONDS", help="Time of the question. [default: 30]"
+            "--timeout",
+            type=float,
+            metavar="SECONDS",
+            help="Time limit of the query. [default: 30]",
         ),
     ):
         command = option(command)
@@ -93,17 +101,17 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--json` and `--csv`, without the imports that printing takes."""
+    """Add `--json` and `--csv`, without importing the modules that print."""
     for option in (
         click.option("--table", "form", flag_value="table", default="table", hidden=True),
         click.option("--csv", "form", flag_value="csv", help="Print CSV."),
-        click.option("--json", "form", flag_value="json", help="Print JSON, one object a line."),
+        click.option("--json", "form", flag_value="json", help="Print JSON, one object per line."),
     ):
         command = option(command)
     return command
 
 
-@click.command(help="Ask the store in SQL, read-only.")
+@click.command(help="Query the store in SQL, read-only.")
 @click.argument("query")
 @click.option(
     "--param",
@@ -118,7 +126,10 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--unsafe",
     is_flag=True,
-    help="Ask in this process, without limits and with files in reach. For statements of your own.",
+    help=(
+        "Run the query in this process, without limits and with access to files. Only for "
+        "queries that you trust."
+    ),
 )
 @click.pass_context
 def sql(
@@ -138,9 +149,9 @@ def sql(
     given = {name: value for name, value in limits.items() if value is not None}
     if unsafe and given:
         raise UsageError(
-            "--unsafe has no limits",
+            "--unsafe cannot be combined with limits",
             where=f"--{next(iter(given)).replace('_', '-')}",
-            todo="Leave one of them out",
+            todo="Leave out one of them",
         )
     try:
         if unsafe:
@@ -152,16 +163,16 @@ def sql(
 
 
 def _as_stored(home: Home, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters with names and reasons of recorded sessions replaced by their digests in the facts."""
+    """Return parameters with names and reasons replaced by their digests, as the facts store them."""
     from agentobs.records.labels import is_label
 
     if all(is_label(each) for each in parameters.values() if isinstance(each, str)):
         return parameters
-    from agentobs.store.duckdb.connection import connect
-    from agentobs.store.named_queries import as_stored
+    from agentobs.store.backend import open_store
+    from agentobs.store.session_lookup import as_stored
 
-    with connect(home) as connection:
-        return as_stored(connection, parameters, home.key())
+    with open_store(home) as store:
+        return as_stored(store, parameters, home.key())
 
 
 _FIELDS = {
@@ -171,13 +182,13 @@ _FIELDS = {
     "max_columns": "columns",
     "max_bytes": "answer_bytes",
 }
-"""The limit that each option is about."""
+"""The limit that each option sets."""
 
 
 def _ask_a_worker(
     home: Home, query: str, parameters: dict[str, Any], form: Form, given: dict[str, Any]
 ) -> None:
-    from agentobs.store.duckdb.sql_worker import Limits, Worker
+    from agentobs.store.maintenance import Limits, Worker
 
     limits = Limits(**{"rows": ROWS} | {_FIELDS[name]: value for name, value in given.items()})
     with Worker(home, limits) as worker:
@@ -187,20 +198,18 @@ def _ask_a_worker(
 
 
 def _ask_here(home: Home, query: str, parameters: dict[str, Any], form: Form) -> None:
-    """Run whatever the owner wants; what is made in the connection is gone with it."""
-    import duckdb
-
-    from agentobs.store.duckdb.connection import connect
+    """Run a query without limits; objects that it creates in the connection are discarded."""
+    from agentobs.store.backend import open_store
+    from agentobs.store.port import QueryError
 
     click.echo(UNSAFE, err=True)
-    with connect(home, unsafe=True) as connection:
+    with open_store(home, unsafe=True) as store:
         try:
-            answered = connection.execute(query, parameters or None)
-            columns = [str(column[0]) for column in answered.description or []]
-            _print(columns, iter(answered.fetchone, None), form)
-        except duckdb.Error as error:
-            found = str(error).partition("\n")[0].rstrip(".!")
-            raise UsageError(found, where="sql", todo="docs/tables.md names all columns") from error
+            answer = store.sql(query, parameters)
+            _print(answer.columns, answer.rows, form)
+        except QueryError as error:
+            todo = "docs/tables.md lists all columns"
+            raise UsageError(error.found, where="sql", todo=todo) from error
 
 
 def _import_printing(form: Form) -> None:
@@ -211,7 +220,7 @@ def _import_printing(form: Form) -> None:
 
 
 def _print(columns: list[str], rows: Iterable[tuple[Any, ...]], form: Form) -> None:
-    """Print rows; machines get them as they come. What came before an error is printed too."""
+    """Print rows as they arrive, except for tables; rows that arrived before an error are printed too."""
     if form == "json":
         from exporters.row_text import write_json
 
@@ -238,7 +247,7 @@ def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 
 def _printable(error: AgentobsError) -> AgentobsError:
-    """Return an error whose words, which may hold data, cannot steer a terminal."""
+    """Return an error whose text, which may contain data, has its control characters escaped."""
     from agentobs.records.display import printable
 
     parts = {"where": printable(error.where), "todo": printable(error.todo)}

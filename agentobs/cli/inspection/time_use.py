@@ -1,4 +1,4 @@
-"""Commands that tell where the time went: time, tools, waits, models, orphans."""
+"""Commands that show where the time went: time, tools, waits, models, orphans."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
     form_options,
+    heading,
     open_store,
     print_rows,
     rows_of,
@@ -27,45 +28,47 @@ if TYPE_CHECKING:
 
 
 def _bounded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what these commands share: which session, and since when."""
+    """Add the shared parameters: the session, and the earliest time."""
     command = click.option(
         "--since",
         type=WHEN,
         metavar="WHEN",
-        help="Only from then on: 30m, 12h, 7d, 2w ago, or a day in UTC.",
+        help="Only from this time on: 30m, 12h, 7d, 2w ago, or a day in UTC.",
     )(command)
     return click.argument("session", required=False)(command)
 
 
-@click.command(help="Split the wall time of each interaction of a session, without overlap.")
+@click.command(
+    help="Split the wall time of each interaction of a session into parts that do not overlap."
+)
 @click.argument("session")
-@click.option("--path", "path", is_flag=True, help="Tell the critical path, piece by piece.")
+@click.option("--path", "path", is_flag=True, help="Show the critical path, segment by segment.")
 @form_options
 @click.pass_context
 def time(context: click.Context, session: str, path: bool, form: Form) -> None:
-    """Show where the time of SESSION went: model, tools, waits, hooks, retries, own code. They add up."""
+    """Show where the time of SESSION went: model, tools, waits, hooks, retries, own code. The parts add up."""
     from agentobs.store.analysis.wall_time import interaction_times
 
-    with open_store(context) as connection:
-        session_id = session_of(context, connection, session)
-        splits = interaction_times(connection, session_id)
+    with open_store(context) as store:
+        session_id = session_of(store, session)
+        splits = interaction_times(store, session_id)
     print_rows(_paths(splits) if path else _splits(splits), _PATH if path else _SPLIT, form)
     if form == "table" and not path:
-        _tell(splits)
+        _print_shares(splits)
 
 
-@click.command(help="Show the slowest tools: p50, p95 and p99, net of waiting for people.")
+@click.command(help="Show the slowest tools: p50, p95 and p99, excluding approval waits.")
 @_bounded
 @form_options
 @click.pass_context
 def tools(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
     """Show the tools of SESSION, or of all sessions, the slowest first."""
-    print_rows(_asked(context, "slowest_tools", session, since), _TOOLS, form)
+    print_rows(_rows_of(context, "slowest_tools", session, since), _TOOLS, form)
 
 
-@click.command(help="Show how long people were waited for, and what became of hooks.")
+@click.command(help="Show approval waits, and the outcomes of hooks.")
 @_bounded
-@click.option("--hooks", is_flag=True, help="The hooks alone.")
+@click.option("--hooks", is_flag=True, help="Show only hooks.")
 @form_options
 @click.pass_context
 def waits(
@@ -73,37 +76,37 @@ def waits(
 ) -> None:
     """Show the waits of SESSION, or of all sessions."""
     if not hooks:
-        print_rows(_asked(context, "waits_for_people", session, since), _WAITS, form)
+        print_rows(_rows_of(context, "waits_for_people", session, since), _WAITS, form)
     if hooks or form == "table":
-        print_rows(_asked(context, "hook_outcomes", session, since), _HOOKS, form)
+        print_rows(_rows_of(context, "hook_outcomes", session, since), _HOOKS, form)
 
 
-@click.command(help="Show how long each model takes to begin its answer.")
+@click.command(help="Show the time to first chunk of each model.")
 @_bounded
 @form_options
 @click.pass_context
 def models(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
-    """Show the time to the first piece of streamed answers, by model."""
-    print_rows(_asked(context, "first_token_by_model", session, since), _MODELS, form)
+    """Show the time to the first chunk of streamed responses, by model."""
+    print_rows(_rows_of(context, "first_token_by_model", session, since), _MODELS, form)
 
 
-@click.command(help="Show what was open when a process died.")
+@click.command(help="Show the operations that were still running when a process died.")
 @_bounded
 @form_options
 @click.pass_context
 def orphans(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
     """Show spans that never ended and calls without a result, of SESSION or of all sessions."""
-    print_rows(_asked(context, "open_at_death", session, since), _OPEN, form)
+    print_rows(_rows_of(context, "open_at_death", session, since), _OPEN, form)
 
 
 _SPLIT = (
     "started_ns", "lane", "wall_ns", "model_ns", "tool_ns", "queued_ns", "person_ns", "hook_ns",
-    "retry_wait_ns", "own_ns", "has_ended", "told_by",
+    "retry_wait_ns", "own_ns", "has_ended", "timing_source",
 )  # fmt: skip
 _PATH = ("after_ns", "duration_ns", "part", "name", "label", "lane")
 _TOOLS = (
     "name", "calls", "timed_calls", "errors", "p50_ns", "p95_ns", "p99_ns", "max_ns", "total_ns",
-    "permission_waited_ns",
+    "approval_wait_ns",
 )  # fmt: skip
 _WAITS = (
     "about", "resolver", "answered", "unanswered", "denied", "p50_ns", "p90_ns", "p99_ns", "max_ns",
@@ -114,7 +117,7 @@ _HOOKS = (
     "outcome",
     "times",
     "rewrites",
-    "overtaken",
+    "overridden",
     "model_requests",
     "p50_ns",
     "p95_ns",
@@ -122,13 +125,13 @@ _HOOKS = (
 )
 _MODELS = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
 _OPEN = ("session_id", "lane", "kind", "name", "label", "started_ns", "open_ns")
-"""The columns that each command shows, of those that its query gives."""
+"""The columns that each command shows; its query may return more."""
 
 
-def _asked(context: click.Context, query: str, session: str | None, since: int | None) -> Rows:
-    with open_store(context) as connection:
-        session_id = session_of(context, connection, session) if session else None
-        return rows_of(connection, query, session_id=session_id, since_ns=since)
+def _rows_of(context: click.Context, query: str, session: str | None, since: int | None) -> Rows:
+    with open_store(context) as store:
+        session_id = session_of(store, session) if session else None
+        return rows_of(store, query, session_id=session_id, since_ns=since)
 
 
 def _splits(splits: list[Split]) -> Rows:
@@ -155,18 +158,17 @@ def _paths(splits: list[Split]) -> Rows:
     ]
 
 
-def _tell(splits: list[Split]) -> None:
-    """Say what all interactions took together, and where each came from that is no measure of a tool."""
+def _print_shares(splits: list[Split]) -> None:
+    """Print the total of all interactions, and a note if tool time was estimated from wire timing."""
     from agentobs.store.analysis.wall_time import PARTS
 
     wall = sum(split.wall_ns for split in splits)
     if wall:
         shares = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
-        told = ", ".join(
-            f"{part.replace('_', ' ')} {ns / wall:.0%}" for part, ns in shares.items() if ns
-        )
-        click.echo(f"{seconds(wall)} in all: {told}")
-    if any(split.told_by == "wire" for split in splits):
+        listed = ", ".join(f"{heading(part)} {ns / wall:.0%}" for part, ns in shares.items() if ns)
+        click.echo(f"{seconds(wall)} in total: {listed}")
+    if any(split.timing_source == "wire" for split in splits):
         click.echo(
-            "told by the wire: between an answer with calls and the next request, the time is the tools'"
+            "estimated from wire timing: time from a response with tool calls until the next "
+            "request counts as tool time"
         )

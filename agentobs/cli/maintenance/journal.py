@@ -1,4 +1,4 @@
-"""Commands about the journal itself: `journal cat` prints a segment, record by record."""
+"""Commands about the journal: `journal cat` prints the records of a segment."""
 
 from __future__ import annotations
 
@@ -17,21 +17,31 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.segments import Damage
 
 
-@click.group(help="Print what a segment holds, record by record.")
+@click.group(help="Print the records of a segment.")
 def journal() -> None:
-    """Look into the journal."""
+    """Inspect the journal."""
 
 
-@journal.command(help="Print the records of SEGMENT: its id, an end of it, or one of its files.")
+@journal.command(
+    help="Print the records of SEGMENT: its ID, a prefix or suffix of it, or one of its files."
+)
 @click.argument("segment")
-@click.option("--content", is_flag=True, help="Its content, not its facts: what was said.")
+@click.option(
+    "--content", is_flag=True, help="Print the content of the segment instead of its facts."
+)
 @click.option("--kind", help="Only records of this kind.")
-@click.option("--from", "first", type=click.IntRange(min=1), default=1, help="From this number on.")
+@click.option(
+    "--from",
+    "first",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Start at the record with this number.",
+)
 @click.pass_context
 def cat(context: click.Context, segment: str, content: bool, kind: str | None, first: int) -> None:
-    """Print number, kind and JSON of each record, control characters as escapes, and what is damaged between them.
+    """Print number, kind and JSON of each record, with control characters escaped, and the damage between records.
 
-    Exits with 1 where something is damaged.
+    Exits with 1 if the segment is damaged.
     """
     from agentobs.recording.journal.segments import Line, read, tail
 
@@ -46,7 +56,7 @@ def cat(context: click.Context, segment: str, content: bool, kind: str | None, f
             click.echo(f"{item.sequence} {item.kind} {printable(text)}")
     if torn := tail(path):
         is_whole = False
-        click.echo(f"!! the last {torn} bytes are no whole record")
+        click.echo(f"!! the last {torn} bytes are not a complete record")
     sys.exit(0 if is_whole else 1)
 
 
@@ -57,10 +67,10 @@ def _mark(damage: Damage) -> str:
 
 
 def _path(context: click.Context, segment: str, content: bool) -> Path:
-    """Return the plain path of the file that was named, whether it is there or was compressed.
+    """Return the plain path of the named file, even if only its compressed form exists.
 
     Raises:
-        UsageError: there is no such segment, or more than one.
+        UsageError: no segment matches, or several do.
     """
     from agentobs.recording.journal.home import existing_home
     from agentobs.recording.journal.segments import content_path, facts_path, is_there, segment_ids
@@ -73,13 +83,15 @@ def _path(context: click.Context, segment: str, content: bool) -> Path:
     found = [i for i in segment_ids(home) if i.startswith(segment) or i.endswith(segment)]
     if len(found) != 1:
         raise UsageError(
-            f"{len(found) or 'no'} segments of that name",
+            f"{len(found) or 'no'} segments match this name",
             where=segment,
-            todo=f"They lie in {home.segments}; say an id, or the path of a file",
+            todo=f"Segments are in {home.segments}; pass an ID or the path of a file",
         )
     path = content_path(home, found[0]) if content else facts_path(home, found[0])
     if not is_there(path):
         raise UsageError(
-            "the segment has no content", where=found[0], todo="Leave --content out for its facts"
+            "the segment has no content",
+            where=found[0],
+            todo="Leave out --content to print its facts",
         )
     return path

@@ -1,4 +1,4 @@
-"""The command labels: every reviewed label in the source, with its reason."""
+"""The command that lists every reviewed label in the source, with its reason: labels."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agentobs.records.display import printable
 OWN = ("agentobs", "replay", "exporters", "dashboards")
 """The packages that come with agentobs."""
 SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "build", "dist"))
-"""Directories that hold nothing that a project wrote itself; those whose name begins with a dot, too."""
+"""Directories that contain no code of the project itself; directories whose name starts with a dot are skipped, too."""
 
 
 REVIEWED = "review" + "ed"
-"""The name that is looked for; in two pieces, for this file would be listed else."""
+"""The name to look for; split in two, because this file would be listed otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,47 +31,47 @@ class Use:
     path: Path
     line: int
     text: str | None
-    """The text that was reviewed; None where that is not to be seen."""
+    """The reviewed text; None if it cannot be determined."""
     reason: str | None
-    """Why it can hold no content."""
+    """Why the text can contain no content."""
     wrong: str = ""
-    """What is wrong with it; empty where nothing is."""
+    """Why the use cannot be checked; empty if it can."""
 
 
 @click.command(help="List every reviewed label in the source, with its reason.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
 def labels(paths: tuple[Path, ...]) -> None:
-    """List each use of Label.reviewed: file, line, text and reason. Exits with 1 where one cannot be checked.
+    """List each use of Label.reviewed: file, line, text and reason. Exits with 1 if a use cannot be checked.
 
-    Read are the files and directories that are named, else agentobs itself and the current directory.
+    The given files and directories are read; by default agentobs itself and the current directory.
     """
     uses = [use for path in sources(paths or defaults()) for use in uses_in(path)]
     for use in uses:
-        click.echo(printable(f"{_shown(use.path)}:{use.line}: {_said(use)}"))
+        click.echo(printable(f"{_shown(use.path)}:{use.line}: {_described(use)}"))
     wrong = sum(1 for use in uses if use.wrong)
     click.echo(f"{len(uses)} reviewed labels, {wrong} that cannot be checked.")
     sys.exit(1 if wrong else 0)
 
 
 def defaults() -> list[Path]:
-    """Return where is looked where nothing is named: our own packages, and the current directory."""
+    """Return the default search paths: the packages of agentobs, and the current directory."""
     root = Path(__file__).parents[3]
     return [path for path in (root / name for name in OWN) if path.is_dir()] + [Path.cwd()]
 
 
 def sources(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the Python files under some paths, each once, in the order of their names.
+    """Yield the Python files under some paths, each once, sorted by name.
 
     Raises:
-        UsageError: one of the paths is not there.
+        UsageError: a path does not exist.
     """
     seen: set[Path] = set()
     for path in paths:
         if not path.exists():
             raise UsageError(
-                "there is no such file or directory",
+                "no such file or directory",
                 where=str(path)[:200],
-                todo="Name source files, or directories of them",
+                todo="Pass source files or directories that exist",
             )
         for found in _files(path):
             if (real := found.resolve()) not in seen:
@@ -93,26 +93,28 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def uses_in(path: Path) -> list[Use]:
-    """Return the uses of `Label.reviewed` in a file, in their order."""
+    """Return the uses of `Label.reviewed` in a file, in order."""
     try:
         source = path.read_bytes()
     except OSError as error:
-        return [Use(path, 1, None, None, f"it cannot be read: {error.strerror}")]
+        return [Use(path, 1, None, None, f"the file cannot be read: {error.strerror}")]
     if REVIEWED.encode() not in source and b"__new__" not in source:
         return []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the file's own, such as wrong escapes
+            warnings.simplefilter(
+                "ignore"
+            )  # warnings about the file itself, such as invalid escapes
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return [Use(path, 1, None, None, f"it cannot be parsed: {type(error).__name__}")]
+        return [Use(path, 1, None, None, f"the file cannot be parsed: {type(error).__name__}")]
     return sorted(_uses(tree, path), key=lambda use: use.line)
 
 
 def _uses(tree: ast.Module, path: Path) -> Iterator[Use]:
-    """Yield every use, under whatever name `Label` goes there.
+    """Yield every use, under any name that `Label` has in the file.
 
-    One that is handed on cannot be checked, nor can what has the name and is no `Label` that the file says: it may be.
+    A use that is passed on cannot be checked. Neither can a `reviewed` of an unknown class, because it may be `Label`.
     """
     names = _names_of_label(tree)
     called = {
@@ -134,14 +136,14 @@ def _uses(tree: ast.Module, path: Path) -> Iterator[Use]:
             yield Use(path, node.lineno, None, None, _MADE_PAST)
 
 
-_HANDED_ON = "it is handed on here, so that nobody sees what it is called with"
-_LOOKED_UP = "it is looked up by name, so that nobody sees what it is called with"
-_UNKNOWN = "whose it is cannot be told from here: say Label.reviewed(...)"
-_MADE_PAST = "a label is made past its own check: say Label(...) or Label.reviewed(...)"
+_HANDED_ON = "the function is passed on here, so its arguments cannot be seen"
+_LOOKED_UP = "the function is looked up by name, so its arguments cannot be seen"
+_UNKNOWN = "cannot determine which class this is; write Label.reviewed(...)"
+_MADE_PAST = "a label is created without its own check; write Label(...) or Label.reviewed(...)"
 
 
 def _names_of_label(tree: ast.Module) -> frozenset[str]:
-    """Return the names under which a file has `Label`: those that it imports it as, and those set to it."""
+    """Return the names of `Label` in a file: imported names, and names assigned from it."""
     names = {"Label"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -168,7 +170,7 @@ def _is_reviewed(node: ast.AST, names: frozenset[str]) -> bool:
 
 
 def _is_made_past(node: ast.AST, names: frozenset[str]) -> bool:
-    """Return whether this is `str.__new__(Label, ...)`, which looks at nothing."""
+    """Return whether this is `str.__new__(Label, ...)`, which checks nothing."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -184,9 +186,9 @@ def _use(call: ast.Call, path: Path) -> Use:
     reason = _constant(given.get("reason"))
     wrong = ""
     if text is None:
-        wrong = "its text is no constant string, so that nobody can have reviewed it"
+        wrong = "the text is not a constant string, so it cannot have been reviewed"
     elif reason is None or not reason.strip():
-        wrong = "it has no reason that is a constant string: why can it hold no content?"
+        wrong = "the reason is not a constant string; state why the text can contain no content"
     return Use(path, call.lineno, text, reason, wrong)
 
 
@@ -194,13 +196,13 @@ def _constant(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _said(use: Use) -> str:
+def _described(use: Use) -> str:
     text = "?" if use.text is None else repr(use.text)
     return f"{text}: cannot be checked: {use.wrong}" if use.wrong else f"{text}: {use.reason}"
 
 
 def _shown(path: Path) -> str:
-    """Return a path as seen from here, where it lies below."""
+    """Return a path relative to the current directory if it is below it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Commands that keep the store: ingest, verify, prune, repair."""
+"""Commands that maintain the store: ingest, verify, prune, repair."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 class Size(click.ParamType[int]):
-    """A size in bytes, as people type it: `5GB`."""
+    """A size in bytes, such as `5GB`."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the size that was typed."""
+        """Parse a size."""
         if isinstance(value, int):
             return value
         found = re.fullmatch(r"(\d{1,12})\s*([kmgt]?b?)", str(value).strip().lower())
         if found is None or found[2] not in _UNITS:
-            self.fail(f"{value!r} is no size: say 500MB, 5GB or a number of bytes", param, ctx)
+            self.fail(f"invalid size: {value!r}. Use 500MB, 5GB or a number of bytes", param, ctx)
         return int(found[1]) * _UNITS[found[2]]
 
 
 SIZE = Size()
 
 
-@click.command(help="Publish what was recorded into the DuckDB file.")
+@click.command(help="Publish recorded data into the DuckDB file.")
 @click.pass_context
 def ingest(context: click.Context) -> None:
-    """Bring new records into the store; any number of times counts once."""
+    """Bring new records into the store. Records that are already in it are not counted twice."""
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.disk_usage import warning
-    from agentobs.store.duckdb.ingest import ingest as publish
+    from agentobs.store.maintenance import ingest as publish
 
     home = existing_home(home_option(context))
     report = publish(home)
     for line in report.lines():
         click.echo(line)
-    if told := warning(home):
-        click.echo(told, err=True)
+    if advice := warning(home):
+        click.echo(advice, err=True)
 
 
-@click.command(help="Read everything back and report what is damaged.")
+@click.command(help="Read all recorded data back and report damage.")
 @click.pass_context
 def verify(context: click.Context) -> None:
-    """Check every record, every body and the published file. Exits with 1 where something is damaged."""
+    """Check every record, every body and the published file. Exits with 1 if anything is damaged."""
     from agentobs.recording.journal.home import existing_home
-    from agentobs.store.duckdb.verification import verify as check
+    from agentobs.store.maintenance import verify as check
 
     report = check(existing_home(home_option(context)))
     for line in report.lines():
@@ -62,14 +62,21 @@ def verify(context: click.Context) -> None:
     sys.exit(0 if report.ok else 1)
 
 
-@click.command(help="Delete old sessions, or only what was said in them.")
+@click.command(help="Delete old sessions, or only their content.")
 @click.option(
-    "--older-than", "before_ns", type=WHEN, help="All that ended before: 30d, 2026-11-01."
+    "--older-than",
+    "before_ns",
+    type=WHEN,
+    help="All sessions that ended before this time: 30d, 2026-11-01.",
 )
-@click.option("--keep-bytes", type=SIZE, help="The oldest, until the home is no larger: 5GB.")
-@click.option("--session", "named", multiple=True, help="This one; may be given several times.")
+@click.option(
+    "--keep-bytes",
+    type=SIZE,
+    help="The oldest sessions, until the home is at most this large: 5GB.",
+)
+@click.option("--session", "named", multiple=True, help="This session. May be repeated.")
 @click.option("--content-only", is_flag=True, help="Keep the facts: costs, times, outcomes.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
 @click.pass_context
 def prune(
     context: click.Context,
@@ -79,20 +86,21 @@ def prune(
     content_only: bool,
     dry_run: bool,
 ) -> None:
-    """Delete sessions for good. Those that still run are left alone; fixtures that were frozen stay."""
+    """Delete sessions permanently. Running sessions and frozen fixtures are kept."""
     from agentobs.recording.journal.home import existing_home
-    from agentobs.store.duckdb.connection import connect, find_session
-    from agentobs.store.duckdb.retention import prune as delete
+    from agentobs.store.backend import open_store
+    from agentobs.store.maintenance import prune as delete
+    from agentobs.store.session_lookup import find_session
 
     if (before_ns is not None) + (keep_bytes is not None) + bool(named) != 1:
         raise UsageError(
-            "it is not said which sessions",
+            "no sessions selected",
             where="prune",
-            todo="Say one of --older-than 30d, --keep-bytes 5GB and --session ID",
+            todo="Pass --older-than 30d, --keep-bytes 5GB or --session ID",
         )
     home = existing_home(home_option(context))
-    with connect(home, ingest=False) as connection:
-        ids = [find_session(connection, text, key=home.key()) for text in named]
+    with open_store(home, ingest=False) as store:
+        ids = [find_session(store, text, key=home.key()) for text in named]
     report = delete(
         home,
         sessions=ids,
@@ -107,14 +115,14 @@ def prune(
         sys.exit(1)
 
 
-@click.command(help="Mend what is damaged; what is replaced goes to <home>/damaged/.")
+@click.command(help="Repair damaged files; replaced files are kept in <home>/damaged/.")
 @click.pass_context
 def repair(context: click.Context) -> None:
-    """Cut torn ends, take out what does not read back, and build the store anew; nothing is destroyed."""
+    """Truncate torn ends, set unreadable records aside, and rebuild the store; nothing is destroyed."""
     from agentobs.recording.journal.home import existing_home
-    from agentobs.store.duckdb.repair import repair as mend
+    from agentobs.store.maintenance import repair as repair_store
 
-    report = mend(existing_home(home_option(context)))
+    report = repair_store(existing_home(home_option(context)))
     for line in report.lines():
         click.echo(line)
     sys.exit(1 if report.left else 0)

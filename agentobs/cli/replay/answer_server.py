@@ -14,39 +14,42 @@ if TYPE_CHECKING:
     pass
 
 
-@click.command(help="Answer over loopback HTTP from a recording, in the provider's place.")
+@click.command(help="Act as the provider over loopback HTTP, with the responses of a recording.")
 @click.argument("recording")
-@click.option("--port", default=0, show_default="a free one", help="The port on 127.0.0.1.")
+@click.option("--port", default=0, show_default="a free port", help="The port on 127.0.0.1.")
 @click.option(
     "--match",
     type=click.Choice(["question", "order"]),
     default="question",
     show_default=True,
-    help="Answer the exchange that asks the same, or simply the next one.",
+    help="How to pick a recorded response: by matching request, or in order.",
 )
 @click.option(
     "--chunk",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Send bodies in pieces of so many bytes.",
+    help="Send bodies in chunks of this size.",
 )
 @click.option(
     "--pace",
     type=click.FloatRange(min=0),
     default=0.0,
-    help="1 waits between chunks as long as recorded, 2 half as long, 0 (default) not at all.",
+    help=(
+        "Factor of the recorded speed between chunks: 1 is as recorded, 2 twice as fast, 0 "
+        "(default) without pauses."
+    ),
 )
 @click.option(
     "--fault",
     "faults",
     multiple=True,
     metavar="WHAT@N",
-    help="status:529@2 or cut:3@1; may be repeated.",
+    help="A fault to inject, such as status:529@2 or cut:3@1. May be repeated.",
 )
 @click.option(
     "--strict",
     is_flag=True,
-    help="Refuse conversations that the real provider would not take either.",
+    help="Refuse conversations that the real provider would refuse.",
 )
 @click.pass_context
 def serve(

@@ -1,7 +1,7 @@
-"""Many fixtures at once: each is replayed in a process of its own, and what came of it becomes a row of a table.
+"""Replay of several fixtures in parallel, each in a process of its own, with one table row per fixture.
 
-The processes are forked from a server that has imported the SDK once, so that a hundred fixtures do not pay for it a
-hundred times. An agent that crashes its process, or hangs, is a row like any other.
+The processes are forked from a server that has imported the SDK once, so that a hundred fixtures do not import it a
+hundred times. An agent that hangs, or that crashes its process, is a row like any other.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ PRELOADED = (
     "agentobs.cli.replay.batch",
     "agentobs.cli.replay.replay",
 )
-"""What the server imports before it is forked."""
+"""The modules that the server imports before it forks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One fixture to replay, and how."""
+class Job:
+    """One fixture to replay, and its options."""
 
     path: str
     tools: str = "recorded"
-    """As on the command line."""
+    """The same as on the command line."""
     faults: tuple[str, ...] = ()
     pace: Any = None
     compare_result: bool = True
@@ -51,30 +51,30 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of one replay."""
+    """The outcome of one replay."""
 
     path: str
     name: str
     result: Literal["matched", "diverged", "error"]
-    told: str = field(repr=False)
-    """One line: where the path parts, or what was wrong; empty where it matched."""
+    message: str = field(repr=False)
+    """One line: the divergence or the error; empty if it matched."""
     requests_matched: int = 0
     requests: int = 0
     tools_matched: int = 0
     tools: int = 0
     duration_ns: int = 0
     report: str = field(default="", repr=False)
-    """The whole divergence, for people."""
+    """The full divergence report as text."""
     divergence: Any = field(default=None, repr=False)
-    """The same as JSON."""
+    """The full divergence report as JSON."""
 
 
-def replay_many(asked: Sequence[Asked], jobs: int | None, timeout_s: float) -> list[Done]:
-    """Replay fixtures, so many at a time; default one for each processor. They come back in their order."""
+def replay_many(fixtures: Sequence[Job], jobs: int | None, timeout_s: float) -> list[Done]:
+    """Replay fixtures in parallel and return the outcomes in the same order. Default: one process per processor."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     _start_server()
-    waiting = deque(enumerate(asked))
+    waiting = deque(enumerate(fixtures))
     running: dict[Connection, _Running] = {}
     done: dict[int, Done] = {}
     most = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "1")
@@ -94,27 +94,27 @@ def replay_many(asked: Sequence[Asked], jobs: int | None, timeout_s: float) -> l
     finally:
         for left in running.values():
             left.process.kill()
-    return [done[number] for number in range(len(asked))]
+    return [done[number] for number in range(len(fixtures))]
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     number: int
-    asked: Asked
+    job: Job
     process: Any
     answers: Connection
     started_ns: int
     deadline_ns: int
 
     def outcome(self) -> Done:
-        """Return what the process sent, or that it ended without."""
+        """Return the outcome that the process sent, or that it ended without one."""
         try:
             done: Done = self.answers.recv()
         except EOFError:
             self.process.join()
             code = self.process.exitcode
             how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
-            return self._failed(f"its process ended before the replay did: {how}")
+            return self._failed(f"its process ended before the replay finished: {how}")
         finally:
             self.answers.close()
         self.process.join(1)
@@ -122,29 +122,29 @@ class _Running:
         return done
 
     def stopped(self, timeout_s: float) -> Done:
-        """Stop the process, which has had its time."""
+        """Stop the process, because its time is up."""
         self.process.kill()
         self.process.join()
         self.answers.close()
-        return self._failed(f"it had not ended after {timeout_s:g} s")
+        return self._failed(f"it did not finish within {timeout_s:g} s")
 
-    def _failed(self, told: str) -> Done:
+    def _failed(self, message: str) -> Done:
         took_ns = world.monotonic() - self.started_ns
-        return Done(self.asked.path, _named(self.asked.path), "error", told, duration_ns=took_ns)
+        return Done(self.job.path, _named(self.job.path), "error", message, duration_ns=took_ns)
 
 
-def _start(context: Any, number: int, asked: Asked, timeout_s: float) -> _Running:
+def _start(context: Any, number: int, job: Job, timeout_s: float) -> _Running:
     answers, sends = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(sends, asked, str(Path.cwd())), daemon=True)
+    process = context.Process(target=_run, args=(sends, job, str(Path.cwd())), daemon=True)
     process.start()
     sends.close()
     now = world.monotonic()
-    return _Running(number, asked, process, answers, now, now + int(timeout_s * 1e9))
+    return _Running(number, job, process, answers, now, now + int(timeout_s * 1e9))
 
 
 def _start_server() -> None:
-    """Start the process that forks all others, deaf to Ctrl-C: it would tell where it was in its imports."""
-    # Where it has still to be started, it unblocks these signals afterwards.
+    """Start the process that forks all others, ignoring Ctrl-C, which would make it print a traceback."""
+    # If the server still has to be started, it unblocks these signals afterwards.
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)
     try:
@@ -161,44 +161,44 @@ def _left_s(running: Iterable[_Running]) -> float:
     return max(first_ns - world.monotonic(), 0) / 1e9
 
 
-def _run(sends: Connection, asked: Asked, directory: str) -> None:
-    """Replay one fixture in a process of its own; what its agent prints goes nowhere."""
+def _run(sends: Connection, job: Job, directory: str) -> None:
+    """Replay one fixture in a process of its own; the agent's output is discarded."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(directory)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    # An agent may stop itself by it.
+    # An agent may end its process with it.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
-    sends.send(replayed(asked))
+    sends.send(replayed(job))
     sends.close()
-    # Threads that the agent left behind keep nobody waiting.
+    # Do not wait for threads that the agent left running.
     os._exit(0)
 
 
 def _end_with_parent() -> None:
-    """Leave nothing behind of a parent that was interrupted, or killed, before it knew of this process."""
+    """Exit if the parent was interrupted or killed before it knew of this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def replayed(asked: Asked) -> Done:
-    """Replay one fixture in this process, and return what came of it."""
+def replayed(job: Job) -> Done:
+    """Replay one fixture in this process, and return the outcome."""
     from replay import DivergenceError, Replayer, ReplayOptions, load
 
     begun_ns = world.monotonic()
-    name, told, report, divergence = _named(asked.path), "", "", None
+    name, message, report, divergence = _named(job.path), "", "", None
     result: Literal["matched", "diverged", "error"] = "matched"
     progress = None
     try:
-        fixture = load(asked.path)
+        fixture = load(job.path)
         options = ReplayOptions(
-            tools=policy(asked.tools, fixture),
-            faults=asked.faults,
-            pace=asked.pace,
-            compare_result=asked.compare_result,
+            tools=policy(job.tools, fixture),
+            faults=job.faults,
+            pace=job.pace,
+            compare_result=job.compare_result,
         )
         replayer = Replayer(fixture, options)
         name, progress = fixture.name, replayer.progress
@@ -209,18 +209,18 @@ def replayed(asked: Asked) -> Done:
             progress = replayer.progress
     except DivergenceError as error:
         result, report = "diverged", error.divergence.text()
-        told, divergence = report.partition("\n")[0], json.loads(error.divergence.json())
+        message, divergence = report.partition("\n")[0], json.loads(error.divergence.json())
     except AgentobsError as error:
-        result, told = "error", str(error)
+        result, message = "error", str(error)
     except BaseException as error:
-        result, told = "error", f"the agent raised {type(error).__name__}: {str(error)[:200]}"
+        result, message = "error", f"the agent raised {type(error).__name__}: {str(error)[:200]}"
     counts = (
         (progress.requests_matched, progress.requests, progress.tools_matched, progress.tools)
         if progress
         else (0, 0, 0, 0)
     )
     took_ns = world.monotonic() - begun_ns
-    return Done(asked.path, name, result, told, *counts, took_ns, report, divergence)
+    return Done(job.path, name, result, message, *counts, took_ns, report, divergence)
 
 
 def _named(path: str) -> str:
@@ -229,19 +229,19 @@ def _named(path: str) -> str:
 
 
 def show(done: Sequence[Done], *, as_json: bool, verbose: bool) -> None:
-    """Print a row for each replay, or a JSON value a line."""
+    """Print one table row per replay, or one JSON value per line."""
     if as_json:
         for each in done:
-            told = asdict(each)
-            told.pop("report")
-            click.echo(json.dumps(told, ensure_ascii=False))
+            row = asdict(each)
+            row.pop("report")
+            click.echo(json.dumps(row, ensure_ascii=False))
         return
     columns = ("fixture", "requests", "tools", "result", "took", "")
     show_table(columns, [_row(each) for each in done])
     bad = [each for each in done if each.result != "matched"]
     if verbose:
         for each in bad:
-            click.echo(f"\n{each.report or printable(each.told)}")
+            click.echo(f"\n{each.report or printable(each.message)}")
     click.echo(f"\n{len(done) - len(bad)} of {len(done)} matched")
     sys.stdout.flush()
 
@@ -253,12 +253,12 @@ def _row(done: Done) -> tuple[Any, ...]:
         f"{done.tools_matched} of {done.tools}",
         done.result,
         seconds(done.duration_ns),
-        done.told,
+        done.message,
     )
 
 
 def _short(path: str) -> str:
-    """Return a path as people would write it here."""
+    """Return a path relative to the current directory if it is below it."""
     found = Path(path)
     folder = found.parent if found.is_file() else found
     here = Path.cwd()

@@ -1,4 +1,4 @@
-"""What the command line does where a replay parts from its recording: tell of it, or take what came for right."""
+"""Output of a divergence: print the report, or accept the new requests into the fixture."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from replay import Divergence, Replayer
 
 COLUMNS = (80, 120)
-"""The narrowest and the widest report: below, lines are torn; above, they are hard to read. Our choice."""
+"""The minimum and maximum width of a report: below, lines would be broken; above, they are hard to read. Our choice."""
 
 
-def tell(divergence: Divergence, *, as_json: bool = False, explain: bool = False) -> None:
-    """Print a divergence: as JSON, or for people, with the way back to what it comes from where that is wanted."""
+def print_divergence(
+    divergence: Divergence, *, as_json: bool = False, explain: bool = False
+) -> None:
+    """Print a divergence as JSON or as text, with its causal chain if requested."""
     if as_json:
         click.echo(divergence.json())
         return
@@ -29,7 +31,7 @@ def offer(replayed: Replayer, *, yes: bool) -> None:
     """Show the requests and the result that are accepted, and write them into the fixture if that is confirmed."""
     accepted = replayed.accepted
     if not accepted:
-        click.echo("nothing differs: the fixture stays as it is")
+        click.echo("no differences: the fixture is unchanged")
         return
     for each in accepted:
         click.echo(each.text(_columns()))
@@ -38,7 +40,7 @@ def offer(replayed: Replayer, *, yes: bool) -> None:
     parts += ["the result"] if len(accepted) > requests else []
     about = f"{' and '.join(parts)} of {replayed.fixture.path}"
     if not yes and not sys.stdin.isatty():
-        click.echo(f"not written: {about}; say --yes to write them")
+        click.echo(f"not written: {about}; pass --yes to write without a prompt")
         return
     if yes or click.confirm(f"write {about}?"):
         replayed.accept()
@@ -46,7 +48,7 @@ def offer(replayed: Replayer, *, yes: bool) -> None:
 
 
 def _columns() -> int:
-    """Return how wide a report is: as the terminal, within bounds; where there is none, as it is everywhere else."""
+    """Return the width of a report: the terminal's width within bounds, or the default without a terminal."""
     from replay.divergence.rendering import COLUMNS as usual
 
     if not sys.stdout.isatty():

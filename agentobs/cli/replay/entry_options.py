@@ -13,7 +13,7 @@ def entry_fields(recorded: str | None, entry: str | None, arguments: str | None)
     """Return the fields of a recording that change if the command line names the entry or its arguments.
 
     Raises:
-        UsageError: the entry is not `module:name`, the arguments are not JSON, or there is no entry to call.
+        UsageError: the entry is not `module:name`, the arguments are not JSON, or no entry is known.
     """
     if entry is None and arguments is None:
         return {}
@@ -33,7 +33,7 @@ def entry_fields(recorded: str | None, entry: str | None, arguments: str | None)
             f"expected an object or a list, got {arguments}", where="--args", todo=_ARGS
         )
     named = given if isinstance(given, dict) else {"*": given}
-    return {"entry": name, "arguments": named, "obstacle": None}
+    return {"entry": name, "arguments": named, "entry_obstacle": None}
 
 
 def rule_names(listed: str) -> list[str]:

@@ -20,23 +20,28 @@ if TYPE_CHECKING:
     from replay.fixture.format import Fixture
 
 
-@click.command(help="Replay a fixture or a session up to a turn, and continue live from there.")
+@click.command(help="Replay a fixture or a session up to a turn, then continue live.")
 @click.argument("source", metavar="FIXTURE|SESSION")
 @click.option(
     "--at",
     "turn",
     type=click.IntRange(min=1),
     required=True,
-    help="The turn whose answer is the last recorded one. Its tools run for real.",
+    help="The last turn with a recorded response. Its tools run for real.",
 )
-@click.option("--model", help="The model to ask from then on.")
-@click.option("--system", help="The system prompt from then on; @FILE reads it from a file.")
+@click.option("--model", help="The model of the live requests.")
+@click.option(
+    "--system", help="The system prompt of the live requests; @FILE reads it from a file."
+)
 @click.option(
     "--set",
     "options",
     multiple=True,
     metavar="KEY=JSON",
-    help="Another option of requests, such as max_tokens=2000; null takes it away. May be repeated.",
+    help=(
+        "Another field of the live requests, such as max_tokens=2000; null removes the "
+        "field. May be repeated."
+    ),
 )
 @click.pass_context
 def fork(
@@ -71,7 +76,7 @@ def fork(
         sys.exit(1)
     except AgentobsError:
         raise
-    except Exception as error:  # the agent's own, which the new session has ended with
+    except Exception as error:  # the agent's own exception; the new session has ended with it
         failure = error
     finally:
         stop_recorder()
@@ -118,14 +123,14 @@ def _loaded(home: str | None, source: str, turn: int) -> Fixture:
 
 
 def _announce(fixture: Fixture, turn: int) -> None:
-    """Print which tools run for real first, and which secrets of the history are placeholders."""
+    """Print which tools run for real first, and which secrets in the history are placeholders."""
     from replay.fixture.original_answers import placeholders
     from replay.scenario.fork_plan import tools_of
 
     if names := tools_of(fixture, turn):
-        told = printable(", ".join(names))
+        shown = printable(", ".join(names))
         click.echo(
-            f"live    from turn {turn} on, tools run for real, starting with {told}", err=True
+            f"live    from turn {turn} on, tools execute for real, starting with {shown}", err=True
         )
     if secrets := placeholders(fixture, turn):
         kinds = ", ".join(f"{count} {kind}" for kind, count in secrets.items())
@@ -144,9 +149,9 @@ def _option(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         raise UsageError(
-            f"{text!r} sets no option",
+            f"expected KEY=JSON, got {text!r}",
             where="--set",
-            todo="Write KEY=JSON, such as max_tokens=2000 or service_tier='\"auto\"'",
+            todo="Write for example max_tokens=2000 or service_tier='\"auto\"'",
         ) from None
 
 
@@ -156,7 +161,7 @@ def _text(given: str | None) -> str | None:
     try:
         return Path(given[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read it: {error}", where=given[1:]) from error
+        raise UsageError(f"cannot read the file: {error}", where=given[1:]) from error
 
 
 def _session_of(records: Iterable[Record]) -> str | None:

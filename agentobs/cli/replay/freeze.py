@@ -1,4 +1,4 @@
-"""Commands that bring a session back: freeze it, replay it, serve it."""
+"""The command that writes fixtures and tests for recorded sessions: freeze."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="The folder to write; of several sessions, the one for their folders. Default: fixtures/NAME.",
+    help=(
+        "The folder to write, or with several sessions the parent folder. Default: fixtures/NAME."
+    ),
 )
 @click.option(
     "--until-turn",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Leave out what came after the answer of turn N, but for the next request.",
+    help="Leave out everything after the response of turn N, except for the next request.",
 )
 @click.option(
     "--turn",
@@ -57,8 +59,8 @@ if TYPE_CHECKING:
 @click.option(
     "--normalize",
     metavar="RULES",
-    help="Rules for values that are new in each run, applied whenever it is replayed: uuid, time, tmp_path, ... "
-    "Default: those of the fixture that is there.",
+    help="Rules for values that differ in each run, applied at each replay: uuid, time, "
+    "tmp_path, ... Default: the rules of an existing fixture.",
 )
 @click.option(
     "--entry",
@@ -69,8 +71,8 @@ if TYPE_CHECKING:
     "--args",
     "arguments",
     metavar="JSON",
-    help="Arguments of the entry as JSON: an object (by name) or a list (by position). Default: the recorded ones; "
-    "with --entry, none.",
+    help="Arguments of the entry as JSON: an object (by name) or a list (by position). "
+    "Default: the recorded ones; with --entry, none.",
 )
 @click.option(
     "--apply",
@@ -108,10 +110,14 @@ def freeze(
 ) -> None:
     """Freeze each session, and check that its fixture replays unless `no_check` is set."""
     if bool(sessions) == last_failed:
-        raise UsageError("one session is needed", todo="Name a SESSION, or say --last-failed")
+        raise UsageError(
+            "specify a SESSION or --last-failed", todo="`agentobs sessions` lists sessions"
+        )
     if apply and no_check:
         raise UsageError(
-            "the rules come from the check", where="--apply", todo="Leave --no-check out"
+            "requires the check, which proposes the rules",
+            where="--apply",
+            todo="Leave out --no-check",
         )
     from replay.fixture.fixture_redaction import without_secrets
     from replay.trial.fixture_trial import Trials
@@ -155,11 +161,11 @@ def _freeze(
         click.echo(
             f"failed in turn {frozen.failure.turn}: {frozen.failure.reason} (--turn N for another one)"
         )
-    if frozen.normalisers:
-        rules = printable(", ".join(frozen.normalisers))
+    if frozen.normalizers:
+        rules = printable(", ".join(frozen.normalizers))
         click.echo(f"normalizes  {rules}, in each replay")
     for redacted in frozen.redacted:
-        click.echo(f"took out  {printable(redacted.text())}")
+        click.echo(f"redacted {printable(redacted.text())}")
     for path, is_new in frozen.files:
         click.echo(f"{'wrote' if is_new else 'kept '}  {printable(str(path))}")
     if recording.result and (kind := not_kept_in(recording.result.value)):
@@ -195,11 +201,11 @@ def _next_steps(
     if problem is None and is_callable and can_fork(recording, frozen.turn):
         yield f"agentobs fork {where} --at {frozen.turn}   continues live from there"
     if problem is not None or not is_callable:
-        yield f"agentobs serve {where}   answers any client in the provider's place"
+        yield f"agentobs serve {where}   acts as the provider for any client"
 
 
 def _folders(found: list[Recording], output: Path | None) -> list[Path]:
-    """Return the folder of each session; two of one name get the ends of their ids."""
+    """Return the folder of each session; sessions with the same name get suffixes of their IDs."""
     if len(found) == 1:
         return [output or Path("fixtures") / _folder_name(found[0].name)]
     names = [_folder_name(each.name) for each in found]

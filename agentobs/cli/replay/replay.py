@@ -20,24 +20,31 @@ if TYPE_CHECKING:
 from agentobs.cli.replay.entry_options import entry_fields, rule_names
 
 
-@click.command(help="Rerun agents against fixtures and show where they part from them.")
+@click.command(help="Replay an agent against a fixture and report the first divergence.")
 @click.argument("fixtures", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--tools",
     default="recorded",
     show_default=True,
-    help="`recorded`: no tool runs; `live`: all run; or names with commas, of tools that run, or each with what "
-    "becomes of it: `lookup=verify,*=replay`, also `execute`.",
+    help="Which tools run: `recorded` (none), `live` (all), a list of names, or a policy for "
+    "each name: `lookup=verify,*=replay`. Policies: replay, verify, execute.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a divergence as JSON; of many, all.")
-@click.option("--explain", is_flag=True, help="Follow a divergence back, step by step.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print divergences as JSON; with several fixtures, all results.",
+)
+@click.option("--explain", is_flag=True, help="Print the causal chain of a divergence.")
 @click.option(
     "--accept-from",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Write what is asked now into the fixture, from its request N on; the recorded answers stay.",
+    help=(
+        "Accept the new requests into the fixture, from request N on; the recorded responses stay."
+    ),
 )
-@click.option("--yes", is_flag=True, help="Write without asking.")
+@click.option("--yes", is_flag=True, help="Write without a prompt.")
 @click.option(
     "--normalize",
     metavar="RULES",
@@ -60,18 +67,18 @@ from agentobs.cli.replay.entry_options import entry_fields, rule_names
     is_flag=True,
     help="Write the rules of --normalize into the fixture if the replay matches with them.",
 )
-@click.option("--trajectory", is_flag=True, help="Print what the agent did, one line a step.")
+@click.option("--trajectory", is_flag=True, help="Print the actions of the agent, one per line.")
 @click.option(
     "--fault",
     "faults",
     multiple=True,
     metavar="WHAT",
-    help="A failure to make, as in `529 at turn 3`; may be repeated.",
+    help="A fault to inject, such as `529 at turn 3`. May be repeated.",
 )
 @click.option(
     "--pace",
     metavar="recorded|FACTOR",
-    help="Let the recorded time pass, or that many times as fast. Default: none passes.",
+    help="Pause as long as the recording did, or N times faster. Default: no pauses.",
 )
 @click.option(
     "--compare-result/--no-compare-result",
@@ -83,19 +90,25 @@ from agentobs.cli.replay.entry_options import entry_fields, rule_names
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Of one: write a divergence as one HTML file, too, without what was said.",
+    help=(
+        "With one fixture: also write a divergence as one HTML file, without prompts and responses."
+    ),
 )
-@click.option("--with-content", is_flag=True, help="Put what was said into that file, too.")
-@click.option("--light", is_flag=True, help="Make that file small, without any script.")
-@click.option("--force", is_flag=True, help="Replace the file of --report where it exists.")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Of many: how many at once.")
-@click.option("-v", "--verbose", is_flag=True, help="Of many: show each divergence whole.")
+@click.option("--with-content", is_flag=True, help="With --report: include prompts and responses.")
+@click.option("--light", is_flag=True, help="With --report: write a small file without scripts.")
+@click.option("--force", is_flag=True, help="With --report: replace an existing file.")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(min=1), help="Number of fixtures to replay in parallel."
+)
+@click.option(
+    "-v", "--verbose", is_flag=True, help="With several fixtures: print each divergence in full."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
-    help="Of many: seconds after which one that has not ended is stopped.",
+    help="Timeout per fixture, in seconds, when replaying several.",
 )
 def replay(
     fixtures: tuple[Path, ...],
@@ -120,23 +133,21 @@ def replay(
     verbose: bool,
     timeout: float,
 ) -> None:
-    """Replay each FIXTURE, a folder or its recording.jsonl, or all in a folder of fixtures.
+    """Replay each FIXTURE: a folder, its recording.jsonl, or a folder of fixtures.
 
-    Exits with 1 where a path parts.
+    Exits with 1 if a replay diverges.
     """
     from replay.fixture.fixture_search import fixtures_in, is_one
 
     rules = rule_names(normalize or "")
     if apply and not rules:
-        raise UsageError(
-            "there are no rules to write", where="--apply", todo="Add --normalize RULES"
-        )
+        raise UsageError("no rules to write", where="--apply", todo="Add --normalize RULES")
     given = {
         "faults": faults,
         "pace": _pace(pace),
         "accept_from": accept_from,
         "compare_result": compare_result,
-        "normalisers": rules,
+        "normalizers": rules,
     }
     if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
         write = _reporting(report, with_content, light, force)
@@ -153,15 +164,16 @@ def replay(
         "--report": report,
     }.items():
         if value:
-            raise UsageError("is about one fixture", where=name, todo="Name that fixture alone")
-    from agentobs.cli.replay.batch import Asked, replay_many, show
+            raise UsageError(
+                "works with one fixture only", where=name, todo="Pass a single fixture"
+            )
+    from agentobs.cli.replay.batch import Job, replay_many, show
 
     found = [each for path in fixtures for each in fixtures_in(path).values() or [path]]
-    asked = [
-        Asked(str(each), tools, faults, _pace(pace), compare_result)
-        for each in dict.fromkeys(found)
+    batch = [
+        Job(str(each), tools, faults, _pace(pace), compare_result) for each in dict.fromkeys(found)
     ]
-    done = replay_many(asked, jobs, timeout)
+    done = replay_many(batch, jobs, timeout)
     show(done, as_json=as_json, verbose=verbose)
     sys.exit(any(each.result != "matched" for each in done))
 
@@ -186,7 +198,7 @@ def _replay_one(
     write: Callable[[Divergence | None], None],
     apply: bool,
 ) -> None:
-    from agentobs.cli.replay.divergence_output import offer, tell
+    from agentobs.cli.replay.divergence_output import offer, print_divergence
     from replay import DivergenceError, Replayer, ReplayOptions
 
     replayed = Replayer(loaded, ReplayOptions(tools=policy(tools, loaded), **given))
@@ -194,7 +206,7 @@ def _replay_one(
         with replayed:
             replayed.run()
     except DivergenceError as error:
-        tell(error.divergence, as_json=as_json, explain=explain)
+        print_divergence(error.divergence, as_json=as_json, explain=explain)
         write(error.divergence)
         sys.exit(1)
     except AgentobsError:
@@ -208,13 +220,13 @@ def _replay_one(
     done = replayed.progress
     if trajectory:
         click.echo(replayed.trajectory, nl=False)
-    until = f", up to turn {loaded.until}" if loaded.until is not None else ""
+    until = f", up to turn {loaded.until_turn}" if loaded.until_turn is not None else ""
     click.echo(
         f"MATCHED  {printable(loaded.name)}  {done.requests_matched} of {done.requests} requests, "
         f"{done.tools_matched} of {done.tools} tool calls{until}"
     )
     if apply:
-        _apply(loaded, given["normalisers"])
+        _apply(loaded, given["normalizers"])
     write(None)
 
 
@@ -228,11 +240,11 @@ def _apply(fixture: Fixture, rules: list[str]) -> None:
 def _reporting(
     report: Path | None, content: bool, light: bool, force: bool
 ) -> Callable[[Divergence | None], None]:
-    """Return what writes a divergence to a file; a file that cannot be is refused before anything runs."""
+    """Return the function that writes a divergence to a file. An unusable file is refused before anything runs."""
     if report is None:
-        for name, is_said in (("--with-content", content), ("--light", light)):
-            if is_said:
-                raise UsageError("goes with --report", where=name, todo="Say --report FILE")
+        for name, is_given in (("--with-content", content), ("--light", light)):
+            if is_given:
+                raise UsageError("requires --report", where=name, todo="Pass --report FILE")
         return lambda divergence: None
     from agentobs.cli.terminal.report_file import check_report
 
@@ -249,23 +261,25 @@ def _write_divergence(
     if divergence is None:
         click.echo(f"no divergence: {printable(str(report))} was not written", err=True)
         return
-    told = json.loads(divergence.json())
+    facts = json.loads(divergence.json())
     texts = Texts(divergence.text(100), divergence.explanation(100)) if content else None
-    text = divergence_report(told, texts, made_ns=now(), light=light)
+    text = divergence_report(facts, texts, made_ns=now(), light=light)
     write(report, text, force=force, content=content)
 
 
-def _pace(told: str | None) -> Any:
-    """Return the pace that was asked for.
+def _pace(pace: str | None) -> Any:
+    """Parse the pace.
 
     Raises:
         UsageError: it is neither `recorded` nor a number.
     """
-    if told is None or told == "recorded":
-        return told
+    if pace is None or pace == "recorded":
+        return pace
     try:
-        return float(told)
+        return float(pace)
     except ValueError:
         raise UsageError(
-            f"{told!r} is no pace", where="--pace", todo="Say recorded, or a factor such as 10"
+            f"expected `recorded` or a number, got {pace!r}",
+            where="--pace",
+            todo="Pass recorded, or a factor such as 10",
         ) from None

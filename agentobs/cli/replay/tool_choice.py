@@ -11,21 +11,24 @@ if TYPE_CHECKING:
 
 
 def policy(tools: str, fixture: Fixture) -> Any:
-    """Return which tools run, as a replay wants to know it.
+    """Parse the option `--tools` into the tool policy of a replay.
 
     Raises:
-        UsageError: a named tool is not in the fixture.
+        UsageError: the fixture has no tool with a given name.
     """
     if tools in ("recorded", "live"):
         return tools
-    told = dict(each.partition("=")[::2] for each in tools.split(","))
+    choices = dict(each.partition("=")[::2] for each in tools.split(","))
     known = {tool.question.name for tool in fixture.tools}
-    if unknown := sorted(told.keys() - known - ({"*"} if "=" in tools else set())):
+    if unknown := sorted(choices.keys() - known - ({"*"} if "=" in tools else set())):
         raise UsageError(
             f"no tool {', '.join(unknown)} in the recording",
             where="--tools",
-            todo=f"It has {', '.join(sorted(known)) or 'none'}; or say recorded or live",
+            todo=(
+                f"The recording has {', '.join(sorted(known)) or 'no tools'}; you can also pass "
+                "recorded or live"
+            ),
         )
     if "=" not in tools:
-        return frozenset(told)
-    return {name: word or "execute" for name, word in told.items()}
+        return frozenset(choices)
+    return {name: word or "execute" for name, word in choices.items()}

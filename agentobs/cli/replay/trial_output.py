@@ -50,16 +50,16 @@ def check(
 
     is_callable = False
     if (problem := why_not_callable(load(frozen.fixture).header)) is not None:
-        told = _told([f"not tried, because {problem.reason}"])
+        printed = _wrapped([f"not tried, because {problem.reason}"])
     else:
         verdict = trials.verdict(frozen.fixture)
         if apply and verdict.rules:
             _add_rules(frozen, verdict.rules)
             verdict = trials.verdict(frozen.fixture)
         is_callable = not _is_uncallable(verdict)
-        told = lines(verdict, _apply(recording, frozen, home, started or {}))
-        told += _ran(recording) if is_callable else []
-    click.echo("\n".join(told))
+        printed = lines(verdict, _apply(recording, frozen, home, started or {}))
+        printed += _ran(recording) if is_callable else []
+    click.echo("\n".join(printed))
     sys.stdout.flush()
     return is_callable
 
@@ -93,21 +93,21 @@ def _apply(
 
 def _ran(recording: Recording) -> list[str]:
     """Return the lines that list the tools that ran for real, because their calls were not recorded."""
-    from agentobs.provider.messages import assemble, tool_uses
+    from agentobs.provider.registry import calls_of
     from agentobs.records.exchanges import ModelExchange, ToolExchange
 
     calls: dict[str, str] = {}
     for each in recording.exchanges:
         if isinstance(each, ModelExchange) and each.answer.status == 200:
-            message = assemble(each.answer.headers, each.answer.body)
-            calls |= {str(call.get("id")): str(call.get("name")) for call in tool_uses(message)}
+            made = calls_of(each.question.path, each.answer)
+            calls |= {str(call.id): call.name for call in made}
     for each in recording.exchanges:
         if isinstance(each, ToolExchange):
             calls.pop(each.question.tool_use_id, None)
     if not calls:
         return []
     names = listed(list(dict.fromkeys(calls.values())))
-    return _told(
+    return _wrapped(
         [f"not recorded with record_tool, so a replay runs them for real: {names}"], "tools:"
     )
 
@@ -122,21 +122,21 @@ def lines(verdict: Verdict, apply: str) -> list[str]:
     """Return the verdict of a trial as lines of text.
 
     Args:
-        verdict: the result of the tries.
+        verdict: the result of the attempts.
         apply: the command that adds the proposed rules to the fixture.
     """
     if verdict.replays:
-        return _told([EVERYWHERE])
+        return _wrapped([EVERYWHERE])
     failed = verdict.failed
     if failed is None:
-        return _told(["no"])
+        return _wrapped(["no"])
     if _is_uncallable(verdict):
         parts = [f"not tried, because {failed.text}", failed.cure]
-        return _told(parts if "--entry" in failed.cure else [*parts, NAME_IT])
+        return _wrapped(parts if "--entry" in failed.cure else [*parts, NAME_IT])
     parts = [_first(verdict, failed), *(f"  {line}" for line in failed.shown)]
     if failed.why:
         parts.append(failed.why + (f" ({failed.site})" if failed.site else ""))
-    return _told([*parts, *_cures(verdict, failed, apply)])
+    return _wrapped([*parts, *_cures(verdict, failed, apply)])
 
 
 def _first(verdict: Verdict, failed: Outcome) -> str:
@@ -162,7 +162,7 @@ def _with_site(failed: Outcome) -> str:
 
 
 def _cures(verdict: Verdict, failed: Outcome, apply: str) -> list[str]:
-    """Return the lines that say how to fix the failure."""
+    """Return the lines that explain how to fix the failure."""
     changes = list(verdict.changes)
     if verdict.rules:
         rules = f"rule{'s' * (len(verdict.rules) > 1)} {listed(verdict.rules)}"
@@ -192,14 +192,14 @@ def _advice(changes: Sequence[str], failed: Outcome) -> list[str]:
     return []
 
 
-def _told(parts: Sequence[str], label: str = "replays:") -> list[str]:
+def _wrapped(parts: Sequence[str], label: str = "replays:") -> list[str]:
     """Wrap parts to `COLUMNS`, with a label before the first line; indented parts are not wrapped."""
-    told: list[str] = []
+    wrapped: list[str] = []
     for part in parts:
         shown = printable(part)
         is_whole = part.startswith("  ")
-        told += [shown] if is_whole else _wrap(shown)
-    return [f"{'' if at else label:<{MARGIN}}{line}" for at, line in enumerate(told)]
+        wrapped += [shown] if is_whole else _wrap(shown)
+    return [f"{'' if at else label:<{MARGIN}}{line}" for at, line in enumerate(wrapped)]
 
 
 def _wrap(text: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""What the commands share: options, tables, output of queries and errors."""
+"""Code that the commands share: options, tables, output of queries and errors."""

@@ -1,4 +1,4 @@
-"""The option that names a home."""
+"""The value of the option `--home`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import click
 
 
 def home_option(context: click.Context) -> Any:
-    """Return the home that was named on the command line, or None."""
+    """Return the home given on the command line, or None."""
     return context.find_root().obj

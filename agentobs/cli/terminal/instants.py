@@ -1,4 +1,4 @@
-"""Points in time as people type them: `7d`, `2026-11-01`, `2026-11-01T12:30`, all in UTC."""
+"""Instants on the command line: `7d`, `2026-11-01`, `2026-11-01T12:30`, all in UTC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentobs import world
 
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LAST = 2**63 - 1
-"""The last instant that the store has room for, in the year 2262; what is later means that."""
+"""The last instant that the store can represent, in the year 2262; later instants are clamped to it."""
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 
 
@@ -22,7 +22,7 @@ class When(click.ParamType[int]):
     name = "when"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the instant that was typed."""
+        """Parse an instant."""
         if isinstance(value, int):
             return value
         text = str(value).strip()
@@ -32,8 +32,8 @@ class When(click.ParamType[int]):
             at = datetime.fromisoformat(text)
         except ValueError:
             self.fail(
-                f"{text!r} is no time: say how long ago (30m, 12h, 7d, 2w) or a day in UTC (2026-11-01, "
-                "2026-11-01T12:30)",
+                f"invalid time: {text!r}. Use a duration before now (30m, 12h, 7d, 2w) or a time in "
+                "UTC (2026-11-01, 2026-11-01T12:30)",
                 param,
                 ctx,
             )

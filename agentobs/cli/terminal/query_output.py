@@ -1,4 +1,4 @@
-"""What commands that ask the store share: opening it, and printing rows for people or machines."""
+"""Code that commands with queries share: opening the store, and printing rows as text, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentobs.records.display import pretty
 from exporters.row_text import write_csv, write_json
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from agentobs.store.port import Store, Table
 
 Form = Literal["table", "json", "csv"]
 Rows = tuple[list[str], list[tuple[Any, ...]]]
@@ -27,7 +27,7 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--json` and `--csv`."""
     command = click.option("--csv", "form", flag_value="csv", help="Print CSV.")(command)
     command = click.option(
-        "--json", "form", flag_value="json", help="Print JSON, one object a line."
+        "--json", "form", flag_value="json", help="Print JSON, one object per line."
     )(command)
     return click.option("--table", "form", flag_value="table", default="table", hidden=True)(
         command
@@ -35,20 +35,18 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def open_store(context: click.Context) -> Iterator[DuckDBPyConnection]:
-    """Connect to the store of the home that was named."""
-    from agentobs.recording.journal.home import existing_home
-    from agentobs.store.duckdb.connection import connect
+def open_store(context: click.Context) -> Iterator[Store]:
+    """Connect to the store of the chosen home."""
+    from agentobs.store.backend import open_store as opened
     from agentobs.store.label_texts import Texts
 
-    home = existing_home(home_option(context))
-    with connect(home) as connection:
-        context.meta[_TEXTS] = Texts(connection, home)
-        yield connection
+    with opened(home_option(context)) as store:
+        context.meta[_TEXTS] = Texts(store)
+        yield store
 
 
 _TEXTS = "agentobs texts"
-"""The key in the click context of the texts of the open store."""
+"""The key of the open store's texts in the click context."""
 
 
 def in_words(rows: Rows) -> Rows:
@@ -58,35 +56,25 @@ def in_words(rows: Rows) -> Rows:
     return rows if texts is None else (rows[0], texts.shown(rows[1]))
 
 
-def session_of(context: click.Context, connection: DuckDBPyConnection, text: str) -> str:
-    """Return the id of the session that was named: its id, an end of it, or its name."""
-    from agentobs.recording.journal.home import existing_home
-    from agentobs.store.duckdb.connection import find_session
+def session_of(store: Store, text: str) -> str:
+    """Return the ID of a session, given its ID, a suffix of it, or its name."""
+    from agentobs.store.session_lookup import find_session
 
-    key = existing_home(home_option(context)).key()
     try:
-        return find_session(connection, text, key=key)
+        return find_session(store, text, key=store.home.key())
     except UsageError as error:
         _, [(todo,)] = in_words(([], [(error.todo,)]))
         raise UsageError(error.found, where=error.where, todo=todo) from error
 
 
-def rows_of(connection: DuckDBPyConnection, name: str, **parameters: Any) -> Rows:
+def rows_of(store: Store, name: str, **parameters: Any) -> Rows:
     """Run a named query, with digests of names and reasons replaced by their texts."""
-    from agentobs.store.duckdb.connection import named
-
-    return fetched(named(connection, name, **parameters))
+    return fetched(store.rows(name, **parameters))
 
 
-def fetched(answered: DuckDBPyConnection) -> Rows:
-    """Fetch all rows, with digests of names and reasons replaced by their texts."""
-    return in_words(facts_of(answered))
-
-
-def facts_of(answered: DuckDBPyConnection) -> Rows:
-    """Fetch all rows as they are stored, with digests of names and reasons."""
-    columns = [str(column[0]) for column in answered.description or []]
-    return columns, [tuple(row) for row in answered.fetchall()]
+def fetched(table: Table) -> Rows:
+    """Return all rows, with digests of names and reasons replaced by their texts."""
+    return in_words((table.columns, table.rows))
 
 
 def as_dicts(rows: Rows) -> list[dict[str, Any]]:
@@ -96,7 +84,7 @@ def as_dicts(rows: Rows) -> list[dict[str, Any]]:
 
 
 def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
-    """Print rows: machines get every column as it is, people those that are shown, made readable."""
+    """Print rows: JSON and CSV get all columns unchanged; a table gets the `shown` columns in readable form."""
     columns, values = rows
     if form == "json":
         write_json(sys.stdout, columns, values)
@@ -131,11 +119,15 @@ _SHORT = {
     "what if not exact calls": "what-if not exact",
     "day": "day (UTC)",
     "at": "sent (UTC)",
+    "timing source": "source",
+    "person": "user wait",
+    "own": "own code",
+    "better": "cheaper lifetime",
 }
 
 
 def heading(column: str) -> str:
-    """Return a column's name as people read it."""
+    """Return the heading of a column in a table."""
     plain = column.removesuffix("_ns").removesuffix("_usd").replace("_", " ")
     money_of = f"$ {plain}" if column.endswith("_usd") and plain in ("input", "output") else plain
     return _SHORT.get(money_of, money_of)

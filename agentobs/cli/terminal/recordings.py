@@ -1,4 +1,4 @@
-"""Recordings that a command names by ID, by name or by path."""
+"""Recordings that are given by ID, by name or by path."""
 
 from __future__ import annotations
 
@@ -12,43 +12,39 @@ if TYPE_CHECKING:
 
 
 def recorded(home: str | None, session: str | None, *, has_ended: bool = False) -> Recording:
-    """Return a recorded session whole; None means the newest one that failed.
+    """Load a recorded session; None means the newest session that failed.
 
     Args:
-        home: where it was recorded; None: the default.
-        session: its id, an end of it, or its name.
-        has_ended: whether one that still runs is refused.
+        home: where it was recorded. Default: the default home.
+        session: its ID, a suffix of it, or its name.
+        has_ended: whether to refuse a session that is still running.
 
     Raises:
-        RecordingError: it still runs.
-        UsageError: there is no such session.
+        RecordingError: it is still running.
+        UsageError: the session does not exist.
     """
-    from agentobs.recording.journal.home import existing_home
-    from agentobs.recording.vault.vault import read_session
-    from agentobs.store.duckdb.connection import connect, find_session, named
+    from agentobs.store.backend import open_store
+    from agentobs.store.session_lookup import find_session
 
-    found = existing_home(home)
-    with connect(found) as connection:
+    with open_store(home) as store:
         if session is None:
-            failed = named(connection, "last_failed").fetchone()
+            failed = store.rows("last_failed").first()
             if failed is None:
                 raise UsageError(
-                    "no session failed", where=str(found.path), todo="agentobs sessions lists them"
+                    "no session failed",
+                    where=str(store.home.path),
+                    todo="`agentobs sessions` lists all sessions",
                 )
-            session_id = str(failed[0])
+            session_id = str(failed["session_id"])
         else:
-            session_id = find_session(connection, session, key=found.key())
-        asked = "SELECT status FROM sessions WHERE session_id = ?"
-        if has_ended and connection.execute(asked, [session_id]).fetchone() == ("running",):
+            session_id = find_session(store, session, key=store.home.key())
+        summary = store.rows("internal/session_summary", session_id=session_id).first()
+        if has_ended and summary and summary["status"] == "running":
             raise RecordingError(
-                f"session {session_id} still runs",
-                todo="Wait for its end, or freeze what there is: --until-turn N",
+                f"session {session_id} is still running",
+                todo="Wait until it ends, or freeze its first turns with --until-turn N",
             )
-        segments = [
-            row[0]
-            for row in named(connection, "session_segments", session_id=session_id).fetchall()
-        ]
-    return read_session(found, session_id, segments)
+        return store.content(session_id)
 
 
 def _servable(home: str | None, named: str) -> Recording:

@@ -1,4 +1,4 @@
-"""Showing rows to people: tables, readable units, and only what is safe to print."""
+"""Tables with readable units that contain only printable characters."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Row = Sequence[Any]
 
 
 def console() -> Console:
-    """Return a console that prints what it is given: no markup, no emoji codes, no wrapping in pipes."""
+    """Return a console that prints text unchanged: no markup, no emoji codes, no wrapping in pipes."""
     wide = None if sys.stdout.isatty() else 400
     return Console(markup=False, emoji=False, highlight=False, width=wide, soft_wrap=False)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Print rows as a table; numbers stand to the right."""
+    """Print rows as a table; numbers are right-aligned."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     listed = [list(row) for row in rows]
     for number, name in enumerate(columns):

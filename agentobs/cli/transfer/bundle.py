@@ -1,4 +1,4 @@
-"""The command that puts sessions into one file for another machine: bundle."""
+"""The command that packs sessions into one file for another machine: bundle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.records.display import printable
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from exporters.bundles import Packed
 
 
-@click.command(help="Put sessions into one file that another machine imports.")
+@click.command(help="Pack sessions into one file for another machine.")
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
@@ -24,9 +23,12 @@ if TYPE_CHECKING:
 @click.option(
     "--with-content",
     is_flag=True,
-    help="With what was said, without its secrets: the sessions can then be frozen and replayed there.",
+    help=(
+        "Include prompts and responses, without secrets, so that the sessions can be frozen "
+        "and replayed there."
+    ),
 )
-@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_context
 def bundle(
     context: click.Context,
@@ -35,27 +37,24 @@ def bundle(
     with_content: bool,
     force: bool,
 ) -> None:
-    """Bundle SESSIONS: ids, ends of them, or names. What was said stays here, but with --with-content."""
-    from agentobs.recording.journal.home import existing_home
+    """Bundle SESSIONS: IDs, suffixes of them, or names. Content is left out unless you pass --with-content."""
     from exporters.bundles import pack
-    from replay.comparison.placeholders import without_organisations
+    from replay.comparison.placeholders import without_organizations
 
-    home = existing_home(home_option(context))
-    with open_store(context) as connection:
-        session_ids = [session_of(context, connection, each) for each in sessions]
+    with open_store(context) as store:
+        session_ids = [session_of(store, each) for each in sessions]
         digest, packed = pack(
-            home,
-            connection,
+            store,
             session_ids,
             output.absolute(),
             with_content=with_content,
             look=_look,
-            clean=without_organisations,
+            clean=without_organizations,
             force=force,
         )
     for each in packed:
-        said = "with content" if each.has_content else "no content"
-        click.echo(f"{each.session_id}  {printable(each.name)}  {said}")
+        contents = "with content" if each.has_content else "no content"
+        click.echo(f"{each.session_id}  {printable(each.name)}  {contents}")
     _warn(packed)
     click.echo(f"wrote  {output}  {output.stat().st_size:,} bytes")
     click.echo(f"digest {digest}")
@@ -63,19 +62,19 @@ def bundle(
 
 
 def _warn(packed: list[Packed]) -> None:
-    """Say which sessions had not opted in that what was said in them goes along."""
+    """Warn about sessions that had not opted in to the export of their content."""
     unasked = [each.session_id for each in packed if each.has_content and not each.opted_in]
     if unasked:
         click.echo(
-            "warning: what was said goes along, and these sessions had not opted in to that "
-            f'(content="export"): {", ".join(unasked)}. Secrets were taken out when it was recorded, and looked for '
-            "once more; all else that users typed is in the file.",
+            "warning: the file includes prompts and responses of sessions that were not recorded "
+            f'with content="export": {", ".join(unasked)}. Secrets were redacted when they were '
+            "recorded, and again now; all other user input is in the file.",
             err=True,
         )
 
 
 def _look(kind: str, value: dict[str, Any]) -> Iterator[str]:
-    """Look once more for secrets in a line of content, deeper than there is time for while an agent runs."""
+    """Scan a line of content for secrets again, more thoroughly than there is time for while an agent runs."""
     from agentobs.recording.vault.stream_secrets import find_in_stream
     from agentobs.recording.vault.vault import text_bytes
     from replay.fixture.fixture_redaction import left
@@ -85,4 +84,6 @@ def _look(kind: str, value: dict[str, Any]) -> Iterator[str]:
     line = {place: value["content_id"], "key": "", "text": whole.decode("utf-8", "replace")}
     yield from (f"{each.kind} in a {kind}" for each in left([line]))
     if kind in ("response", "partial"):
-        yield from (f"{each.kind} in pieces of an answer" for each in find_in_stream(whole))
+        yield from (
+            f"{each.kind} split over chunks of a response" for each in find_in_stream(whole)
+        )

@@ -1,8 +1,7 @@
-"""Commands that write what was recorded to files, in the forms of other tools."""
+"""Commands that export recorded data in the formats of other tools."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,13 +16,11 @@ from agentobs.errors import UsageError
 from agentobs.records.display import printable, text
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
     from exporters.flame_graphs import Of, Profile
 
 
 def _flame_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what all flame graphs take."""
+    """Add the options of flame graphs."""
     for add in (
         click.argument("sessions", nargs=-1, required=True, metavar="SESSION..."),
         click.option(
@@ -31,12 +28,16 @@ def _flame_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["time", "cost"]),
             default="time",
             show_default=True,
-            help="What the widths are: where the time of each lane went, or the money.",
+            help="What the widths show: the time of each lane, or the cost.",
         ),
         click.option(
-            "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file."
+            "-o",
+            "--output",
+            type=click.Path(path_type=Path),
+            required=True,
+            help="The file to write.",
         ),
-        click.option("--force", is_flag=True, help="Replace the file where it exists."),
+        click.option("--force", is_flag=True, help="Replace an existing file."),
         click.pass_context,
     ):
         command = add(command)
@@ -44,7 +45,7 @@ def _flame_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Exports(click.Group):
-    """The forms that have a name of their own; any other word is that of a query, a table or a view."""
+    """The names of the formats; any other word is the name of a query, a table or a view."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
@@ -52,45 +53,43 @@ class _Exports(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Exports, help="Write what was recorded to files for other tools.")
+@click.group(cls=_Exports, help="Export recorded data for other tools.")
 def export() -> None:
-    """Write what was recorded to files for other tools; without a form's name the word is that of rows."""
+    """Export recorded data; without the name of a format, the word is an argument of `rows`."""
 
 
-@export.command(help="Write a table, view or named query; `export NAME` says the same.")
+@export.command(help="Write a table, view or named query; `export NAME` is a short form.")
 @click.argument("what", metavar="QUERY_OR_TABLE")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="The file; its ending says the form: .parquet, .csv, .jsonl or .arrows.",
+    help="The file; its suffix determines the format: .parquet, .csv, .jsonl or .arrows.",
 )
 @click.option(
     "--param",
     "given",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter of a named query; may be given several times.",
+    help="A parameter of a named query. May be repeated.",
 )
-@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_context
 def rows(
     context: click.Context, what: str, output: Path, given: tuple[str, ...], force: bool
 ) -> None:
-    """Write rows of the store, what is recorded right now included, to a file that only you can read."""
-    from agentobs.recording.journal.home import existing_home
-    from agentobs.store.duckdb.connection import connect
-    from agentobs.store.named_queries import as_stored
+    """Write rows of the store, live recordings included, to a file that only you can read."""
+    from agentobs.store.backend import open_store
+    from agentobs.store.session_lookup import as_stored
     from exporters.row_files import write_file
 
-    home = existing_home(home_option(context))
-    with connect(home, unsafe=True) as connection:
-        sql, wanted = _statement(connection, what)
-        parameters = _parameters(given, wanted)
+    with open_store(home_option(context), unsafe=True) as store:
+        statement = store.statement(what)
+        parameters = _parameters(given, statement.parameters)
         if given:
-            parameters = as_stored(connection, parameters, home.key())
-        count = write_file(connection, sql, parameters, output.absolute(), force=force)
+            parameters = as_stored(store, parameters, store.home.key())
+        count = write_file(store, statement, parameters, output.absolute(), force=force)
     click.echo(f"{count} rows: {output}")
 
 
@@ -99,7 +98,7 @@ def rows(
 def speedscope(
     context: click.Context, sessions: tuple[str, ...], of: Of, output: Path, force: bool
 ) -> None:
-    """Write what SESSIONS spent, stack by stack, in speedscope's form; the page reads it and sends it nowhere."""
+    """Write the time or cost of SESSIONS, for speedscope.app, which keeps data in the browser."""
     from exporters import flame_graphs
 
     _write_flames(context, sessions, of, output, force, flame_graphs.speedscope)
@@ -110,30 +109,30 @@ def speedscope(
 def folded(
     context: click.Context, sessions: tuple[str, ...], of: Of, output: Path, force: bool
 ) -> None:
-    """Write what SESSIONS spent, a line a stack: `frame;frame weight`."""
+    """Write the time or cost of SESSIONS, one line per stack: `frame;frame weight`."""
     from exporters import flame_graphs
 
     _write_flames(context, sessions, of, output, force, flame_graphs.folded)
 
 
-@export.command(help="Write Perfetto traces of SESSIONS, a file each.")
+@export.command(help="Write a Perfetto trace for each of SESSIONS.")
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory."
 )
-@click.option("--force", is_flag=True, help="Replace files where they exist.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 @click.pass_context
 def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, force: bool) -> None:
-    """Write SESSIONS as they would have been drawn live, for ui.perfetto.dev, which sends them nowhere."""
+    """Write SESSIONS as they would have been traced live, for ui.perfetto.dev, which keeps data in the browser."""
     from agentobs.cli.terminal.query_output import open_store, session_of
     from exporters.perfetto import write_traces
 
-    with open_store(context) as connection:
-        session_ids = [session_of(context, connection, each) for each in sessions]
+    with open_store(context) as store:
+        session_ids = [session_of(store, each) for each in sessions]
         failed: list[UsageError] = []
         for session_id in dict.fromkeys(session_ids):
             try:
-                paths = write_traces(connection, [session_id], output.absolute(), force=force)
+                paths = write_traces(store, [session_id], output.absolute(), force=force)
             except UsageError as error:
                 failed.append(error)
                 continue
@@ -142,47 +141,54 @@ def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, fo
     _end_with(failed)
 
 
-@export.command(help="Send recorded sessions to an OTLP collector, with their own ids and times.")
-@click.option("--since", type=WHEN, help="Only sessions that began then or later, such as 7d.")
-@click.option(
-    "--session", "sessions", multiple=True, help="Only this session; may be given several times."
+@export.command(
+    help="Send recorded sessions to an OTLP collector, with their original IDs and times."
 )
 @click.option(
-    "--endpoint", metavar="URL", help="The collector. Default: this machine, the usual port."
+    "--since", type=WHEN, help="Only sessions that started at or after this time, such as 7d."
+)
+@click.option("--session", "sessions", multiple=True, help="Only this session. May be repeated.")
+@click.option(
+    "--endpoint",
+    metavar="URL",
+    help="URL of the collector. Default: this machine, the standard port.",
 )
 @click.option(
     "--protocol",
     type=click.Choice(["http/protobuf", "http/json", "grpc"]),
     default="http/protobuf",
     show_default=True,
-    help="How to say it.",
+    help="Wire protocol.",
 )
 @click.option(
     "--profile",
     type=click.Choice(PROFILES),
     default=PROFILES[0],
     show_default=True,
-    help="Whose names are spoken, see docs/exporting.md.",
+    help="Attribute naming convention; see docs/exporting.md.",
 )
-@click.option("--beta", is_flag=True, help="With the spans of hooks, and more attributes.")
+@click.option("--beta", is_flag=True, help="Also send spans of hooks, and more attributes.")
 @click.option(
     "--headers-env",
     metavar="VARIABLE",
-    help="A variable of the environment with what it takes to get in: name=value,name=value.",
+    help="Environment variable that holds the auth headers, as name=value,name=value.",
 )
-@click.option("--certificate", metavar="FILE", help="A PEM file to trust.")
-@click.option("--service", default="agentobs", show_default=True, help="The service's name.")
+@click.option("--certificate", metavar="FILE", help="A PEM file of trusted certificates.")
+@click.option("--service", default="agentobs", show_default=True, help="Name of the service.")
 @click.option(
     "--signal",
     "signals",
     multiple=True,
     type=click.Choice(["traces", "logs", "metrics"]),
-    help="Only this signal; may be given several times. Default: all three.",
+    help="Only this signal. May be repeated. Default: all three.",
 )
 @click.option(
-    "--as", "name", metavar="NAME", help="What the collector is called in what is remembered."
+    "--as",
+    "name",
+    metavar="NAME",
+    help="Name under which export progress for this collector is stored.",
 )
-@click.option("--again", is_flag=True, help="Send also what was sent there before.")
+@click.option("--again", is_flag=True, help="Also send what was sent before.")
 @click.pass_context
 def otlp(
     context: click.Context,
@@ -199,28 +205,27 @@ def otlp(
     name: str | None,
     again: bool,
 ) -> None:
-    """Send what the collector has not been sent yet; exits with 1 where not all of it was taken."""
+    """Send what the collector has not received yet; exits with 1 if it did not accept everything."""
     from agentobs.cli.terminal.query_output import session_of
     from agentobs.recording.journal.home import existing_home
-    from agentobs.store.duckdb.connection import connect
+    from agentobs.store.backend import open_store
     from exporters.conventions.semconv import profile_named
     from exporters.otlp import headers_of, sending
 
     home = existing_home(home_option(context))
     with (
         sending(endpoint, protocol, headers_of(headers_env), certificate) as to,
-        connect(home) as connection,
+        open_store(home) as store,
     ):
         from exporters.otlp.backfill import SIGNALS, send_recorded
 
         report = send_recorded(
-            home,
-            connection,
+            store,
             to.send,
             profile_named(profile, is_beta=beta),
             to.named(name),
             since_ns=since,
-            session_ids=[session_of(context, connection, each) for each in sessions],
+            session_ids=[session_of(store, each) for each in sessions],
             signals=signals or SIGNALS,
             service=service,
             again=again,
@@ -243,13 +248,13 @@ def _write_flames(
     from exporters.flame_graphs import profiles_of
     from exporters.new_files import write_text
 
-    with open_store(context) as connection:
-        session_ids = [session_of(context, connection, each) for each in sessions]
+    with open_store(context) as store:
+        session_ids = [session_of(store, each) for each in sessions]
         profiles: list[Profile] = []
         failed: list[UsageError] = []
         for session_id in dict.fromkeys(session_ids):
             try:
-                profiles += profiles_of(connection, [session_id], of)
+                profiles += profiles_of(store, [session_id], of)
             except UsageError as error:
                 failed.append(error)
     if not profiles:
@@ -263,10 +268,10 @@ def _write_flames(
 
 
 def _end_with(failed: Sequence[UsageError]) -> None:
-    """Say what went wrong with some sessions, after the others: the last as the error of the command.
+    """Report the failures of sessions at the end; the last one becomes the error of the command.
 
     Raises:
-        UsageError: something did.
+        UsageError: at least one failed.
     """
     for error in failed[:-1]:
         click.echo(f"error: {printable(str(error))}", err=True)
@@ -280,29 +285,7 @@ def _usd(picodollars: int) -> str:
     return text(Decimal(picodollars).scaleb(-12))
 
 
-def _statement(connection: DuckDBPyConnection, what: str) -> tuple[str, set[str]]:
-    """Return a statement for a name, and the names of its parameters.
-
-    Raises:
-        UsageError: there is no query, table or view of that name.
-    """
-    from agentobs.store.named_queries import query_names, query_text
-
-    found = connection.execute(_TABLES).fetchall()
-    tables = {row[0] for row in found}
-    if what in tables:
-        return f'SELECT * FROM "{what}"', set()
-    if what not in query_names():
-        raise UsageError(
-            "no query, table or view of that name",
-            where=what,
-            todo=f"docs/tables.md describes the tables; the queries are {', '.join(query_names())}",
-        )
-    asked = re.sub(r"(?m)^\s*--.*$", "", query_text(what)).strip().rstrip(";")
-    return asked, set(re.findall(r"\$([a-z_]+)", asked))
-
-
-def _parameters(given: tuple[str, ...], wanted: set[str]) -> dict[str, object]:
+def _parameters(given: tuple[str, ...], wanted: frozenset[str]) -> dict[str, object]:
     from agentobs.cli.inspection.sql import typed
 
     found: dict[str, object] = dict.fromkeys(wanted)
@@ -310,18 +293,12 @@ def _parameters(given: tuple[str, ...], wanted: set[str]) -> dict[str, object]:
         name, equals, value = each.partition("=")
         if not equals or name not in wanted:
             raise UsageError(
-                f"no parameter of the query: {name}",
+                f"unknown parameter of the query: {name}",
                 where="--param",
-                todo=f"It takes {', '.join(sorted(wanted)) or 'none'}, each as NAME=VALUE",
+                todo=(
+                    f"It has the parameters {', '.join(sorted(wanted)) or '(none)'}; pass each as "
+                    "NAME=VALUE"
+                ),
             )
         found[name] = typed(value)
     return found
-
-
-_TABLES = """
-    SELECT table_name FROM duckdb_tables()
-    WHERE NOT internal AND schema_name = 'main' AND database_name = current_database()
-    UNION
-    SELECT view_name FROM duckdb_views()
-    WHERE NOT internal AND schema_name = 'main' AND database_name = current_database()
-"""

@@ -1,4 +1,4 @@
-"""Commands that bring in what was recorded elsewhere: import."""
+"""Commands that import sessions recorded elsewhere: import."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from agentobs.recording.journal.home import Home
 
 
-@click.group("import", help="Bring in sessions that were recorded elsewhere.")
+@click.group("import", help="Import sessions that were recorded elsewhere.")
 def import_() -> None:
-    """Bring in sessions that were recorded elsewhere; what was brought in before changes nothing."""
+    """Import sessions that were recorded elsewhere. Importing them again changes nothing."""
 
 
 @import_.command("claude-code", help="Import Claude Code's session logs.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--follow", is_flag=True, help="Go on importing what the logs gain, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep importing new log entries until Ctrl-C.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=5.0,
     show_default=True,
-    help="Seconds between two looks, with --follow.",
+    help="With --follow: seconds between two checks.",
 )
 @click.pass_context
 def claude_code(
@@ -41,8 +41,8 @@ def claude_code(
 ) -> None:
     """Import the logs at PATHS, files or directories such as ~/.claude/projects.
 
-    A log does not hold its requests whole, so that the sessions can be asked about, but not replayed: of each it is
-    said why. Lines that cannot be read are named and left out.
+    Logs do not contain full requests, so imported sessions can be queried but not replayed. The reason is shown for
+    each session. Unreadable lines are reported and skipped.
     """
     from agentobs import world
     from agentobs.importers.claude_code.transcript_import import Seen, logs_in
@@ -50,14 +50,14 @@ def claude_code(
 
     home, seen = open_home(home_option(context)), Seen()
     report = _bring_in(home, logs_in(paths), seen)
-    silent = _summarise(report, paths)
-    told = report.unreadable
+    silent = _summarize(report, paths)
+    unreadable = report.unreadable
     while follow:
         world.pause(interval)
         report = _bring_in(home, logs_in(path for path in paths if path.exists()), seen)
-        if report.sessions or report.unreadable != told:
-            _summarise(report, ())
-        told = report.unreadable
+        if report.sessions or report.unreadable != unreadable:
+            _summarize(report, ())
+        unreadable = report.unreadable
     is_kept = any(each.is_kept for each in report.sessions)
     sys.exit(1 if report.bad_lines or report.unreadable or silent or is_kept else 0)
 
@@ -66,58 +66,63 @@ def claude_code(
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_context
 def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
-    """Import the files at PATHS, or all *.jsonl in directories: each becomes a session that can be frozen.
+    """Import the files at PATHS, or all *.jsonl in directories. Each file becomes a session that can be frozen.
 
-    A line is {"request": {"method", "path", "headers", "body"}, "response": {"status", "headers", "body_text"}}. Lines
-    that are none are named and left out; their session is incomplete then, and cannot be replayed.
+    A line is {"request": {"method", "path", "headers", "body"}, "response": {"status", "headers", "body_text"}}.
+    Invalid lines are reported and skipped; their session is then incomplete and cannot be replayed.
     """
     from agentobs.importers.wire_files import files_in, import_wire
     from agentobs.recording.journal.home import open_home
-    from agentobs.store.duckdb.ingest import ingest
+    from agentobs.store.maintenance import ingest
 
     home = open_home(home_option(context))
     files = files_in(paths)
     with _Progress("files") as progress:
-        report = import_wire(home, files, told=_tell_wire, progress=progress)
+        report = import_wire(home, files, told=_print_wire, progress=progress)
     ingest(home)
     new = sum(each.is_new for each in report.files)
-    click.echo(f"{new} sessions imported, {len(report.files) - new} were there already")
+    click.echo(f"{new} sessions imported, {len(report.files) - new} already imported")
     for path in set(report.without_exchanges) - {bad.path for bad in report.bad_lines}:
-        click.echo(f"left out: {text(str(path))}: there is no exchange in it", err=True)
+        click.echo(f"skipped: {text(str(path))}: it contains no exchange", err=True)
     empty = [path for path in paths if not any(path in (file, *file.parents) for file in files)]
     for path in empty:
-        click.echo(f"left out: {text(str(path))}: there is no *.jsonl in it", err=True)
+        click.echo(f"skipped: {text(str(path))}: it contains no *.jsonl file", err=True)
     for bad in (*report.unreadable, *report.bad_lines):
-        click.echo(f"left out: {text(str(bad))}", err=True)
+        click.echo(f"skipped: {text(str(bad))}", err=True)
     is_whole = not (report.bad_lines or report.without_exchanges or report.unreadable or empty)
     sys.exit(0 if is_whole else 1)
 
 
-def _tell_wire(done: ImportedFile) -> None:
+def _print_wire(done: ImportedFile) -> None:
+    from agentobs.provider.registry import ANTHROPIC
+
     if done.is_new:
-        said = "replayable"
+        state = "replayable"
         if done.bare:
-            said = (
-                f"replayable, but for headers: {done.bare} requests are without anthropic-version"
+            state = (
+                f"replayable, except for headers: {done.bare} requests have no "
+                f"{ANTHROPIC.version_header}"
             )
         if done.bad:
-            said = f"not replayable: {done.bad} lines are missing"
-        click.echo(f"{done.session_id}  {done.exchanges} exchanges, {said}  {text(done.path.name)}")
+            state = f"not replayable: {done.bad} lines are missing"
+        click.echo(
+            f"{done.session_id}  {done.exchanges} exchanges, {state}  {text(done.path.name)}"
+        )
 
 
 class _Progress:
-    """Shows on a terminal how far an import is; where nobody looks, nothing."""
+    """Shows the progress of an import on a terminal; nothing without a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._is_shown = sys.stderr.isatty()
 
     def __enter__(self) -> Callable[[int, int], None]:
-        """Return what is to be told how many are done, and of how many."""
+        """Return the function that receives the number of finished items and the total."""
         return self._show
 
     def __exit__(self, *_: object) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._is_shown:
             click.echo("\r\x1b[K", nl=False, err=True)
 
@@ -128,17 +133,17 @@ class _Progress:
 
 @import_.command("bundle", help="Import the sessions of a bundle that another machine made.")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--digest", metavar="b2:...", help="What `agentobs bundle` said when it was made.")
+@click.option("--digest", metavar="b2:...", help="The digest that `agentobs bundle` printed.")
 @click.pass_context
 def bundle(context: click.Context, path: Path, digest: str | None) -> None:
-    """Import the sessions in FILE. All of it is looked at first: where anything is wrong, nothing is imported."""
+    """Import the sessions in FILE. The whole file is checked first; if anything is invalid, nothing is imported."""
     from agentobs.importers.bundle import import_bundle
     from agentobs.recording.journal.home import open_home
-    from agentobs.store.duckdb.ingest import ingest
+    from agentobs.store.maintenance import ingest
 
     home = open_home(home_option(context))
     try:
-        report = import_bundle(home, path, take_out=_take_out, digest=digest, told=_tell_bundled)
+        report = import_bundle(home, path, take_out=_take_out, digest=digest, told=_print_bundled)
     except FileNotFoundError as error:
         raise UsageError("no such file", where=str(path)) from error
     ingest(home)
@@ -147,27 +152,26 @@ def bundle(context: click.Context, path: Path, digest: str | None) -> None:
 
 _BUNDLED = {
     "new": "imported",
-    "replaced": "imported, in the place of what came without content",
-    "there": "was imported before",
-    "deleted": "left out: was deleted here",
-    "kept": "left out: a session of this id is here and did not come from this bundle",
+    "replaced": "imported, replaces a version without content",
+    "there": "already imported",
+    "deleted": "skipped: was deleted here",
+    "kept": "skipped: a session with this ID exists and does not come from this bundle",
 }
 
 
-def _tell_bundled(done: Taken) -> None:
-    said = "with content" if done.has_content else "no content, not replayable"
-    click.echo(f"{done.session_id}  {_BUNDLED[done.state]}, {said}")
+def _print_bundled(done: Taken) -> None:
+    contents = "with content" if done.has_content else "no content, not replayable"
+    click.echo(f"{done.session_id}  {_BUNDLED[done.state]}, {contents}")
 
 
 def _compare_money(home: Home, report: BundleReport) -> None:
-    """Say where the prices in force here make other money of a session than those where it was recorded."""
-    from agentobs.store.duckdb.connection import connect
+    """Print sessions whose cost at the prices here differs from their cost at the prices where they were recorded."""
+    from agentobs.store.backend import open_store
 
-    sql = "SELECT sum(cost_usd), max(price_version) FROM costs WHERE session_id = ?"
-    with connect(home) as connection:
+    with open_store(home) as store:
         for done in report.sessions:
-            row = connection.execute(sql, [done.session_id]).fetchone()
-            usd = None if row is None or row[0] is None else f"{row[0]:f}"
+            row = store.rows("internal/session_cost", session_id=done.session_id).rows[0]
+            usd = None if row[0] is None else f"{row[0]:f}"
             if (
                 done.money is None
                 or done.state in ("kept", "deleted")
@@ -176,23 +180,23 @@ def _compare_money(home: Home, report: BundleReport) -> None:
                 continue
             there, here = (each or "no price" for each in (done.money.cost_usd, usd))
             click.echo(
-                f"{done.session_id}  costs {here} USD by the prices here ({text(row and row[1])}), "
-                f"{text(there)} by those where it was recorded ({text(done.money.price_version)})",
+                f"{done.session_id}  costs {here} USD at the prices here ({text(row[1])}), "
+                f"{text(there)} at the prices where it was recorded ({text(done.money.price_version)})",
                 err=True,
             )
 
 
 def _take_out(home: Home, session_id: str) -> None:
-    from agentobs.store.duckdb.retention import prune
+    from agentobs.store.maintenance import prune
 
     prune(home, sessions=[session_id])
 
 
 def _bring_in(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
     from agentobs.importers.claude_code.transcript_import import import_logs
-    from agentobs.store.duckdb.ingest import ingest
+    from agentobs.store.maintenance import ingest
 
-    def tell(done: Imported) -> None:
+    def print_imported(done: Imported) -> None:
         if done.is_new:
             agents = f", {done.agents} agents" if done.agents else ""
             click.echo(
@@ -202,31 +206,32 @@ def _bring_in(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
 
     with _Progress("sessions") as progress:
         report = import_logs(
-            home, logs, take_out=_take_out, seen=seen, told=tell, progress=progress
+            home, logs, take_out=_take_out, seen=seen, told=print_imported, progress=progress
         )
     if any(each.is_new for each in report.sessions):
         ingest(home)
     return report
 
 
-def _summarise(report: ImportReport, named: tuple[Path, ...]) -> list[Path]:
-    """Say what an import did; return what was named and tells of no session."""
+def _summarize(report: ImportReport, named: tuple[Path, ...]) -> list[Path]:
+    """Print a summary of an import, and return the named paths that contain no session."""
     new = sum(each.is_new for each in report.sessions)
     kept = [each for each in report.sessions if each.is_kept]
     click.echo(
-        f"{new} sessions imported, {len(report.sessions) - new - len(kept)} were there already"
-        + (f", {report.without_answers} without an answer" if report.without_answers else "")
+        f"{new} sessions imported, {len(report.sessions) - new - len(kept)} already imported"
+        + (f", {report.without_answers} without a response" if report.without_answers else "")
     )
     for each in kept:
         click.echo(
-            f"left out: {each.session_id}: these logs hold less than what is here. Name all of its files at once, or "
-            f"take what is here out first: agentobs prune --session {each.session_id}",
+            f"skipped: {each.session_id}: these logs contain less than what was imported before. "
+            "Import all of its files together, or delete it first: agentobs prune --session "
+            f"{each.session_id}",
             err=True,
         )
     for bad in (*report.unreadable, *report.bad_lines):
-        click.echo(f"left out: {text(str(bad))}", err=True)
+        click.echo(f"skipped: {text(str(bad))}", err=True)
     read = {*report.telling, *(each.path for each in report.unreadable)}
     silent = [path for path in named if not any(path in (log, *log.parents) for log in read)]
     for path in silent:
-        click.echo(f"left out: {text(str(path))}: there is no session in it", err=True)
+        click.echo(f"skipped: {text(str(path))}: it contains no session", err=True)
     return silent
