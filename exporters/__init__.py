@@ -1,6 +1,6 @@
-"""Exporters: what was recorded, in the formats of other tools.
+"""Exporters: recordings in the formats of other tools.
 
-Public are the modules `otlp` and `perfetto`, imported at first use because each needs an extra of its own. All other
+The public modules are `otlp` and `perfetto`, imported at first use because each needs an optional dependency. All other
 exports are commands: `agentobs export`, `agentobs bundle`.
 """
 

@@ -1,8 +1,9 @@
-"""Packing: sessions of a home become a bundle.
+"""Writing of bundles: sessions of a home in one portable file.
 
-Facts go as they are; where content stays behind, nothing names it any more. Of content each line goes as it was
-written, opened where it was sealed, without the ids of organisations that are readable in what a provider has sealed.
-The id of a session's segment is a digest of its facts, so that the same session gives the same entry, byte for byte.
+Facts are copied as they are; if content is left out, references to it are removed. Lines of content are copied as they
+were written, decrypted if they were encrypted, without the organization IDs that are readable in values signed by the
+provider. The ID of a session's segment is a digest of its facts, so the same session gives the same entry, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from agentobs.errors import RecordingError, UsageError
 from agentobs.importers.bundle.container import Money, Writer, segment_of
 from agentobs.importers.bundle.validation import CONTENT_FIELDS, KINDS
@@ -28,18 +27,18 @@ from agentobs.recording.vault.content_lines import text_of
 from agentobs.recording.vault.encryption import opened
 from agentobs.recording.vault.vault import Vault, text_bytes
 from agentobs.store.duckdb.segment_rewrite import line_of
-from agentobs.store.named_queries import named
+from agentobs.store.port import Store
 from exporters.new_files import new_file
 
 Look = Callable[[str, dict[str, Any]], Iterable[str]]
-"""Looks at one line of content (its kind, the line) and tells what in it looks like a secret."""
+"""Searches one line of content (its kind, the line) and returns descriptions of possible secrets."""
 Clean = Callable[[bytes], bytes]
-"""Takes the ids of organisations out of a text; its length stays."""
+"""Removes organization IDs from a text without changing its length."""
 
 KEPT_BODIES = 32
-"""How many requests are at hand to be compared with; a recorder goes back 16."""
+"""How many requests are kept for comparison; a recorder goes back 16."""
 FOUND_MAX = 20
-"""How many findings are told."""
+"""How many findings are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +49,25 @@ class Packed:
     name: str
     has_content: bool
     opted_in: bool
-    """Whether the session said itself that its content may leave: `content="export"`."""
+    """Whether the session itself allowed its content to be exported: `content="export"`."""
     plain_bytes: int
     packed_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A session that is to be packed."""
+    """A session to be written."""
 
     session_id: str
     name: str
     status: str
     mode: str | None
-    """Where its content may go; None where its start is not there."""
+    """Its content mode; None if its start is missing."""
     segment_ids: tuple[str, ...]
 
 
 def pack(
-    home: Home,
-    connection: duckdb.DuckDBPyConnection,
+    store: Store,
     session_ids: Sequence[str],
     path: Path,
     *,
@@ -78,23 +76,23 @@ def pack(
     clean: Clean = lambda text: text,
     force: bool = False,
 ) -> tuple[str, list[Packed]]:
-    """Write sessions into a bundle; return its digest, and what is in it.
+    """Write sessions into a bundle; return its digest and its sessions.
 
     Args:
-        home: where they were recorded.
-        connection: to the store of that home.
-        session_ids: their full ids.
-        path: the file, for its owner alone; there when it is whole.
-        with_content: whether what was said goes along.
-        look: looks once more for secrets in content; where it finds any, nothing is written.
-        clean: see `Clean`; for content alone.
-        force: replace the file where it exists.
+        store: the store of the home where they were recorded.
+        session_ids: their full IDs.
+        path: the file, readable only by its owner; it appears when it is complete.
+        with_content: whether to include prompts, responses and results.
+        look: searches content for secrets once more; if it finds any, nothing is written.
+        clean: see `Clean`; only for content.
+        force: replace an existing file.
 
     Raises:
-        UsageError: a session still runs, or the file cannot be written there.
-        RecordingError: content is wanted, and is not there or holds something that looks like a secret.
+        UsageError: a session is still running, or the file cannot be written.
+        RecordingError: content is requested, and is missing or contains something that looks like a secret.
     """
-    sessions = [_session(connection, each) for each in dict.fromkeys(session_ids)]
+    home = store.home
+    sessions = [_session(store, each) for each in dict.fromkeys(session_ids)]
     packed: list[Packed] = []
     with new_file(path, force=force) as draft, draft.open("wb") as out:
         writer = Writer(out)
@@ -109,27 +107,22 @@ def pack(
             plain, size = sum(e.plain for e in entries), sum(e.packed for e in entries)
             opted_in = each.mode == "export"
             packed.append(Packed(each.session_id, each.name, with_content, opted_in, plain, size))
-        digest = writer.close([_money(connection, each.session_id) for each in sessions])
+        digest = writer.close([_money(store, each.session_id) for each in sessions])
     return digest, packed
 
 
-def _session(connection: duckdb.DuckDBPyConnection, session_id: str) -> _Session:
-    sql = """
-        SELECT any_value(s.name), any_value(s.status), any_value(t.content)
-        FROM sessions AS s LEFT JOIN session_starts AS t USING (session_id) WHERE session_id = ?
-    """
-    row = connection.execute(sql, [session_id]).fetchone()
-    if row is None or row[1] is None:
-        raise UsageError("no session of that id", where=session_id)
-    if row[1] == "running":
+def _session(store: Store, session_id: str) -> _Session:
+    [(name, status, mode)] = store.rows("internal/session_to_bundle", session_id=session_id).rows
+    if status is None:
+        raise UsageError("no session with that id", where=session_id)
+    if status == "running":
         raise UsageError(
-            f"session {session_id} still runs",
-            todo="Bundle it when it has ended: what comes later would be missing",
+            f"session {session_id} is still running",
+            todo="Bundle it when it has ended: later records would be missing",
         )
-    held = named(connection, "session_segments", session_id=session_id).fetchall()
-    return _Session(
-        session_id, row[0] or session_id, row[1], row[2], tuple(str(r[0]) for r in held)
-    )
+    held = store.rows("session_segments", session_id=session_id).rows
+    segment_ids = tuple(str(row[0]) for row in held)
+    return _Session(session_id, name or session_id, status, mode, segment_ids)
 
 
 def _facts(
@@ -147,11 +140,11 @@ def _facts(
                 if value.get("session_id") == session.session_id:
                     yield item.kind, value if with_content else _without_content(item.kind, value)
         if not is_whole:
-            yield "lost", {"reason": "did not read back where it was recorded"}
+            yield "lost", {"reason": "could not be read back on the machine that recorded it"}
 
 
 def _without_content(kind: str, value: dict[str, Any]) -> dict[str, Any]:
-    """Return a fact that names no content; where that may go stays, for it says what was recorded."""
+    """Return a fact without references to content; the content mode stays, because it describes the recording."""
     return {
         name: None
         if name in CONTENT_FIELDS and (name, kind) != ("content", "session_starts")
@@ -161,7 +154,7 @@ def _without_content(kind: str, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest(told: Iterable[tuple[str, dict[str, Any]]], with_content: bool) -> tuple[str, int]:
-    """Return the id for a segment of these facts, and when the first of them that has a time began."""
+    """Return the segment ID for these facts, and the earliest time in them."""
     began_ns = 0
 
     def payloads() -> Iterator[tuple[str, bytes]]:
@@ -174,7 +167,7 @@ def _digest(told: Iterable[tuple[str, dict[str, Any]]], with_content: bool) -> t
 
 
 def json_of(value: dict[str, Any]) -> bytes:
-    """Return a value as a line of the journal has it."""
+    """Return a value as a line of the journal."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "surrogatepass")
 
@@ -182,7 +175,7 @@ def json_of(value: dict[str, Any]) -> bytes:
 def _lines(
     segment_id: str, told: Iterable[tuple[str, dict[str, Any]]], opened_ns: int
 ) -> Iterator[bytes]:
-    """Yield the lines of a segment file, its first one and its seal included."""
+    """Yield the lines of a segment file, including its first line and its seal."""
     seed, sequence = zlib.crc32(segment_id.encode()), 1
     first = {"format": segments.FORMAT, "segment_id": segment_id, "opened_ns": opened_ns}
     yield line_of(seed, 1, "segment", json_of(first))
@@ -196,15 +189,15 @@ def _contents(home: Home, session: _Session, clean: Clean) -> Iterator[tuple[str
     """Yield the content of a session, kind and line.
 
     Raises:
-        RecordingError: it is not there, or does not open.
+        RecordingError: it is missing, or cannot be decrypted.
     """
     if session.mode == "off":
         raise RecordingError(
             f"session {session.session_id} was recorded without its content",
-            todo="Bundle it without --with-content: its money, spans and events are there",
+            todo="Bundle it without --with-content: its costs, spans and events are complete",
         )
     if session.mode is None:
-        raise _gone(session, "its start is not there")
+        raise _gone(session, "its start is missing")
     mark, found = session.session_id.encode(), 0
     for segment_id in session.segment_ids:
         path = content_path(home, segment_id)
@@ -228,12 +221,12 @@ def _contents(home: Home, session: _Session, clean: Clean) -> Iterator[tuple[str
 def _gone(session: _Session, why: str) -> RecordingError:
     return RecordingError(
         f"session {session.session_id}: {why}",
-        todo="Bundle it without --with-content; agentobs verify tells what is damaged",
+        todo="Bundle it without --with-content; agentobs verify shows what is damaged",
     )
 
 
 class _Cleaner:
-    """Cleans content line by line, so that each request is still put together from the one that it differs from."""
+    """Cleans content line by line, so that each request can still be rebuilt from the one that it is based on."""
 
     def __init__(self, vault: Vault, clean: Clean) -> None:
         self._vault, self._clean = vault, clean
@@ -247,7 +240,7 @@ class _Cleaner:
         return value if cleaned == text else _with_text(value, cleaned)
 
     def _request(self, value: dict[str, Any], insert: bytes) -> dict[str, Any]:
-        """Return a request; where something begins in what it repeats and ends in what is new, it goes whole."""
+        """Return a request; if a match spans its repeated and its new part, the request is stored whole."""
         content_id, base = value["content_id"], value["base"]
         wanted = self._clean(self._vault.body(content_id))
         before = self._bodies.get(base) if base is not None else b""
@@ -270,7 +263,7 @@ def _with_text(value: dict[str, Any], text: bytes) -> dict[str, Any]:
 def _looked_at(
     contents: Iterable[tuple[str, dict[str, Any]]], session: _Session, look: Look
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield content; at its end raise where something in it looks like a secret."""
+    """Yield content; at its end raise an error if something looks like a secret."""
     found: list[str] = []
     for kind, value in contents:
         if len(found) < FOUND_MAX:
@@ -285,8 +278,6 @@ def _looked_at(
         )
 
 
-def _money(connection: duckdb.DuckDBPyConnection, session_id: str) -> Money:
-    sql = "SELECT sum(cost_usd), max(price_version) FROM costs WHERE session_id = ?"
-    row = connection.execute(sql, [session_id]).fetchone()
-    usd, prices = row if row else (None, None)
+def _money(store: Store, session_id: str) -> Money:
+    [(usd, prices)] = store.rows("internal/session_cost", session_id=session_id).rows
     return Money(session_id, None if usd is None else f"{usd:f}", prices)

@@ -1,16 +1,15 @@
-"""Flame graphs: where the time and the money of sessions went, as stacks that add up to the whole exactly.
+"""Flame graphs: the time and the cost of sessions, as stacks that add up exactly to the total.
 
-Two forms: speedscope's (https://www.speedscope.app/file-format-schema.json), to be opened at speedscope.app, which
-reads it in the browser, and folded stacks, a line each with its weight, as flamegraph.pl and its like read them.
+Two formats: speedscope's (https://www.speedscope.app/file-format-schema.json), for speedscope.app, which reads the file
+in the browser, and folded stacks, one line each with its weight, as for flamegraph.pl.
 
-*Time* is that of lanes, in nanoseconds: a lane is like a thread, and of each instant of it one stack says what was
-going on. Of what ran beside each other in one lane, the one that ended last was waited for, and has the time. So the
-weights add up to the wall time of each lane's interactions and agents; time between them, in which nothing of the
-lane ran, is not drawn.
+*Time* is that of lanes, in nanoseconds: a lane is like a thread, and one stack describes each point of its time. Of
+concurrent operations in one lane, the one that ended last was waited for, and gets the time. So the weights add up to
+the wall time of each lane's interactions and agents. Time between them, in which the lane was idle, is not drawn.
 
-*Money* is in picodollars (1e-12 USD), in which each part of a call's cost is a whole number, so that the weights add
-up to what the session cost. How sure that is stands in the first frame; calls without a price have no weight, and
-are counted there.
+*Cost* is in picodollars (1e-12 USD), so that each part of a call's cost is an integer, and the weights add up to the
+cost of the session. Its certainty is in the first frame, with the number of calls without a price, which have no
+weight.
 """
 
 from __future__ import annotations
@@ -24,40 +23,38 @@ from decimal import Decimal
 from importlib.metadata import version
 from typing import Any, Literal
 
-import duckdb
-
 from agentobs.errors import UsageError
-from agentobs.store.duckdb.connection import named
+from agentobs.store.port import Store
 
 Of = Literal["time", "cost"]
 Stack = tuple[str, ...]
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 DEPTH_MAX = 200
-"""How deep a stack may be; what lies deeper counts for what is there. Our choice: parents may run in a circle."""
+"""The maximum depth of a stack; deeper frames count for the last one. Our choice: parents may be cyclic."""
 PARTS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "server_tools")
-"""What the cost of a call is made of, see the view `costs`."""
+"""The parts of the cost of a call, see the view `costs`."""
 _PICO = Decimal(10) ** 12
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Stacks that add up to something."""
+    """Stacks with a common total."""
 
     name: str
     unit: Literal["nanoseconds", "picodollars"]
     stacks: tuple[tuple[Stack, int], ...]
-    """Each with its weight; of time in its order, where the same stack comes as often as it was left."""
+    """Each with its weight; stacks of time are in order, and recur."""
 
     @property
     def total(self) -> int:
-        """What the weights add up to."""
+        """The unit of the weights."""
         return sum(weight for _, weight in self.stacks)
 
 
 @dataclass(slots=True)
 class _Node:
-    """Something that went on."""
+    """An operation."""
 
     id: str
     frame: str
@@ -66,31 +63,29 @@ class _Node:
     started_ns: int
     ended_ns: int
     whole: _Node | None = None
-    """The interaction that it is a part of; None where it is one."""
+    """The interaction that it belongs to; None if it is one."""
     parent: _Node | None = None
     depth: int = 0
     active: list[tuple[int, int, str]] = field(default_factory=list)
-    """What goes on in it at the moment, what ends last first: (-end, start, id)."""
+    """Its active children, latest end first: (-end, start, ID)."""
 
 
-def profiles_of(
-    connection: duckdb.DuckDBPyConnection, session_ids: Sequence[str], of: Of = "time"
-) -> list[Profile]:
-    """Return the profiles of some sessions: of time one for each lane, of money one for each session.
+def profiles_of(store: Store, session_ids: Sequence[str], of: Of = "time") -> list[Profile]:
+    """Return the profiles of some sessions: of time one for each lane, of cost one for each session.
 
     Raises:
-        UsageError: a session has records that do not hold what they must, such as an instant.
+        UsageError: a session has invalid records, for example without a time.
     """
     make = _time_of if of == "time" else _money_of
     found: list[Profile] = []
     for each in session_ids:
         try:
-            found += make(connection, each)
+            found += make(store, each)
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise UsageError(
                 f"the session cannot be drawn: {type(error).__name__}",
                 where=each,
-                todo="Leave it out; agentobs verify says whether its recording is damaged",
+                todo="Leave it out; agentobs verify shows whether its recording is damaged",
             ) from error
     return found
 
@@ -108,7 +103,7 @@ def speedscope(profiles: Sequence[Profile]) -> str:
             {
                 "type": "sampled",
                 "name": profile.name,
-                # It knows no unit of money.
+                # The format has no unit for money.
                 "unit": "nanoseconds" if profile.unit == "nanoseconds" else "none",
                 "startValue": 0,
                 "endValue": profile.total,
@@ -140,13 +135,13 @@ def folded(profiles: Sequence[Profile]) -> str:
 
 
 def _unfolded(frame: str) -> str:
-    """Return a frame's name without what ends it; labels hold none of that."""
+    """Return a frame's name without separators; labels contain none."""
     return frame.replace(";", ":").replace("\n", " ")
 
 
-def _time_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> Iterator[Profile]:
-    name = _name(connection, session_id)
-    nodes = _nodes(_rows(named(connection, "interaction_intervals", session_id=session_id)))
+def _time_of(store: Store, session_id: str) -> Iterator[Profile]:
+    name = _name(store, session_id)
+    nodes = _nodes(store.rows("interaction_intervals", session_id=session_id).dicts())
     lanes: dict[str, list[_Node]] = {}
     for node in nodes.values():
         lanes.setdefault(node.lane, []).append(node)
@@ -155,10 +150,9 @@ def _time_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> Iterator
 
 
 def _nodes(rows: Sequence[Mapping[str, Any]]) -> dict[str, _Node]:
-    """Return the intervals of a session by id; each lies within what it is a part of in its lane.
+    """Return the intervals of a session by ID; each is within its parent in its lane.
 
-    One without an end lasts as long as anything is known of. One whose parent is not known is a part of its
-    interaction.
+    An interval without an end lasts until the last known time. One with an unknown parent belongs to its interaction.
     """
     last = max((row["ended_ns"] or row["started_ns"] for row in rows), default=0)
     nodes: dict[str, _Node] = {}
@@ -183,7 +177,7 @@ def _nodes(rows: Sequence[Mapping[str, Any]]) -> dict[str, _Node]:
 
 
 def _from_above(nodes: Mapping[str, _Node]) -> list[_Node]:
-    """Return nodes, each after its parent; what runs in a circle, or lies too deep, hangs on what is above."""
+    """Return nodes, each after its parent; cyclic and too deep ones are attached higher."""
     children: dict[str, list[_Node]] = {}
     for node in nodes.values():
         children.setdefault(node.parent.id if node.parent else "", []).append(node)
@@ -204,7 +198,7 @@ def _from_above(nodes: Mapping[str, _Node]) -> list[_Node]:
 
 
 def _swept(nodes: Sequence[_Node]) -> Iterator[tuple[Stack, int]]:
-    """Yield the stacks of one lane in their order, each with its time; they follow each other without overlap."""
+    """Yield the stacks of one lane in order, each with its time, without gaps or overlaps within an interval."""
     known = {node.id: node for node in nodes}
     top = _Node("", "", "", 0, 0)
     changes = sorted(
@@ -234,7 +228,7 @@ def _swept(nodes: Sequence[_Node]) -> Iterator[tuple[Stack, int]]:
 
 
 def _stack_of(top: _Node, known: Mapping[str, _Node], open_ids: set[str]) -> Stack:
-    """Return what goes on: at each step down what ends last of all that is open there."""
+    """Return the current stack: at each level the open child that ends last."""
     stack: list[str] = []
     node = top
     while True:
@@ -247,13 +241,13 @@ def _stack_of(top: _Node, known: Mapping[str, _Node], open_ids: set[str]) -> Sta
             stack.append(node.frame)
 
 
-def _money_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> Iterator[Profile]:
-    name = _name(connection, session_id)
-    nodes = _nodes(_rows(named(connection, "interaction_intervals", session_id=session_id)))
+def _money_of(store: Store, session_id: str) -> Iterator[Profile]:
+    name = _name(store, session_id)
+    nodes = _nodes(store.rows("interaction_intervals", session_id=session_id).dicts())
     stacks: Counter[Stack] = Counter()
     statuses: set[str] = set()
     unpriced = 0
-    for row in _rows(connection.execute(_COSTS, [session_id])):
+    for row in store.rows("internal/call_costs_with_spans", session_id=session_id).dicts():
         statuses.add(row["cost_status"])
         if row["cost_usd"] is None:
             unpriced += 1
@@ -278,7 +272,7 @@ def _path(node: _Node) -> Stack:
 
 
 def _certainty(statuses: set[str], unpriced: int) -> str:
-    """Return how sure the money of some calls is, in the words of `conversation_sessions`."""
+    """Return the certainty of the cost of some calls, in the words of `conversation_sessions`."""
     if not statuses:
         return "nothing was billed"
     for word in ("estimated", "lower_bound"):
@@ -289,25 +283,6 @@ def _certainty(statuses: set[str], unpriced: int) -> str:
     return f"{word}, {unpriced} calls without a price" if unpriced else word
 
 
-def _name(connection: duckdb.DuckDBPyConnection, session_id: str) -> str:
-    sql = "SELECT coalesce(name, left(session_id, 12)) FROM sessions WHERE session_id = ?"
-    row = connection.execute(sql, [session_id]).fetchone()
-    return str(row[0]) if row else session_id[:12]
-
-
-def _rows(answered: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    columns = [str(column[0]) for column in answered.description or []]
-    return [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
-
-
-_COSTS = """
-    SELECT c.*, a.span_id, a.interaction_id, a.lane
-    FROM sure_costs AS c
-    LEFT JOIN (
-        SELECT session_id, attempt_id, any_value(span_id) AS span_id, any_value(interaction_id) AS interaction_id,
-            any_value(lane) AS lane
-        FROM attempts GROUP BY session_id, attempt_id
-    ) AS a USING (session_id, attempt_id)
-    WHERE c.session_id = ?
-    ORDER BY c.at_ns, c.attempt_id, c.iteration
-"""
+def _name(store: Store, session_id: str) -> str:
+    summary = store.rows("internal/session_summary", session_id=session_id).first() or {}
+    return session_id[:12] if summary.get("name") is None else str(summary["name"])

@@ -1,4 +1,4 @@
-"""New files: each for its owner alone, and there when it is whole or not at all."""
+"""New files: readable only by their owner, and either complete or absent."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _OTHERS = (
 
 @contextlib.contextmanager
 def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """Give a place beside `path` to write to; what is written there takes its name when the context ends in order.
+    """Yield a temporary path next to `path`; what is written there is renamed to `path` when the context ends normally.
 
-    The file is for its owner alone (0600), whatever the umask. Where something raises, nothing is left.
+    Only the owner can read the file (0600), whatever the umask. After an exception nothing is left.
 
     Args:
-        path: the file that shall be.
-        force: replace the file that is there.
+        path: the file to create.
+        force: replace an existing file.
 
     Raises:
-        UsageError: the file exists, or it cannot be written there.
+        UsageError: the file exists, or it cannot be written.
     """
     check_place(path, force=force)
     draft = path.with_name(f".{path.name}.{world.new_id()}")
@@ -45,7 +45,7 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
         else:
             os.link(draft, path)
     except FileExistsError as error:
-        raise unwritable(path, "it was made by somebody else at this moment") from error
+        raise unwritable(path, "another process created it at the same moment") from error
     except OSError as error:
         raise unwritable(path, str(error.strerror or error).partition("\n")[0]) from error
     finally:
@@ -54,23 +54,23 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, force: bool = False) -> None:
-    """Write a text to a new file, see `new_file`; what UTF-8 cannot hold stands as its escape.
+    """Write a text to a new file, see `new_file`; characters that UTF-8 cannot encode are escaped.
 
     Raises:
-        UsageError: the file exists, or it cannot be written there.
+        UsageError: the file exists, or it cannot be written.
     """
     with new_file(path, force=force) as draft:
         draft.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 def check_place(path: Path, *, force: bool = False) -> None:
-    """Refuse a place where no new file can be, before there is any work for it.
+    """Refuse a path where no new file can be created, before any work is done.
 
-    Only a plain file is ever replaced: whoever names a device or a pipe wants it written to, which a new file is not,
-    and would lose it; and what a link leads to, or the link, is not for us to choose.
+    Only a regular file is ever replaced: a device or a pipe would have to be written to, not replaced, and links are
+    left alone.
 
     Raises:
-        UsageError: the file exists and is not to be replaced, or what is there is no plain file.
+        UsageError: the file exists and must not be replaced, or it is not a regular file.
     """
     try:
         mode = path.lstat().st_mode
@@ -79,19 +79,19 @@ def check_place(path: Path, *, force: bool = False) -> None:
     if not force:
         raise _exists(path)
     if not stat.S_ISREG(mode):
-        found = next((word for is_one, word in _OTHERS if is_one(mode)), "no plain file")
+        found = next((word for is_one, word in _OTHERS if is_one(mode)), "not a regular file")
         raise unwritable(path, f"it is {found}, which is never replaced")
 
 
 def unwritable(path: Path, why: str) -> UsageError:
-    """Return the error that says why a file cannot be written."""
+    """Return the error for a file that cannot be written."""
     return UsageError(
         f"cannot be written: {why}", where=str(path), todo="Name a file in a directory of your own"
     )
 
 
 def _exists(path: Path) -> UsageError:
-    return UsageError("the file exists", where=str(path), todo="Name another one, or say --force")
+    return UsageError("the file exists", where=str(path), todo="Name another one, or pass --force")
 
 
 def _create(path: Path) -> None:

@@ -1,17 +1,16 @@
-"""Perfetto: a trace file for each session, to see where the time went.
+"""Perfetto: a trace file for each session, to see how it spent its time.
 
     backend = perfetto.trace_file("traces")
     agentobs.start(options=agentobs.Options(backends=(backend,)))
 
-Open the file at ui.perfetto.dev, which reads it in the browser and sends it nowhere. Each lane is a track, with more
-of them below where things ran beside each other; arrows lead from a model's answer to the tools that it called;
-counters show how full the context is and what was spent. Nothing that was said is in it, whatever the session opted
-into.
+Open the file at ui.perfetto.dev, which reads it in the browser and uploads nothing. Each lane is a track, with more of
+them below for concurrent operations; arrows lead from a response to the tools that it called; counters show the context
+size and the cost. The file never contains content, even if the session opted in.
 
-    perfetto.write_traces(connection, [session_id], Path("traces"))    # of what was recorded before
+    perfetto.write_traces(store, [session_id], Path("traces"))    # for recorded sessions
 
-Packets are appended one by one, so a process that is killed leaves a file that can be read, in which what was open has
-no end. The format: https://perfetto.dev/docs/reference/synthetic-track-event.
+Packets are appended one by one, so a killed process leaves a readable file, in which open operations have no end. The
+format: https://perfetto.dev/docs/reference/synthetic-track-event.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from agentobs import world
 from agentobs.errors import UsageError, say_once
 from agentobs.records.backend import Told
 from agentobs.records.facts import Event, SessionStart
 from agentobs.records.metadata import is_long
+from agentobs.store.port import Store
 from exporters.conventions.intervals import Follower, Interval, Known, digest_of, identity
 from exporters.conventions.semconv import GENAI_BETA, Profile
 from exporters.new_files import new_file, unwritable
@@ -53,35 +51,36 @@ except ImportError as error:
     ) from None
 
 FILE_BYTES = 256 * 1024 * 1024
-"""How large one file may get; what comes after that is counted. Our choice: the browser loads it whole."""
+"""The maximum size of a file; further packets are counted. Our choice: the browser loads it whole."""
 SUFFIX = ".perfetto-trace"
 _KNOWN_SESSIONS = 1_000
-"""How many sessions are drawn at a time; of one that is forgotten what is open ends. Our choice."""
+"""How many sessions are drawn at a time; the open operations of a dropped one end. Our choice."""
 _SEQUENCE = 1
 """The number of the writer; each file has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStatistics:
-    """What became of what was heard."""
+    """The counts of the writer."""
 
     files: int
     """Files that were begun."""
     packets: int
-    """Packets that are in them."""
+    """Packets in the files."""
     dropped: Mapping[str, int]
-    """Packets that are not, by reason: `file_full`, or the name of the error that the disk gave."""
+    """Packets that are missing, by reason: `file_full`, or the name of the disk error."""
 
 
 def trace_file(directory: str | Path, *, file_bytes: int = FILE_BYTES) -> TraceFiles:
     """Return a backend that writes a Perfetto trace of each session into a directory.
 
     Args:
-        directory: where; made for this user alone where it is missing. The files are this user's alone.
-        file_bytes: how large one file may get.
+        directory: the directory; created for this user only if it does not exist. The files are readable by this user
+            only.
+        file_bytes: the maximum size of a file.
 
     Raises:
-        UsageError: the directory cannot be made or written to.
+        UsageError: the directory cannot be created or written to.
     """
     path = Path(directory)
     try:
@@ -91,38 +90,38 @@ def trace_file(directory: str | Path, *, file_bytes: int = FILE_BYTES) -> TraceF
         can_write = False
     if not can_write:
         raise UsageError(
-            "no trace can be written there",
+            "traces cannot be written there",
             where=str(path),
-            todo="Name a directory that can be written to",
+            todo="Use a writable directory",
         )
     return TraceFiles(path, file_bytes)
 
 
 def write_traces(
-    connection: duckdb.DuckDBPyConnection,
+    store: Store,
     session_ids: Sequence[str],
     directory: Path,
     *,
     force: bool = False,
 ) -> list[Path]:
-    """Write the traces of recorded sessions, each whole or not at all; they say what live ones do.
+    """Write the traces of recorded sessions, each complete or not at all, with the same content as live ones.
 
     Args:
-        connection: to the store.
-        session_ids: their full ids.
-        directory: where; made for this user alone where it is missing.
-        force: replace files that are there.
+        store: the store of the sessions.
+        session_ids: their full IDs.
+        directory: the directory; created for this user only if it does not exist.
+        force: replace existing files.
 
     Raises:
         UsageError: a file exists, or the directory cannot be written to, or a trace is too large.
     """
     whole = trace_file(directory)
     written: list[Path] = []
-    for session in recorded_sessions(connection, session_ids=list(session_ids)):
+    for session in recorded_sessions(store, session_ids=list(session_ids)):
         path = directory / f"{identity(session.session_id, 32)}{SUFFIX}"
         with new_file(path, force=force) as draft:
             backend = TraceFiles(directory, whole.file_bytes, only=draft)
-            for number, row in enumerate(facts_of(connection, [session]), 1):
+            for number, row in enumerate(facts_of(store, [session]), 1):
                 backend(Told(row.fact, number))
             backend.close()
             if lost := backend.statistics().dropped or backend.failed:
@@ -133,21 +132,21 @@ def write_traces(
 
 @dataclass(slots=True, eq=False)
 class _Track:
-    """One line of the picture."""
+    """One track of the trace."""
 
     uuid: int
     is_main: bool
     stack: list[Interval] = field(default_factory=list)
-    """What is open on it, each within the one before."""
+    """Its open intervals, each inside the one before."""
     ended_ns: int = 0
-    """When the last thing on it ended."""
+    """When its last interval ended."""
 
     def is_inmost(self, span_id: str | None) -> bool:
-        """Return whether that is the last thing that opened on it, and it is open."""
+        """Return whether an interval is the last opened one of the track, and open."""
         return bool(self.stack) and self.stack[-1].span_id == span_id
 
     def is_free(self, at_ns: int) -> bool:
-        """Return whether nothing is open on it, and nothing was at that time."""
+        """Return whether nothing is open on the track, and nothing was at that time."""
         return not self.stack and at_ns >= self.ended_ns
 
 
@@ -162,15 +161,15 @@ class _Session:
     """By lane; the first is the lane's own."""
     counters: set[int] = field(default_factory=set)
     on: Known[str, tuple[_Track, int]] = field(default_factory=Known)
-    """The track of each interval, and when it started, by span id."""
+    """The track of each interval, and its start, by span ID."""
     picodollars: int = 0
 
 
 class TraceFiles:
-    """Hears facts, and draws them; see `trace_file`."""
+    """Receives facts and draws them; see `trace_file`."""
 
     exports_spans = False
-    """These files meet no spans of others."""
+    """These files contain no spans of other programs."""
 
     def __init__(
         self,
@@ -180,7 +179,7 @@ class TraceFiles:
         *,
         only: Path | None = None,
     ) -> None:
-        """Write into a directory that exists; `only` is the file of the one session that is heard, where it has one."""
+        """Write into an existing directory; `only` is the file of the only session, if it has one."""
         self.file_bytes, self._only = file_bytes, only
         self._directory, self._file_bytes, self._profile = directory, file_bytes, profile
         self._suffix = SUFFIX
@@ -189,26 +188,26 @@ class TraceFiles:
         os.register_at_fork(after_in_child=lambda: _call(weak))
 
     def _begin(self) -> None:
-        # The recorder's thread tells, another one may close.
+        # The recorder's thread passes facts, another one may close the backend.
         self._lock = threading.RLock()
         self._follower = Follower()
         self._sessions: Known[str, _Session] = Known(_KNOWN_SESSIONS)
         self._spent: Known[str, int] = Known()
-        """What sessions cost that were forgotten, by the names of their files."""
+        """The cost of dropped sessions, by the names of their files."""
         self._files = self._packets = self._failed = 0
         self._dropped: Counter[str] = Counter()
 
     def __call__(self, told: Told) -> None:
-        """Hear one fact; never raises."""
+        """Receive one fact; never raises."""
         try:
             with self._lock:
                 self._hear(told)
         except Exception:
-            # A fact that cannot be drawn costs itself, and the ones after it are drawn.
+            # A fact that cannot be drawn is skipped, and later ones are not affected.
             self._failed += 1
 
     def close(self, seconds: float = 0.25) -> bool:
-        """Draw what is open as abandoned. Nothing waits here."""
+        """Draw open intervals as abandoned. Nothing is queued here."""
         with self._lock:
             for move in self._follower.abandon():
                 self._move(move.way, move.interval)
@@ -227,7 +226,7 @@ class TraceFiles:
 
     @property
     def late_ends(self) -> int:
-        """How many spans ended after they had been drawn as abandoned: that is in the recording alone."""
+        """How many spans ended after they had been drawn as abandoned: only the recording has their ends."""
         return self._follower.late_ends
 
     def _forked(self) -> None:
@@ -269,7 +268,7 @@ class TraceFiles:
         return known
 
     def _forget(self, session: _Session | None) -> None:
-        """End what is open of a session that is not known any more; where more of it comes, its file goes on."""
+        """End the open intervals of a session that is dropped; if more facts of it come, its file continues."""
         if session is None:
             return
         self._spent.put(session.path.name, session.picodollars)
@@ -286,7 +285,7 @@ class TraceFiles:
         if interval.name == "tool" and not more:
             packet.track_event.terminating_flow_ids.append(_uuid(interval.span_id))
         _annotate(packet, self._profile.starting(interval))
-        # Only now is it open: what cannot be drawn has no end either.
+        # It is open only now: an interval that cannot be drawn has no end either.
         track.stack.append(interval)
         session.on.put(interval.span_id, (track, interval.started_ns))
         self._write(session, [packet])
@@ -303,13 +302,13 @@ class TraceFiles:
         packets = [_event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END) for _ in above]
         track.ended_ns = max(track.ended_ns, at_ns)
         self._write(session, [*packets, end, *self._arrow(session, interval)])
-        # A line shows what lies within each other. What goes on after what it lay in, goes on elsewhere.
+        # A track shows nested intervals. One that outlives its parent continues on another track.
         for each in above:
-            self._open(session, each, at_ns, more=" (goes on)")
+            self._open(session, each, at_ns, more=" (continues)")
         self._write(session, list(self._counted(session, interval, at_ns)))
 
     def _track_for(self, session: _Session, interval: Interval, at_ns: int) -> _Track:
-        """Return the line of what it lies in, or one of its lane on which nothing is."""
+        """Return the track of its parent, or a track of its lane on which nothing is open."""
         tracks = self._tracks(session, interval.lane)
         around = _around(interval)
         above, _ = session.on.get(around or "", (None, 0))
@@ -340,16 +339,16 @@ class TraceFiles:
         return track
 
     def _arrow(self, session: _Session, interval: Interval) -> Iterator[Any]:
-        """Yield the beginning of the arrow that leads to a tool: the moment in the answer that called it.
+        """Yield the beginning of the arrow that leads to a tool: the time in the response of its call.
 
-        A call that only reads begins before the answer has ended; no arrow leads back in time.
+        A read-only call starts before the response has ended; no arrow leads back in time.
         """
         if interval.name != "tool" or interval.asked is None:
             return
-        request, asked_ns = interval.asked
+        request, requested_ns = interval.asked
         track, started_ns = session.on.get(request, (None, 0))
         if track is not None:
-            at_ns = max(min(asked_ns, interval.started_ns) - 1, started_ns)
+            at_ns = max(min(requested_ns, interval.started_ns) - 1, started_ns)
             packet = _instant(track.uuid, at_ns, "calls", {"tool": interval.label})
             packet.track_event.flow_ids.append(_uuid(interval.span_id))
             yield packet
@@ -387,7 +386,7 @@ class TraceFiles:
         except OSError as error:
             self._dropped[type(error).__name__] += len(packets)
             say_once(
-                f"a trace is not written to {self._directory}: {type(error).__name__}. The agent goes on.",
+                f"a trace was not written to {self._directory}: {type(error).__name__}. The agent continues.",
                 about=f"trace in {self._directory}",
             )
             return
@@ -396,14 +395,14 @@ class TraceFiles:
 
 
 def _around(interval: Interval) -> str | None:
-    """Return the span that one is drawn in: what it lies in; an interaction, a trace of its own, in what started it."""
+    """Return the span that one is drawn in: its parent; for an interaction, which is its own trace, what started it."""
     if interval.name == "interaction" and interval.parent_span_id is None and interval.links:
         return interval.links[0][1]
     return interval.parent_span_id
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append to a file of this user's alone, in one go.
+    """Append to a file of this user, in one write.
 
     Raises:
         OSError: nothing was written.
@@ -417,13 +416,13 @@ def _append(path: Path, data: bytes) -> None:
         written = os.write(fd, data)
         if written < len(data):
             os.ftruncate(fd, before)
-            raise OSError("the disk took only a part")
+            raise OSError("the file was written only in part")
     finally:
         os.close(fd)
 
 
 def _bytes(path: Path) -> int:
-    """Return how much of a session is drawn already: by this process before, or by another one."""
+    """Return how much of a session is drawn already: by this process, or by another one."""
     try:
         return path.lstat().st_size
     except OSError:
@@ -475,7 +474,7 @@ def _counter(uuid: int, name: str, unit: str, parent: int) -> Any:
 
 
 def _clocks(at_ns: int) -> Any:
-    """Return the packet that says that times are those of the wall clock."""
+    """Return the packet that declares times to be those of the wall clock."""
     packet = TracePacket(timestamp=max(at_ns, 0), trusted_packet_sequence_id=_SEQUENCE)
     for clock in (BUILTIN_CLOCK_BOOTTIME, BUILTIN_CLOCK_REALTIME):
         packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=max(at_ns, 0))

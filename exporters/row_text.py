@@ -1,4 +1,4 @@
-"""Rows as CSV and as JSON lines, for whatever reads those."""
+"""Rows as CSV and as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any, TextIO
 Row = Sequence[Any]
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""How a text begins that a spreadsheet would compute, the four signs in full width included
-(https://owasp.org/www-community/attacks/CSV_Injection)."""
+"""The beginnings of text that a spreadsheet would evaluate, including the four full-width signs
+(https://owasp.org/www-community/attacks/CSV_Injection).
+"""
 
 
 def write_csv(out: TextIO, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Write rows as CSV with a header line; nothing stands as an empty cell, several values with commas between.
+    """Write rows as CSV with a header line; NULL is an empty cell, lists are separated by commas.
 
-    A text that a spreadsheet would compute as a formula gets a quote in front.
+    Text that a spreadsheet would evaluate as a formula gets a leading quote.
     """
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -26,7 +27,7 @@ def write_csv(out: TextIO, columns: Sequence[str], rows: Iterable[Row]) -> None:
 
 
 def write_json(out: TextIO, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Write rows as JSON, one object a line; exact numbers that JSON has no type for stand as text."""
+    """Write rows as JSON, one object per line; exact numbers that JSON has no type for are strings."""
     for row in rows:
         value = dict(zip(columns, row, strict=True))
         out.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")

@@ -1,1 +1,1 @@
-"""Importers: each turns a foreign file into segments, one per session."""
+"""Importers: each converts files of another tool into segments, one per session."""

@@ -1,4 +1,4 @@
-"""Files of lines that others wrote: regular ones alone, each line to a bound, whatever lies in the folder."""
+"""Line files: foreign files of lines; only regular files are read, and lines have a maximum length."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import BinaryIO, NamedTuple
 from agentobs.errors import UsageError
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
-"""A longer line is told of and passed over. Our choice: twice what the provider takes, in JSON."""
+"""A longer line is reported and skipped. Our choice: twice the size that the provider accepts, as JSON."""
 FAR_NS = 2**62
-"""An instant from here on (the year 2116) is not believed: two of them could not be added in 64 bits. Our choice."""
+"""Timestamps from the year 2116 on are rejected: two of them could not be added in 64 bits. Our choice."""
 _PIECE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that cannot be read as what it should be."""
+    """A line that could not be parsed."""
 
     path: Path
     line: int
     """Its number in the file, from 1."""
     found: str
-    """What is wrong with it, for people; never its text."""
+    """Description of the error, for people; never contains the text."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.found}"
@@ -39,9 +39,9 @@ class FileLine(NamedTuple):
     number: int
     """From 1."""
     text: bytes
-    """With its end; empty where it is too long."""
+    """With its newline; empty if it is too long."""
     size: int
-    """How many bytes it has."""
+    """Its length in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,16 @@ class Unreadable:
 
 
 def instant_ns(at: datetime) -> int | None:
-    """Return an instant in nanoseconds since 1970; None where it is not believed."""
+    """Return a timestamp in nanoseconds since 1970; None if it is rejected."""
     since = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
     return since if 0 < since < FAR_NS else None
 
 
 def files_under(paths: Iterable[Path], todo: str) -> set[Path]:
-    """Return the files that were named, and in directories whatever ends in `.jsonl` and is none itself.
+    """Return the given files, and the `.jsonl` files in the given directories.
 
     Raises:
-        UsageError: one of the paths does not exist.
+        UsageError: a path does not exist.
     """
     found: set[Path] = set()
     for path in paths:
@@ -82,15 +82,15 @@ def files_under(paths: Iterable[Path], todo: str) -> set[Path]:
 def lines_in(
     path: Path, bytes_max: int, seen: Callable[[bytes], object] = lambda _: None
 ) -> Iterator[FileLine]:
-    """Yield the lines of a file; of one that is too long, only how long it is.
+    """Yield the lines of a file; for a line that is too long, only its length.
 
     Args:
         path: the file.
-        bytes_max: how long a line may be; no more of one is held.
-        seen: is given all bytes in their order.
+        bytes_max: the maximum length of a line; no more of it is held.
+        seen: is called with all bytes in order.
 
     Raises:
-        OSError: it cannot be read, or is no regular file: a pipe would keep us waiting.
+        OSError: it cannot be read, or is not a regular file; reading a pipe would block.
     """
     with _opened(path) as file:
         number = 0
@@ -116,5 +116,5 @@ def _opened(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(0, "no regular file")
+        raise OSError(0, "not a regular file")
     return os.fdopen(descriptor, "rb")

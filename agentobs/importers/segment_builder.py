@@ -1,7 +1,7 @@
-"""Retelling: what ran elsewhere becomes the lines of a segment, read as a recorder would have read it.
+"""Segment builder: converts foreign records into the lines of a segment, like a recorder.
 
-Whatever is imported passes the one interpreter: its secrets are taken out, its facts are labels and numbers, and views,
-money and signatures hold for it as for what was recorded here.
+All imported data passes the same interpreter: secrets are removed, facts contain labels and numbers, and views,
+costs and signatures apply as for local recordings.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def retold(
     session_id: str = "",
     lost: int = 0,
 ) -> Iterator[Landed]:
-    """Yield the lines of a segment that tells of some records, content before the facts that name it.
+    """Yield the lines of a segment for some records, content before the facts that refer to it.
 
     Args:
-        home: whose key labels are made with.
-        records: in the order of time; the last is the session's end.
-        change: takes back what is not known of something that ran elsewhere.
-        session_id: the session of which something is lost.
-        lost: how many records of it are missing, which its end then says.
+        home: its key is used for labels.
+        records: in time order; the last is the session's end.
+        change: removes facts that are unknown for foreign sessions.
+        session_id: the session that has lost records.
+        lost: how many of its records are missing, which its end then states.
     """
     interpreter = Interpreter(home.key())
     if lost:

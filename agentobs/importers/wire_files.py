@@ -1,10 +1,10 @@
-"""Wire files: HTTP exchanges that others recorded become sessions, priced, and whole enough to be frozen.
+"""Wire files: recorded HTTP exchanges of other tools become sessions that have costs and can be frozen.
 
-A file (`agentobs/recording/wire/exchange_file.py` has the format) is one session, whose id is a digest of its bytes:
-wherever it lies, it is imported once, and a file that has changed is another recording. When an exchange was is told
-by its `source.recorded_at`, where there is one; else by that of its neighbours, else by when the file was changed
-last, for money depends on the day. How long one took is not in such files: it counts as no time at all, and when its
-first piece came is not known.
+A file (format: `agentobs/recording/wire/exchange_file.py`) is one session, whose ID is a digest of its bytes: it is
+imported once, wherever it is, and a changed file is another recording. The time of an exchange is its
+`source.recorded_at` if it exists, otherwise it is derived from its neighbors, otherwise from the file's modification
+time, because costs depend on the day. Such files contain no durations, so each counts as zero, and the time to the
+first chunk is unknown.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from agentobs.importers.line_files import (
     reason,
 )
 from agentobs.importers.segment_builder import retold
+from agentobs.provider.registry import ANTHROPIC
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segment_import import clear_staging, land
 from agentobs.recording.journal.segments import facts_path, is_there
@@ -37,26 +38,27 @@ from agentobs.records.exchanges import ModelExchange, Place, SessionCall
 from agentobs.records.facts import Attempt, Fact, SessionEnd, SessionStart
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.backend import open_store
 
 _STEP_NS = 1_000_000
-"""How much later than the one before it an exchange is, where nothing tells. Our choice: a millisecond."""
+"""The offset from the exchange before it if nothing else is known. Our choice: a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedFile:
-    """What became of one file."""
+    """The outcome for one file."""
 
     path: Path
     session_id: str
     is_new: bool
-    """Whether something was written: False where it was imported before."""
+    """Whether it was written: False if it was imported before."""
     exchanges: int
     bad: int
-    """Lines that were left out: then the session is incomplete, and cannot be replayed."""
+    """Lines that were skipped: the session is then incomplete, and cannot be replayed."""
     bare: int
-    """Requests without `anthropic-version`, which every client sends: whoever recorded them kept no headers, and a
-    replay will say that one was added."""
+    """Requests without `anthropic-version`, which every client sends: the recording tool kept no headers, and a
+    replay will report an added header.
+    """
 
 
 @dataclass(slots=True)
@@ -66,34 +68,34 @@ class WireReport:
     files: list[ImportedFile] = field(default_factory=list)
     bad_lines: list[BadLine] = field(default_factory=list)
     without_exchanges: list[Path] = field(default_factory=list)
-    """Files in which there was none; nothing of them is written."""
+    """Files without exchanges; nothing of them is written."""
     unreadable: list[Unreadable] = field(default_factory=list)
     """Files that could not be read."""
 
 
 @dataclass(slots=True)
 class _Scanned:
-    """What a file is, before any of it is kept."""
+    """The description of a file, before any of it is stored."""
 
     session_id: str
     times: list[int] = field(default_factory=list)
-    """When each exchange was, nanoseconds since 1970; each later than the one before."""
+    """The time of each exchange, nanoseconds since 1970; each later than the one before."""
     bad: list[BadLine] = field(default_factory=list)
     bare: int = 0
-    """Requests of which no header says the version."""
+    """Requests without a header that names the version."""
 
 
 class _Changed(Exception):
-    """A file is not any more what it was when it was looked at."""
+    """A file has changed since it was described."""
 
 
 def files_in(paths: Iterable[Path]) -> list[Path]:
-    """Return the wire files among some files and directories: there, whatever ends in `.jsonl`.
+    """Return the wire files among files and directories; in directories, all `.jsonl` files.
 
     Raises:
-        UsageError: one of the paths does not exist.
+        UsageError: a path does not exist.
     """
-    todo = "Name a file of recorded exchanges (*.jsonl), or a directory of them"
+    todo = "Pass a file of recorded exchanges (*.jsonl), or a directory of them"
     return sorted(files_under(paths, todo))
 
 
@@ -104,24 +106,25 @@ def import_wire(
     told: Callable[[ImportedFile], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> WireReport:
-    """Import files of exchanges, each as a session; what was imported before changes nothing.
+    """Import files of exchanges, each as a session; files that were imported before change nothing.
 
-    Lines that are none and files that cannot be read are reported and left out. Each session is written as a whole or
-    not at all.
+    Lines that are not exchanges and files that cannot be read are reported and skipped. Each session is written
+    completely or not at all.
 
     Args:
-        home: where to.
+        home: the home that receives them.
         paths: the files, see `files_in`.
-        told: hears of each file when it is done.
-        progress: hears how many files are done, and how many there are.
+        told: is called with each file when it is done.
+        progress: is called with the number of finished files and the total.
 
     Raises:
-        OSError: the home cannot be written; sessions that are done stay.
+        OSError: the home cannot be written; finished sessions are kept.
     """
     report = WireReport()
     clear_staging(home)
-    with connect(home, ingest=False) as connection:
-        gone = {row[0] for row in connection.execute(_DELETED).fetchall()}
+    with open_store(home, ingest=False) as store:
+        # What was deleted stays deleted.
+        gone = {row[0] for row in store.rows("internal/deleted_sessions").rows}
     for number, path in enumerate(paths, 1):
         done = _import(home, path, report, gone)
         progress(number, len(paths))
@@ -129,10 +132,6 @@ def import_wire(
             report.files.append(done)
             told(done)
     return report
-
-
-_DELETED = "SELECT DISTINCT session_id FROM prunings WHERE what = 'all'"
-"""What was deleted stays deleted."""
 
 
 def _import(
@@ -161,7 +160,7 @@ def _import(
 
 
 def _scan(path: Path) -> _Scanned:
-    """Read a file once: which of its lines are exchanges, and when each of these was."""
+    """Read a file once: which of its lines are exchanges, and their times."""
     hashed = _hash()
     times: list[int | None] = []
     bad: list[BadLine] = []
@@ -172,7 +171,8 @@ def _scan(path: Path) -> _Scanned:
         try:
             if size > LINE_BYTES_MAX:
                 raise ForeignError(f"a line of {size:,} bytes")
-            bare += "anthropic-version" not in exchange_of(line, number).question.headers
+            question = exchange_of(line, number).question
+            bare += not ANTHROPIC.is_model_call("", question.headers)
             times.append(_recorded_ns(line))
         except ForeignError as error:
             bad.append(BadLine(path, number, error.found))
@@ -185,7 +185,7 @@ def _hash() -> hashlib.blake2b:
 
 
 def _in_order(times: Sequence[int | None], otherwise_ns: int) -> list[int]:
-    """Return times of which each is later than the one before it; those that are not known follow what is."""
+    """Return increasing times; unknown ones follow their predecessors."""
     known = next((at for at in times if at is not None), otherwise_ns)
     found: list[int] = []
     for at in times:
@@ -195,7 +195,7 @@ def _in_order(times: Sequence[int | None], otherwise_ns: int) -> list[int]:
 
 
 def _recorded_ns(line: bytes) -> int | None:
-    """Return when an exchange was recorded, as its file says: as ISO 8601 or as an HTTP date."""
+    """Return the recording time of an exchange from its file: ISO 8601 or an HTTP date."""
     source = json.loads(line.decode("utf-8")).get("source")
     told = source.get("recorded_at") if isinstance(source, dict) else None
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
@@ -209,10 +209,10 @@ def _recorded_ns(line: bytes) -> int | None:
 
 
 def _records(path: Path, scanned: _Scanned) -> Iterator[Record]:
-    """Yield what a recorder would have been given.
+    """Yield the records that a recorder would have received.
 
     Raises:
-        _Changed: the file is not what it was; nothing of it may be kept then.
+        _Changed: the file has changed; nothing of it may be stored.
     """
     session_id, times = scanned.session_id, scanned.times
     bad = {each.line for each in scanned.bad}
@@ -253,5 +253,5 @@ def _start(session_id: str, name: str, at_ns: int) -> SessionStart:
 
 
 def _as_told(fact: Fact) -> Fact:
-    """Take back what such a file does not tell: when the first piece of an answer came."""
+    """Remove the time of the first chunk, which such a file does not contain."""
     return replace(fact, first_chunk_ns=None) if isinstance(fact, Attempt) else fact

@@ -1,6 +1,6 @@
-"""What is ours: names for what no convention has a word for, and what every language of telemetry says alike.
+"""Attributes and names of agentobs: for everything that no convention defines, the same in all profiles.
 
-Waiting, hooks, compaction, what became of a call: these stand as `agentobs.*` beside whatever names a profile has.
+Waiting, hooks, compaction and outcomes of calls are `agentobs.*` attributes, in addition to the names of a profile.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ Value = str | bool | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
 
 _TOOL_SPANS = ("queued", "blocked_on_user", "execution")
-"""What lies in a tool call. Their names follow Claude Code's (`claude_code.tool.blocked_on_user`), which has the only
-established ones; so do those of hooks, compaction and sub-agents."""
+"""Spans within a tool call. Their names follow Claude Code's (`claude_code.tool.blocked_on_user`), the only established
+ones; so do those of hooks, compaction and sub-agents.
+"""
 _SPANS = {
     **{name: f"agentobs.tool.{name}" for name in _TOOL_SPANS},
     "hook": "agentobs.hook",
@@ -28,19 +29,19 @@ _SPANS = {
 }
 
 WRITTEN_5M, WRITTEN_1H = (f"agentobs.usage.cache_write_{n}_input_tokens" for n in ("5m", "1h"))
-"""What is written to the cache by its lifetime, where a convention does not tell them apart."""
+"""Tokens written to the cache by lifetime, for conventions that do not distinguish them."""
 
 BETA_SPANS = frozenset({"hook"})
 """Spans that only a beta profile has."""
 
 
 def span_name(interval: Interval) -> str:
-    """Return the name of a span that no convention names."""
+    """Return the name of a span that no convention defines."""
     return _SPANS.get(interval.name, interval.name)
 
 
 def place(interval: Interval) -> Attributes:
-    """Return where a span belongs: ids, then what it is."""
+    """Return the attributes of where a span belongs: IDs, then its kind."""
     found: Attributes = {}
     if interval.interaction_id is not None:
         found["agentobs.interaction.id"] = identity(interval.interaction_id, 32)
@@ -48,7 +49,7 @@ def place(interval: Interval) -> Attributes:
 
 
 def given(interval: Interval) -> Attributes:
-    """Return what whoever opened a span said of it, and what started it."""
+    """Return the attributes that the program set on a span, and what started it."""
     found: Attributes = {f"agentobs.metadata.{n}": _told(v) for n, v in interval.metadata.items()}
     if interval.linked_span_id is not None:
         found["agentobs.linked_span_id"] = interval.linked_span_id
@@ -56,7 +57,7 @@ def given(interval: Interval) -> Attributes:
 
 
 def http(interval: Interval, attempt: Attempt) -> Attributes:
-    """Return what the request was over the wire; of one that no model answers, its method and path, too."""
+    """Return the attributes of the HTTP request; for one that no model answers, also method and path."""
     found: Attributes = {}
     if not interval.is_chat:
         found |= {"http.request.method": attempt.method, "url.template": attempt.endpoint}
@@ -70,12 +71,12 @@ def http(interval: Interval, attempt: Attempt) -> Attributes:
 
 
 def is_replayed(interval: Interval) -> bool:
-    """Return whether a call to the model was answered from a recording, by a fork: it took no time and no money."""
+    """Return whether a call to the model was replayed from a recording, by a fork: it cost neither time nor money."""
     return interval.attempt is not None and interval.attempt.origin == "replayed"
 
 
 def cost(interval: Interval) -> Attributes:
-    """Return what a call cost, and how sure that is; without a price there is no amount."""
+    """Return the cost of a call and its certainty; without a price there is no amount."""
     spent = interval.spent
     if spent is None:
         return {}
@@ -84,7 +85,7 @@ def cost(interval: Interval) -> Attributes:
 
 
 def tool(result: ToolResult) -> Attributes:
-    """Return what became of a tool call."""
+    """Return the outcome of a tool call."""
     return {
         "agentobs.tool.outcome": result.outcome,
         "agentobs.tool.source": result.source,
@@ -93,7 +94,7 @@ def tool(result: ToolResult) -> Attributes:
 
 
 def outcome(interval: Interval) -> Attributes:
-    """Return how a span ended."""
+    """Return the status of a span."""
     found: Attributes = {}
     if interval.end is not None:
         found["agentobs.interaction.result"] = interval.end.result
@@ -107,12 +108,12 @@ def outcome(interval: Interval) -> Attributes:
 
 
 def closer(interval: Interval) -> Attributes:
-    """Return what is only of use to look at closely: what the beta profiles have beyond the others."""
+    """Return details: the additional attributes of the beta profiles."""
     return {f"agentobs.{name}": value for name, value in _closer(interval) if value is not None}
 
 
 def error_of(interval: Interval) -> str | None:
-    """Return the class of the error that a span ended with, or None: labels alone, never a text."""
+    """Return the class of the error that a span ended with, or None: only labels, never free text."""
     if interval.status == "orphaned":
         return interval.error_type or "orphaned"
     if interval.status != "error":
@@ -125,14 +126,14 @@ def error_of(interval: Interval) -> str | None:
 
 
 def model_of(interval: Interval) -> str:
-    """Return the model that was asked."""
+    """Return the requested model."""
     attempt = interval.attempt
     requested = attempt.model_requested if attempt is not None else None
     return requested or interval.label or "unknown"
 
 
 def cuts(content: Content) -> Attributes:
-    """Return how much was left out of what was said."""
+    """Return how much content was left out."""
     found: Attributes = {}
     if content.cut_characters:
         found["agentobs.content.cut_characters"] = content.cut_characters
@@ -144,12 +145,12 @@ def cuts(content: Content) -> Attributes:
 
 
 def event_name(kind: str) -> str:
-    """Return the name of an event of ours as a log record."""
+    """Return the name of a log record for one of our events."""
     return f"agentobs.{kind}"
 
 
 def event(logged: Logged) -> Attributes:
-    """Return what an event says: where it happened, its label, its words and numbers."""
+    """Return the attributes of an event: where it happened, its label, its labels and numbers."""
     told: dict[str, Value | None] = {
         "agentobs.turn": logged.turn,
         "agentobs.lane": logged.lane,
@@ -167,7 +168,7 @@ def event(logged: Logged) -> Attributes:
 
 
 def is_error(logged: Logged) -> bool:
-    """Return whether an event tells of a failure."""
+    """Return whether an event reports a failure."""
     failed = logged.kind in ("session_end", "attempt") and logged.label not in (
         "completed",
         "ok",
@@ -183,7 +184,7 @@ def seconds(nanoseconds: int) -> float:
 
 
 def _told(value: float | str) -> Value:
-    """Return a number as it is told: whole ones as integers where 64 bits hold them, live as from the store."""
+    """Return a number as an attribute: whole numbers as integers if 64 bits hold them, both live and from the store."""
     if isinstance(value, str) or not float(value).is_integer():
         return value
     return int(value) if is_long(int(value)) else float(value)
@@ -208,6 +209,6 @@ def _closer(interval: Interval) -> Iterator[tuple[str, Value | None]]:
             ("redactions", attempt.redactions),
         )
     if result is not None:
-        yield "tool.tries", result.tries
+        yield "tool.attempts", result.attempts
         yield "tool.text_characters", result.text_characters
         yield "tool.error_kind", result.error_kind

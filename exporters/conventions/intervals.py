@@ -1,10 +1,10 @@
-"""Intervals: the spans of a run, put together from the facts that tell of them.
+"""Intervals: the spans of a run, assembled from the facts about them.
 
-A span's start, its end, and what is known of it (the model call, its tokens and cost, the tool's result) come as facts
-of their own. A `Follower` takes them one by one and says which intervals open and close, for any backend to write in
-its own language. Calls, tools and interactions of agents that open no spans get intervals of their own here.
+The start and the end of a span, and its details (the model call, its tokens and cost, the tool's result) are separate
+facts. A `Follower` takes facts one by one and yields which intervals open and close, for each backend to write in its
+own format. Calls, tools and interactions of agents that open no spans get intervals here.
 
-What is kept is bounded: an interval that nobody ends leaves the table when it is full, as abandoned.
+Memory is bounded: when the table is full, the oldest open interval is closed as abandoned.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from agentobs.ledger import Meter, Spent
+from agentobs.provider.registry import samples
 from agentobs.records.backend import Said, Told
 from agentobs.records.facts import (
     Attempt,
@@ -31,24 +32,20 @@ from agentobs.records.facts import (
 )
 
 KNOWN = 10_000
-"""How many open intervals, and names of closed ones, are remembered. Our choice: some 20 MB at most."""
+"""How many open intervals, and names of closed ones, are remembered. Our choice: about 20 MB at most."""
 
 SAME_ID = 64
-"""How many calls of one id may wait for their results at once. Our choice: some servers have one id for all."""
+"""How many calls with one ID may wait for their results at once. Our choice: some servers use one ID for all."""
 
 SAID_BYTES = 16 * 1024 * 1024
-"""How much of what was said is kept until the intervals it belongs to end, where sessions opted in. Our choice."""
-
-CHAT_ENDPOINTS = ("/v1/messages", "/v1/complete")
-"""Where a model is asked; the paths of the platforms end in the words of `_PLATFORMS`."""
-_PLATFORMS = ("invoke", "invoke-with-response-stream")
+"""How much content is kept until its intervals end, if sessions opted in. Our choice."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Known(dict[K, V], Generic[K, V]):
-    """A mapping that forgets its oldest entry beyond a number of them."""
+    """A mapping that drops its oldest entry above a maximum number of entries."""
 
     def __init__(self, most: int = KNOWN) -> None:
         """Keep at most `most` entries."""
@@ -56,7 +53,7 @@ class Known(dict[K, V], Generic[K, V]):
         self._most = most
 
     def put(self, key: K, value: V) -> V | None:
-        """Set a key, as the newest; returns the value that was forgotten for it."""
+        """Set a key, as the newest; return the value that was dropped for it."""
         self.pop(key, None)
         self[key] = value
         return self.pop(next(iter(self))) if len(self) > self._most else None
@@ -64,14 +61,14 @@ class Known(dict[K, V], Generic[K, V]):
 
 @dataclass(slots=True)
 class Tokens:
-    """What the provider counted for one call, in disjoint buckets; billed rows alone."""
+    """The token counts of one call, in disjoint classes; only billed rows."""
 
     input: int = 0
     """Input that was neither read from nor written to the cache."""
     output: int = 0
     """Output, reasoning included."""
     reasoning: int | None = None
-    """The part of output spent on thinking, where the provider says."""
+    """The part of output spent on thinking, if the provider reports it."""
     cache_read: int = 0
     """Input read from the cache."""
     cache_write_5m: int = 0
@@ -86,7 +83,7 @@ class Tokens:
 
     @property
     def cache_write(self) -> int:
-        """Input written to the cache, for whatever time."""
+        """Input written to the cache, for any lifetime."""
         return self.cache_write_5m + self.cache_write_1h
 
     def add(self, row: UsageRow) -> None:
@@ -106,61 +103,62 @@ class Interval:
 
     session_id: str
     conversation_id: str
-    """The session that this one goes on from, where it was resumed; else its own id."""
+    """The session that this one resumes; else its own ID."""
     trace_id: str
     span_id: str
     parent_span_id: str | None
-    """The nearest span above it that is told."""
+    """The nearest exported ancestor."""
     lane: str
     name: str
-    """What it is: `interaction`, `llm_request`, `tool`, `queued`, `hook` ..."""
+    """Its kind: `interaction`, `llm_request`, `tool`, `queued`, `hook` ..."""
     label: str | None
-    """Whose it is: the agent, the model, the tool, the hook."""
+    """The name of the agent, model, tool or hook."""
     started_ns: int
     links: tuple[tuple[str, str], ...] = ()
-    """The trace and the span of what started it in another trace, or in another program."""
+    """The trace and the span that started it in another trace, or in another program."""
     linked_span_id: str | None = None
-    """The span that started it, where its trace is not known any more."""
+    """The span that started it, if the trace of that one is no longer known."""
     interaction_id: str | None = None
-    """The interaction that it is a part of. Its trace is another one where it lies in a span around that."""
+    """The interaction that it belongs to. Its trace is another one if it is inside a span around the interaction."""
     metadata: Mapping[str, float | str] = field(default_factory=dict)
-    """What whoever opened it wants to be known of it: numbers and labels."""
+    """The attributes that the program set: numbers and labels."""
     is_ours: bool = True
-    """Whether somebody opened this span; else it was put together here."""
+    """Whether the program or the loop opened this span; else it was created here."""
     ended_ns: int = 0
     status: str = "ok"
     """`ok`, `error`, `cancelled` or `orphaned`."""
     error_type: str | None = None
     last_activity_ns: int | None = None
-    """When something last happened in it, where it was orphaned."""
+    """The time of the last activity in it, if it was orphaned."""
     attempts: int = 0
-    """How many HTTP tries the call took so far."""
+    """The number of HTTP attempts of the call so far."""
     attempt: Attempt | None = None
     """The last of them."""
     tokens: Tokens | None = None
-    """What all of them used."""
+    """The usage of all attempts."""
     spent: Spent | None = None
-    """What all of them cost."""
+    """The cost of all attempts."""
     tool: ToolResult | None = None
-    """What became of the call."""
+    """The outcome of the call."""
     asked: tuple[str, int] | None = None
-    """The span of the model's answer that made this call, and when it made it."""
+    """The span of the response that contains this call, and the time of the call."""
     end: InteractionEnd | None = None
     """How the interaction ended."""
     said: Said | None = None
-    """What was said, of the last try, where the session opted in."""
+    """The content of the last attempt, if the session opted in."""
 
     @property
     def is_chat(self) -> bool:
-        """Whether it is a question that a model answers."""
+        """Whether a model answers this request."""
         if self.name != "llm_request":
             return False
-        endpoint = self.attempt.endpoint if self.attempt else CHAT_ENDPOINTS[0]
-        return endpoint in CHAT_ENDPOINTS or endpoint.rpartition("/")[2] in _PLATFORMS
+        if self.attempt is None:
+            return True
+        return samples(self.attempt.endpoint)
 
 
 class Move(NamedTuple):
-    """An interval opens, or closes."""
+    """An interval opens or closes."""
 
     way: Literal["opens", "closes"]
     interval: Interval
@@ -168,7 +166,7 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class _Call:
-    """A call that the model made."""
+    """A tool call of the model."""
 
     use: ToolUse
     trace_id: str
@@ -186,38 +184,39 @@ class _Held:
 
 @dataclass(slots=True)
 class Follower:
-    """Puts intervals together from the facts of one process; for one thread at a time."""
+    """Assembles intervals from the facts of one process; for one thread at a time."""
 
     hidden: frozenset[str] = frozenset()
-    """Names of spans that are not told: what lies in them hangs on what is above."""
+    """Names of spans that are not exported: their children get their parents."""
     open: Known[str, Interval] = field(default_factory=Known)
-    """The intervals that have not ended, by span id."""
+    """The open intervals, by span ID."""
     unknown_ends: int = 0
-    """Ends of spans whose start was not heard, or was forgotten."""
+    """Ends of spans without a known start."""
     late_ends: int = 0
-    """Ends of spans that had been swept: each was told as abandoned, and nobody takes a second end of a span."""
+    """Ends of spans that had been swept: each was exported as abandoned, and no backend accepts a second end."""
     _conversations: Known[str, str] = field(default_factory=Known)
     _prompts: Known[str, InteractionStart] = field(default_factory=Known)
-    """Interactions for which nobody has opened a span yet."""
+    """Interactions without an opened span yet."""
     _roots: Known[str, Interval] = field(default_factory=Known)
     """Interactions that got an interval here, by trace."""
     _ending: Known[str, Interval] = field(default_factory=Known)
-    """Interactions whose span has ended and whose end is still to come, by trace."""
+    """Interactions whose span has ended, before the end of the interaction itself, by trace."""
     _by_attempt: Known[str, Interval] = field(default_factory=Known)
     _calls: Known[tuple[str, int], _Call] = field(default_factory=Known)
-    """Calls that wait for their result, by the answer that makes them and their place in it: ids of calls recur."""
+    """Calls that wait for their result, by the response that contains them and their position: IDs of calls may recur.
+    """
     _named: Known[tuple[str, str, str], deque[tuple[str, int]]] = field(default_factory=Known)
-    """The same by session, lane and id, for results that do not say whose they are."""
+    """The same by session, lane and ID, for results that do not name the response."""
     _traces: Known[str, str] = field(default_factory=Known)
     _last: Known[str, int] = field(default_factory=Known)
-    """When something last happened in a session."""
+    """The last activity of each session."""
     _held: _Held | None = None
     _saying: dict[int, Interval] = field(default_factory=dict)
-    """The intervals that hold what was said in them, eldest first."""
+    """The intervals with content, oldest first."""
     _said_bytes: int = 0
 
     def follow(self, told: Told) -> Iterator[Move]:
-        """Yield what a fact opens and closes, in its order; what was said in an interval is gone after its end."""
+        """Yield which intervals a fact opens and closes, in order; content is dropped after the end of its interval."""
         for move in self._followed(told):
             try:
                 yield move
@@ -253,7 +252,7 @@ class Follower:
                 pass
 
     def abandon(self) -> Iterator[Move]:
-        """Yield the ends of all that is open: nothing more will be heard."""
+        """Yield the ends of all open intervals: no more facts will come."""
         if self._held is not None:
             yield from self._made(self._held.interval)
             self._held = None
@@ -266,23 +265,23 @@ class Follower:
         self._roots.clear()
 
     def trace_of(self, span_id: str | None) -> str | None:
-        """Return the trace of a span that was opened not too long ago, or None."""
+        """Return the trace of a recently opened span, or None."""
         return self._traces.get(span_id) if span_id else None
 
     def call_of(self, attempt_id: str) -> Interval | None:
-        """Return the interval of the call that an attempt was made for, not too long ago, or None."""
+        """Return the interval of the call of a recent attempt, or None."""
         return self._by_attempt.get(attempt_id)
 
     def conversation_of(self, session_id: str) -> str:
-        """Return the session that a session goes on from, or itself."""
+        """Return the session that a session resumes, or the session itself."""
         return self._conversations.get(session_id, session_id)
 
     def goes_on(self, session_id: str, conversation_id: str) -> None:
-        """Say which conversation a session belongs to that is not heard of here, but gone on from."""
+        """Set the conversation of a session that is not followed here, but continued by another one."""
         self._conversations.put(session_id, conversation_id)
 
     def above(self, span_id: str | None, name: str) -> Interval | None:
-        """Return the open interval of a name at a span, or above it."""
+        """Return the open interval with a name that is a span or an ancestor of it."""
         seen: set[str] = set()
         while span_id is not None and span_id not in seen:
             seen.add(span_id)
@@ -406,7 +405,7 @@ class Follower:
         interval.spent = interval.spent + cost_of(row) if interval.spent else cost_of(row)
 
     def _join(self, interval: Interval, held: Interval) -> None:
-        """Give a span that opens for an attempt what is known of the attempt."""
+        """Add the details of an attempt to the span that opens for it."""
         interval.attempts, interval.attempt = held.attempts, held.attempt
         interval.tokens, interval.spent = held.tokens, held.spent
         self._keep_said(interval, held.said)
@@ -415,7 +414,7 @@ class Follower:
             self._by_attempt.put(held.attempt.attempt_id, interval)
 
     def _settled(self, fact: object) -> Iterator[Move]:
-        """Yield the interval of an attempt that opened none, once nothing more is said of it."""
+        """Yield the interval of an attempt without a span, when it is complete."""
         held = self._held
         if held is None or (isinstance(fact, UsageRow) and fact.attempt_id == held.attempt_id):
             return
@@ -425,7 +424,7 @@ class Follower:
         yield from self._made(held.interval)
 
     def _made(self, interval: Interval) -> Iterator[Move]:
-        """Yield an interval that was put together here, whole."""
+        """Yield an interval that was created here, complete."""
         if interval.parent_span_id is None:
             root, moves = self._root(interval.trace_id)
             yield from moves
@@ -450,7 +449,7 @@ class Follower:
         if at is not None:
             at.tool = fact
             self._keep_said(at, said)
-            at.asked = (call.span_id, call.use.asked_ns) if call else None
+            at.asked = (call.span_id, call.use.requested_ns) if call else None
         elif call is not None:
             yield from self._made(
                 Interval(
@@ -462,20 +461,20 @@ class Follower:
                     lane=call.use.lane,
                     name="tool",
                     label=call.use.name,
-                    started_ns=fact.started_ns or call.use.asked_ns,
+                    started_ns=fact.started_ns or call.use.requested_ns,
                     is_ours=False,
-                    ended_ns=max(fact.answered_ns, call.use.asked_ns),
+                    ended_ns=max(fact.result_ns, call.use.requested_ns),
                     status="error" if fact.is_error else "ok",
                     error_type=_wrong(fact) if fact.is_error else None,
                     tool=fact,
-                    asked=(call.span_id, call.use.asked_ns),
+                    asked=(call.span_id, call.use.requested_ns),
                     said=said,
                     interaction_id=call.use.interaction_id,
                 )
             )
 
     def _call_of(self, fact: ToolResult) -> _Call | None:
-        """Return the call that a result answers, which then waits no more."""
+        """Return the call that a result belongs to, and remove it from the waiting ones."""
         if fact.attempt_id is not None and fact.ordinal is not None:
             return self._calls.pop((fact.attempt_id, fact.ordinal), None)
         named = (fact.session_id, str(fact.lane or "main"), str(fact.tool_use_id))
@@ -489,9 +488,9 @@ class Follower:
     def _root(
         self, trace_id: str, started_in: str | None = None
     ) -> tuple[Interval | None, tuple[Move, ...]]:
-        """Return the interval of an interaction that opens no span, and its opening where it is new.
+        """Return the interval of an interaction without a span, and its opening if it is new.
 
-        `started_in` is the span that its first call was made in, where that is of another trace.
+        `started_in` is the span that its first call was made in, if that is of another trace.
         """
         if root := self._roots.get(trace_id):
             return root, ()
@@ -546,7 +545,7 @@ class Follower:
             yield Move("closes", interval)
 
     def _keep_said(self, interval: Interval, said: Said | None) -> None:
-        """Keep what was said in an interval until it ends, and forget that of the eldest when it is too much."""
+        """Keep the content of an interval until its end; if there is too much, drop that of the oldest one."""
         self._forget_said(interval)
         if said is not None:
             interval.said = said
@@ -561,7 +560,7 @@ class Follower:
             self._said_bytes -= len(said.question) + len(said.answer)
 
     def _told_parent(self, span_id: str | None) -> str | None:
-        """Return the nearest span at or above one that is told."""
+        """Return the nearest exported span at or above one."""
         while span_id is not None and (interval := self.open.get(span_id)):
             if interval.name not in self.hidden:
                 return span_id
@@ -573,7 +572,7 @@ class Follower:
 
 
 def cost_of(row: UsageRow) -> Spent:
-    """Return what one row of usage costs, at the prices in force."""
+    """Return the cost of one row of usage, at the prices in force."""
     meter = Meter()
     meter.add_facts((row,))
     return meter.total()
@@ -593,22 +592,22 @@ def _status(fact: Attempt) -> str:
 
 
 def _wrong(tool: ToolResult) -> str:
-    """Return the class of a tool's failure."""
+    """Return the error class of a failed tool call."""
     return tool.error_kind or tool.outcome
 
 
 def _span_of(call: _Call) -> str:
-    """Return a span id for a call that nobody opened a span for: the same for the same call, of 16 hex digits."""
+    """Return a span ID for a call without a span: 16 hex digits, the same for the same call."""
     return digest_of(f"{call.span_id} {call.use.ordinal} {call.use.tool_use_id}", 16)
 
 
 def digest_of(text: str, digits: int) -> str:
-    """Return so many hex digits that stand for a text."""
+    """Return a digest of a text with this many hex digits."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=digits // 2).hexdigest()
 
 
 def identity(text: str, digits: int) -> str:
-    """Return an id as so many hex digits: itself where it has that form, else its digest; never all zeros."""
+    """Return an ID as this many hex digits: the ID itself if it has that form, else its digest; never all zeros."""
     plain = len(text) == digits and not set(text) - _HEX
     return text if plain and int(text, 16) else digest_of(text, digits)
 

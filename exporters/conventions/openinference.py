@@ -1,8 +1,8 @@
-"""OpenInference: our nouns in the names that Phoenix and Arize read (spec/ of Arize-ai/openinference).
+"""OpenInference: attributes with the names that Phoenix and Arize read (spec/ of Arize-ai/openinference).
 
-It has names for model calls, tools and agents, counts, costs and messages; what it has none for stands as `agentobs.*`.
-Messages are one attribute for each of their parts there, so that a long conversation would push ids out of a span:
-only as many of the latest go as `ROOM` has room for, and all of them as one JSON text.
+It defines names for model calls, tools and agents, counts, costs and messages; everything else is `agentobs.*`. Each
+part of a message is an attribute there, so a long conversation would push IDs out of a span: only the latest messages
+that fit into `ROOM` are included, and all of them as one JSON text.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from exporters.conventions.intervals import Interval, Tokens
 from exporters.conventions.span_content import Content, content_of_call, content_of_request
 
 VERSION = "OpenInference, specification of November 2026"
-"""The conventions that these names follow; their specification has no releases."""
+"""The conventions of these names; their specification has no releases."""
 
 ROOM = 64
-"""How many attributes the messages and tools of a call may take. Our choice: a span has at most 128."""
+"""The maximum number of attributes for the messages and tools of a call. Our choice: a span has at most 128."""
 CALLS = 4
-"""How many tool calls of one message are told. Our choice."""
+"""The maximum number of tool calls per message. Our choice."""
 TOOLS = 12
-"""How many definitions of tools are. Our choice."""
+"""The maximum number of tool definitions. Our choice."""
 
 SYSTEM = "anthropic"
 """The value of `llm.system` and `llm.provider`."""
@@ -38,13 +38,13 @@ _KINDS = {
     "hook": "GUARDRAIL",
     "blocked_on_user": "GUARDRAIL",
 }
-"""Kinds of spans by our names. What lies in a tool call is no second one; it and the rest are a `CHAIN`."""
+"""Kinds of spans by our names. Spans inside a tool call are not tools themselves: they and the rest are a `CHAIN`."""
 
 _PROMPT: tuple[PartName, ...] = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
 
 
 def span_name(interval: Interval) -> str:
-    """Return the name of a span: it has no rules for them."""
+    """Return the name of a span; the specification has no rules for names."""
     match interval.name:
         case "llm_request" if not interval.is_chat and interval.attempt is not None:
             return f"{interval.attempt.method} {interval.attempt.endpoint}"
@@ -57,12 +57,12 @@ def span_name(interval: Interval) -> str:
 
 
 def ids(session_id: str, conversation_id: str) -> Attributes:
-    """Return the ids of a session: what it groups by `session.id` is a whole conversation."""
+    """Return the IDs of a session: what it groups by `session.id` is a whole conversation."""
     return {"session.id": conversation_id, "agentobs.session.id": session_id}
 
 
 def starting(interval: Interval) -> Attributes:
-    """Return what is known of a span when it starts, ids first."""
+    """Return the attributes known at the start of a span, IDs first."""
     found = ids(interval.session_id, interval.conversation_id) | agentobs_attributes.place(interval)
     found["openinference.span.kind"] = _kind(interval)
     match interval.name:
@@ -81,7 +81,7 @@ def starting(interval: Interval) -> Attributes:
 
 
 def ending(interval: Interval) -> Attributes:
-    """Return what is known of a span when it ends."""
+    """Return the attributes known at the end of a span."""
     found: Attributes = {}
     if interval.attempt is not None:
         found |= _of_attempt(interval, interval.attempt)
@@ -94,7 +94,7 @@ def ending(interval: Interval) -> Attributes:
 
 
 def said(interval: Interval) -> Attributes:
-    """Return what was said, bounded, what was cut marked; nothing where the session did not opt in."""
+    """Return the content, truncated with a mark; nothing if the session did not opt in."""
     if interval.said is None:
         return {}
     if interval.name == "tool":
@@ -131,7 +131,7 @@ def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
 
 
 def _of_tokens(tokens: Tokens) -> Attributes:
-    """Return the counts; `prompt` is all input, as the specification wants it for this provider."""
+    """Return the counts; `prompt` is all input, as the specification requires for this provider."""
     found: Attributes = {
         "llm.token_count.prompt": tokens.prompt,
         "llm.token_count.completion": tokens.output,
@@ -147,7 +147,7 @@ def _of_tokens(tokens: Tokens) -> Attributes:
 
 
 def _of_cost(interval: Interval) -> Attributes:
-    """Return what a call cost, by part; in the total are tools of the provider's, too, which are neither."""
+    """Return the cost of a call, by part; the total includes the provider's tools, which have no part."""
     spent = interval.spent
     if spent is None or spent.usd is None:
         return {}
@@ -223,7 +223,7 @@ def _told(part: dict[str, Any]) -> str:
 
 
 def _listed(content: Content, part: str) -> list[Any]:
-    """Return the list of a part; none where it was too long as a whole."""
+    """Return the list of a part; empty if the part was too long."""
     value = json.loads(content.texts.get(part, "null"))
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 

@@ -1,4 +1,4 @@
-"""Profiles: what a language of telemetry is, as one frozen value."""
+"""Profiles: the vocabulary of one kind of telemetry, as a frozen value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The metrics of a language, and what stands on them: things of bounded variety, no ids."""
+    """The metrics of a profile and their attributes: only values with few variants, no IDs."""
 
     token_usage: Measure
     operation_duration: Measure
@@ -33,33 +33,33 @@ class Metrics:
     agent_duration: Measure
     cost: Measure
     on_call: Callable[[Interval], Attributes]
-    """What stands on a model call's time to its first chunk; with the error, on its duration."""
+    """The attributes of a model call's time to first chunk; with the error, of its duration."""
     on_usage: Callable[[UsageRow, str | None], Attributes]
-    """What stands on tokens and on cost: the model is the one that is billed."""
+    """The attributes of tokens and cost; the model is the billed one."""
     on_tokens: Callable[[Tokens], Iterator[tuple[Attributes, int]]]
-    """The counts of tokens, each with what tells it from the others."""
+    """The token counts, each with its distinguishing attributes."""
     on_tool: Callable[[Interval], Attributes]
     on_agent: Callable[[Interval], Attributes]
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One language for intervals, events and metrics."""
+    """A vocabulary for intervals, events and metrics."""
 
     name: str
-    """What it is called: a label."""
+    """Its name: a label."""
     version: str
     """The conventions that it follows."""
     span_name: Callable[[Interval], str]
-    """The name of a span, when it ends."""
+    """The name of a span, at its end."""
     ids: Callable[[str, str], Attributes]
-    """The ids of a session and of the conversation that it goes on with."""
+    """The IDs of a session and of the conversation that it continues."""
     starting: Callable[[Interval], Attributes]
-    """What is known when a span starts: ids first."""
+    """The attributes known at the start of a span: IDs first."""
     ending: Callable[[Interval], Attributes]
-    """What is known when it ends."""
+    """The attributes known at its end."""
     said: Callable[[Interval], Attributes]
-    """What was said, where the session opted in; else nothing."""
+    """The content, if the session opted in; else nothing."""
     metrics: Metrics
     hidden: frozenset[str] = BETA_SPANS
     """Names of our spans that it does not have."""
@@ -75,6 +75,6 @@ def beta(profile: Profile) -> Profile:
 
 
 def with_error(attributes: Attributes, interval: Interval) -> Attributes:
-    """Return what stands on a duration: the same, and the class of the error where there was one."""
+    """Return the attributes of a duration: the same, and the class of the error if there was one."""
     error_type = agentobs_attributes.error_of(interval)
     return {**attributes, **({"error.type": error_type} if error_type else {})}

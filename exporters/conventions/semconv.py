@@ -1,9 +1,9 @@
-"""Names: our nouns in the languages of telemetry, by name; the only place where `gen_ai.*` stands.
+"""The semantic conventions by name; the only module that contains `gen_ai.*` names.
 
-`both`, the default, is `genai-latest` with the older name for what is written to the cache beside the newer, for most
-products read only that. `genai-1.41` has the names of the last release in which they were a part of the general
-conventions, and none beyond them. `openinference` stands in a module of its own. Ids come first and content last, for
-some collectors cut what comes last when there is too much. Nothing here reads a clock or knows of a wire.
+`both`, the default, is `genai-latest` plus the older names of tokens written to the cache, because most products read
+only those. `genai-1.41` has the names of the last release in which they were part of the general conventions, and no
+newer ones. `openinference` has its own module. IDs come first and content last, because some collectors drop the last
+attributes if there are too many. Nothing here reads a clock or sends anything.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from exporters.conventions.profile import Measure, Metrics, Profile, beta
 from exporters.conventions.span_content import content_of_call, content_of_request
 
 LATEST = "semantic-conventions-genai, Development, November 2026"
-"""The conventions that `genai-latest` follows; they have no release of their own yet, and their names still move. What
-their unreleased notes rename beyond the cache (metrics of tokens in two, durations of invocations) is not followed."""
+"""The conventions that `genai-latest` follows; they have no release of their own yet, and their names still change. The
+renamings in their unreleased notes beyond the cache (metrics of tokens in two, durations of invocations) are not
+applied.
+"""
 RELEASED = "semantic-conventions 1.41.0"
 """Those of `genai-1.41`."""
 
@@ -33,7 +35,7 @@ PROVIDER = "anthropic"
 
 @dataclass(frozen=True, slots=True)
 class CacheNames:
-    """What tokens that are written to the cache are called: each count under each of its names."""
+    """The names of tokens written to the cache: each count has each of its names."""
 
     written: tuple[str, ...]
     """Both lifetimes together."""
@@ -82,7 +84,7 @@ TOOL_DURATION = Measure(
 AGENT_DURATION = Measure(
     "gen_ai.invoke_agent.duration", "s", "How long an interaction took.", _doubling(0.1, 13)
 )
-COST = Measure("agentobs.cost", "USD", "What model calls cost; calls without a price add nothing.")
+COST = Measure("agentobs.cost", "USD", "Cost of model calls; calls without a price add nothing.")
 
 
 def span_name(interval: Interval) -> str:
@@ -102,12 +104,12 @@ def span_name(interval: Interval) -> str:
 
 
 def ids(session_id: str, conversation_id: str) -> Attributes:
-    """Return the ids of a session."""
+    """Return the attributes known at the start of a span, IDs first."""
     return {"gen_ai.conversation.id": conversation_id, "session.id": session_id}
 
 
 def starting(interval: Interval) -> Attributes:
-    """Return what is known of a span when it starts, ids first."""
+    """Return the attributes known at the end of a span."""
     found = ids(interval.session_id, interval.conversation_id) | agentobs_attributes.place(interval)
     match interval.name:
         case "interaction" | "sub_agent":
@@ -143,7 +145,7 @@ def ending(cache: CacheNames, interval: Interval) -> Attributes:
 
 
 def said(interval: Interval) -> Attributes:
-    """Return what was said, bounded, what was cut marked; nothing where the session did not opt in."""
+    """Return the content, truncated with a mark; nothing if the session did not opt in."""
     if interval.said is None:
         return {}
     if interval.name == "tool":
@@ -172,14 +174,14 @@ def on_call(interval: Interval) -> Attributes:
 
 
 def on_usage(row: UsageRow, requested: str | None) -> Attributes:
-    """Return the attributes of the metrics of tokens and of cost: the model is the one that is billed."""
+    """Return the attributes of the metrics of tokens and of cost; the model is the billed one."""
     found = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": PROVIDER}
     found |= {"gen_ai.request.model": requested} if requested else {}
     return {**found, "gen_ai.response.model": row.model}
 
 
 def on_tokens(tokens: Tokens) -> Iterator[tuple[Attributes, int]]:
-    """Yield the counts of the metric of tokens, each with what tells it from the others."""
+    """Yield the counts of the metric of tokens, each with its distinguishing attributes."""
     yield {"gen_ai.token.type": "input"}, tokens.prompt
     yield {"gen_ai.token.type": "output"}, tokens.output
 
@@ -197,7 +199,7 @@ def on_agent(interval: Interval) -> Attributes:
 
 
 def on_event(profile: Profile, event: Logged, conversation_id: str) -> Attributes:
-    """Return the attributes of a log record: ids first, then what the event says."""
+    """Return the attributes of a log record: IDs first, then those of the event."""
     return profile.ids(event.session_id, conversation_id) | agentobs_attributes.event(event)
 
 
@@ -205,11 +207,11 @@ def profile_named(name: str, *, is_beta: bool = False) -> Profile:
     """Return a profile by its name, or its beta.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is none with that name.
     """
     if name not in PROFILES:
         raise UsageError(
-            f"no profile of that name: {name[:40]!r}",
+            f"unknown profile: {name[:40]!r}",
             where="profile",
             todo=f"Say {', '.join(PROFILES)}",
         )
@@ -232,7 +234,7 @@ def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
 
 
 def _of_tokens(tokens: Tokens, cache: CacheNames) -> Attributes:
-    """Return the counts: all input, as the conventions want it, and its parts."""
+    """Return the counts: all input, as the conventions require, and its parts."""
     found: Attributes = {
         "gen_ai.usage.input_tokens": tokens.prompt,
         "gen_ai.usage.output_tokens": tokens.output,

@@ -1,15 +1,15 @@
-"""After the fact: recorded sessions are sent to a collector, with the ids and times that they have in the recording.
+"""Backfill: recorded sessions are sent to a collector, with the IDs and times of the recording.
 
-    report = send_recorded(home, connection, sender, profile_named("both"), since_ns=...)
+    report = send_recorded(store, sender, profile_named("both"), since_ns=...)
 
-A session is followed from its first fact as if it ran again, by the code that follows it live, and what lies beyond the
-marks of a destination is sent. So spans that were open when an earlier export ended come out whole, and each record
-goes out once: a mark is written when a message was taken. Only where the process is killed between the two is that one
-message sent again, with the same ids. A span that went out as abandoned stays so when its end is
-found later. What waits is one message a signal; nobody is held up, so nothing is dropped.
+A session is followed from its first fact as if it ran again, by the code for live sessions, and everything after the
+send positions of a destination is sent. So spans that were open when an earlier export ended are sent complete, and
+each record once: a position is written when a message was accepted. Only if the process is killed between the two,
+that one message is sent again, with the same IDs. A span that was sent as abandoned stays so when its end is found
+later. At most one message per signal is pending; nothing waits for it, so nothing is dropped.
 
-Metrics are deltas over the times of the recording, told by a source of their own for each session. The sums of the live
-exporter are those of a process that is gone; counted on now, under another process's name, they would be made up.
+Metrics are deltas over the times of the recording, from a separate source for each session. The sums of the live
+exporter belong to a process that is gone; continuing them in another process would make up numbers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import duckdb
 from opentelemetry.sdk.resources import Resource
 
 from agentobs.ledger import warm
-from agentobs.recording.journal.home import Home
 from agentobs.records.backend import Told
 from agentobs.records.facts import Attempt, Fact, SessionStart
 from agentobs.records.labels import Label
+from agentobs.store.port import Store
 from exporters.conventions.profile import Profile
 from exporters.otlp.delivery import Hands
 from exporters.otlp.outbox import Limits, Send, Signal
@@ -50,67 +49,68 @@ _NOUNS = {"traces": "spans", "logs": "log records", "metrics": "data points"}
 
 @dataclass(slots=True)
 class Report:
-    """What became of an export."""
+    """The result of a backfill."""
 
     sessions: int = 0
     """Sessions of which something was sent."""
     done_before: int = 0
-    """Sessions of which nothing new was there."""
+    """Sessions without anything new."""
     live: int = 0
-    """Sessions that were left out, for they were sent there while they ran."""
+    """Sessions that were skipped because they were sent to that destination while they ran."""
     taken: Counter[str] = field(default_factory=Counter)
-    """What was taken, by signal: spans, log records, data points."""
+    """Accepted items by signal: spans, log records, data points."""
     lost: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """What was not, and is not sent again, by signal and reason."""
+    """Rejected items, which are not sent again, by signal and reason."""
     stopped: dict[Signal, str] = field(default_factory=dict)
     """Why the rest of a signal was not sent."""
     without_content: int = 0
     """Exchanges of sessions that opted in whose content could not be read."""
     unreadable: int = 0
-    """Facts that could not be told."""
+    """Facts that could not be converted."""
     late_ends: int = 0
     """Spans that were sent as abandoned, and whose end was found since."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that was to be sent was taken."""
+        """Whether everything was accepted."""
         return not self.lost and not self.stopped and not self.unreadable
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people: what was taken, then what was not and why."""
+        """Return the report as lines: what was accepted, then what was not and why."""
         taken = ", ".join(f"{self.taken[s]} {_NOUNS[s]}" for s in SIGNALS if self.taken[s])
         lines = [f"{self.sessions} sessions sent: {taken or 'nothing'}"]
         if self.done_before:
             lines.append(f"{self.done_before} sessions were sent before")
         if self.live:
             lines.append(
-                f"{self.live} sessions were sent there while they ran, as far as that went, and are left out: "
-                "--again sends them, too"
+                f"{self.live} sessions were sent there while they ran, as far as possible, and are "
+                "skipped: --again sends them as well"
             )
         if self.without_content:
             lines.append(
-                f"{self.without_content} exchanges go without their content: it cannot be read"
+                f"{self.without_content} exchanges are sent without their content, because it cannot be read"
             )
         if self.late_ends:
             lines.append(
-                f"{self.late_ends} spans ended after they were sent as abandoned: that is in the recording alone"
+                f"{self.late_ends} spans ended after they were sent as abandoned: only the recording has their end"
             )
         if self.unreadable:
-            lines.append(f"not told: {self.unreadable} records, which do not hold what they must")
+            lines.append(
+                f"not sent: {self.unreadable} records, because required fields are missing"
+            )
         lines += [
-            f"not taken: {count} {_NOUNS[signal]}, {reason}; they are not sent again"
+            f"rejected: {count} {_NOUNS[signal]}, {reason}; they are not sent again"
             for (signal, reason), count in sorted(self.lost.items())
         ]
         lines += [
-            f"{signal} not sent any further: {why}; the same command goes on from there"
+            f"{signal} not sent completely: {why}; the same command continues from there"
             for signal, why in self.stopped.items()
         ]
         return lines
 
 
 def send_recorded(
-    home: Home,
-    connection: duckdb.DuckDBPyConnection,
+    store: Store,
     send: Send,
     profile: Profile,
     destination: Label,
@@ -123,32 +123,31 @@ def send_recorded(
     again: bool = False,
     told: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Send what was recorded and was not sent there yet.
+    """Send recorded data that was not sent to a destination yet.
 
     Args:
-        home: where it was recorded.
-        connection: to the store of that home.
+        store: the store of the home where it was recorded.
         send: sends one message.
-        profile: the language.
-        destination: what it is called in marks.
-        since_ns: only sessions that began then or later.
+        profile: the vocabulary.
+        destination: its name in send positions.
+        since_ns: only sessions that started then or later.
         session_ids: only these.
         signals: what is sent.
         service: the name of the service.
-        limits: how large messages are, and how often they are tried.
-        again: send also what was sent there before, live or like this.
-        told: is told of waits.
+        limits: the size of messages, and the number of retries.
+        again: send also what was sent before, live or by a backfill.
+        told: receives messages about waits.
 
     Raises:
-        UsageError: another process is at it.
-        OSError: how far it came cannot be noted.
+        UsageError: another process is sending.
+        OSError: the position cannot be written.
     """
     warm()
-    with sending_alone(home):
-        marks = {} if again else read_marks(connection, destination)
-        marker = Marker(home, destination, Label(profile.name))
+    with sending_alone(store.home):
+        marks = {} if again else read_marks(store, destination)
+        marker = Marker(store.home, destination, Label(profile.name))
         report, chosen = Report(), []
-        for session in recorded_sessions(connection, since_ns=since_ns, session_ids=session_ids):
+        for session in recorded_sessions(store, since_ns=since_ns, session_ids=session_ids):
             if not again and destination in session.live:
                 report.live += 1
             elif all(marks.get((s, session.session_id), _NEW).has_all(session) for s in signals):
@@ -158,7 +157,7 @@ def send_recorded(
         hands = Hands(send, limits or Limits(), told)
         run = _Run(profile, service, hands, limits or Limits(), signals, marks, marker, report)
         try:
-            run.send(connection, home, chosen)
+            run.send(store, chosen)
         finally:
             marker.close()
         return report
@@ -169,28 +168,28 @@ _NEW = Mark()
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A span, a log record, or the sums of a stretch of a session."""
+    """A span, a log record, or the sums of a period of a session."""
 
     session: Recorded
     at: tuple[str, int]
-    """The segment and the number of the record that finished it; of what nobody ended the end of the session."""
+    """Segment and number of the record that completed it; for an orphaned span the end of the session."""
     payload: Any
     size: int
     count: int = 1
-    """How many things the collector counts in it."""
+    """How many items the collector counts in it."""
     ordinal: int = 1
-    """Which of the things it is that one record finished, or of those that nobody ended."""
+    """Its index among the items that one record completed, or among orphaned spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A session was followed to the end of what is recorded of it."""
+    """A session was followed to the end of its recording."""
 
     session: Recorded
 
 
 class _Run:
-    """One export, while it is under way."""
+    """One running backfill."""
 
     def __init__(
         self,
@@ -212,15 +211,13 @@ class _Run:
         self._session: Recorded | None = None
         self._at = ("", 0)
         self._told: Counter[Signal] = Counter()
-        """What was told of the record that is heard now."""
+        """The items of the current record."""
 
-    def send(
-        self, connection: duckdb.DuckDBPyConnection, home: Home, sessions: Sequence[Recorded]
-    ) -> None:
+    def send(self, store: Store, sessions: Sequence[Recorded]) -> None:
         """Send these sessions, one after the other."""
-        roots, spoken = conversations(connection), Spoken(home)
+        roots, spoken = conversations(store), Spoken(store.home)
         following: _Following | None = None
-        for row in facts_of(connection, sessions):
+        for row in facts_of(store, sessions):
             if following is None or following.session is not row.session:
                 self._end(following)
                 if not self._open():
@@ -236,7 +233,8 @@ class _Run:
         resource = {
             "service.name": self._service,
             "service.version": session.version,
-            # Who told it is gone; a session's own telemetry has one source, however often it is sent in parts.
+            # The original process is gone; a session's own telemetry has one source, however often parts of it are
+            # sent.
             "service.instance.id": session.session_id,
             "agentobs.semconv": self._profile.version,
             "agentobs.after_the_fact": "true",
@@ -249,7 +247,7 @@ class _Run:
         return _Following(session, translator, Resource(dict(resource)), roots, is_traced)
 
     def _hear(self, following: _Following, row: Row, spoken: Spoken) -> None:
-        """Follow one fact; what it finishes is put into the queues, where it is beyond the marks."""
+        """Follow one fact; queue the items that it completes if they are after the send position."""
         self._go_to((row.segment_id, row.sequence))
         mark = self._marks.get(("traces", row.session.session_id), _NEW)
         following.translator.is_told = mark.has_ended(*self._at)
@@ -259,7 +257,7 @@ class _Run:
             following.hear(Told(row.fact, row.sequence, said))
             following.time(row.fact, is_sent=not self._instruments.is_counting)
         except Exception:
-            # As live: a fact that cannot be told costs itself, and the ones after it are told.
+            # As in live export: a fact that cannot be converted is skipped, and later ones are not affected.
             self._report.unreadable += any(map(self._is_new, self._signals))
         following.heard += self._instruments.is_counting
         if following.heard >= PAGE:
@@ -269,7 +267,7 @@ class _Run:
                 self._flush(signal)
 
     def _end(self, following: _Following | None) -> None:
-        """End a session: what nobody ended is told as abandoned where nothing more can come."""
+        """End a session: open spans are sent as abandoned if no more records can come."""
         if following is None:
             return
         if following.session.is_over:
@@ -277,7 +275,7 @@ class _Run:
             following.translator.is_told = False
             try:
                 following.translator.abandon()
-            except Exception:  # one session costs itself, and is told of
+            except Exception:  # a failing session is skipped and reported
                 self._report.unreadable += 1
         self._report.late_ends += following.translator.late_ends
         self._gather(following)
@@ -292,7 +290,7 @@ class _Run:
         self._instruments.is_counting = self._is_new("metrics")
 
     def _is_new(self, signal: Signal) -> bool:
-        """Return whether what is told now was not sent yet."""
+        """Return whether the current item was not sent yet."""
         if signal not in self._queues or signal in self._report.stopped or self._session is None:
             return False
         mark = self._marks.get((signal, self._session.session_id), _NEW)
@@ -308,7 +306,7 @@ class _Run:
             self._queue(signal, item)
 
     def _gather(self, following: _Following) -> None:
-        """Put the sums of what was heard since the last time into the queue."""
+        """Queue the sums since the last time."""
         following.heard = 0
         if "metrics" not in self._queues or (read := self._instruments.read()) is None:
             return
@@ -333,11 +331,11 @@ class _Run:
         )
 
     def _open(self) -> bool:
-        """Return whether there is a signal that can still be sent."""
+        """Return whether some signal can still be sent."""
         return any(signal not in self._report.stopped for signal in self._signals)
 
     def _flush(self, signal: Signal) -> None:
-        """Send all that waits of a signal, and note how far that came."""
+        """Send all pending items of a signal, and write the new position."""
         queue = self._queues[signal]
         while queue:
             if signal in self._report.stopped:
@@ -353,7 +351,7 @@ class _Run:
         self._waiting[signal] = self._sizes[signal] = 0
 
     def _batch(self, queue: deque[_Item | _Done]) -> list[_Item]:
-        """Return the next message's items; they stay in the queue."""
+        """Return the items of the next message; they stay in the queue."""
         batch: list[_Item] = []
         size = 0
         for each in queue:
@@ -398,7 +396,7 @@ class _Run:
     def _note(
         self, signal: Signal, passed: Sequence[_Item], following: _Item | None, lost: int
     ) -> None:
-        """Note how far the session came of which these items were settled last."""
+        """Write the position of the session of which these items were settled last."""
         last = passed[-1]
         session, (segment_id, sequence) = last.session, last.at
         through = _before(session, segment_id)
@@ -412,7 +410,7 @@ class _Run:
     def _mark_whole(
         self, signal: Signal, session: Recorded, passed: Sequence[_Item] = (), rejected: int = 0
     ) -> None:
-        """Note that all that is recorded of a session was sent, these items of it last."""
+        """Write that the whole recording of a session was sent, these items last."""
         through = {part.segment_id: part.last for part in session.parts}
         count = sum(item.count for item in passed)
         self._write(
@@ -426,7 +424,7 @@ class _Run:
         news = {s: n for s, n in through.items() if n > mark.through.get(s, 0)}
         is_whole, beyond = bool(more.get("is_whole")), int(more.get("beyond", 0))
         if beyond or (is_whole and not mark.is_whole) or more.get("rejected"):
-            # What is beyond a record stands with that record, and the last one told bears all of it.
+            # Items after a record count for that record, and the last one has the total.
             segment_id = list(through)[-1]
             news.pop(segment_id, None)
             news[segment_id] = through[segment_id]
@@ -439,7 +437,7 @@ class _Run:
 
 
 _END = ("", 0)
-"""Where what nobody ended is told."""
+"""The position of orphaned spans."""
 
 
 class _Following:
@@ -454,7 +452,7 @@ class _Following:
         is_traced: bool,
     ) -> None:
         self.is_traced = is_traced
-        """Whether spans of it are still to be sent: what was said stands on them."""
+        """Whether spans of it will still be sent, which have content."""
         self.session, self.translator, self.resource = session, translator, resource
         self._roots = roots
         self.heard = 0
@@ -462,14 +460,14 @@ class _Following:
         self._begun_ns = self._last_ns = 0
 
     def hear(self, told: Told) -> None:
-        """Hear one fact."""
+        """Receive one fact."""
         if isinstance(told.fact, SessionStart) and told.fact.continues_session_id is not None:
             earlier = str(told.fact.continues_session_id)
             self.translator.follower.goes_on(earlier, self._roots.get(earlier, earlier))
         self.translator.hear(told)
 
     def time(self, fact: Fact, *, is_sent: bool) -> None:
-        """Note when a fact happened; sums begin after what was sent before."""
+        """Note the time of a fact; sums begin after what was sent before."""
         instants = _instants(fact)
         if not instants:
             return
@@ -479,25 +477,25 @@ class _Following:
             self._begun_ns = self._last_ns
 
     def stretch(self) -> tuple[int, int]:
-        """Return from when to when the sums are that are read now; the next ones begin there."""
+        """Return start and end of the sums that are read now; the next ones begin there."""
         begun, ended = self._begun_ns, max(self._last_ns, self._begun_ns + 1)
         self._begun_ns = ended
         return begun, ended
 
 
 def _instants(fact: Fact) -> list[int]:
-    """Return when a fact happened, from its first to its last instant."""
+    """Return the first and the last time of a fact."""
     found = [at for name in _INSTANTS if (at := getattr(fact, name, None))]
     if isinstance(fact, Attempt):
         found.append(fact.started_ns + fact.duration_ns)
     return found
 
 
-_INSTANTS = ("started_ns", "ended_ns", "asked_ns", "answered_ns", "at_ns")
+_INSTANTS = ("started_ns", "ended_ns", "requested_ns", "result_ns", "at_ns")
 
 
 def _before(session: Recorded, segment_id: str) -> dict[str, int]:
-    """Return the ends of the segments of a session before one; of all where it is none of them."""
+    """Return the ends of the segments of a session before one; of all if it is none of them."""
     found: dict[str, int] = {}
     for part in session.parts:
         if part.segment_id == segment_id:
@@ -507,14 +505,14 @@ def _before(session: Recorded, segment_id: str) -> dict[str, int]:
 
 
 def _record_before(session: Recorded, at: tuple[str, int]) -> tuple[str, int]:
-    """Return the segment and number of the record before one; before what nobody ended stands the last."""
+    """Return segment and number of the record before one; orphaned spans follow the last one."""
     if at == _END:
         return session.parts[-1].segment_id, session.parts[-1].last
     return at[0], at[1] - 1
 
 
 def _over(metrics: Any, resource: Resource, begun_ns: int, ended_ns: int) -> tuple[Any, int]:
-    """Return the metrics of a resource as told by another one, over another time, and how many points they have."""
+    """Return the metrics of a resource with another source and period, and the number of their points."""
     points = 0
 
     def timed(metric: Any) -> Any:

@@ -3,10 +3,10 @@
     backend = otlp.standard(endpoint="http://localhost:4318")
     agentobs.start(options=agentobs.Options(backends=(backend,)))
 
-`standard` and `beta` return a backend: it hears facts on the recorder's thread, makes spans, log records and sums of
-them with OpenTelemetry's SDK, and hands these to an outbox that sends them. Its providers are its own: no global one is
-set or read, and no variable of the environment is followed but `OTEL_SDK_DISABLED`, which is said. Ids and times are
-those of the recording: an interaction is a trace.
+`standard` and `beta` return a backend: it receives facts on the recorder's thread, converts them to spans, log records
+and sums with OpenTelemetry's SDK, and passes these to an outbox that sends them. It has its own providers: no global
+one is set or read, and the only environment variable that it obeys is `OTEL_SDK_DISABLED`, with a message. IDs and
+times are those of the recording: an interaction is a trace.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENDPOINTS: Mapping[Protocol, str] = {
     "http/json": "http://localhost:4318",
     "grpc": "http://localhost:4317",
 }
-"""Where a collector of this machine listens (opentelemetry.io, OTLP exporter configuration)."""
+"""The default address of a collector on this machine (opentelemetry.io, OTLP exporter configuration)."""
 
 
 def standard(
@@ -63,18 +63,18 @@ def standard(
     """Return a backend that sends spans, events and metrics to a collector.
 
     Args:
-        endpoint: `http(s)://host:port`, and a path where the collector has one; `/v1/traces` and the like are added.
-            Default the usual port of this machine.
-        protocol: how to say it.
-        headers: what it takes to get in; never told anywhere.
+        endpoint: `http(s)://host:port`, and the collector's path if it has one; `/v1/traces` etc. are appended.
+            Default: the usual port of this machine.
+        protocol: the OTLP protocol.
+        headers: credentials; never printed or recorded.
         service: the name of the service, `service.name`.
-        resource: what else is true of this process, such as `deployment.environment.name`.
-        certificate: a file of certificates to trust; default the system's.
-        limits: how much may wait, and how it is sent.
-        profile: whose names it speaks: `both`, `genai-latest`, `genai-1.41` or `openinference`.
+        resource: further attributes of this process, such as `deployment.environment.name`.
+        certificate: a file of trusted certificates; default the system's.
+        limits: the size of the queue, and how it is sent.
+        profile: the vocabulary: `both`, `genai-latest`, `genai-1.41` or `openinference`.
 
     Raises:
-        UsageError: the endpoint, the protocol, the profile or a header cannot be used, or a file cannot be read.
+        UsageError: the endpoint, the protocol, the profile or a header is invalid, or a file cannot be read.
     """
     spoken = profile_named(profile)
     return _backend(spoken, endpoint, protocol, headers, service, resource, certificate, limits)
@@ -101,7 +101,7 @@ def beta(
 
 
 class Backend:
-    """Hears facts, and sends what they say; see `standard`."""
+    """Receives facts and sends them as telemetry; see `standard`."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class Backend:
         to: str,
         destination: Label,
     ) -> None:
-        """Speak one language to one collector."""
+        """Use one profile and one collector."""
         self._profile, self._sender = profile, sender
         self.destination: Label | None = None if _is_disabled() else destination
         self.profile = Label(profile.name)
-        """What sessions note of it; no destination where nothing is sent there."""
+        """What sessions record of it; no destination if nothing is sent."""
         self._resource = dict(resource)
         self._outbox = Outbox(self._send, self._gather, limits, to, sender.close)
-        # The recorder's thread tells, another one may close.
+        # The recorder's thread passes facts, another one may close the backend.
         self._lock = threading.RLock()
         self._failed = 0
         self._begin()
@@ -131,45 +131,45 @@ class Backend:
         return f"Backend({self._profile.name})"
 
     def __call__(self, told: Told) -> None:
-        """Hear one fact; never waits, never raises."""
+        """Receive one fact; never waits, never raises."""
         try:
             with self._lock:
                 self._translator.hear(told)
         except Exception:
-            # A fact that cannot be told costs itself, and the ones after it are told.
+            # A fact that cannot be converted is skipped, and later ones are not affected.
             self._failed += 1
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Send what waits; returns whether the collector took all of it in that time."""
+        """Send what is queued; return whether the collector accepted all of it in time."""
         return self._outbox.flush(seconds)
 
     def close(self, seconds: float = 0.25) -> bool:
-        """End what is open as abandoned and send what waits, within that time; returns whether all was taken."""
+        """End open spans as abandoned and send what is queued, within that time; return whether all was accepted."""
         with self._lock:
             self._translator.abandon()
         return self._outbox.close(seconds)
 
     def statistics(self) -> DeliveryStatistics:
-        """Return what became of spans and events so far."""
+        """Return the counts of spans and events so far."""
         return self._outbox.statistics()
 
     @property
     def failed(self) -> int:
-        """How many facts could not be told."""
+        """How many facts could not be converted."""
         return self._failed
 
     @property
     def late_ends(self) -> int:
-        """How many spans ended after they had been told as abandoned: that is in the recording alone."""
+        """How many spans ended after they had been sent as abandoned: only the recording has their ends."""
         return self._translator.follower.late_ends
 
     @property
     def open_spans(self) -> int:
-        """How many spans have begun and not ended."""
+        """How many spans have started and not ended."""
         return len(self._translator.follower.open)
 
     def _begin(self) -> None:
-        """Make the providers: a new process, or the child of one, whose sums start at nothing."""
+        """Create the providers: for a new process, or after a fork, with sums that start at zero."""
         resource = {**self._resource, "service.instance.id": world.new_id()}
         self._instruments = Instruments(self._profile.metrics, resource)
         self._translator = Translator(
@@ -195,24 +195,24 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A way to a collector, for whoever sends on a thread of their own."""
+    """A connection to a collector, for callers that send on their own thread."""
 
     send: Send = field(repr=False)
     """Sends one message; never raises."""
     destination: Label
-    """What it is called in what is noted."""
+    """Its name in send positions."""
 
     def named(self, name: str | None) -> Label:
-        """Return what it is to be called: the name, where one is given.
+        """Return its name: the given one, if any.
 
         Raises:
-            UsageError: the name is no label.
+            UsageError: the name is not a label.
         """
         if name is not None and not is_label(name):
             raise UsageError(
-                "the name may hold something private",
+                "the name may contain private data",
                 where="--as",
-                todo="Say a word of letters, digits and . _ : / @ -",
+                todo="Use a word of letters, digits and . _ : / @ -",
             )
         return Label(name) if name is not None else self.destination
 
@@ -225,7 +225,7 @@ def sending(
     certificate: str | None = None,
     limits: Limits | None = None,
 ) -> Iterator[Sending]:
-    """Open a way to a collector; the arguments are those of `standard`.
+    """Open a connection to a collector; the arguments are those of `standard`.
 
     Raises:
         UsageError: as for `standard`.
@@ -238,10 +238,10 @@ def sending(
 
 
 def headers_of(variable: str | None) -> dict[str, str]:
-    """Return the headers that a variable of the environment holds, as `OTEL_EXPORTER_OTLP_HEADERS` has them.
+    """Return the headers in an environment variable, in the format of `OTEL_EXPORTER_OTLP_HEADERS`.
 
     Raises:
-        UsageError: it is not set, or is no list of name=value; nothing of it is told.
+        UsageError: it is not set, or is not a list of name=value; its value is not printed.
     """
     if variable is None:
         return {}
@@ -249,7 +249,9 @@ def headers_of(variable: str | None) -> dict[str, str]:
     pairs = [each.partition("=") for each in (told or "").split(",") if each.strip()]
     if not told or not all(equals for _, equals, _ in pairs):
         raise UsageError(
-            "the variable is not set" if not told else "the variable holds no list of headers",
+            "the variable is not set"
+            if not told
+            else "the variable does not contain a list of headers",
             where=variable,
             todo="Set it to name=value,name=value",
         )
@@ -268,7 +270,7 @@ def _backend(
 ) -> Backend:
     limits = limits or Limits()
     to, sender = _opened(endpoint, protocol, headers, certificate, limits)
-    # Half a second, here and not while the agent runs.
+    # This takes half a second, here and not while the agent runs.
     warm()
     described = {"service.name": service, "service.version": package_version(), **(resource or {})}
     described |= {"agentobs.semconv": profile.version}
@@ -282,7 +284,7 @@ def _opened(
     certificate: str | None,
     limits: Limits,
 ) -> tuple[Collector, HttpSender | GrpcSender]:
-    """Return where telemetry goes, and what sends it there."""
+    """Return the destination of telemetry, and its sender."""
     if protocol not in ENDPOINTS:
         raise UsageError(
             f"protocol cannot be {str(protocol)[:40]!r}",
@@ -298,10 +300,10 @@ def _opened(
         raise UsageError(
             f"the certificates cannot be read: {type(error).__name__}",
             where=str(certificate),
-            todo="Name a file of certificates in PEM",
+            todo="Name a file with certificates in PEM format",
         ) from None
     if _is_disabled():
-        say_once("OTEL_SDK_DISABLED is set: OpenTelemetry's SDK makes nothing to send")
+        say_once("OTEL_SDK_DISABLED is set: OpenTelemetry's SDK creates nothing to send")
     sender = GrpcSender(to) if protocol == "grpc" else HttpSender(to, is_json="json" in protocol)
     return to, sender
 

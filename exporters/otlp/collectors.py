@@ -1,8 +1,8 @@
-"""Senders: one OTLP message to one collector, over HTTP or gRPC, within its time.
+"""Senders: one OTLP message to one collector, over HTTP or gRPC, with a timeout.
 
-OpenTelemetry's own exporters follow redirects, take addresses and keys from the environment, read answers of any
-length, and keep to themselves what a collector did not take. So its encoders are used, and the sending is done here.
-Nothing that is sent, and no header, is ever told: not in a warning, an error or a repr.
+OpenTelemetry's own exporters follow redirects, take addresses and keys from the environment, read responses of any
+length, and do not report rejected items. So only its encoders are used, and sending is implemented here. Neither sent
+data nor headers are ever printed: not in a warning, an error or a repr.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from exporters.conventions.intervals import digest_of
 from exporters.otlp.outbox import Sent, Signal
 
 ANSWER_BYTES = 64 * 1024
-"""How much of an answer is read. Source: the project's list of attacks, 62."""
+"""How much of a response is read. Source: the project's list of attacks, 62."""
 
 RETRYABLE = frozenset({429, 502, 503, 504})
 """https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes"""
 _RETRYABLE_CODES = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
-"""https://opentelemetry.io/docs/specs/otlp/#failures; RESOURCE_EXHAUSTED only where it says when."""
+"""https://opentelemetry.io/docs/specs/otlp/#failures; RESOURCE_EXHAUSTED only with a delay."""
 
 _RESPONSES: Mapping[Signal, type[Message]] = {
     "traces": ExportTraceServiceResponse,
@@ -69,23 +69,23 @@ _IDS = frozenset({"traceId", "spanId", "parentSpanId"})
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Where telemetry goes, and what it takes to get in."""
+    """The destination of telemetry, and its credentials."""
 
     url: SplitResult = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     timeout_seconds: float
     certificate: str | None = None
-    """A file of certificates to trust; default the system's."""
+    """A file of trusted certificates; default the system's."""
 
     @property
     def to(self) -> str:
-        """Host and port, for people: no user, no path."""
+        """Host and port for messages: no user, no path."""
         host = str(self.url.hostname)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def destination(self) -> Label:
-        """The same as a label, which is noted of sessions: of a path, which may hold a key, a digest."""
+        """The same as a label, which sessions record; a path, which may contain a key, is digested."""
         path = self.url.path.strip("/")
         place = f"{self.url.hostname}:{self.port}" + (f"/{digest_of(path, 8)}" if path else "")
         return Label(place) if is_label(place) else Label(digest_of(place, 16))
@@ -97,7 +97,7 @@ class Collector:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """What is trusted, where the scheme is https."""
+        """The trusted certificates, if the scheme is https."""
         if self.url.scheme != "https":
             return None
         return ssl.create_default_context(cafile=self.certificate)
@@ -106,10 +106,10 @@ class Collector:
 def collector(
     endpoint: str, headers: Mapping[str, str], timeout_seconds: float, certificate: str | None
 ) -> Collector:
-    """Return where telemetry goes.
+    """Return the destination.
 
     Raises:
-        UsageError: the endpoint is no address of a server, or a header cannot be sent; its value is not told.
+        UsageError: the endpoint is not the address of a server, or a header is invalid; its value is not printed.
     """
     try:
         url = urlsplit(endpoint)
@@ -118,29 +118,29 @@ def collector(
         known = False
     if not known or url.query or url.fragment or url.username or url.password:
         raise UsageError(
-            "the address of the collector is none",
+            "the address of the collector is not valid",
             where="endpoint",
-            todo="Say http://host:port or https://host:port, and what it takes to get in as headers",
+            todo="Say http://host:port or https://host:port, and pass credentials as headers",
         )
     before, _, signal = url.path.rstrip("/").rpartition("/v1/")
     if signal in _RESPONSES:
         raise UsageError(
-            f"the address is that of {signal} alone: it ends in /v1/{signal}, which is added to it for each signal",
+            f"the address is that of {signal} only: it ends in /v1/{signal}, which is added to it for each signal",
             where="endpoint",
-            todo=f"Leave that away: {url.scheme}://{url.netloc}{before}",
+            todo=f"Leave that part out: {url.scheme}://{url.netloc}{before}",
         )
     for name, value in headers.items():
         if not _is_token(name) or not value.isascii() or not value.isprintable():
             raise UsageError(
                 f"the header {name[:40]!r} cannot be sent: names are words, values plain printable text",
                 where="headers",
-                todo="Look for a line break or a blank that came along when it was copied",
+                todo="Check for a line break or a space that was copied with it",
             )
     return Collector(url, {k.lower(): v for k, v in headers.items()}, timeout_seconds, certificate)
 
 
 class HttpSender:
-    """Sends over HTTP, as protobuf or as JSON, on a connection that is kept."""
+    """Sends over HTTP, as protobuf or as JSON, on a persistent connection."""
 
     def __init__(self, to: Collector, *, is_json: bool) -> None:
         """Send to a collector; nothing is opened before the first message."""
@@ -168,7 +168,7 @@ class HttpSender:
             self.close()
             if not is_kept or isinstance(error, TimeoutError):
                 return Sent("later", why=_why(error))
-        # A connection that was kept may have been closed at its other end meanwhile.
+        # A persistent connection may have been closed by the server meanwhile.
         try:
             return self._post(signal, body)
         except (OSError, http.client.HTTPException) as error:
@@ -186,14 +186,14 @@ class HttpSender:
         try:
             said = answer.read(ANSWER_BYTES)
         except (OSError, http.client.HTTPException):
-            # What it says about it all cannot be read; whether it took it is known.
+            # The rest of the response cannot be read; whether the message was accepted is known.
             said = b""
         if answer.will_close or not answer.isclosed():
             self.close()
         return self._judged(signal, answer, said)
 
     def _connected(self, until_ns: int) -> http.client.HTTPConnection:
-        """Return a connection whose every wait ends at one instant."""
+        """Return a connection with one deadline for all its waits."""
         connection = self._connection
         if connection is None:
             host, port = str(self._to.url.hostname), self._to.port
@@ -215,7 +215,7 @@ class HttpSender:
             if rejected is None:
                 return Sent(
                     "refused",
-                    why=f"what answers is no collector: it says {status}, and what OTLP does not",
+                    why=f"the server is not a collector: it answers {status}, which OTLP does not define",
                 )
             return Sent("taken", rejected=rejected)
         if status in RETRYABLE:
@@ -240,7 +240,7 @@ class GrpcSender:
         self._is_child = False
 
     def forked(self) -> None:
-        """In a child process, send nothing: gRPC's own threads are not in it, and its channels do not work there."""
+        """In a child process, send nothing: gRPC's threads do not exist there, and its channels do not work."""
         self._is_child = True
 
     def __call__(self, signal: Signal, message: Message) -> Sent:
@@ -279,7 +279,7 @@ class GrpcSender:
 
 
 def as_json(message: Message) -> bytes:
-    """Return a message as OTLP's JSON: ids in hex digits, enums as numbers (opentelemetry.io, OTLP/HTTP JSON)."""
+    """Return a message as OTLP's JSON: IDs as hex digits, enums as numbers (opentelemetry.io, OTLP/HTTP JSON)."""
     value = _as_otlp(MessageToDict(message, use_integers_for_enums=True))
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -293,7 +293,7 @@ def _as_otlp(value: Any) -> Any:
 def _field_as_otlp(key: str, value: Any) -> Any:
     if key in _IDS and isinstance(value, str):
         return base64.b64decode(value).hex()
-    # Numbers or their digits, says the specification; rotel silently loses a histogram over digits.
+    # The specification allows numbers or strings of digits; rotel silently drops histograms with strings.
     if key == "bucketCounts" and isinstance(value, list):
         return [int(each) for each in value]
     if key == "count" and isinstance(value, str):
@@ -302,7 +302,7 @@ def _field_as_otlp(key: str, value: Any) -> Any:
 
 
 class _Timed:
-    """A socket whose every wait ends at one instant, so that an answer that drips in is given up in time."""
+    """A socket with one deadline for all its waits, so that a slow response is aborted in time."""
 
     def __init__(self, raw: socket.socket) -> None:
         """Wrap a socket; `until_ns` is set before each message."""
@@ -315,7 +315,7 @@ class _Timed:
         self._raw.sendall(data)
 
     def makefile(self, *_: object, **__: object) -> io.BufferedReader:
-        """Return what reads from it."""
+        """Return its reader."""
         return io.BufferedReader(_Reading(self))
 
     def read_into(self, buffer: Any) -> int:
@@ -345,10 +345,10 @@ class _Reading(io.RawIOBase):
 
 
 def _left(until_ns: int) -> float:
-    """Return the seconds that are left.
+    """Return the remaining seconds.
 
     Raises:
-        TimeoutError: none are.
+        TimeoutError: none remain.
     """
     left = (until_ns - world.monotonic()) / 1e9
     if left <= 0:
@@ -357,14 +357,14 @@ def _left(until_ns: int) -> float:
 
 
 def _why(error: Exception) -> str:
-    """Say why a collector is not reached, by the class of the error: its text may hold anything."""
-    return "it does not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    """Return why a collector cannot be reached, by the class of the error: its text may contain anything."""
+    return "it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
 
 
 def _rejected(signal: Signal, said: bytes, kind: str | None) -> int | None:
-    """Return how many items a collector that took a message did not take; None where no collector says such a thing.
+    """Return how many items a collector that accepted a message rejected; None if the response is not a collector's.
 
-    A page to log in, or whatever else listens at a wrong address, answers anything with 200.
+    A login page, or any other server at a wrong address, answers everything with 200.
     """
     ours, theirs = _REJECTED[signal]
     if not (kind or "").startswith("application/json"):
@@ -392,17 +392,17 @@ def _of_rpc(error: grpc.RpcError) -> Sent:
     after = _retry_info(error)
     if code == "RESOURCE_EXHAUSTED":
         if after is None:
-            return Sent("too_large", why="a message is too large for it, or it has no room")
-        return Sent("later", 0, after, True, "it has no room")
+            return Sent("too_large", why="a message is too large for it, or its queue is full")
+        return Sent("later", 0, after, True, "its queue is full")
     if code in _RETRYABLE_CODES:
         is_late = code == "DEADLINE_EXCEEDED"
-        why = "it does not answer in time" if is_late else f"it answers {code}"
+        why = "it did not answer in time" if is_late else f"it answers {code}"
         return Sent("later", 0, after, after is not None, why)
     return Sent("refused", why=f"it answers {code}")
 
 
 def _retry_info(error: grpc.RpcError) -> float | None:
-    """Return the seconds after which a collector wants to be asked again, or None."""
+    """Return the seconds after which a collector accepts a retry, or None."""
     for key, value in error.trailing_metadata() or ():
         try:
             if key == "google.rpc.retryinfo-bin":
@@ -422,7 +422,7 @@ def _delay(info: Any) -> float:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Return what a header says in seconds: a number of them, or a date (RFC 9110, 10.2.3)."""
+    """Return the value of a header in seconds: a number, or a date (RFC 9110, 10.2.3)."""
     if value is None:
         return None
     if value.strip().isdigit() and len(value) < 10:

@@ -1,6 +1,6 @@
-"""Handing over: one batch to a collector, waited for, until it is taken or it is known why not.
+"""Delivery of one batch to a collector, waiting until it is accepted or the reason of its failure is known.
 
-For sending after the fact, where nobody is held up: the live outbox drops what does not fit, this waits.
+For backfills, where nothing is blocked: the live outbox drops what does not fit, this waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from exporters.otlp.outbox import Limits, Send, Sent, Signal
 
 
 class Item(Protocol):
-    """One thing to hand over."""
+    """One item to deliver."""
 
     @property
     def payload(self) -> Any:
@@ -22,32 +22,32 @@ class Item(Protocol):
 
     @property
     def count(self) -> int:
-        """How many things the collector counts in it."""
+        """How many items the collector counts in it."""
 
 
 Lost = Literal["rejected", "too_large", "refused", "unreadable"]
-"""Why an item was not taken, while those around it were."""
+"""Why an item was rejected, while those around it were accepted."""
 
 
 @dataclass(slots=True)
 class Handed:
-    """What came of a batch."""
+    """The result of a batch."""
 
     settled: int = 0
-    """How many of the first ones need not be sent again: they were taken, or it is known that they will not be."""
+    """How many of the first ones are settled: they were accepted, or will never be."""
     lost: dict[Lost, int] | None = None
-    """What was in them and was not taken, by reason."""
+    """The rejected items among them, by reason."""
     failure: Sent | None = None
     """Why the rest was not settled."""
 
     def lose(self, reason: Lost, count: int) -> None:
-        """Count items that were not taken."""
+        """Count rejected items."""
         if count:
             self.lost = self.lost or {}
             self.lost[reason] = self.lost.get(reason, 0) + count
 
     def add(self, other: Handed) -> None:
-        """Add what came of the items after these."""
+        """Add the result of the items after these."""
         self.settled += other.settled
         self.failure = other.failure
         for reason, count in (other.lost or {}).items():
@@ -55,17 +55,17 @@ class Handed:
 
 
 class Hands:
-    """Hands batches to one collector."""
+    """Delivers batches to one collector."""
 
     def __init__(
         self, send: Send, limits: Limits, told: Callable[[str], None] = lambda text: None
     ) -> None:
-        """Send with `send`, try as the limits say, and tell of waits."""
+        """Send with `send`, retry within the limits, and report waits."""
         self._send, self._limits, self._told = send, limits, told
         self._refused_in_a_row = 0
 
     def hand(self, signal: Signal, items: Sequence[Item]) -> Handed:
-        """Send items until they are settled, or there is no point in going on."""
+        """Send items until they are settled, or further attempts are pointless."""
         sent = self._tried(signal, [item.payload for item in items])
         if sent.outcome == "taken":
             self._refused_in_a_row = 0
@@ -87,14 +87,14 @@ class Hands:
         return handed
 
     def _is_about_data(self, signal: Signal) -> bool:
-        """Return whether a collector that refuses a message takes one with nothing in it: then it is not that we may
-        not come in, or came to the wrong door, and each item is tried alone.
+        """Return whether a collector that rejects a message accepts an empty one. If so, the credentials and the
+        address are right, and each item is tried alone.
         """
         self._refused_in_a_row += 1
         return self._refused_in_a_row < _REFUSED and self._tried(signal, ()).outcome == "taken"
 
     def _tried(self, signal: Signal, payloads: Sequence[Any]) -> Sent:
-        """Send one message until it is taken, refused, or tried in vain."""
+        """Send one message until it is accepted or rejected, or the retries are exhausted."""
         limits = self._limits
         for number in range(1, limits.tries + 1):
             sent = self._send(signal, payloads)
@@ -105,10 +105,12 @@ class Hands:
             if sent.after_seconds is not None:
                 seconds = min(sent.after_seconds, limits.after_seconds_max)
             if seconds >= 1:
-                self._told(f"{sent.why}: asked again in {seconds:.0f} s")
+                self._told(f"{sent.why}: next try in {seconds:.0f} s")
             world.pause(seconds)
         return sent
 
 
 _REFUSED = 64
-"""How many refusals in a row make it a refusal of everything. Our choice: to find one item of a message takes ten."""
+"""How many consecutive rejections count as a rejection of everything. Our choice: finding one item of a message takes
+ten.
+"""

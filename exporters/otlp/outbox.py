@@ -1,11 +1,11 @@
-"""The outbox: what waits to be sent, on a thread of its own, so that no collector can hold anybody up.
+"""The outbox: a bounded queue with its own thread, so that no collector can block the agent.
 
-It is bounded in bytes and in items; what does not fit is dropped and counted by its reason, and so is what a collector
-refuses. Handed in = delivered + waiting + dropped, at any moment. A collector that is away is tried again, later and
-later; one that says when to come back is taken at its word.
+It is bounded in bytes and in items. What does not fit is dropped and counted by reason, and so is what a collector
+rejects. At any time, accepted = delivered + waiting + dropped. An unreachable collector is retried with exponential
+backoff; a requested delay is respected.
 
-OpenTelemetry's own batch processor lost half of a burst that came in a second, and held the exit of a program up for
-30 seconds where the collector was gone; that is why this exists.
+OpenTelemetry's own batch processor lost half of a burst of one second, and delayed the exit of a program by 30 seconds
+when the collector was gone; therefore this exists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentobs import world
 from agentobs.errors import say_once
 
 Signal = Literal["traces", "logs", "metrics"]
-"""What kind of telemetry; each goes to an address of its own."""
+"""A kind of telemetry; each has its own address."""
 
 Reason = Literal[
     "queue_full",
@@ -34,63 +34,64 @@ Reason = Literal[
     "closed",
     "unreadable",
 ]
-"""Why something was not delivered: the queue was full; the collector refused the message, or told that it did not take
-a part of it; one item alone was too large for it; it was tried in vain; the program ended; it came after the end; we
-could not write it."""
+"""Why something was not delivered: the queue was full; the collector rejected the message, or a part of it; one item
+alone was too large for it; the retries were exhausted; the program ended; it came after the end; it could not be
+encoded.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What came of sending one message."""
+    """The result of sending one message."""
 
     outcome: Literal["taken", "later", "too_large", "refused", "unreadable"]
-    """Taken; worth another try; worth another try in halves; not worth one; not sent, for it cannot be written."""
+    """Accepted; retry; retry in halves; do not retry; not sent, because it cannot be encoded."""
     rejected: int = 0
-    """Of a message that was taken, the items that were not."""
+    """The rejected items of an accepted message."""
     after_seconds: float | None = None
-    """When the collector wants to be asked again; None: it did not say."""
+    """The delay that the collector requested; None without one."""
     is_throttled: bool = False
-    """Whether the collector says that it has too much to do."""
+    """Whether the collector is overloaded."""
     why: str = ""
-    """Why it was not taken, for people: never what somebody else wrote."""
+    """Why it was not accepted, for messages: never text from others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much may wait, and how it is sent."""
+    """The size of the queue, and how it is sent."""
 
     queue_bytes: int = 16 * 1024 * 1024
-    """What may wait, what is being sent included. Our choice."""
+    """The maximum size of the queue, including what is being sent. Our choice."""
     queue_items: int = 20_000
-    """How many items may wait. Our choice: a burst of 10,000 must fit."""
+    """The maximum number of items. Our choice: a burst of 10,000 must fit."""
     batch_items: int = 512
-    """How many go into one message, as in OpenTelemetry's batch processor."""
+    """Items per message, as in OpenTelemetry's batch processor."""
     batch_bytes: int = 2 * 1024 * 1024
-    """How large one message may get, roughly; gRPC takes 4 MiB."""
+    """The approximate maximum size of a message; gRPC accepts 4 MiB."""
     delay_seconds: float = 1.0
-    """How long an item waits at most for others to go with. Our choice."""
+    """How long an item waits for others at most. Our choice."""
     metrics_seconds: float = 60.0
-    """How often metrics are sent, as in OpenTelemetry's periodic reader."""
+    """The interval of metrics, as in OpenTelemetry's periodic reader."""
     timeout_seconds: float = 10.0
-    """How long one message may take, as in OpenTelemetry's exporters."""
+    """The timeout of one message, as in OpenTelemetry's exporters."""
     tries: int = 6
-    """How often one message is tried. Our choice: with the waits below, for a minute."""
+    """The number of attempts per message. Our choice: with the backoff below, for a minute."""
     backoff_seconds: float = 1.0
-    """How long the first wait between two tries is; each is twice as long as the one before. Our choice."""
+    """The first backoff; each is twice as long as the one before. Our choice."""
     backoff_seconds_max: float = 30.0
-    """How long such a wait is at most. Our choice."""
+    """The maximum backoff. Our choice."""
     after_seconds_max: float = 300.0
-    """How far the word of a collector is taken that wants to be left alone. Our choice."""
+    """The maximum requested delay that is respected. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatistics:
-    """What became of what was handed in."""
+    """The counts of the outbox."""
 
     handed: int
-    """Spans and events that were handed in."""
+    """Spans and events that were put in."""
     delivered: int
-    """Those that the collector took."""
+    """Those that the collector accepted."""
     waiting: int
     """Those that wait, or are being sent."""
     waiting_bytes: int
@@ -98,13 +99,13 @@ class DeliveryStatistics:
     dropped: Mapping[str, int]
     """Those that were not delivered, by reason."""
     messages: int
-    """Messages that the collector took, those of metrics included."""
+    """Messages that the collector accepted, including metrics."""
     retried: int
     """Messages that were sent again."""
     throttled: int
-    """How often the collector said that it had too much to do."""
+    """How often the collector reported overload."""
     metrics_failed: int
-    """Messages of metrics that were not taken; the next one holds the same sums."""
+    """Messages of metrics that were not accepted; the next one contains the same sums."""
 
 
 class Item(NamedTuple):
@@ -114,17 +115,17 @@ class Item(NamedTuple):
     payload: Any
     size: int
     at_ns: int
-    """When it was handed in, on the clock that never goes back."""
+    """When it was put in, on the monotonic clock."""
 
 
 Send = Callable[[Signal, Sequence[Any]], Sent]
-"""Sends one message, within its time; never raises."""
+"""Sends one message, within its timeout; never raises."""
 Gather = Callable[[], Any]
-"""Returns the metrics as they are now, or None where there are none."""
+"""Returns the current metrics, or None without any."""
 
 
 class Outbox:
-    """Sends what it is handed, in order, on one thread."""
+    """Sends items, in order, on one thread."""
 
     def __init__(
         self,
@@ -139,9 +140,9 @@ class Outbox:
         Args:
             send: sends one message.
             gather: returns the metrics, or None.
-            limits: how much may wait.
-            to: whom it goes to, for people.
-            release: closes what is open, when nothing more will be sent.
+            limits: the size of the queue.
+            to: the destination, for messages.
+            release: closes connections when nothing more will be sent.
         """
         self._send, self._gather, self._release = send, gather, release
         self._limits, self._to = limits or Limits(), to
@@ -150,7 +151,7 @@ class Outbox:
         os.register_at_fork(after_in_child=lambda: _call(weak))
 
     def _begin(self) -> None:
-        """Start empty: a new process, or the child of one, to which nothing belongs that waits in its parent."""
+        """Start empty: for a new process, or after a fork, because the items of the parent stay with the parent."""
         self._queues: dict[Signal, deque[Item]] = {"traces": deque(), "logs": deque()}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -166,7 +167,7 @@ class Outbox:
         self._is_closed = False
 
     def put(self, signal: Signal, payload: Any, size: int) -> bool:
-        """Hand in one item; never waits. Returns whether it was taken in."""
+        """Put in one item; never waits. Return whether it was accepted."""
         with self._changed:
             self._handed += 1
             limits = self._limits
@@ -187,7 +188,7 @@ class Outbox:
             return True
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Send what waits, and the metrics, at once; returns whether the collector took all of it in that time.
+        """Send what is queued, and the metrics, now; return whether the collector accepted all of it in time.
 
         What was dropped before, because the queue was full, is not counted here but in `statistics`.
         """
@@ -205,7 +206,7 @@ class Outbox:
             return done and self._lost == lost and self._metrics_failed == failed
 
     def close(self, seconds: float = 0.25) -> bool:
-        """Send what waits, within that time; what is left then is dropped and counted. Returns whether nothing was."""
+        """Send what is queued within that time; the rest is dropped and counted. Return whether nothing was dropped."""
         if self._is_closed:
             return True
         done = self.flush(seconds)
@@ -267,7 +268,7 @@ class Outbox:
         return all_sent and self._gathers_done >= gathers
 
     def _due(self) -> deque[Item] | None:
-        """Return the queue of which a message is to be sent now, the one that has waited longest, or None."""
+        """Return the queue whose oldest item has waited longest, if a message is due; or None."""
         waiting = [queue for queue in self._queues.values() if queue]
         if not waiting:
             return None
@@ -284,7 +285,7 @@ class Outbox:
         return self._gathers_wanted > self._gathers_done or waited >= self._limits.metrics_seconds
 
     def _pause(self) -> float:
-        """Return how long nothing is due, in seconds."""
+        """Return the seconds until something is due."""
         until_metrics = self._limits.metrics_seconds - (world.monotonic() - self._metrics_at) / 1e9
         eldest = min((q[0].at_ns for q in self._queues.values() if q), default=None)
         if eldest is None:
@@ -305,7 +306,7 @@ class Outbox:
         return batch
 
     def _deliver(self, batch: Sequence[Item]) -> None:
-        """Send a message until it is taken, refused, or tried in vain."""
+        """Send a message until it is accepted or rejected, or the retries are exhausted."""
         for number in range(1, self._limits.tries + 1):
             sent = self._send(batch[0].signal, [item.payload for item in batch])
             if sent.outcome == "taken":
@@ -325,7 +326,7 @@ class Outbox:
         self._lose(batch, "gave_up")
 
     def _deliver_metrics(self) -> None:
-        """Send the metrics once: they are sums, so the next message makes up for one that was lost."""
+        """Send the metrics once: they are sums, so the next message compensates for a lost one."""
         with self._changed:
             wanted = self._gathers_wanted
         metrics = self._gather()
@@ -342,7 +343,7 @@ class Outbox:
             self._say(sent)
 
     def _waited(self, number: int, sent: Sent) -> bool:
-        """Wait before the next try; returns whether there is to be one."""
+        """Wait for the backoff; return whether to retry."""
         limits = self._limits
         backoff = min(limits.backoff_seconds * 2 ** (number - 1), limits.backoff_seconds_max)
         pause = backoff * (0.8 + 0.4 * world.chance())
@@ -361,7 +362,7 @@ class Outbox:
         with self._changed:
             self._messages += 1
             if self._is_closed:
-                # It was counted as lost at the exit, and has arrived after all.
+                # It was counted as lost at the exit, and was delivered after all.
                 self._dropped["at_exit"] -= len(batch)
                 self._in_hand += len(batch)
             self._delivered += len(batch) - rejected
@@ -386,7 +387,7 @@ class Outbox:
 
     def _say(self, sent: Sent) -> None:
         say_once(
-            f"telemetry does not reach {self._to}: {sent.why}. The agent and its recording go on; "
+            f"telemetry does not reach {self._to}: {sent.why}. The agent and its recording continue; "
             "what is not delivered is counted in the statistics() of the backend.",
             about=f"telemetry to {self._to}",
         )

@@ -1,8 +1,8 @@
-"""Translating: facts become OpenTelemetry's spans, log records and sums, in the words of a profile.
+"""Translation of facts to OpenTelemetry's spans, log records and sums, with the names of a profile.
 
-A `Translator` hears the facts of one process, or of one session that was recorded, and hands what is finished to `put`.
-It uses OpenTelemetry's SDK with providers of its own: no global one is set or read, no limit is taken from the
-environment. Ids and times are those of the recording: an interaction is a trace.
+A `Translator` receives the facts of one process, or of one recorded session, and passes complete items to `put`. It
+uses OpenTelemetry's SDK with its own providers: no global one is set or read, and no limit is taken from the
+environment. IDs and times are those of the recording: an interaction is a trace.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ from exporters.conventions.profile import Measure, Metrics, Profile, with_error
 from exporters.otlp.outbox import Signal
 
 METRIC_SERIES = 500
-"""How many sets of attributes one metric may have; beyond it they are counted as one. Our choice: names of models and
-tools are not ours, and somebody may make up new ones for ever."""
+"""The maximum number of attribute sets per metric; above it they are counted as one. Our choice: names of models and
+tools come from others, and may have unlimited variants.
+"""
 
 SCOPE = "agentobs"
-"""What the instrumentation scope is called."""
+"""The name of the instrumentation scope."""
 
 _SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 
 Put = Callable[[Signal, Any, int], object]
-"""Takes a span that ended or a log record, and about how many bytes it takes while it waits."""
+"""Receives a span that ended or a log record, and its approximate size in memory."""
 
 
 def encoded(signal: Signal, payloads: Sequence[Any]) -> Any:
@@ -68,13 +69,13 @@ def encoded(signal: Signal, payloads: Sequence[Any]) -> Any:
         case "metrics":
             message = encode_metrics(MetricsData(resource_metrics=[]))
             for each in payloads:
-                # Of two that are told by the same source the encoder would keep the last.
+                # Of two with the same source, the encoder would keep the last.
                 message.MergeFrom(encode_metrics(MetricsData(resource_metrics=[each])))
             return message
 
 
 class Translator:
-    """Hears facts, and makes of them what telemetry products take; for one thread at a time."""
+    """Receives facts, and converts them to telemetry; for one thread at a time."""
 
     def __init__(
         self,
@@ -84,32 +85,32 @@ class Translator:
         instruments: Instruments,
         now: Callable[[], int] | None = None,
     ) -> None:
-        """Speak one language.
+        """Use one profile.
 
         Args:
-            profile: the language.
-            resource: what made this telemetry.
-            put: takes what is finished.
-            instruments: where calls, tools and tokens are counted.
-            now: the clock of who observes; None: what was recorded was observed when it happened.
+            profile: the vocabulary.
+            resource: the source of this telemetry.
+            put: receives complete items.
+            instruments: count calls, tools and tokens.
+            now: the clock for observed times; None: the time of the recording.
         """
         self._profile, self._instruments = profile, instruments
         described = Resource(dict(resource))
         self._spans = _Spans(described, put)
         self._events = _Events(described, put, now)
         self.follower = Follower(hidden=profile.hidden)
-        """What is open, and what was heard of it."""
+        """The open intervals and what is known of them."""
         self._started: dict[str, trace.Span] = {}
         self.is_logging = True
-        """Whether events are told now."""
+        """Whether events are emitted."""
         self.is_told = False
-        """Whether what opens now was told before, to its end or as abandoned."""
+        """Whether what opens now was sent before, complete or as abandoned."""
         self._told: set[str] = set()
         self.late_ends = 0
-        """Ends of spans that had been told as abandoned: nobody takes a second end of a span."""
+        """Ends of spans that had been sent as abandoned: no backend accepts a second end."""
 
     def hear(self, told: Told) -> None:
-        """Hear one fact."""
+        """Receive one fact."""
         fact = told.fact
         for move in self.follower.follow(told):
             self._move(move.way, move.interval)
@@ -123,7 +124,7 @@ class Translator:
             self._events.emit(event, trace_id, span_id, told_of)
 
     def abandon(self) -> None:
-        """End what is open as abandoned: nothing more will be heard."""
+        """End open spans as abandoned: no more facts will come."""
         for move in self.follower.abandon():
             self._move(move.way, move.interval)
 
@@ -156,12 +157,12 @@ class Translator:
         try:
             return self._profile.said(interval)
         except Exception:
-            # What was said may have any form; that it cannot be told costs no span.
+            # Content may have any form; if it cannot be converted, the span is sent without it.
             return {"agentobs.content.unreadable": True}
 
 
 class _Ids(IdGenerator):
-    """Gives the next span the ids that it has in the recording."""
+    """Gives the next span the IDs of the recording."""
 
     def __init__(self) -> None:
         self.trace_id = self.span_id = 0
@@ -174,11 +175,11 @@ class _Ids(IdGenerator):
 
 
 class _Spans(SpanProcessor):
-    """Our tracer: starts spans with given ids, and puts each into the outbox when it ends."""
+    """Our tracer: starts spans with given IDs, and puts each into the outbox when it ends."""
 
     def __init__(self, resource: Resource, put: Put) -> None:
         self._put, self._ids = put, _Ids()
-        # Each limit is said, for the SDK takes what is not said from the environment. 128 is its own default.
+        # Each limit is explicit, because the SDK takes others from the environment. 128 is its own default.
         limits = SpanLimits(
             max_attributes=128,
             max_events=0,
@@ -215,12 +216,12 @@ class _Spans(SpanProcessor):
         )
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hand a span on that ended."""
+        """Pass on a span that ended."""
         self._put("traces", span, _size(span.attributes or {}) + len(span.name))
 
 
 class _Events(LogRecordProcessor):
-    """Our third-party logger: what the user opted into. The recording has a logger of its own, and knows of none."""
+    """Our third-party logger: what the user opted into. The recording has its own logger, independent of this one."""
 
     def __init__(self, resource: Resource, put: Put, now: Callable[[], int] | None) -> None:
         self._put, self._now = put, now
@@ -261,7 +262,7 @@ class _Events(LogRecordProcessor):
         )
 
     def on_emit(self, log_record: ReadWriteLogRecord) -> None:
-        """Hand a log record on."""
+        """Pass on a log record."""
         size = _size(log_record.log_record.attributes or {})
         self._put("logs", log_record, size)
 
@@ -269,7 +270,7 @@ class _Events(LogRecordProcessor):
         """Do nothing: the backend is closed as a whole."""
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Do nothing: nothing waits here."""
+        """Do nothing: nothing is queued here."""
         return True
 
 
@@ -279,7 +280,7 @@ class Instruments:
     def __init__(
         self, metrics: Metrics, resource: Mapping[str, str], *, is_delta: bool = False
     ) -> None:
-        """Count in the metrics of a profile: since the beginning, or since they were last read."""
+        """Count in the metrics of a profile: since the start, or since they were last read."""
         kinds: Any = dict.fromkeys((Counter, Histogram), METRIC_SERIES)
         delta: Any = dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA)
         self._reader = InMemoryMetricReader(
@@ -287,7 +288,7 @@ class Instruments:
         )
         provider = MeterProvider(
             metric_readers=[self._reader],
-            # A variable of the environment would add metrics about the SDK itself.
+            # An environment variable would add metrics about the SDK itself.
             views=[View(instrument_name="otel.*", aggregation=DropAggregation())],
             resource=Resource(dict(resource)),
             exemplar_filter=AlwaysOffExemplarFilter(),
@@ -303,7 +304,7 @@ class Instruments:
         self._cost = self._meter.create_counter(cost.name, cost.unit, cost.about)
         self._has_any = False
         self.is_counting = True
-        """Whether what is told now counts."""
+        """Whether the current item counts."""
 
     def ended(self, interval: Interval) -> None:
         """Count an interval that ended."""
@@ -330,7 +331,7 @@ class Instruments:
         self._has_any = True
 
     def used(self, row: UsageRow, call: Interval | None) -> None:
-        """Count the tokens of a call and what they cost."""
+        """Count the tokens of a call and their cost."""
         if not self.is_counting:
             return
         about = self._metrics.on_usage(
@@ -345,7 +346,7 @@ class Instruments:
         self._has_any = True
 
     def read(self) -> Any:
-        """Return the metrics as they are now, or None where there are none yet."""
+        """Return the current metrics, or None if there are none yet."""
         return self._reader.get_metrics_data() if self._has_any else None
 
     def _histogram(self, measure: Measure) -> Any:
@@ -358,11 +359,11 @@ class Instruments:
 
 
 _NOWHERE = Context({"agentobs": True})
-"""A context in which no span is open: an empty one would stand for the one that is current."""
+"""A context without an open span: an empty one would mean the current one."""
 
 
 def _context(trace_id: str, parent_span_id: str | None) -> Context:
-    """Return a context under a span; under none it holds the trace alone, which makes no parent."""
+    """Return a context with a parent span; without one it has only the trace, which is not a parent."""
     parent = trace.SpanContext(
         _number(trace_id, 32),
         _number(parent_span_id, 16) if parent_span_id else 0,
@@ -381,7 +382,7 @@ def _links(interval: Interval) -> Iterator[trace.Link]:
 
 
 def _around(interval: Interval) -> trace.SpanContext | None:
-    """Return the span of the program's own telemetry that a call was made in: a `traceparent`, where there was one."""
+    """Return the span of the program's own telemetry that a call was made in: a `traceparent`, if there was one."""
     adopted = interval.attempt.adopted_span if interval.attempt is not None else None
     if adopted is None:
         return None
@@ -398,7 +399,7 @@ def _number(text: str, digits: int) -> int:
 
 
 def _size(attributes: Mapping[str, Any]) -> int:
-    """Return about how many bytes something with these attributes takes while it waits: SDK objects are not small."""
+    """Return the approximate size in memory of an item with these attributes: SDK objects are not small."""
     return 1024 + sum(
         64 + len(name) + (4 * len(value) if isinstance(value, str) else 16)
         for name, value in attributes.items()

@@ -32,6 +32,7 @@ from agentobs.records.facts import (
     SpanStart,
 )
 from agentobs.records.labels import Label
+from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.retention import prune
@@ -46,7 +47,6 @@ from tests.exporters.acting import act, delegate, play, recording
 from tests.exporters.collector import RESPONSES, Answer, Collector, Span
 from tests.exporters.test_delivery import always
 from tests.store.making import write_facts
-from tests.store.test_old_stores import LAYOUTS, unpacked
 
 ONCE = Limits(tries=1)
 QUICK = Limits(tries=3, backoff_seconds=0.001)
@@ -83,10 +83,10 @@ def send(home: Home, collector: Collector, profile: str = "both", **how: Any) ->
     name = how.pop("name", None)
     with (
         sending(collector.endpoint, collector.protocol) as to,  # type: ignore[arg-type]
-        connect(home) as connection,
+        open_store(home) as store,
     ):
         spoken = profile_named(profile, is_beta=how.pop("beta", False))
-        return send_recorded(home, connection, to.send, spoken, to.named(name), **how)
+        return send_recorded(store, to.send, spoken, to.named(name), **how)
 
 
 def shape(span: Span) -> tuple[Any, ...]:
@@ -223,11 +223,11 @@ def test_a_killed_export_goes_on(home: Home, acted: tuple[Path, Collector, str])
         "import sys; from exporters import otlp; from exporters.otlp import backfill\n"
         "from exporters.otlp.outbox import Limits\n"
         "from agentobs.recording.journal.home import existing_home\n"
-        "from agentobs.store.duckdb.connection import connect\n"
+        "from agentobs.store.backend import open_store\n"
         "from exporters.conventions.semconv import profile_named\n"
         "home = existing_home(sys.argv[1])\n"
-        "with otlp.sending(sys.argv[2]) as to, connect(home) as connection:\n"
-        "    backfill.send_recorded(home, connection, to.send, profile_named('both'), to.named('there'),"
+        "with otlp.sending(sys.argv[2]) as to, open_store(home) as store:\n"
+        "    backfill.send_recorded(store, to.send, profile_named('both'), to.named('there'),"
         " signals=('traces',), limits=Limits(batch_items=3))\n"
     )
     killed: list[int] = []
@@ -285,9 +285,11 @@ def test_what_was_rejected_is_told(home: Home) -> None:
         ran = CliRunner().invoke(cli, arguments)
         assert ran.exit_code == 1, ran.output
         assert "20 spans, 54 log records" in ran.output
-        assert "not taken: 4 spans, rejected; they are not sent again" in ran.output
+        assert "rejected: 4 spans, rejected; they are not sent again" in ran.output
         with connect(home) as connection:
-            sql = "SELECT sum(rejected)::INT, bool_or(whole) FROM exports WHERE signal = 'traces'"
+            sql = (
+                "SELECT sum(rejected)::INT, bool_or(complete) FROM exports WHERE signal = 'traces'"
+            )
             assert connection.sql(sql).fetchall() == [(4, True)]
         ran = CliRunner().invoke(cli, arguments)
         assert (ran.exit_code, ran.output) == (
@@ -464,23 +466,10 @@ def test_a_resumed_session_is_the_same_conversation(tmp_path: Path) -> None:
         assert {s.attributes["session.id"] for s in collector.spans()} == {ids[2]}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[:1])
-def test_what_older_versions_recorded_is_sent(tmp_path: Path, layout: str) -> None:
-    """From a store of the first layout, which noted no order across tables."""
-    home = unpacked(layout, tmp_path)
-    with Collector() as collector:
-        report = send(home, collector)
-        assert (report.sessions, report.is_complete) == (3, True)
-        with connect(home) as connection:
-            [[attempts]] = connection.sql("SELECT count(*) FROM attempts").fetchall()
-        assert [s.name for s in collector.spans()].count("chat claude-sonnet-5-5") == attempts
-        assert "execute_tool weather" in {s.name for s in collector.spans()}
-
-
 def test_two_do_not_send_at_once(home: Home) -> None:
     """They would send each record twice."""
     with Collector() as collector, sending_alone(home):
-        with pytest.raises(UsageError, match="another process is sending"):
+        with pytest.raises(UsageError, match="another process is exporting"):
             send(home, collector)
         assert collector.got == []
 

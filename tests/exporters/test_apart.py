@@ -61,7 +61,7 @@ def test_neither_logger_reaches_the_other(tmp_path: Path) -> None:
             act()
             assert sessions.flush()
             assert backends[0].flush(20)
-            recorder = sessions._recorder
+            recorder = sessions.current_recorder()
             assert recorder is not None
             found = {type(each) for each in reachable(recorder._writer)}
             assert {Writer, Segment} <= found
@@ -80,7 +80,7 @@ def test_a_planted_way_is_found(tmp_path: Path) -> None:
         with recording(tmp_path / "home", backend):
             act()
             assert sessions.flush()
-            recorder = sessions._recorder
+            recorder = sessions.current_recorder()
             assert recorder is not None
             writer: Any = recorder._writer
 

@@ -21,6 +21,7 @@ from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Recording
 from agentobs.store.analysis.wall_time import Split, interaction_times
 from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.store import DuckStore
 from exporters import otlp, perfetto
 from tests.agent.provider import MODEL, Provider, call, streamed
 from tests.exporters.acting import DONE, calls, play, recording
@@ -77,7 +78,7 @@ def seen(tmp_path: Path, what: Callable[[], Any]) -> Seen:
         interactions = [row[0] for row in told.fetchall()]
         [[session_id]] = connection.sql("SELECT session_id FROM sessions").fetchall()
         segments = connection.sql("SELECT segment_id FROM segments").fetchall()
-        times = interaction_times(connection, session_id)
+        times = interaction_times(DuckStore(connection, found), session_id)
     whole = read_session(found, session_id, [row[0] for row in segments])
     return Seen(collector, Read(path.read_bytes()), spans, interactions, times, whole)
 
@@ -115,9 +116,9 @@ def test_runs_in_a_span_of_ones_own(tmp_path: Path, count: int) -> None:
         assert {"sub_agent", "tool", "execution", "llm_request", "db.query"} <= {r[0] for r in rows}
         assert all(row[3] in {each[1] for each in rows} for row in rows if row[0] != "interaction")
     # A replay compares how they ended.
-    assert found.recording.results == {"main": ["success"] * count}
+    assert found.recording.interaction_results == {"main": ["success"] * count}
     # The time: told by spans; what a tool does in spans of its own is the tool's.
-    assert [each.told_by for each in found.times] == ["spans"] * count
+    assert [each.timing_source for each in found.times] == ["spans"] * count
     for each in found.times:
         assert each.model_ns > 0
         assert {piece.part for piece in each.path if piece.name == "db.query"} == {"tool"}
@@ -174,7 +175,7 @@ def test_foreign_interactions_in_a_span_of_ones_own(tmp_path: Path, count: int) 
     assert [row[2:4] for row in found.spans if row[0] == "llm_request"] == [
         (outer[2], outer[1])
     ] * (2 * count)
-    assert [each.told_by for each in found.times] == ["wire"] * count
+    assert [each.timing_source for each in found.times] == ["wire"] * count
     assert all(each.model_ns > 0 and each.tool_ns > 0 for each in found.times)
     sent = found.collector.spans()
     roots = [span for span in sent if span.name == "invoke_agent"]

@@ -26,11 +26,13 @@ from agentobs.recording.journal.compression import Block, Index, Summary
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from agentobs.recording.vault.vault import read_session
-from agentobs.store.duckdb.connection import connect, find_session
+from agentobs.store.backend import open_store
+from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.retention import prune
 from agentobs.store.duckdb.segment_rewrite import line_of
 from agentobs.store.duckdb.verification import verify
-from agentobs.store.named_queries import named, query_names, query_text
+from agentobs.store.named_queries import query_names, query_text
+from agentobs.store.session_lookup import find_session
 from exporters import bundles
 from replay.freeze.conversion import freeze
 from tests.exporters.acting import act, delegate, recording
@@ -133,7 +135,7 @@ def answers(home: Home) -> dict[str, Any]:
 
 
 def test_another_machine_answers_alike(home: Home, elsewhere: Home) -> None:
-    """Every named query says the same of the imported sessions, money to the last digit; but which files hold them."""
+    """Every named query is equivalent of the imported sessions, money to the last digit; but which files hold them."""
     assert verify(elsewhere).ok, verify(elsewhere).lines()
     mine, theirs = answers(home), answers(elsewhere)
     assert mine.keys() == theirs.keys()
@@ -174,7 +176,7 @@ def test_importing_twice_changes_nothing(home: Home, bundled: Path, tmp_path: Pa
     assert run(other, "import", "bundle", bundled).output.count("imported, no content") == 5
     before = {p: p.read_bytes() for p in other.path.rglob("*") if p.is_file()}
     told = run(other, "import", "bundle", again)
-    assert told.output.count("was imported before") == 5
+    assert told.output.count("already imported") == 5
     assert {p: p.read_bytes() for p in other.path.rglob("*") if p.is_file()} == before
 
 
@@ -214,7 +216,7 @@ def test_content_that_nobody_opted_in_to_is_warned_of(home: Home, tmp_path: Path
     assert opted.exit_code == 0, opted.exception
     assert "warning" not in opted.stderr
     other = run(home, "bundle", "acting", "--with-content", "-o", tmp_path / "b")
-    assert "had not opted in" in other.stderr
+    assert "were not recorded with content" in other.stderr
     assert id_of(home, "acting") in other.stderr
     without = run(home, "bundle", "opted in", "-o", tmp_path / "c")
     assert "no content" in without.output
@@ -238,7 +240,7 @@ def test_45_a_secret_that_is_left_keeps_the_file_from_being_written(tmp_path: Pa
     assert [each.name for each in tmp_path.iterdir()] == ["home"]
 
 
-def test_ids_of_organisations_stay_here(tmp_path: Path) -> None:
+def test_ids_of_organizations_stay_here(tmp_path: Path) -> None:
     """What a provider has sealed holds no readable account any more, in answers and in the requests that repeat them;
     each request is put together as it was.
     """
@@ -277,10 +279,10 @@ def test_content_takes_the_place_of_what_came_without(
     assert run(other, "import", "bundle", bundled).exit_code == 0
     before = sums(other)
     told = run(other, "import", "bundle", whole)
-    assert "imported, in the place of what came without content, with content" in told.output
+    assert "imported, replaces a version without content, with content" in told.output
     assert verify(other).ok, verify(other).lines()
     assert sums(other) == before
-    assert "left out" in run(other, "import", "bundle", bundled).output
+    assert "skipped" in run(other, "import", "bundle", bundled).output
     assert run(other, "freeze", "acting", "-o", tmp_path / "fixture", "--no-check").exit_code == 0
 
 
@@ -288,7 +290,7 @@ def test_what_is_here_already_stays(home: Home, bundled: Path) -> None:
     """A session that was recorded here is not replaced by a bundle of it, nor counted twice."""
     before = sums(home)
     told = run(home, "import", "bundle", bundled)
-    assert told.output.count("left out: a session of this id is here") == 5
+    assert told.output.count("skipped: a session with this ID exists") == 5
     assert sums(home) == before
 
 
@@ -299,8 +301,8 @@ def test_what_was_deleted_stays_deleted(bundled: Path, tmp_path: Path) -> None:
     gone = ids(other)[0]
     prune(other, sessions=[gone])
     told = run(other, "import", "bundle", bundled).output
-    assert f"{gone}  left out: was deleted here, no content" in told
-    assert told.count("was imported before") == 4
+    assert f"{gone}  skipped: was deleted here, no content" in told
+    assert told.count("already imported") == 4
     assert gone not in ids(other)
 
 
@@ -314,7 +316,7 @@ def test_what_was_recorded_and_deleted_here_stays_deleted(tmp_path: Path) -> Non
     for path in (facts, all_of_it):
         told = run(home, "import", "bundle", path)
         assert told.exit_code == 0, told.exception
-        assert "left out: was deleted here" in told.output
+        assert "skipped: was deleted here" in told.output
         assert ids(home) == []
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", facts).exit_code == 0
@@ -338,19 +340,19 @@ def test_a_replacement_that_died_goes_on(
         import_bundle(other, whole, take_out=dies)
     session = id_of(home, "acting")
     assert session not in ids(other)
-    assert "imported, in the place of" in run(other, "import", "bundle", whole).output
+    assert "imported, replaces" in run(other, "import", "bundle", whole).output
     assert session in ids(other)
-    assert "was imported before" in run(other, "import", "bundle", whole).output
+    assert "already imported" in run(other, "import", "bundle", whole).output
 
 
 def test_names_of_another_home_stay_what_they_are(home: Home, elsewhere: Home) -> None:
     """A name that is no label is a digest with its home's key: it is the same there, and found by its own name here
     alone.
     """
-    with connect(home) as mine, connect(elsewhere) as theirs:
+    with open_store(home) as mine, open_store(elsewhere) as theirs:
         sql = "SELECT name FROM sessions WHERE session_id = ?"
-        [(name,)] = mine.execute(sql, [session_id(1)]).fetchall()
-        assert theirs.execute(sql, [session_id(1)]).fetchall() == [(name,)]
+        [(name,)] = mine.sql(sql, [session_id(1)]).rows
+        assert list(theirs.sql(sql, [session_id(1)]).rows) == [(name,)]
         assert name.startswith("digest:")
         assert find_session(mine, WORD, key=home.key()) == session_id(1)
         with pytest.raises(UsageError, match="no session"):
@@ -379,7 +381,7 @@ def test_a_session_that_still_runs_is_left_alone(tmp_path: Path) -> None:
         agentobs.event("my.event")
         assert agentobs.recording.session.flush()
         told = run(Home(tmp_path / "home"), "bundle", "going on", "-o", tmp_path / "x")
-    assert "still runs" in str(told.exception)
+    assert "is still running" in str(told.exception)
     assert not (tmp_path / "x").exists()
 
 
@@ -400,7 +402,7 @@ checked = 2026-11-22
     told = run(other, "import", "bundle", path)
     assert told.exit_code == 0, told.exception
     assert re.search(
-        r"costs [0-9.]+ USD by the prices here .*, [0-9.]+ by those where", told.stderr
+        r"costs [0-9.]+ USD at the prices here .*, [0-9.]+ at the prices where", told.stderr
     )
 
 
@@ -498,7 +500,7 @@ def test_30_a_bomb_stops_at_the_bound(tmp_path: Path) -> None:
         writer._entries.append(entry)
         writer.close([])
     assert len(data) < 20_000
-    assert "far more than it says" in refused(tmp_path / "x", tmp_path)
+    assert "larger than its header states" in refused(tmp_path / "x", tmp_path)
     told = rewritten(tmp_path / "x", tmp_path / "y", set_entry(plain=65_000_000 * 2))
     assert "and may hold 67,108,864" in refused(told, tmp_path)
 
@@ -535,27 +537,27 @@ def twice(manifest: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (set_entry(segment_id="../../etc/passwd"), "an entry whose id"),
-        (set_entry(segment_id="C:\\x" + "0" * 28), "an entry whose id"),
-        (set_entry(segment_id="0" * 31 + "\0"), "segment_id is no word"),
-        (set_entry(session_id="a" * 4096), "session_id is no word"),
+        (set_entry(segment_id="../../etc/passwd"), "an entry with an invalid ID"),
+        (set_entry(segment_id="C:\\x" + "0" * 28), "an entry with an invalid ID"),
+        (set_entry(segment_id="0" * 31 + "\0"), "segment_id is not a word"),
+        (set_entry(session_id="a" * 4096), "session_id is not a word"),
         (set_entry(session_id="a b"), "an entry of no session"),
-        (set_entry(side="/etc"), "an entry of no session, or of no side"),
-        (set_entry(at=0), "it does not follow"),
-        (set_entry(packed=2**61), "do not end where"),
+        (set_entry(side="/etc"), "an entry without a session or without a side"),
+        (set_entry(at=0), "it is out of order"),
+        (set_entry(packed=2**61), "do not end at the manifest"),
         (set_entry(plain=2**61), "may hold"),
         (set_entry(at=-1), "out of bounds"),
-        (set_entry(packed=True), "another type"),
-        (set_entry(more=1), "other fields"),
-        (set_entry(digest="md5:x"), "an entry whose id or digest"),
+        (set_entry(packed=True), "the wrong type"),
+        (set_entry(more=1), "unexpected fields"),
+        (set_entry(digest="md5:x"), "an entry with an invalid ID or digest"),
         (twice, "does not follow"),
         (lambda m: {**m, "entries": [{**m["entries"][0], "packed": 0, "plain": 0, "side": "content"}, *m["entries"]]},
          "a manifest"),
         (lambda m: {"format": 1}, "is missing"),
         (lambda m: [], "cannot be"),
         (lambda m: b"[" * 100_000 + b"\n", "nested too deeply"),
-        (lambda m: b'{"format":1,"format":1}\n', "a name twice"),
-        (lambda m: b'{"format":NaN}\n', "a number that is none"),
+        (lambda m: b'{"format":1,"format":1}\n', "a duplicate key"),
+        (lambda m: b'{"format":NaN}\n', "an invalid number"),
         (lambda m: b'{"format":' + b"9" * 1_000_000 + b"}\n", "cannot be"),
         (lambda m: b'{"format":"\xff\xfe"}\n', "cannot be"),
     ],
@@ -580,8 +582,8 @@ def test_31_a_manifest_is_held_to_its_form(
         (bundles.json_of(EVENT[1]).replace(b'"note"', b'"n\xff\xfe"'), "utf-8"),
         (bundles.json_of(EVENT[1]).replace(b'"note"', b'"n\xed\xa0\x80"'), "kind is no"),
         (bundles.json_of(EVENT[1]).replace(b'"note"', b'"n\\u0000"'), "kind is no"),
-        (bundles.json_of(EVENT[1]).replace(b'"turn":null', b'"lane":"x"'), "a name twice"),
-        (b"[1, 2]", "no object"),
+        (bundles.json_of(EVENT[1]).replace(b'"turn":null', b'"lane":"x"'), "a duplicate key"),
+        (b"[1, 2]", "not an object"),
         (b"not json", "Expecting value"),
     ],
     ids=range(11),
@@ -608,11 +610,11 @@ def test_32_33_34_35_a_fact_is_held_to_its_form(tmp_path: Path, payload: bytes, 
         (event(turn=-1), "turn is no BIGINT"),
         (event(turn=2**40), "turn is no BIGINT"),
         (event(numbers={"wait_ns": 1e200}), "numbers is no MAP"),
-        (answer(waited_ns=2**61), "waited_ns is no BIGINT"),
+        (answer(approval_wait_ns=2**61), "approval_wait_ns is no BIGINT"),
         (event(rate="x"), "rate is no DOUBLE"),
         (event(lane=None), "lane is no VARCHAR"),
-        (("prunings", {"session_id": "1" * 32, "pruned_ns": 1, "what": "all"}), "kind prunings"),
-        (("pruned", {"session_id": "1" * 32, "from": 1}), "stands after"),
+        (("prunings", {"session_id": "1" * 32, "pruned_ns": 1, "scope": "all"}), "kind prunings"),
+        (("pruned", {"session_id": "1" * 32, "from": 1}), "follows"),
         (("unheard", {"session_id": "1" * 32}), "kind unheard"),
         (("events", {"session_id": "1" * 32}), "is missing in events"),
         (("attempt_moves", {"session_id": "1" * 32, "x": "a b"}), "no label"),
@@ -636,10 +638,10 @@ def test_36_what_is_no_bundle_is_said(bundled: Path, tmp_path: Path) -> None:
     assert "a bundle of version 2; this version" in refused(tmp_path / "x", tmp_path, ForeignError)
     (tmp_path / "x").unlink()
     os.mkfifo(tmp_path / "x")
-    assert "no file" in refused(tmp_path / "x", tmp_path, ForeignError)
+    assert "not a regular file" in refused(tmp_path / "x", tmp_path, ForeignError)
     told = run(open_home(tmp_path / "victim"), "import", "bundle", made_folder(tmp_path / "folder"))
     assert isinstance(told.exception, ForeignError)
-    assert "no file, but something else" in str(told.exception)
+    assert "not a regular file" in str(told.exception)
     told = run(open_home(tmp_path / "victim"), "import", "bundle", tmp_path / "nothing")
     assert "no such file" in str(told.exception)
 
@@ -649,7 +651,9 @@ def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_pat
     data = bundled.read_bytes()
     for bad in (data[:-1], data[: len(data) // 2], data + b"x", data[:-59], data + data):
         (tmp_path / "x").write_bytes(bad)
-        assert re.search("its end is missing|do not end where", refused(tmp_path / "x", tmp_path))
+        assert re.search(
+            "its end is missing|do not end at the manifest", refused(tmp_path / "x", tmp_path)
+        )
     facts = facts_of(whole, tmp_path)
     session = facts[0][1]["session_id"]
     segment = container.segment_of([(k, bundles.json_of(v)) for k, v in facts], False)
@@ -684,7 +688,7 @@ def test_41_databases_and_tables_of_others_are_not_opened(home: Home, tmp_path: 
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04" + b"\0" * 100)
     for path in (home.database, tmp_path / "x.parquet", tmp_path / "x.zip"):
         told = refused(path, tmp_path, ForeignError)
-        assert "databases and tables of others are not opened" in told
+        assert "databases and tables from elsewhere are not opened" in told
         assert run(open_home(tmp_path / "victim"), "import", "bundle", path).exit_code == 1
 
 
@@ -701,9 +705,9 @@ def test_43_a_changed_byte_names_the_entry(bundled: Path, whole: Path, tmp_path:
     data = bytearray(whole.read_bytes())
     data[-200] ^= 1
     (tmp_path / "x").write_bytes(data)
-    assert "the manifest is not the one" in refused(tmp_path / "x", tmp_path)
+    assert "the manifest does not match its digest" in refused(tmp_path / "x", tmp_path)
     moved = rewritten(whole, tmp_path / "y", set_entry(digest="b2:" + "0" * 32))
-    assert "its bytes are not those that were written" in refused(moved, tmp_path)
+    assert "its bytes differ from what was written" in refused(moved, tmp_path)
     other = open_home(tmp_path / "other")
     wrong = run(other, "import", "bundle", bundled, "--digest", opened.digest)
     assert "not the one that was meant" in str(wrong.exception)
@@ -723,16 +727,16 @@ def request(
     [
         ([("request", request("r0", None, 0, 0, "x" * 99))]
          + [("request", request(f"r{n + 1}", f"r{n}", 99 * 2**n, 99 * 2**n, "")) for n in range(40)],
-         "larger than it can be"),
-        ([("request", request("a", "b", 0, 0, "x")), ("request", request("b", "a", 0, 0, "y"))], "not there"),
-        ([("request", request("a", "nowhere", 0, 0, "x"))], "not there"),
-        ([("request", request("a", None, -1, 0, "x"))], "a count that is none"),
+         "would exceed the size limit"),
+        ([("request", request("a", "b", 0, 0, "x")), ("request", request("b", "a", 0, 0, "y"))], "is missing"),
+        ([("request", request("a", "nowhere", 0, 0, "x"))], "is missing"),
+        ([("request", request("a", None, -1, 0, "x"))], "an invalid count"),
         ([("request", {**request("a", None, 0, 0, "x"), "base64": "eA=="})], "no text, or two"),
         ([("request", {**request("a", None, 0, 0, "x"), "session_id": "2" * 32})], "another session"),
-        ([("request", {**request("../x y", None, 0, 0, "x")})], "its content id is none"),
+        ([("request", {**request("../x y", None, 0, 0, "x")})], "its content ID is not valid"),
         ([("exec", request("a", None, 0, 0, "x"))], "missing or unknown"),
         ([("start", {"content_id": "a", "session_id": "1" * 32, "text": "[" * 100_000})], "nested"),
-        ([("pruned", {"from": 2, "sessions": ["1" * 32], "pruned_ns": 1})], "content that was pruned"),
+        ([("pruned", {"from": 2, "sessions": ["1" * 32], "pruned_ns": 1})], "pruned content"),
         ([], "session"),
     ],
     ids=range(11),
@@ -749,7 +753,7 @@ def test_30_a_request_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     said: Told = [("request", request("r0", None, 0, 0, "x" * 60))]
     said += [("request", request("r1", "r0", 60, 0, "y" * 60))]
     monkeypatch.setattr("agentobs.importers.bundle.validation.BODY_BYTES_MAX", 100)
-    assert "request r1 would be larger" in refused(forged(tmp_path / "x", [EVENT], said), tmp_path)
+    assert "request r1 would exceed" in refused(forged(tmp_path / "x", [EVENT], said), tmp_path)
 
 
 def test_40_content_that_facts_name_must_be_there(whole: Path, tmp_path: Path) -> None:
@@ -757,9 +761,9 @@ def test_40_content_that_facts_name_must_be_there(whole: Path, tmp_path: Path) -
     facts, said = facts_of(whole, tmp_path), facts_of(whole, tmp_path, "content")
     session = facts[0][1]["session_id"]
     path = forged(tmp_path / "x", facts, said[:-1], session)
-    assert "is missing, and facts name it" in refused(path, tmp_path)
+    assert "is missing, but facts reference it" in refused(path, tmp_path)
     path = forged(tmp_path / "y", facts, None, session)
-    assert "it names content that is not there" in refused(path, tmp_path)
+    assert "it references content that is missing" in refused(path, tmp_path)
     path = forged(tmp_path / "z", facts, said, session)
     other = open_home(tmp_path / "other")
     assert import_bundle(other, path, take_out=lambda *_: None).sessions[0].has_content

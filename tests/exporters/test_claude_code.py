@@ -30,9 +30,10 @@ from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange
+from agentobs.store.duckdb.connection import named
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.retention import prune
-from agentobs.store.named_queries import named, query_names
+from agentobs.store.named_queries import query_names
 from replay.freeze.conversion import freeze
 from tests.exporters.recount import TABLE, count, folder
 
@@ -307,7 +308,7 @@ def test_a_bad_line_costs_itself(tmp_path: Path) -> None:
     report = bring_in(home, log)
     assert [str(bad).rpartition("/")[2] for bad in report.bad_lines] == [
         "log.jsonl:2: not JSON: Invalid control character at",
-        "log.jsonl:3: a JSON list where an object belongs",
+        "log.jsonl:3: a JSON list instead of an object",
     ]
     assert [each.responses for each in report.sessions] == [2]
 
@@ -377,8 +378,11 @@ def test_what_holds_less_takes_the_place_of_nothing(tmp_path: Path) -> None:
     for less in (agent, main, old):
         told = command(home, less)
         assert told.exit_code == 1
-        assert told.output.startswith("0 sessions imported, 0 were there already\n")
-        assert f"left out: {our_id(SESSION)}: these logs hold less than what is here" in told.stderr
+        assert told.output.startswith("0 sessions imported, 0 already imported\n")
+        assert (
+            f"skipped: {our_id(SESSION)}: these logs contain less than what was imported before"
+            in told.stderr
+        )
         assert messages(home) == whole
     prune(home, sessions=[our_id(SESSION)])
     assert command(home, old).exit_code == 0
@@ -408,9 +412,9 @@ def test_what_is_no_log_costs_itself(tmp_path: Path) -> None:
     assert told.exit_code == 1
     assert [line.rpartition("/")[2] for line in told.stderr.splitlines()] == [
         "lost.jsonl: no such file or directory",
-        "pipe.jsonl: no regular file",
+        "pipe.jsonl: not a regular file",
         "c.jsonl:1: not JSON: its bytes are not UTF-8",
-        "c.jsonl:2: not JSON: a number of too many digits",
+        "c.jsonl:2: not JSON: a number with too many digits",
     ]
     assert messages(home) == ["msg_1", "msg_4"]
 
@@ -425,7 +429,7 @@ def test_where_nothing_is_found_it_is_said(tmp_path: Path) -> None:
     told = command(home, tmp_path / "empty", text, log)
     assert told.exit_code == 1
     assert told.stderr.splitlines() == [
-        f"left out: {each}: there is no session in it" for each in (tmp_path / "empty", text)
+        f"skipped: {each}: it contains no session" for each in (tmp_path / "empty", text)
     ]
     assert messages(home) == ["msg_1", "msg_4"]
 
@@ -529,11 +533,11 @@ def test_of_each_session_it_is_said_why_it_cannot_be_replayed(tmp_path: Path) ->
         ],
     )
     assert told.exit_code == 0, told.exception
-    why = "not replayable: the log does not hold the system prompt, the tools and the settings of its requests"
+    why = "not replayable: the log does not contain the system prompt, the tools and the settings of its requests"
     first, second, last = told.output.splitlines()
     assert first.endswith(why)
-    assert second.endswith(f"{why}, nor which results were taken out of the conversation")
-    assert last == "2 sessions imported, 0 were there already"
+    assert second.endswith(f"{why}, nor which results were removed from the conversation")
+    assert last == "2 sessions imported, 0 already imported"
     assert told.stderr == ""
 
 

@@ -18,6 +18,7 @@ from agentobs.cli import cli
 from agentobs.recording.journal.home import Home
 from agentobs.store.analysis.wall_time import interaction_times
 from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.store import DuckStore
 from exporters import flame_graphs
 from exporters.flame_graphs import DEPTH_MAX, SCHEMA, profiles_of
 from tests.exporters.acting import act, delegate, recording
@@ -46,6 +47,11 @@ def run(home: Home, *arguments: object) -> Result:
     return CliRunner().invoke(cli, ["--home", str(home.path), *map(str, arguments)])
 
 
+def port_of(connection: duckdb.DuckDBPyConnection) -> DuckStore:
+    """Return the store of a connection; its home is not read."""
+    return DuckStore(connection, Home(Path()))
+
+
 def id_of(connection: duckdb.DuckDBPyConnection, name: str) -> str:
     row = connection.execute("SELECT session_id FROM sessions WHERE name = ?", [name]).fetchone()
     assert row
@@ -67,8 +73,8 @@ def test_time_adds_up_to_that_of_the_lanes(
 ) -> None:
     """The self-times of a lane are its wall time: what its interactions and its agent's spans cover, once."""
     session = id_of(connection, name)
-    told = {profile.name: profile.total for profile in profiles_of(connection, [session])}
-    [split] = interaction_times(connection, session)
+    told = {profile.name: profile.total for profile in profiles_of(port_of(connection), [session])}
+    [split] = interaction_times(port_of(connection), session)
     expected = {f"{name}, main": split.wall_ns}
     if name == "delegating":
         asked = "SELECT started_ns, ended_ns FROM spans WHERE session_id = ? AND name = 'sub_agent'"
@@ -81,7 +87,7 @@ def test_time_adds_up_to_that_of_the_lanes(
 def test_money_adds_up_to_that_of_the_session(connection: duckdb.DuckDBPyConnection) -> None:
     """To the picodollar, with how sure it is; under the frames of what asked for it."""
     session = id_of(connection, "acting")
-    [profile] = profiles_of(connection, [session], "cost")
+    [profile] = profiles_of(port_of(connection), [session], "cost")
     row = connection.execute(
         "SELECT cost_usd FROM sessions WHERE session_id = ?", [session]
     ).fetchone()
@@ -96,7 +102,7 @@ def test_money_adds_up_to_that_of_the_session(connection: duckdb.DuckDBPyConnect
 
 def test_a_model_without_a_price_is_said(connection: duckdb.DuckDBPyConnection) -> None:
     """Its calls have no weight, are counted, and the rest is a lower bound."""
-    [profile] = profiles_of(connection, [id_of(connection, "delegating")], "cost")
+    [profile] = profiles_of(port_of(connection), [id_of(connection, "delegating")], "cost")
     assert profile.total == 0
     assert profile.name.endswith("lower_bound, 3 calls without a price")
 
@@ -182,7 +188,7 @@ def test_folded_stacks_add_up_alike(home: Home, tmp_path: Path, of: str) -> None
     with connect(home) as connection:
         expected: Counter[str] = Counter()
         for name in ("acting", "twice"):
-            for profile in profiles_of(connection, [id_of(connection, name)], of):  # type: ignore[arg-type]
+            for profile in profiles_of(port_of(connection), [id_of(connection, name)], of):  # type: ignore[arg-type]
                 expected[name] += profile.total
     assert sums == expected
     shown = [line.partition("  ")[0] for line in told.output.splitlines()[:-1]]
@@ -210,7 +216,7 @@ def test_calls_outside_of_interactions_are_in_the_money(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1, model="claude-sonnet-5"), end(1, T0 + 10**10)])
     with connect(home) as connection:
-        [profile] = profiles_of(connection, [session_id(1)], "cost")
+        [profile] = profiles_of(port_of(connection), [session_id(1)], "cost")
         row = connection.execute("SELECT sum(cost_usd) FROM costs").fetchone()
     assert row
     assert profile.total == row[0] * 10**12 > 0

@@ -291,7 +291,7 @@ def test_a_full_file_and_a_full_disk_are_counted(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
     """One clear error."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="no trace can be written there"):
+    with pytest.raises(UsageError, match="traces cannot be written there"):
         perfetto.trace_file(tmp_path / "file" / "traces")
 
 

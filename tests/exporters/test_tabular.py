@@ -19,8 +19,11 @@ from click.testing import CliRunner
 
 from agentobs.cli import cli
 from agentobs.errors import UsageError
+from agentobs.recording.journal.home import Home
 from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.named_queries import query_names
+from agentobs.store.port import Statement
 from exporters.row_files import write_file
 from exporters.row_text import write_csv
 from tests.store.making import a_home, conversation, record
@@ -69,16 +72,22 @@ def test_every_named_query_can_be_taken_out(tmp_path: Path) -> None:
         for name in query_names():
             told = {"parquet": 0, "arrows": 0}
             for form in told:
-                asked = run_named(connection, name, tmp_path / f"{name}.{form}")
+                asked = run_named(DuckStore(connection, home), name, tmp_path / f"{name}.{form}")
                 told[form] = asked
             assert told["parquet"] == told["arrows"], name
 
 
-def run_named(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> int:
-    from agentobs.cli.transfer.export import _statement
+def run_named(store: DuckStore, name: str, path: Path) -> int:
+    statement = store.statement(name)
+    return write_file(store, statement, dict.fromkeys(statement.parameters), path)
 
-    sql, wanted = _statement(connection, name)
-    return write_file(connection, sql, dict.fromkeys(wanted), path)
+
+def write(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any], path: Path
+) -> int:
+    """Write the rows of a statement of the test by any connection."""
+    store = DuckStore(connection, Home(path.parent))
+    return write_file(store, Statement(sql, frozenset(parameters)), parameters, path)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -88,7 +97,7 @@ def test_a_file_larger_than_the_memory(tmp_path: Path, form: str) -> None:
     sql = "SELECT range AS n, repeat(md5(range::VARCHAR), 6) AS text FROM range($rows)"
     with duckdb.connect(config={"memory_limit": "128MB", "threads": 1}) as connection:
         connection.execute("SET temp_directory = ''")
-        assert write_file(connection, sql, {"rows": 1_000_000}, path) == 1_000_000
+        assert write(connection, sql, {"rows": 1_000_000}, path) == 1_000_000
     if form == "arrows":
         with nanoarrow.ArrayStream.from_path(str(path)) as stream:
             assert sum(len(batch) for batch in stream) == 1_000_000
@@ -105,7 +114,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"rows.{form}"
     sql = "SELECT CASE WHEN range = 900000 THEN error('no') ELSE range END AS n FROM range($rows)"
     with duckdb.connect() as connection, pytest.raises(Exception, match="no"):
-        write_file(connection, sql, {"rows": 1_000_000}, path)
+        write(connection, sql, {"rows": 1_000_000}, path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,6 +122,9 @@ ENDLESSLY = """
 import sys
 from pathlib import Path
 import duckdb
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.store import DuckStore
+from agentobs.store.port import QueryError, Statement
 from exporters.row_files import write_file
 
 sql = "SELECT CASE WHEN range = 900000 THEN error('no') ELSE range END AS n FROM range($rows)"
@@ -122,8 +134,9 @@ for _ in range(30):
         settings = "SELECT current_setting('threads'), current_setting('async_threads')"
         before = connection.execute(settings).fetchall()
         try:
-            write_file(connection, sql, {"rows": 1_000_000}, path)
-        except duckdb.Error as error:
+            store = DuckStore(connection, Home(path.parent))
+            write_file(store, Statement(sql, frozenset({"rows"})), {"rows": 1_000_000}, path)
+        except QueryError as error:
             print(error)
         assert connection.execute(settings).fetchall() == before
 """
@@ -141,7 +154,7 @@ def test_54_no_form_but_a_spreadsheets_is_changed(tmp_path: Path) -> None:
     sql = "SELECT '=1+1' AS a, -5 AS b, ['=2'] AS c, '@x' AS d"
     with duckdb.connect() as connection:
         for form in FORMS:
-            assert write_file(connection, sql, {}, tmp_path / f"x.{form}") == 1
+            assert write(connection, sql, {}, tmp_path / f"x.{form}") == 1
     assert (tmp_path / "x.csv").read_text() == "a,b,c,d\n'=1+1,-5,['=2'],'@x\n"
     assert json.loads((tmp_path / "x.jsonl").read_text())["a"] == "=1+1"
     assert read(tmp_path / "x.parquet") == [("=1+1", -5, ["=2"], "@x")]
@@ -157,7 +170,7 @@ def test_whatever_begins_a_formula_is_quoted(tmp_path: Path, sign: str) -> None:
     write_csv(out, ["a", "b"], [[f"{sign}1", f"x{sign}1"]])
     with duckdb.connect() as connection:
         sql = "SELECT $a AS a, 'x' || $a AS b"
-        write_file(connection, sql, {"a": f"{sign}1"}, tmp_path / "x.csv")
+        write(connection, sql, {"a": f"{sign}1"}, tmp_path / "x.csv")
     assert f"'{sign}1" in out.getvalue()
     with (tmp_path / "x.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["a", "b"], [f"'{sign}1", f"x{sign}1"]]
@@ -165,15 +178,13 @@ def test_whatever_begins_a_formula_is_quoted(tmp_path: Path, sign: str) -> None:
 
 def test_every_table_and_view_that_is_offered_can_be_written(tmp_path: Path) -> None:
     """What the store keeps for itself is not offered: asked for it there is one clear error."""
-    from agentobs.cli.transfer.export import _statement
-
     home = a_home(tmp_path)
     record(home, conversation(1))
     with connect(home, unsafe=True) as connection:
         offered = "SELECT DISTINCT table_name FROM information_schema.tables"
         for (name,) in connection.execute(offered).fetchall():
             try:
-                sql, _ = _statement(connection, name)
+                sql = DuckStore(connection, home).statement(name).text
             except UsageError:
                 assert name in ("meta", "migrations")
                 continue
@@ -186,4 +197,4 @@ def test_every_table_and_view_that_is_offered_can_be_written(tmp_path: Path) -> 
 def test_an_ending_that_is_none_is_said(tmp_path: Path) -> None:
     """One clear error with the endings that there are."""
     with duckdb.connect() as connection, pytest.raises(UsageError, match=r"\.arrows"):
-        write_file(connection, "SELECT 1", {}, tmp_path / "x.arrow")
+        write(connection, "SELECT 1", {}, tmp_path / "x.arrow")

@@ -20,10 +20,10 @@ from agentobs.recording.journal import segment_import
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.retention import prune
 from agentobs.store.duckdb.verification import verify
-from agentobs.store.named_queries import named, query_names, query_text
+from agentobs.store.named_queries import query_names, query_text
 from replay import Replayer, load
 from replay.freeze.conversion import freeze
 from tests.wire import corpus
@@ -121,7 +121,7 @@ ALWAYS = frozenset(
 
 
 def test_money_is_that_of_its_day(tmp_path: Path) -> None:
-    """Each exchange is priced when it was recorded, as the file says; one that says nothing follows its neighbour."""
+    """Each exchange is priced when it was recorded, as the file says; one that says nothing follows its neighbor."""
     home = open_home(tmp_path / "home")
     path = written(
         tmp_path / "told.jsonl", line(1), line(2, "2026-02-03T04:05:06Z"), line(3),
@@ -140,7 +140,7 @@ def test_money_is_that_of_its_day(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("far", ["9999-12-31T00:00:00Z", "2300-01-01T00:00:00Z"])
 def test_a_time_that_cannot_be_is_not_believed(tmp_path: Path, far: str) -> None:
-    """An exchange of a year that no store can hold follows its neighbour, as one that says nothing does."""
+    """An exchange of a year that no store can hold follows its neighbor, as one that says nothing does."""
     home = open_home(tmp_path / "home")
     bring_in(home, written(tmp_path / "a.jsonl", line(1, "2026-02-03T04:05:06Z"), line(2, far)))
     with connect(home) as connection:
@@ -203,11 +203,11 @@ def test_a_file_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
     written(files / "z.jsonl", line(2))
     told = run(home, "import", "wire", files, empty)
     assert told.exit_code == 1
-    assert "1 sessions imported, 1 were there already" in told.output
+    assert "1 sessions imported, 1 already imported" in told.output
     assert told.stderr.splitlines() == [
-        f"left out: {empty}: there is no *.jsonl in it",
-        f"left out: {files}/lost.jsonl: no such file or directory",
-        f"left out: {files}/pipe.jsonl: no regular file",
+        f"skipped: {empty}: it contains no *.jsonl file",
+        f"skipped: {files}/lost.jsonl: no such file or directory",
+        f"skipped: {files}/pipe.jsonl: not a regular file",
     ]
 
 
@@ -268,7 +268,7 @@ def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
     assert seen == [(1, 1)]
     told = run(home, "import", "wire", path)
     assert told.exit_code == 0
-    assert told.output == "0 sessions imported, 1 were there already\n"
+    assert told.output == "0 sessions imported, 1 already imported\n"
     assert "\r" not in told.output + told.stderr
     assert on_terminal(home, path) == "\r\x1b[K1 of 1 files\r\x1b[K"
 
@@ -310,5 +310,5 @@ def test_what_kept_no_headers_is_said(tmp_path: Path) -> None:
     told["request"]["headers"] = {"anthropic-version": "2023-06-01"}
     bare = run(home, "import", "wire", written(tmp_path / "a.jsonl", line(1), told))
     whole = run(home, "import", "wire", written(tmp_path / "b.jsonl", told))
-    assert "replayable, but for headers: 1 requests are without anthropic-version" in bare.output
+    assert "replayable, except for headers: 1 requests have no anthropic-version" in bare.output
     assert "1 exchanges, replayable  b.jsonl" in whole.output

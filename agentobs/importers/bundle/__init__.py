@@ -1,8 +1,8 @@
-"""Bundles: sessions in one file, for another machine to import; without what was said, unless that was wanted.
+"""Bundles: sessions in one file, for import on another machine; without content unless it was requested.
 
-A bundle holds the facts of each session (money, spans, events, calls) and can hold its content, with which it can be
-frozen and replayed where it is imported. What a bundle cannot carry over is the key of its home: names that are keyed
-digests stay as they are, and equal none of the importing home.
+A bundle holds the facts of each session (costs, spans, events, calls) and optionally its content, with which the
+session can be frozen and replayed after the import. The key of the home is not part of a bundle: names that are keyed
+digests stay digests, and match none of the importing home.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Importing a bundle: all of it is looked at first; then each session becomes a segment, as a whole or not at all.
+"""Importing a bundle: everything is validated first; then each session becomes a segment, completely or not at all.
 
-A session that is here already, because it was recorded here or came another way, stays as it is. One that came in a
-bundle before and comes with its content now takes the place of what was without. What was deleted stays deleted.
+A session that exists already, because it was recorded here or imported in another way, is not changed. A session that
+was imported without content is replaced if the bundle has its content. Deleted sessions stay deleted.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from agentobs.recording.journal.segment_import import Landed, clear_staging, lan
 from agentobs.recording.journal.segments import content_path, facts_path, is_there, read
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.facts import TABLES, SessionStart
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.backend import open_store
 
 Replace = Callable[[Home, str], None]
-"""Takes all that was recorded of a session, by its id, out of a home and its store."""
+"""Removes everything that was recorded of a session, by its ID, from a home and its store."""
 
 State = Literal["new", "replaced", "there", "kept", "deleted"]
-"""It was imported; it took the place of one without content; it had been imported before; a session of its id is here
-that did not come from this bundle, and stays; it was deleted here, and stays so."""
+"""It was imported; it replaced a session without content; it was imported before; a session with its ID exists
+that did not come from this bundle, and is kept; it was deleted here, and stays deleted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of one session of a bundle."""
+    """The outcome for one session of a bundle."""
 
     session_id: str
     state: State
     has_content: bool
     money: Money | None
-    """What it cost where it was recorded."""
+    """Its cost on the machine where it was recorded."""
 
 
 @dataclass(slots=True)
@@ -56,12 +57,12 @@ class BundleReport:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A session that came in a bundle before."""
+    """A session that was imported from a bundle earlier."""
 
     segment_id: str
     has_content: bool
     becomes: str | None = None
-    """The segment that takes its place, while that is done."""
+    """The segment that replaces it, while that is in progress."""
 
 
 def import_bundle(
@@ -72,27 +73,27 @@ def import_bundle(
     digest: str | None = None,
     told: Callable[[Taken], None] = lambda _: None,
 ) -> BundleReport:
-    """Import the sessions of a bundle; what was imported before changes nothing.
+    """Import the sessions of a bundle; sessions that were imported before are not changed.
 
     Args:
-        home: where to.
+        home: the home that receives them.
         path: the bundle.
-        take_out: takes a session out of the home that had come without its content.
-        digest: what `agentobs bundle` said when it was made; None where nobody knows.
-        told: hears of each session when it is done.
+        take_out: removes a session from the home that was imported without its content.
+        digest: the digest that `agentobs bundle` printed; None if it is unknown.
+        told: is called with each session when it is done.
 
     Raises:
-        ForeignError: it is no bundle, or one of a newer version.
-        DamagedError: something in it is not as it was written, or cannot be; nothing was imported.
-        UsageError: its digest is another one.
-        OSError: it cannot be read, or the home cannot be written; sessions that are done stay.
+        ForeignError: it is not a bundle, or has a newer version.
+        DamagedError: the bundle is damaged or invalid; nothing was imported.
+        UsageError: its digest differs.
+        OSError: it cannot be read, or the home cannot be written; finished sessions are kept.
     """
     bundle = container.open_bundle(path)
     if digest is not None and digest != bundle.digest:
         raise UsageError(
             f"the digest of the bundle is {bundle.digest}",
             where=str(path),
-            todo="It is not the one that was meant: nothing was imported",
+            todo="It does not match the expected digest: nothing was imported",
         )
     clear_staging(home)
     staging = Home(home.path / f".landing-{world.new_id()}")
@@ -114,10 +115,10 @@ def import_bundle(
 
 
 def _check(bundle: Bundle, session_id: str, staging: Home) -> None:
-    """Take the files of a session out of a bundle, and look at every line.
+    """Extract the files of a session from a bundle, and validate every line.
 
     Raises:
-        DamagedError: one of them is not as it was written.
+        DamagedError: a line is invalid.
     """
     facts, content = bundle.of(session_id, "facts"), bundle.of(session_id, "content")
     assert facts is not None
@@ -127,12 +128,12 @@ def _check(bundle: Bundle, session_id: str, staging: Home) -> None:
         container.take_out(bundle, facts, told.with_name(told.name + ".zst"))
         segment_id = segment_of(_checked(staging, session_id, facts, found), content is not None)
         if segment_id != facts.segment_id:
-            raise BadLine("its facts are not those that its segment is named for")
+            raise BadLine("its facts do not match the ID of its segment")
         if found.starts > 1:
             raise BadLine("the session starts twice")
     if content is None:
         if found.named:
-            raise _bad(bundle, facts, "it names content that is not there")
+            raise _bad(bundle, facts, "it references content that is missing")
         return
     with _named(bundle, content):
         said = content_path(staging, content.segment_id)
@@ -140,7 +141,7 @@ def _check(bundle: Bundle, session_id: str, staging: Home) -> None:
         for line in lines_of(read(said)):
             contents.check(line)
         contents.check_whole(found)
-        # Read as a freeze would read it, but for the requests, whose sizes are known to be right.
+        # Read as `freeze` would read it, except for the requests, whose sizes are known to be right.
         read_session(staging, session_id, [content.segment_id], bodies=())
 
 
@@ -153,7 +154,7 @@ def _checked(
 
 
 class _named:
-    """Says of which entry it is that something is wrong with."""
+    """Names the entry in which an error was found."""
 
     def __init__(self, bundle: Bundle, entry: Entry) -> None:
         self._bundle, self._entry = bundle, entry
@@ -172,22 +173,15 @@ def _bad(bundle: Bundle, entry: Entry, found: str) -> DamagedError:
     return DamagedError(
         f"{entry}: {found}",
         where=str(bundle.path),
-        todo="Nothing was imported; ask for the bundle once more",
+        todo="Nothing was imported; request the bundle again",
     )
 
 
 def _here(home: Home, session_ids: list[str]) -> tuple[set[str], set[str]]:
-    """Return which of some sessions are in a home, and which were deleted there at some time."""
-    sql = """
-        SELECT DISTINCT session_id FROM (
-            SELECT session_id FROM session_starts UNION ALL SELECT session_id FROM attempts
-            UNION ALL SELECT session_id FROM events UNION ALL SELECT session_id FROM span_starts
-        ) WHERE session_id IN (SELECT unnest($sessions))
-    """
-    deleted = "SELECT DISTINCT session_id FROM prunings WHERE what = 'all'"
-    with connect(home) as connection:
-        here = connection.execute(sql, {"sessions": session_ids}).fetchall()
-        gone = connection.execute(deleted).fetchall()
+    """Return which sessions exist in a home, and which were deleted there."""
+    with open_store(home) as store:
+        here = store.rows("internal/sessions_present", session_ids=session_ids).rows
+        gone = store.rows("internal/deleted_sessions").rows
     return {row[0] for row in here}, {row[0] for row in gone}
 
 
@@ -200,7 +194,7 @@ def _take(
     is_gone: bool,
     take_out: Replace,
 ) -> Taken:
-    """Import one session, where it is not here and was not deleted here."""
+    """Import one session, unless it exists or was deleted here."""
     facts, content = bundle.of(session_id, "facts"), bundle.of(session_id, "content")
     assert facts is not None
     has_content = content is not None
@@ -215,7 +209,7 @@ def _take(
     elif known is not None and has_content and not known.has_content:
         state = "replaced"
         if is_here:
-            # Where this dies in between, it was not deleted: the next import goes on.
+            # If the process dies in between, the session does not count as deleted, and the next import continues.
             _remember(home, session_id, replace(known, becomes=facts.segment_id))
             take_out(home, session_id)
     elif is_here or known is not None:
@@ -233,13 +227,13 @@ def _landed(staging: Home, session_id: str, segment_id: str, has_content: bool) 
         for line in lines_of(read(content_path(staging, segment_id))):
             yield Landed(line.kind, line.value(), is_content=True)
     else:
-        # Whoever asks for what was said hears that it is not there any more, not that it is damaged.
+        # A reader of the content then learns that it was pruned, not that it is damaged.
         gone = {"from": 2, "sessions": [session_id], "pruned_ns": world.now()}
         yield Landed("pruned", gone, is_content=True)
     for line in lines_of(read(facts_path(staging, segment_id))):
         value = line.value()
         if line.kind == TABLES[SessionStart]:
-            # Where telemetry went there says nothing of what was sent from here.
+            # Which telemetry was sent there says nothing about what was sent from here.
             value = {**value, "live_exports": None}
         yield Landed(line.kind, value, is_content=False)
 
@@ -257,7 +251,7 @@ def _known(home: Home, session_id: str) -> _Known | None:
 
 
 def _name(session_id: str) -> str:
-    """Return a session's id as the name of a file: a label may hold what leads elsewhere."""
+    """Return a session ID as a file name: a label may contain a path."""
     return hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
 
 

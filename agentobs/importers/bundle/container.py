@@ -1,16 +1,16 @@
-r"""The file of a bundle: segments one after the other, then what they are; writer and reader together.
+r"""The file format of bundles: segments one after the other, then their manifest; writer and reader together.
 
     agentobs bundle 1\n
     <segment file> <segment file> ...
     <manifest: JSON>\n
     <length of the manifest, 16 hex digits> <its digest, 32 hex digits> agentobs\n
 
-Each segment file is one in blocks, as `recording/compressed.py` writes it, of one session and one side (facts or
-content), and holds that side alone: every line has its check sum, which covers the segment's id. The manifest names
-for each entry its session, segment and side, where it lies, its size packed and plain, and the digest of its bytes;
-the last line holds the digest of the manifest, so that every byte is under one, and that digest stands for the whole.
+Each segment file is in the compressed form of `recording/journal/compression.py`, and holds one side (facts or
+content) of one session: every line has its checksum, which covers the segment ID. The manifest names
+for each entry its session, segment and side, its offset, its compressed and plain size, and the digest of its bytes.
+The last line holds the digest of the manifest, so that one digest covers every byte of the bundle.
 
-Nothing of a bundle is a path: names of files are made here, of ids that have the form of ids.
+A bundle contains no paths: file names are made on import, from IDs that have the form of IDs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from agentobs.records.labels import is_label
 from agentobs.store.duckdb.segment_compression import pieces_of
 
 FORMAT = 1
-"""The version that is written; every older one is read for ever, a newer one is refused."""
+"""The version that is written; a newer one is rejected."""
 PLAIN_BYTES_MAX = 2 * 1024**3
-"""How much a bundle may hold, decompressed. Our choice: what one machine can look through in a minute."""
+"""How much a bundle may hold, decompressed. Our choice: what one machine can validate in a minute."""
 RATIO_MAX = 200
-"""How much better than plain a bundle may be packed as a whole; a segment file is held to that block by block."""
+"""The maximum compression ratio of a whole bundle; a segment file has the same limit per block."""
 RATIO_FREE = 64 * 1024**2
-"""Up to this size any ratio is taken."""
+"""Up to this size any ratio is accepted."""
 ENTRIES_MAX = 20_000
-"""How many entries a bundle may have. Our choice."""
+"""The maximum number of entries. Our choice."""
 MANIFEST_BYTES_MAX = 16 * 1024**2
-"""How long the manifest may be: 20,000 entries take 6 MB."""
+"""The maximum length of the manifest: 20,000 entries take 6 MB."""
 
 Side = Literal["facts", "content"]
 
@@ -59,16 +59,16 @@ class Entry:
 
     session_id: str
     segment_id: str
-    """A digest of the facts: the same session gives the same one."""
+    """A digest of the facts: the same session has the same one."""
     side: Side
     at: int
     """Where it begins, bytes."""
     packed: int
-    """How many bytes it takes."""
+    """Its compressed size in bytes."""
     plain: int
-    """How many it takes decompressed."""
+    """Its decompressed size in bytes."""
     digest: str
-    """The digest of its bytes as they lie there."""
+    """The digest of its compressed bytes."""
 
     def __str__(self) -> str:
         return f"{self.side} of session {self.session_id}"
@@ -76,26 +76,26 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """What a session cost where it was recorded, by the prices in force there."""
+    """The cost of a session on the machine where it was recorded, at the prices in force there."""
 
     session_id: str
     cost_usd: str | None
-    """Exact; None where nothing has a price."""
+    """Exact; None if nothing has a price."""
     price_version: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle that was opened; its entries were not looked at yet."""
+    """An open bundle; its entries have not been validated yet."""
 
     path: Path
     digest: str
-    """Stands for every byte of it."""
+    """The digest that covers every byte of it."""
     entries: tuple[Entry, ...]
     money: tuple[Money, ...]
 
     def of(self, session_id: str, side: Side) -> Entry | None:
-        """Return the entry of a session's side, or None."""
+        """Return the entry for one side of a session, or None."""
         found = (e for e in self.entries if e.session_id == session_id and e.side == side)
         return next(found, None)
 
@@ -106,7 +106,7 @@ class Bundle:
 
 
 class _Counted:
-    """Takes bytes, and knows how many and their digest."""
+    """Passes bytes on, and knows their number and digest."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -126,7 +126,7 @@ class Writer:
     """Writes a bundle, entry by entry."""
 
     def __init__(self, out: BinaryIO) -> None:
-        """Begin a bundle in an empty file."""
+        """Start a bundle in an empty file."""
         self._out = out
         self._at = out.write(b"%b%d\n" % (_FIRST, FORMAT))
         self._entries: list[Entry] = []
@@ -134,7 +134,7 @@ class Writer:
     def add(self, session_id: str, segment_id: str, side: Side, lines: Iterable[bytes]) -> Entry:
         """Add one side of a session, as lines of a segment."""
         out = _Counted(self._out)
-        # All that it asks of a file is to take bytes.
+        # The file only has to accept bytes.
         index = compression.write(out, segment_id, pieces_of(lines, segment_id))  # type: ignore[arg-type]
         entry = Entry(session_id, segment_id, side, self._at, out.size, index.bytes, out.digest())
         self._at += out.size
@@ -142,7 +142,7 @@ class Writer:
         return entry
 
     def close(self, money: Sequence[Money]) -> str:
-        """Write what the entries are, and return the digest that stands for the whole."""
+        """Write the manifest, and return the digest that covers the whole bundle."""
         told = {
             "format": FORMAT,
             "entries": [asdict(entry) for entry in self._entries],
@@ -155,11 +155,11 @@ class Writer:
 
 
 def open_bundle(path: Path) -> Bundle:
-    """Read what a bundle says of itself, and hold it to its bounds; nothing is decompressed.
+    """Read the manifest of a bundle, and check its limits; nothing is decompressed.
 
     Raises:
-        ForeignError: it is no bundle, or one of a newer version.
-        DamagedError: it is cut off, was changed, or says of itself what cannot be.
+        ForeignError: it is not a bundle, or has a newer version.
+        DamagedError: it is truncated, was changed, or has an invalid manifest.
         OSError: it cannot be read.
     """
     with _opened(path) as file:
@@ -171,20 +171,20 @@ def open_bundle(path: Path) -> Bundle:
         length = int(last[1], 16) if last else 0
         begins = size - _LAST_BYTES - length
         if last is None or not 0 < length <= MANIFEST_BYTES_MAX or begins < len(first):
-            raise _damaged(path, "its end is missing: it was cut off, or something was added")
+            raise _damaged(path, "its end is missing: it was cut off, or data was appended")
         file.seek(begins)
         manifest = file.read(length)
     digest = hashlib.blake2b(manifest, digest_size=16).hexdigest()
     if digest.encode() != last[2]:
-        raise _damaged(path, "the manifest is not the one that it was closed with")
+        raise _damaged(path, "the manifest does not match its digest")
     try:
         told = strict(manifest)
         entries = tuple(_entry(each) for each in told["entries"])
         money = tuple(_typed(Money, each) for each in told["money"])
         if told["format"] != FORMAT:
-            raise ValueError("another version than its first line")
+            raise ValueError("its version differs from that of its first line")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(path, f"the manifest says what cannot be: {told_of(error)}") from error
+        raise _damaged(path, f"the manifest contradicts itself: {told_of(error)}") from error
     bundle = Bundle(path, f"b2:{digest}", entries, money)
     _check_bounds(bundle, len(first), begins)
     return bundle
@@ -194,7 +194,7 @@ def take_out(bundle: Bundle, entry: Entry, to: Path) -> None:
     """Copy the segment file of an entry to a new file.
 
     Raises:
-        DamagedError: its bytes are not those that the manifest names.
+        DamagedError: its bytes do not match the manifest.
         OSError: it cannot be read or written.
     """
     hashed = hashlib.blake2b(digest_size=16)
@@ -207,14 +207,14 @@ def take_out(bundle: Bundle, entry: Entry, to: Path) -> None:
             out.write(data)
             left -= len(data)
     if left or f"b2:{hashed.hexdigest()}" != entry.digest:
-        raise _damaged(bundle.path, f"{entry}: its bytes are not those that were written")
+        raise _damaged(bundle.path, f"{entry}: its bytes differ from what was written")
 
 
 def strict(text: bytes) -> Any:
-    """Return JSON as a value: UTF-8, no name twice in one object, no number that is none.
+    """Parse strict JSON: UTF-8, no duplicate name in an object, no NaN or infinity.
 
     Raises:
-        ValueError, RecursionError: it is none of that kind.
+        ValueError, RecursionError: it is not strict JSON.
     """
     return json.loads(
         text.decode("utf-8", "surrogatepass"), object_pairs_hook=_unique, parse_constant=_refused
@@ -222,7 +222,7 @@ def strict(text: bytes) -> Any:
 
 
 def told_of(error: BaseException) -> str:
-    """Return what is wrong, for people, in a line; never more of what was read than a word."""
+    """Describe an error in one line, with at most one word of the data."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, json.JSONDecodeError):
@@ -235,16 +235,16 @@ def told_of(error: BaseException) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("an object that has a name twice")
+        raise ValueError("an object with a duplicate key")
     return found
 
 
 def _refused(word: str) -> Any:
-    raise ValueError(f"a number that is none: {word}")
+    raise ValueError(f"an invalid number: {word}")
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a regular file; a pipe would keep us waiting."""
+    """Open a regular file; opening a pipe would block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -254,7 +254,7 @@ def _opened(path: Path) -> BinaryIO:
         raise ForeignError(found, where=str(path), todo=_MAKE) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ForeignError("no file, but something else", where=str(path), todo=_MAKE)
+        raise ForeignError("not a regular file", where=str(path), todo=_MAKE)
     return os.fdopen(descriptor, "rb")
 
 
@@ -273,26 +273,26 @@ def _check_first(path: Path, first: bytes) -> None:
 def _entry(value: Mapping[str, Any]) -> Entry:
     entry: Entry = _typed(Entry, value)
     if not _SEGMENT.match(entry.segment_id) or not _DIGEST.match(entry.digest):
-        raise ValueError("an entry whose id or digest is none")
+        raise ValueError("an entry with an invalid ID or digest")
     if not is_label(entry.session_id) or entry.side not in get_args(Side):
-        raise ValueError("an entry of no session, or of no side")
+        raise ValueError("an entry without a session or without a side")
     return entry
 
 
 def _typed(kind: type, value: Mapping[str, Any]) -> Any:
-    """Return a value as one of our classes, where its fields are just those, of their types."""
+    """Return a value as an instance of a class if it has exactly its fields, with the right types."""
     kinds: dict[str, Any] = {"int": int, "str": str, "Side": str, "str | None": (str, type(None))}
     named = {field.name: kinds[str(field.type)] for field in fields(kind)}
     if not isinstance(value, dict) or value.keys() != named.keys():
-        raise ValueError(f"{kind.__name__.lower()} has other fields than it should")
+        raise ValueError(f"{kind.__name__.lower()} has unexpected fields")
     for name, wanted in named.items():
         given = value[name]
         if not isinstance(given, wanted) or isinstance(given, bool):
-            raise ValueError(f"{name} is of another type")
+            raise ValueError(f"{name} has the wrong type")
         if isinstance(given, int) and not 0 <= given < 2**62:
             raise ValueError(f"{name} is out of bounds")
         if isinstance(given, str) and not (given.isprintable() and len(given) <= 200):
-            raise ValueError(f"{name} is no word")
+            raise ValueError(f"{name} is not a word")
     return kind(**value)
 
 
@@ -300,10 +300,10 @@ def _check_bounds(bundle: Bundle, begins: int, ends: int) -> None:
     entries, at = bundle.entries, begins
     for entry in entries:
         if entry.at != at:
-            raise _damaged(bundle.path, f"{entry}: it does not follow the one before it")
+            raise _damaged(bundle.path, f"{entry}: it is out of order")
         at += entry.packed
     if at != ends:
-        raise _damaged(bundle.path, "its entries do not end where the manifest begins")
+        raise _damaged(bundle.path, "its entries do not end at the manifest")
     plain = sum(entry.plain for entry in entries)
     most = min(PLAIN_BYTES_MAX, max(RATIO_FREE, RATIO_MAX * (ends - begins)))
     if plain > most:
@@ -315,7 +315,7 @@ def _check_bounds(bundle: Bundle, begins: int, ends: int) -> None:
     names = [(entry.session_id, entry.side) for entry in entries]
     files = [(entry.segment_id, entry.side) for entry in entries]
     if len(set(names)) < len(names) or len(set(files)) < len(files):
-        raise _damaged(bundle.path, "it holds one session twice")
+        raise _damaged(bundle.path, "it contains a session twice")
     segments = {entry.session_id: entry.segment_id for entry in entries if entry.side == "facts"}
     for entry in entries:
         if segments.get(entry.session_id) != entry.segment_id:
@@ -324,15 +324,17 @@ def _check_bounds(bundle: Bundle, begins: int, ends: int) -> None:
 
 def _damaged(path: Path, found: str) -> DamagedError:
     return DamagedError(
-        found, where=str(path), todo="Nothing was imported; ask for the bundle once more"
+        found, where=str(path), todo="Nothing was imported; request the bundle again"
     )
 
 
-_MAKE = "agentobs bundle SESSION -o FILE makes one; databases and tables of others are not opened"
+_MAKE = (
+    "agentobs bundle SESSION -o FILE writes one; databases and tables from elsewhere are not opened"
+)
 
 
 def segment_of(payloads: Iterable[tuple[str, bytes]], with_content: bool) -> str:
-    """Return the id of a segment, 32 hex digits: a digest of its facts, and of whether content is beside them."""
+    """Return the ID of a segment, 32 hex digits: a digest of its facts, and of whether it has content."""
     hashed = hashlib.blake2b(b"with content" if with_content else b"facts alone", digest_size=16)
     for kind, payload in payloads:
         hashed.update(b"%b %b\n" % (kind.encode(), payload))

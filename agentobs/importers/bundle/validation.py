@@ -1,9 +1,9 @@
-"""Checking: whether the lines of a bundle are what a recorder writes, before anything of them is kept.
+"""Validation: whether the lines of a bundle could come from a recorder, before any of them is stored.
 
-Whoever made a bundle may have put anything into it. A fact must have the fields of its table, of their types, its
-session's id, and no text but labels; an instant must be one that can be added to another. A line of content must have
-the shape of its kind. A request is a difference from another one, so that a few bytes could stand for a terabyte: how
-large each becomes is computed before any is put together.
+A bundle may contain anything. A fact must have the fields of its table, with their types, its
+session's ID, and no text except labels; a timestamp must be small enough for arithmetic. A line of content must have
+the shape of its kind. A request is a difference from another one, so a few bytes could expand to a terabyte: the
+size of each request is computed before any is rebuilt.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from agentobs.records.labels import is_label
 from agentobs.store.duckdb.loader import fact_columns
 
 LONG = 2**58
-"""A duration is shorter, 9 years: a few of them can be added to an instant. Our choice."""
+"""The limit for a duration, 9 years: a few of them can be added to a timestamp. Our choice."""
 MANY = 2**40
-"""A count is lower: a million of them can be added, and multiplied by a price. Our choice."""
+"""The limit for a count: a million of them can be added, and multiplied by a price. Our choice."""
 BODY_BYTES_MAX = 256 * 1024**2
-"""How large one request may become. Our choice: the provider takes 32 MB."""
+"""The maximum size of one request. Our choice: the provider accepts 32 MB."""
 LABEL_MAX = 200
-"""How long a text that somebody has reviewed may be, see `Label.reviewed`."""
+"""The maximum length of a reviewed text, see `Label.reviewed`."""
 
 CONTENT_FIELDS = (
     "arguments_content", "end_content", "request_content", "response_content", "content",
 )  # fmt: skip
-"""The fields of facts that may name content; `content` of a session's start says where its content may go."""
+"""The fields of facts that may refer to content; `content` of a session's start says where its content may go."""
 KINDS = frozenset(TABLES.values()) - {TABLES[Pruning], TABLES[Export]} | DRAFTS
-"""The kinds of facts of a bundle: none that deletes anything, or says what was sent where."""
+"""The allowed kinds of facts: none that deletes data, or describes what was exported."""
 
 
 class BadLine(ValueError):
@@ -47,26 +47,26 @@ class BadLine(ValueError):
 
 @dataclass(slots=True)
 class Facts:
-    """What the facts of a session say, as far as it must fit with something else."""
+    """The facts of a session, as far as they must be consistent with other lines."""
 
     named: set[str] = field(default_factory=set)
-    """The content that they name."""
+    """The content IDs in them."""
     attempts: set[str] = field(default_factory=set)
     starts: int = 0
 
 
 def lines_of(items: Iterable[Line | Damage]) -> Iterator[Line]:
-    """Yield the records of a segment file between its first line and its seal, which must both be there.
+    """Yield the records of a segment file between its first line and its seal, both of which must exist.
 
     Raises:
-        BadLine: something is damaged, missing, doubled or of another segment.
+        BadLine: a line is damaged, missing, duplicated or from another segment.
     """
     last: Line | None = None
     for number, item in enumerate(items, 1):
         if isinstance(item, Damage):
             raise BadLine(f"byte {item.start}: {item.reason}")
         if last is not None and last.kind == "seal":
-            raise BadLine(f"byte {item.start}: something follows its last line")
+            raise BadLine(f"byte {item.start}: data follows its last line")
         if item.sequence != number or (item.kind == "segment") != (number == 1):
             raise BadLine(f"byte {item.start}: record {item.sequence} of kind {item.kind} there")
         if item.kind not in ("segment", "seal"):
@@ -77,10 +77,10 @@ def lines_of(items: Iterable[Line | Damage]) -> Iterator[Line]:
 
 
 def check_fact(line: Line, session_id: str, found: Facts) -> None:
-    """Look at one fact, and note what it names.
+    """Validate one fact, and note the content that it refers to.
 
     Raises:
-        BadLine: it is none, or not of this session.
+        BadLine: it is invalid, or belongs to another session.
     """
     if line.kind == "lost":
         return
@@ -88,7 +88,7 @@ def check_fact(line: Line, session_id: str, found: Facts) -> None:
     if line.kind not in KINDS:
         raise BadLine(f"record {line.sequence}: a record of kind {line.kind}")
     if value.get("session_id") != session_id:
-        raise BadLine(f"record {line.sequence}: it is of another session")
+        raise BadLine(f"record {line.sequence}: it belongs to another session")
     if line.kind != GOES_ON:
         _check_fields(line, value)
     else:
@@ -107,7 +107,7 @@ def _parsed(line: Line) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadLine(f"record {line.sequence}: {_said(error)}") from error
     if not isinstance(value, dict):
-        raise BadLine(f"record {line.sequence}: no object")
+        raise BadLine(f"record {line.sequence}: not an object")
     return value
 
 
@@ -130,7 +130,7 @@ def _check_fields(line: Line, value: Mapping[str, Any]) -> None:
 
 def _check_texts(line: Line, value: Mapping[str, Any]) -> None:
     if not all(isinstance(each, str) and is_label(each) for each in value.values()):
-        raise BadLine(f"record {line.sequence}: a text that is no label in {line.kind}")
+        raise BadLine(f"record {line.sequence}: a string that is not a label in {line.kind}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class _Shape:
 
 @cache
 def _shape(table: str) -> dict[str, _Shape]:
-    """Return what each field of a table's records takes."""
+    """Return the type of each field of a table."""
     fact = next(fact for fact, name in TABLES.items() if name == table)
     hints = get_type_hints(fact)
     columns = fact_columns(table)
@@ -181,12 +181,12 @@ def _taker(kind: str, name: str) -> Callable[[Any], bool]:
     ]
 
 
-_DURATIONS = frozenset(("duration_ns", "headers_ns", "first_chunk_ns", "waited_ns"))
-"""The fields that tell how long something took; all others in nanoseconds tell when it was."""
+_DURATIONS = frozenset(("duration_ns", "headers_ns", "first_chunk_ns", "approval_wait_ns"))
+"""The fields that hold durations; all other fields in nanoseconds hold timestamps."""
 
 
 def _is_word(value: Any) -> bool:
-    """Return whether it is a label, or could be a text that somebody has reviewed."""
+    """Return whether a text is a label, or may be a reviewed text."""
     return isinstance(value, str) and (
         is_label(value) or (value.isprintable() and len(value) <= LABEL_MAX)
     )
@@ -197,7 +197,7 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether it is one of 64 bits, such as a digest of what is alike."""
+    """Return whether a value is a 64-bit integer, such as a similarity number."""
     return type(value) is int and -(2**63) <= value < 2**63
 
 
@@ -210,12 +210,12 @@ def _is_time(value: Any) -> bool:
 
 
 def _is_float(value: Any) -> bool:
-    """Return whether it is a number that a query can make an integer of; NaN is none."""
+    """Return whether a value is a number that a query can convert to an integer; NaN is not."""
     return isinstance(value, int | float) and -FAR_NS < value < FAR_NS
 
 
 class Contents:
-    """The content of a session, as far as it must fit together."""
+    """The content of a session, as far as its lines must be consistent with each other."""
 
     def __init__(self, session_id: str) -> None:
         """Begin with none."""
@@ -224,19 +224,19 @@ class Contents:
         self._known: set[str] = set()
 
     def check(self, line: Line) -> None:
-        """Look at one line of content.
+        """Validate one line of content.
 
         Raises:
-            BadLine: it has not the shape of its kind, or is of another session.
+            BadLine: it does not have the shape of its kind, or belongs to another session.
         """
         if line.kind == "pruned":
-            raise BadLine(f"record {line.sequence}: content that was pruned")
+            raise BadLine(f"record {line.sequence}: pruned content")
         value = _parsed(line)
         try:
             if value["session_id"] != self._session_id:
-                raise ValueError("it is of another session")
+                raise ValueError("it belongs to another session")
             if not _is_id(value["content_id"]):
-                raise ValueError("its content id is none")
+                raise ValueError("its content ID is not valid")
             size = _text_bytes(value)
             _CHECKS[line.kind](value)
             if line.kind == "request":
@@ -250,32 +250,33 @@ class Contents:
         self._known.add(value["content_id"].rpartition(":")[0])
 
     def check_whole(self, facts: Facts) -> None:
-        """Look at what fits together only as a whole.
+        """Validate the consistency of all lines.
 
         Raises:
-            BadLine: content is missing that something names, or a request becomes too large, or differs from itself.
+            BadLine: referenced content is missing, a request becomes too large, or a request is a difference from
+                itself.
         """
         crashed = {f"partial:{attempt_id}" for attempt_id in facts.attempts}
         if missing := sorted(facts.named - self._known - crashed):
-            raise BadLine(f"content {missing[0]} is missing, and facts name it")
+            raise BadLine(f"content {missing[0]} is missing, but facts reference it")
         sizes: dict[str, int] = {}
         for content_id in self._bodies:
             self._measure(content_id, sizes)
 
     def _measure(self, content_id: str, sizes: dict[str, int]) -> None:
-        """Compute how large a request becomes, along the chain of those that it differs from."""
+        """Compute the size of a request, along the chain of its differences."""
         chain: list[str] = []
         link: str | None = content_id
         while link is not None and link not in sizes:
             if link not in self._bodies or len(chain) > len(self._bodies):
-                raise BadLine(f"request {content_id} differs from one that is not there")
+                raise BadLine(f"request {content_id} is based on a request that is missing")
             chain.append(link)
             link = self._bodies[link][0]
         for each in reversed(chain):
             base, prefix, suffix, inserted = self._bodies[each]
             before = sizes[base] if base is not None else 0
             if prefix + suffix > before or prefix + suffix + inserted > BODY_BYTES_MAX:
-                raise BadLine(f"request {each} would be larger than it can be")
+                raise BadLine(f"request {each} would exceed the size limit")
             sizes[each] = prefix + suffix + inserted
 
 
@@ -284,9 +285,9 @@ def _is_id(value: Any) -> bool:
 
 
 def _text_bytes(value: Mapping[str, Any]) -> int:
-    """Return how many bytes a line's text has."""
+    """Return the number of bytes of a line's text."""
     if ("text" in value) == ("base64" in value):
-        raise ValueError("it has no text, or two")
+        raise ValueError("it has no text, or two texts")
     if "base64" in value:
         return len(base64.b64decode(value["base64"], validate=True))
     text: str = value["text"]
@@ -295,12 +296,12 @@ def _text_bytes(value: Mapping[str, Any]) -> int:
 
 def _headers(value: Any) -> None:
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
-        raise ValueError("a header that is no text")
+        raise ValueError("a header that is not a string")
 
 
 def _count(value: Any) -> None:
     if type(value) is not int or not 0 <= value < LONG:
-        raise ValueError("a count that is none")
+        raise ValueError("an invalid count")
 
 
 def _request(value: Mapping[str, Any]) -> None:
@@ -308,9 +309,9 @@ def _request(value: Mapping[str, Any]) -> None:
     _count(value["prefix"])
     _count(value["suffix"])
     if not isinstance(value["method"], str) or not isinstance(value["path"], str):
-        raise ValueError("a method or a path that is no text")
+        raise ValueError("a method or a path that is not a string")
     if value["base"] is not None and not _is_id(value["base"]):
-        raise ValueError("what it differs from is no id")
+        raise ValueError("the request that it is based on is not an ID")
 
 
 def _chunks(value: Mapping[str, Any]) -> None:
@@ -326,12 +327,12 @@ def _response(value: Mapping[str, Any]) -> None:
     _chunks(value)
     _count(value.get("pieces", 0))
     if value["ending"] not in get_args(Ending):
-        raise ValueError("an ending that is none")
+        raise ValueError("an invalid ending")
     failure = value["failure"]
     if failure is not None and [type(each) for each in failure] != [str, str]:
-        raise ValueError("a failure that is none")
+        raise ValueError("an invalid failure")
     if value.get("pieces") and not _is_id(value["pieces_of"]):
-        raise ValueError("its pieces are of nothing")
+        raise ValueError("its chunks belong to no response")
 
 
 def _json_text(value: Mapping[str, Any]) -> None:
@@ -349,4 +350,4 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "tool": _json_text,
     "world": _json_text,
 }
-"""What each kind of content must have beside its text."""
+"""The required fields of each kind of content, apart from its text."""

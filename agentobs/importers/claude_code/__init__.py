@@ -1,4 +1,4 @@
-"""Claude Code's own session logs (`~/.claude/projects/*/*.jsonl`): what was used, and whole sessions to import."""
+"""Claude Code's own session logs (`~/.claude/projects/*/*.jsonl`): their usage, and the import of whole sessions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rebuilding: the records that a recorder would have been given, had it been there when a logged session ran.
+"""Rebuilding: the records that a recorder would have received if it had been attached to a logged session.
 
-A request and its answer are an exchange, a tool call and its result are one, and what stands around them opens and
-closes spans. Times are those at which the client wrote its lines: a request begins when the last thing that was said
-before it was written. Ids are made from the client's, so that the same log gives the same records.
+A request and its response become an exchange, a tool call and its result become one, and the surrounding entries open
+and close spans. Times are those at which the client wrote its lines: a request starts when the last message before it
+was written. IDs are derived from the client's, so the same log yields the same records.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from agentobs.importers.claude_code.agent_threads import (
 )
 from agentobs.importers.claude_code.transcript_entries import Entry, as_dict
 from agentobs.importers.line_files import FAR_NS
+from agentobs.provider.dialect import Block
+from agentobs.provider.registry import ANTHROPIC
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -48,10 +50,10 @@ from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
 
 SOURCE = Label("claude-code")
-"""What `session_starts.source` says of sessions that came from here."""
+"""The value of `session_starts.source` for imported sessions."""
 
 _REJECTED = "The user doesn't want to proceed with this tool use."
-"""How the client tells the model that a person said no (seen in versions 2.0.64 to 2.1.41)."""
+"""How the client tells the model that a person denied a call (seen in versions 2.0.64 to 2.1.41)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +61,33 @@ class Rebuilt:
     """A session, rebuilt."""
 
     session_id: str
-    """Our id of it: the client's without its hyphens."""
+    """Its ID in agentobs: the client's without hyphens."""
     records: Iterable[Record]
-    """In the order of time; the last is its end. Each is made when it is asked for: a request repeats all that was said
-    before, so that those of a long session at once would fill the memory."""
+    """In time order; the last one is its end. Each is created on access: a request repeats its whole history, so all
+    requests of a long session together would fill the memory.
+    """
     message_ids: tuple[str, ...]
-    """The answers of the model, by the provider's ids."""
+    """The responses of the model, by the provider's IDs."""
     tool_calls: int
     agents: int
     """Agents that others started."""
     uncounted: frozenset[str]
-    """The attempts of which the log does not say why the model stopped: its last counts may not be in it."""
+    """The attempts without a recorded stop reason: their final usage may be missing."""
     lacks: str
-    """What the log does not tell of the requests, for people: without it none can be asked again."""
+    """What is missing in the logged requests, for people; without it, no request can be replayed."""
 
 
 @dataclass(slots=True)
 class _Builder:
     session_id: str
     starters: Mapping[str, str]
-    """The call that started each agent, by the agent's id."""
+    """The call that started each agent, by the agent's ID."""
     background: frozenset[str]
-    """The agents that were not waited for."""
+    """The agents that ran in the background."""
     timed: list[tuple[int, int, Record | Callable[[], Record]]] = field(default_factory=list)
-    """When each was, its number, and the record or what makes it."""
+    """The time of each record, its number, and the record or a function that creates it."""
     tools: dict[str, tuple[Place, int]] = field(default_factory=dict)
-    """The place inside each tool call, and when it began."""
+    """The place inside each tool call, and its start."""
     uncounted: set[str] = field(default_factory=set)
     message_ids: list[str] = field(default_factory=list)
 
@@ -95,13 +98,13 @@ class _Builder:
 def rebuild(
     client_id: str, entries: Sequence[Entry], is_elsewhere: Callable[[str], bool] = lambda _: False
 ) -> Rebuilt | None:
-    """Return a session rebuilt from all of its entries, in the order of the logs; None where the model never answered.
+    """Return a session rebuilt from all of its entries, in the order of the logs; None if the model never responded.
 
     Args:
-        client_id: the client's id of the session.
+        client_id: the client's ID of the session.
         entries: those of its main agent first.
-        is_elsewhere: tells whether an answer belongs to another session, by its message id: it is part of what was
-            said before, and counts there.
+        is_elsewhere: returns whether a response belongs to another session, by its message ID: it is then part of the
+            history, and counts there.
     """
     by_agent: dict[str | None, list[Entry]] = {}
     for entry in _timed(entries):
@@ -133,7 +136,7 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """Records that are made one by one, as often as they are asked for."""
+    """Records that are created one by one, on each access."""
 
     started: SessionCall
     timed: Sequence[tuple[int, int, Record | Callable[[], Record]]]
@@ -147,20 +150,20 @@ class _Records:
 
 
 def _lacks(entries: Sequence[Entry]) -> str:
-    """Return what the log of a session does not tell of its requests.
+    """Return what is missing in the logged requests of a session.
 
-    No version that was seen writes the system prompt, the tools and the settings of a request, and a replay compares
-    requests whole. Where the client took results out of the conversation, not even that is known.
+    No known version logs the system prompt, the tools and the settings of a request, and a replay compares
+    complete requests. If the client removed results from the conversation, even those are unknown.
     """
     lacking = ["the system prompt, the tools and the settings of its requests"]
-    made_shorter = {"microcompact_boundary": "which results were taken out of the conversation"}
+    made_shorter = {"microcompact_boundary": "which results were removed from the conversation"}
     found = {str(entry.value.get("subtype")) for entry in entries}
     lacking += [what for subtype, what in made_shorter.items() if subtype in found]
-    return f"the log does not hold {', nor '.join(lacking)}"
+    return f"the log does not contain {', nor '.join(lacking)}"
 
 
 def our_id(client_id: str) -> str:
-    """Return our id of a session: 32 hex digits, the client's own where it is a UUID."""
+    """Return the session ID in agentobs: 32 hex digits, the client's own if it is a UUID."""
     bare = client_id.replace("-", "").lower()
     is_ours = len(bare) == 32 and all(c in "0123456789abcdef" for c in bare)
     return bare if is_ours else _id(client_id)
@@ -172,7 +175,7 @@ def _id(*parts: object) -> str:
 
 
 def _timed(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield entries with a time each: one that has none was written when the one before it was."""
+    """Yield entries with a time each; an entry without one gets the time of the entry before it."""
     known = next((entry.at_ns for entry in entries if entry.at_ns is not None), 0)
     for entry in entries:
         known = entry.at_ns if entry.at_ns is not None else known
@@ -184,15 +187,15 @@ def _at(entry: Entry) -> int:
 
 
 def _starters(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return the tool_use id that started each agent, by the agent's id."""
+    """Return the tool_use ID that started each agent, by the agent's ID."""
     found: dict[str, str] = {}
     for entry in entries:
         if entry.agent_id is not None and entry.started_by is not None:
             found.setdefault(entry.agent_id, entry.started_by)
         agent_id = as_dict(entry.value.get("toolUseResult")).get("agentId")
         for block in entry.blocks if isinstance(agent_id, str) else ():
-            if isinstance(block.get("tool_use_id"), str):
-                found.setdefault(str(agent_id), block["tool_use_id"])
+            if block.kind == "result" and block.id is not None:
+                found.setdefault(str(agent_id), block.id)
     return found
 
 
@@ -204,8 +207,8 @@ def _background(threads: Any) -> frozenset[str]:
 
 
 def _parents_first(threads: Sequence[Thread], starters: Mapping[str, str]) -> list[Thread]:
-    """Return the threads so that an agent comes after the one that started it, where that one is known."""
-    made = {block["id"]: each for each in threads for r in each.responses for _, block in r.calls}
+    """Return the threads ordered so that an agent follows the one that started it, if that is known."""
+    made = {str(block.id): each for each in threads for r in each.responses for _, block in r.calls}
 
     def depth(each: Thread) -> int:
         found, seen = 0, {each.agent_id}
@@ -220,7 +223,7 @@ def _parents_first(threads: Sequence[Thread], starters: Mapping[str, str]) -> li
 
 
 def _tell(builder: _Builder, told: Thread) -> None:
-    """Tell of all that one agent did."""
+    """Emit the records of one agent."""
     requests, turn = Requests(), 0
     for response in told.responses:
         requests.add(response)
@@ -233,9 +236,9 @@ def _tell(builder: _Builder, told: Thread) -> None:
 
 
 def _interactions(builder: _Builder, told: Thread) -> Iterator[tuple[Place, list[Response], int]]:
-    """Yield the place of each interaction, its responses, and when it ended.
+    """Yield the place of each interaction, its responses, and its end.
 
-    What an agent does that was started by a call, and waited for, belongs to the interaction of that call.
+    The activity of an agent that a call started and waited for belongs to the interaction of that call.
     """
     inside = builder.tools.get(builder.starters.get(told.agent_id or "", ""))
     if inside is not None and told.agent_id not in builder.background:
@@ -251,7 +254,7 @@ def _interactions(builder: _Builder, told: Thread) -> Iterator[tuple[Place, list
         ends = max(_ended(told, response) for response in group)
         here = _own_place(builder, told, number, inside)
         name = Label("interaction")
-        is_open = any(block["id"] not in told.results for _, block in group[-1].calls)
+        is_open = any(str(block.id) not in told.results for _, block in group[-1].calls)
         result = Label("interrupted" if is_open else "success")
         lane = unchecked(here.lane)
         interaction_id = here.interaction_id or ""
@@ -277,14 +280,14 @@ def _own_place(
 
 
 def _source(told: Thread) -> QuerySource:
-    """Return who asks: the client makes its summaries by agents with ids of their own kind."""
+    """Return the query source: the client creates its summaries with agents that have IDs of a special kind."""
     if told.agent_id is None:
         return "main"
     return "compaction" if told.agent_id.startswith("acompact") else "sub_agent"
 
 
 def _tell_agent(builder: _Builder, told: Thread, tool: Place) -> tuple[Place, list[Response], int]:
-    """Tell of an agent that a call started and waited for; return its place, its responses and its end."""
+    """Emit the records of an agent that a call started and waited for; return its place, its responses and its end."""
     lane = lane_under(tool.lane, builder.starters[told.agent_id or ""])
     here = replace(tool, lane=lane, turn=None, query_source=_source(told))
     starts = min(_at(entry) for entry in told.entries)
@@ -297,7 +300,7 @@ def _tell_agent(builder: _Builder, told: Thread, tool: Place) -> tuple[Place, li
 def _tell_response(
     builder: _Builder, told: Thread, here: Place, response: Response, requests: Requests
 ) -> None:
-    """Tell of one request, its answer, and the calls in it."""
+    """Emit the records of one request, its response, and its calls."""
     written = [_at(entry) for entry in response.entries]
     starts = min(max((_at(entry) for entry in response.said), default=written[0]), written[0])
     took = max(max(written) - starts, 0)
@@ -318,7 +321,7 @@ def _tell_response(
             started_ns=starts,
             headers_ns=None,
             ended_ns=took,
-            question=Question("POST", "/v1/messages", kind, body),
+            question=Question("POST", ANTHROPIC.turn_path, kind, body),
             answer=Answer(200, headers, (Chunk(answer_of(response), took),), "complete"),
         )
 
@@ -328,39 +331,36 @@ def _tell_response(
         _tell_call(builder, told, here, entry, block)
 
 
-def _tell_call(
-    builder: _Builder, told: Thread, here: Place, entry: Entry, block: dict[str, Any]
-) -> None:
-    """Tell of a tool call; one without a result was never answered."""
-    starts, tool_use_id, name = _at(entry), str(block["id"]), str(block.get("name"))
+def _tell_call(builder: _Builder, told: Thread, here: Place, entry: Entry, block: Block) -> None:
+    """Emit the record of a tool call; a call without a result was never answered."""
+    starts, tool_use_id, name = _at(entry), str(block.id), block.name
     inside = _open(builder, here, Label("tool"), name, starts)
     builder.tools[tool_use_id] = inside, starts
     if tool_use_id not in told.results:
         return
     answering, result = told.results[tool_use_id]
     took = max(_at(answering) - starts, 0)
-    is_error = bool(result.get("is_error"))
-    answer = ToolAnswer(result.get("content"), is_error, _outcome(result, is_error))
-    question = ToolQuestion(tool_use_id, name, block.get("input"))
+    answer = ToolAnswer(result.value, result.is_error, _outcome(result))
+    question = ToolQuestion(tool_use_id, name, block.value)
     builder.add(starts + took, ToolExchange(inside, starts, took, question, answer))
-    _close(builder, inside, starts + took, is_error=is_error)
+    _close(builder, inside, starts + took, is_error=result.is_error)
 
 
-def _outcome(result: Mapping[str, Any], is_error: bool) -> ToolOutcome:
-    content = result.get("content")
-    if is_error and isinstance(content, str) and content.startswith(_REJECTED):
+def _outcome(result: Block) -> ToolOutcome:
+    content = result.value
+    if result.is_error and isinstance(content, str) and content.startswith(_REJECTED):
         return "denied"
-    return "failed" if is_error else "executed"
+    return "failed" if result.is_error else "executed"
 
 
 def _ended(told: Thread, response: Response) -> int:
-    """Return when a response and what it called had ended."""
-    results = [told.results[b["id"]][0] for _, b in response.calls if b["id"] in told.results]
+    """Return when a response and its calls had ended."""
+    results = [told.results[str(b.id)][0] for _, b in response.calls if str(b.id) in told.results]
     return max(_at(entry) for entry in (*response.entries, *results))
 
 
 def _within(told: Thread, responses: Sequence[Response], ends_ns: int) -> list[Entry]:
-    """Return the other entries of an interaction, those that follow its last answer too."""
+    """Return the other entries of an interaction, including those after its last response."""
     starts = min(
         _at(entry) for response in responses for entry in (*response.said, *response.entries)
     )
@@ -370,7 +370,7 @@ def _within(told: Thread, responses: Sequence[Response], ends_ns: int) -> list[E
 
 
 def _tell_event(builder: _Builder, here: Place, entry: Entry) -> None:
-    """Tell of what the client did by itself: a conversation made shorter, a retry, hooks."""
+    """Emit the actions of the client: compactions, retries, hooks."""
     told = entry.value
     label: str | None = None
     numbers: dict[str, Any] = {}
@@ -414,7 +414,7 @@ def _tell_event(builder: _Builder, here: Place, entry: Entry) -> None:
 
 
 def _number(value: object) -> int | float | None:
-    """Return a number that 64 bits hold; None where it is none, which NaN is not either."""
+    """Return a number that fits in 64 bits; None for other values, including NaN."""
     return value if isinstance(value, int | float) and -FAR_NS < value < FAR_NS else None
 
 

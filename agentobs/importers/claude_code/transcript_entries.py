@@ -1,8 +1,8 @@
-"""Reading the logs: lines become entries, whatever version of the client wrote them.
+"""Log entries: the parsed lines of a log, for all known versions of the client.
 
-A log is a file of JSON lines that the client appends to. What an agent that another one started did stands in a
-file of its own (`agent-<id>.jsonl`), or in `agent_progress` lines of its parent's file, in older versions in both.
-Format: seen in logs of versions 2.0.64 to 2.1.41; fields that are not known are passed over.
+A log is a file of JSON lines that the client appends to. The activity of a sub-agent is in a separate file
+(`agent-<id>.jsonl`), or in `agent_progress` lines of its parent's file; in older versions in both.
+Format: seen in logs of versions 2.0.64 to 2.1.41; unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -15,50 +15,46 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.importers.line_files import LINE_BYTES_MAX, BadLine, instant_ns, lines_in
+from agentobs.provider.dialect import Block, Message
+from agentobs.provider.registry import ANTHROPIC
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that a log tells."""
+    """One entry of a log."""
 
     session_id: str
-    """The client's id of the session."""
+    """The client's ID of the session."""
     agent_id: str | None
-    """The client's id of the agent that another one started; None for the main one."""
+    """The client's ID of the sub-agent; None for the main agent."""
     started_by: str | None
-    """The tool_use id of the call that started that agent, where the line says so."""
+    """The tool_use ID of the call that started that agent, if the line contains it."""
     uuid: str
     parent: str | None
     """The `uuid` of the entry that this one follows."""
     at_ns: int | None
-    """When it was written, nanoseconds since 1970; None where that cannot be read."""
+    """When it was written, nanoseconds since 1970; None if that cannot be read."""
     kind: str
     """`user`, `assistant`, `system` or `progress`."""
     value: dict[str, Any] = field(repr=False)
     """The whole line."""
 
-    @property
-    def message(self) -> dict[str, Any]:
-        """The message of a `user` or `assistant` entry."""
-        return as_dict(self.value.get("message"))
+    message: Message = field(repr=False)
+    """The message of a `user` or `assistant` entry; without content for other kinds."""
 
     @property
-    def blocks(self) -> list[dict[str, Any]]:
-        """The content of the message as blocks; a text is one."""
-        content = self.message.get("content")
-        if isinstance(content, str):
-            return [{"type": "text", "text": content}]
-        listed = content if isinstance(content, list) else []
-        return [block for block in listed if isinstance(block, dict)]
+    def blocks(self) -> tuple[Block, ...]:
+        """The content of the message as blocks; a text is one block."""
+        return self.message.blocks
 
 
 _TOLD = frozenset(("user", "assistant", "system", "progress"))
 
 
 def read_log(path: Path) -> Iterator[Entry | BadLine]:
-    """Yield what a log tells, in its order; lines that hold nothing of the conversation are passed over.
+    """Yield the entries of a log, in order; lines that are not part of the conversation are skipped.
 
-    A last line without its end may be written right now: it is passed over too where it cannot be read.
+    A last line without its newline may be in the process of being written; it is skipped as well if it cannot be read.
 
     Raises:
         OSError: the file cannot be read.
@@ -74,7 +70,7 @@ def read_log(path: Path) -> Iterator[Entry | BadLine]:
                 yield BadLine(path, number, f"not JSON: {_short(error)}")
             continue
         if not isinstance(value, dict):
-            yield BadLine(path, number, f"a JSON {type(value).__name__} where an object belongs")
+            yield BadLine(path, number, f"a JSON {type(value).__name__} instead of an object")
             continue
         if (entry := _entry(value)) is not None:
             yield entry
@@ -87,7 +83,7 @@ def _entry(value: dict[str, Any]) -> Entry | None:
     data = as_dict(value.get("data"))
     agent_id, started_by, told = _text(value.get("agentId")), None, value
     if kind == "progress" and data.get("type") == "agent_progress":
-        # What another agent did: the line around it is this agent's.
+        # The activity of another agent; the line around it belongs to this one.
         told = as_dict(data.get("message"))
         agent_id, started_by = _text(data.get("agentId")), _text(value.get("parentToolUseID"))
         kind = told.get("type")
@@ -105,11 +101,12 @@ def _entry(value: dict[str, Any]) -> Entry | None:
         at_ns=instant(told.get("timestamp")),
         kind=str(kind),
         value=told,
+        message=ANTHROPIC.response(as_dict(told.get("message"))),
     )
 
 
 def instant(value: object) -> int | None:
-    """Return an instant as the logs write it, in nanoseconds since 1970; None where it is none, or cannot be."""
+    """Return a timestamp of the logs in nanoseconds since 1970; None if it is invalid."""
     try:
         return instant_ns(datetime.fromisoformat(str(value)))
     except (ValueError, TypeError):
@@ -117,7 +114,7 @@ def instant(value: object) -> int | None:
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """Return an object, or an empty one where something else stands."""
+    """Return an object, or an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
@@ -126,9 +123,9 @@ def _text(value: object) -> str | None:
 
 
 def _short(error: BaseException) -> str:
-    """Return what is wrong without any of the text."""
+    """Describe an error without any of the text."""
     if isinstance(error, UnicodeDecodeError):
         return "its bytes are not UTF-8"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return error.msg if isinstance(error, json.JSONDecodeError) else "a number of too many digits"
+    return error.msg if isinstance(error, json.JSONDecodeError) else "a number with too many digits"

@@ -1,8 +1,8 @@
-"""Importing: logged sessions become recorded ones, each as a segment of its own that appears as a whole.
+"""Import of logs: each logged session becomes a segment, which appears completely or not at all.
 
-The segment's id is a digest of what the log tells: importing a log again finds the segment there and changes
-nothing, wherever an earlier import died. A log that has grown gives another segment, which takes the place of the
-one before it. What holds less than is here, such as a part of its files or an old copy, takes the place of nothing.
+The segment ID is a digest of the log's contents: importing a log again finds the segment and changes
+nothing, wherever an earlier import was interrupted. A log that has grown yields another segment, which replaces the
+earlier one. A log with less data than is already stored, such as a part of its files or an old copy, replaces nothing.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from agentobs.records.facts import Attempt, Fact, UsageRow
 from agentobs.records.labels import Label
 
 Replace = Callable[[Home, str], None]
-"""Takes all that was recorded of a session, by our id of it, out of a home and its store."""
+"""Removes everything that was recorded of a session, by its ID in agentobs, from a home and its store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of one session of the logs."""
+    """The outcome for one session of the logs."""
 
     client_id: str
-    """The client's id of it."""
+    """The client's ID of the session."""
     session_id: str
     """Our id of it."""
     is_new: bool
-    """Whether something was written: False where it was imported before."""
+    """Whether it was written: False if it was imported before."""
     responses: int
     tool_calls: int
     agents: int
     not_replayable: str
-    """What its log lacks of the requests, for people."""
+    """What is missing in the logged requests, for people."""
     is_kept: bool = False
-    """Whether more of it is here than these logs hold, so that it stays as it is."""
+    """Whether the home has more of it than these logs, so that it is kept."""
 
 
 @dataclass(slots=True)
@@ -63,29 +63,29 @@ class ImportReport:
 
     sessions: list[Imported] = field(default_factory=list)
     bad_lines: list[BadLine] = field(default_factory=list)
-    """What could not be read and was left out."""
+    """Lines that could not be read and were skipped."""
     unreadable: list[Unreadable] = field(default_factory=list)
     """Files that could not be read."""
     without_answers: int = 0
-    """Sessions in which no model answered; nothing of them is written."""
+    """Sessions without a response of the model; nothing of them is written."""
     telling: set[Path] = field(default_factory=set)
-    """The files that tell of a session, whether it is new or not."""
+    """The files of a session, whether it is new or not."""
 
 
 class Seen:
-    """What was read of some logs: whoever looks again reads those sessions of which a file has changed."""
+    """The state of the logs that were read, so that a later look reads only sessions with changed files."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self._files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     def look(self, paths: Iterable[Path], report: ImportReport) -> dict[str, list[Path]]:
-        """Return the sessions of which a file has changed, by the client's ids, and all files that tell of each."""
+        """Return the sessions with changed files, by the client's IDs, and all files of each."""
         changed: dict[str, None] = {}
         files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
         for path in paths:
             try:
-                # What is written from here on is seen at the next look.
+                # Data that is written from here on is seen at the next look.
                 stamp = _stamp(path)
                 before, named = self._files.get(path, ((), ()))
                 if stamp != before:
@@ -106,12 +106,12 @@ class Seen:
 
 
 def logs_in(paths: Iterable[Path]) -> list[Path]:
-    """Return the logs among some files and directories, those of main agents before those of the agents they started.
+    """Return the logs among files and directories, those of main agents before those of the agents that they started.
 
     Raises:
-        UsageError: one of the paths does not exist.
+        UsageError: a path does not exist.
     """
-    todo = "Name a log of Claude Code (*.jsonl), or a directory such as ~/.claude/projects"
+    todo = "Pass a log of Claude Code (*.jsonl), or a directory such as ~/.claude/projects"
     found = files_under(paths, todo)
     return sorted(found, key=lambda path: ("agent-" in path.name, str(path)))
 
@@ -125,20 +125,20 @@ def import_logs(
     told: Callable[[Imported], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ImportReport:
-    """Import all sessions of some logs; what was imported before changes nothing.
+    """Import all sessions of logs; sessions that were imported before are not changed.
 
-    Lines and files that cannot be read are reported and left out. Each session is written as a whole or not at all.
+    Lines and files that cannot be read are reported and skipped. Each session is written completely or not at all.
 
     Args:
-        home: where to.
-        paths: the logs, see `logs_in`; what the agents of a session did may stand in files of their own.
-        take_out: takes a session out of the home that was imported when its log was shorter.
-        seen: what was read before; of that nothing is read again.
-        told: hears of each session when it is done.
-        progress: hears how many sessions are done, and how many there are.
+        home: the home that receives them.
+        paths: the logs, see `logs_in`; the agents of a session may have files of their own.
+        take_out: removes a session from the home that was imported when its log was shorter.
+        seen: the state of earlier imports; unchanged files are not read again.
+        told: is called with each session when it is done.
+        progress: is called with the number of finished sessions and the total.
 
     Raises:
-        OSError: the home cannot be written; sessions that are done stay.
+        OSError: the home cannot be written; finished sessions are kept.
     """
     report = ImportReport()
     clear_staging(home)
@@ -179,7 +179,7 @@ _SESSION = re.compile(rb'"sessionId" ?: ?"([^"\\]{1,200})"')
 
 
 def _sessions_in(path: Path) -> tuple[str, ...]:
-    """Return the sessions that a log names, by the client's ids of them."""
+    """Return the sessions in a log, by the client's IDs."""
     found: dict[str, None] = {}
     for _, line, _ in lines_in(path, LINE_BYTES_MAX):
         found |= dict.fromkeys(name.decode("utf-8", "replace") for name in _SESSION.findall(line))
@@ -200,18 +200,18 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What of a session is in the home."""
+    """The stored state of a session."""
 
     segment_id: str
-    """A digest of what its logs tell."""
+    """A digest of its logs."""
     marks: frozenset[str]
-    """A short digest of the id of each entry: who has all of them has no less."""
+    """A short digest of the ID of each entry: a log that contains all of them is complete."""
 
 
 class _Known:
-    """The sessions that were imported before: the segment of each, and whose answers of the model are in it.
+    """The sessions that were imported before: the segment of each, and the responses in it.
 
-    A session that was resumed by an older client begins with a copy of the one before: its answers count once, where
+    A session that an older client resumed starts with a copy of the one before: its responses count once, where
     they were imported first.
     """
 
@@ -226,11 +226,11 @@ class _Known:
             self._note(path.stem, what, told["message_ids"])
 
     def elsewhere(self, session_id: str) -> Callable[[str], bool]:
-        """Return what tells whether an answer, by its message id, is in another session already."""
+        """Return a function that tells whether a response, by its message ID, is already in another session."""
         return lambda message_id: self._owners.get(message_id, session_id) != session_id
 
     def remember(self, session_id: str, what: _Held, message_ids: Sequence[str]) -> None:
-        """Write down that a session was imported."""
+        """Store that a session was imported."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         told = {
             "segment_id": what.segment_id,
@@ -246,7 +246,7 @@ class _Known:
 
 
 def _digest(client_id: str, entries: Sequence[Entry]) -> str:
-    """Return a digest of what the logs tell of a session, 32 hex digits."""
+    """Return a digest of a session's log contents, 32 hex digits."""
     hashed = hashlib.blake2b(client_id.encode("utf-8", "surrogatepass"), digest_size=16)
     for entry in entries:
         line = json.dumps([entry.agent_id, entry.started_by, entry.value], sort_keys=True)
@@ -255,7 +255,7 @@ def _digest(client_id: str, entries: Sequence[Entry]) -> str:
 
 
 def _marks(entries: Iterable[Entry]) -> frozenset[str]:
-    """Return a mark for each entry, 16 hex digits of its id."""
+    """Return a mark for each entry, 16 hex digits of a digest of its ID."""
     ids = (f"{entry.agent_id} {entry.uuid}".encode("utf-8", "surrogatepass") for entry in entries)
     return frozenset(hashlib.blake2b(each, digest_size=8).hexdigest() for each in ids)
 
@@ -263,7 +263,7 @@ def _marks(entries: Iterable[Entry]) -> frozenset[str]:
 def _import(
     home: Home, rebuilt: Rebuilt, what: _Held, known: _Known, take_out: Replace
 ) -> Literal["new", "there", "kept"]:
-    """Write a session's segment where it is not there yet, and nothing of what is there would be gone."""
+    """Write a session's segment if it does not exist yet and replaces nothing that has more data."""
     before = known.held.get(rebuilt.session_id)
     if before is not None:
         if before.segment_id == what.segment_id:
@@ -284,7 +284,7 @@ def _lines(home: Home, rebuilt: Rebuilt) -> Iterator[Landed]:
 
 
 def _as_logged(fact: Fact, uncounted: frozenset[str]) -> Fact:
-    """Take back what a log does not tell: when the first piece of an answer came, and counts that may have grown."""
+    """Remove facts that a log does not contain: the time of the first chunk, and counts that may have grown."""
     if isinstance(fact, Attempt):
         return replace(fact, first_chunk_ns=None)
     if isinstance(fact, UsageRow) and fact.attempt_id in uncounted and fact.certainty == "exact":
@@ -293,7 +293,7 @@ def _as_logged(fact: Fact, uncounted: frozenset[str]) -> Fact:
 
 
 def _put(path: Path, text: str) -> None:
-    """Write a small file whole, or not at all."""
+    """Write a small file completely or not at all."""
     draft = path.with_name(f"{path.name}.{world.new_id()}")
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -1,9 +1,9 @@
-"""Claude Code's own session logs (`~/.claude/projects/*/*.jsonl`), read for what they say was used.
+"""The usage in Claude Code's own session logs (`~/.claude/projects/*/*.jsonl`).
 
-One response with several content blocks is several lines, each with a usage object of its own: they repeat
-what was counted so far, so the last line of a `message.id` stands and the others count nothing. Sub-agents
-stand in files of their own or in `agent_progress` lines of their parent's file, in older versions in both:
-an id counts once there, too. Requests are not in the logs, nor how many tries a response took.
+A response with several content blocks is several lines, each with its own usage object. They repeat the counts so far,
+so only the last line of a `message.id` counts. Sub-agents are in separate files or in `agent_progress` lines of their
+parent's file, in older versions in both: an ID counts once there, too. The logs contain neither requests nor the number
+of attempts of a response.
 
 Format: seen in logs of versions 2.0.64 to 2.1.41.
 """
@@ -17,33 +17,35 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agentobs.records.usage import Certainty, Usage, usage_rows
+from agentobs.provider.registry import ANTHROPIC
+from agentobs.records.usage import Certainty, Usage
 
 SYNTHETIC = "<synthetic>"
-"""The model of lines that the client wrote itself; nothing was asked."""
+"""The model of lines that the client wrote itself, without a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What one response of the provider used, as a log tells it."""
+    """The usage of one response of the provider, from a log."""
 
     session_id: str
-    """The client's id of the session."""
+    """The client's ID of the session."""
     message_id: str
-    """The provider's id of the response."""
+    """The provider's ID of the response."""
     agent_id: str | None
-    """The client's id of the sub-agent that asked, or None for the main agent."""
+    """The client's ID of the sub-agent that sent the request, or None for the main agent."""
     at_ns: int
-    """When its last line was written, nanoseconds since 1970; 0 where that cannot be read."""
+    """When its last line was written, nanoseconds since 1970; 0 if that cannot be read."""
     usage: tuple[Usage, ...]
-    """The whole, then its iterations. A lower bound where the log does not say why the model stopped: its
-    last counts may not have been written."""
+    """The total, then its iterations. A lower bound if the log contains no stop reason: the final counts may be
+    missing.
+    """
 
 
 def usage_of(paths: Path | Iterable[Path]) -> list[Response]:
-    """Return what was used, once for each response, in the order in which the ids came first.
+    """Return the usage, once for each response, in the order in which the IDs first appear.
 
-    Lines that are no JSON or tell no usage are passed over.
+    Lines that are not JSON or have no usage are skipped.
 
     Args:
         paths: one log, or all the logs of some sessions.
@@ -58,7 +60,7 @@ def usage_of(paths: Path | Iterable[Path]) -> list[Response]:
 
 
 def _responses(line: bytes) -> Iterator[Response]:
-    """Yield what a line tells: a line of the main agent's or a sub-agent's log, or of a sub-agent's progress."""
+    """Yield the usage in a line of an agent's log, or in a progress line of a sub-agent."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -77,18 +79,19 @@ def _responses(line: bytes) -> Iterator[Response]:
 
 
 def _response(session_id: str, entry: dict[str, Any], agent_id: object) -> Response | None:
-    message = _dict(entry.get("message"))
-    usage, model, message_id = message.get("usage"), message.get("model"), message.get("id")
-    is_told = entry.get("type") == "assistant" and isinstance(usage, dict)
-    if not is_told or not isinstance(message_id, str) or model == SYNTHETIC:
+    message = ANTHROPIC.response(_dict(entry.get("message")))
+    usage, model, message_id = message.usage, message.model, message.id
+    if entry.get("type") != "assistant" or usage is None:
         return None
-    certainty: Certainty = "exact" if message.get("stop_reason") else "lower_bound"
+    if message_id is None or model == SYNTHETIC:
+        return None
+    certainty: Certainty = "exact" if message.stop_reason else "lower_bound"
     return Response(
         session_id,
         message_id,
         agent_id if isinstance(agent_id, str) else None,
         _instant(entry.get("timestamp")),
-        tuple(usage_rows(str(model), _dict(usage), certainty)),
+        tuple(ANTHROPIC.usage_rows(str(model), usage, certainty)),
     )
 
 
