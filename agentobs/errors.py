@@ -1,16 +1,15 @@
-"""The exception tree: each error says what was found, where, and what to do next.
+"""Exceptions of agentobs. Each error states what was found, where, and what to do next.
 
-    AgentobsError
-    ├── UsageError          the caller asked for something that cannot be (unknown session, bad option)
-    ├── HomeError           the home directory cannot be used (not writable, a symlink, another owner)
-    ├── DamagedError        bytes that we wrote do not read back (segment, fixture, store)
-    ├── ForeignError        a file that is not ours, or of a newer version than this code reads
-    └── RecordingError      a session cannot be frozen or served (incomplete, content off)
+AgentobsError ├── UsageError          the caller's request cannot be fulfilled (unknown session, invalid option) ├──
+HomeError           the home directory cannot be used (not writable, a symlink, another owner) ├── DamagedError
+data that agentobs wrote cannot be read back (segment, fixture, store) ├── ForeignError        a file that agentobs did
+not write, or that a newer version wrote └── RecordingError      a session cannot be frozen or served (incomplete,
+content off)
 
-    ReplaySays              not an error of anybody: marks what a replay raises
+ReplaySays              not an error: base class of the exceptions that end a replay
 
-`DivergenceError` lives in `replay.divergence.divergence`: it must also be an `anthropic.AnthropicError`, so that
-the SDK raises it once and as it is, and this module imports nothing.
+`DivergenceError` lives in `replay.divergence.divergence`, because it must also be an `anthropic.AnthropicError`:
+the SDK then raises it once and unchanged. This module imports nothing from agentobs.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ import warnings
 
 
 class AgentobsError(Exception):
-    """An error of ours, with its facts as fields.
+    """Base class of all errors of agentobs, with its parts as fields.
 
     Attributes:
-        found: what was found, in one sentence without a final stop.
-        where: the file, option or id that it was found in, or an empty string.
+        found: what was found, in one sentence without a final full stop.
+        where: the file, option or ID with the problem, or an empty string.
         todo: what the reader can do now, in one sentence, or an empty string.
     """
 
@@ -41,7 +40,7 @@ class AgentobsError(Exception):
 
 
 class UsageError(AgentobsError):
-    """The caller asked for something that does not exist or does not fit together."""
+    """The caller's request names something that does not exist, or combines things that exclude each other."""
 
 
 class HomeError(AgentobsError):
@@ -49,20 +48,22 @@ class HomeError(AgentobsError):
 
 
 class DamagedError(AgentobsError):
-    """Bytes that were written by us do not read back as they were written."""
+    """Data that agentobs wrote cannot be read back unchanged."""
 
 
 class ForeignError(AgentobsError):
-    """A file that we did not write, or that a newer version of us wrote."""
+    """A file that agentobs did not write, or that a newer version of agentobs wrote."""
 
 
 class RecordingError(AgentobsError):
-    """A recording that lacks what the request needs."""
+    """The recording lacks data that the request needs."""
 
 
 def error_kind(error: BaseException) -> str:
-    """Return what kind of failure it is, without its text, which may hold what was said: its class, and for one of the
-    operating system the system's own words. An error of ours is told whole.
+    """Describe a failure without its message, because the message may contain content.
+
+    The result is the class name, plus the system's own text for errors of the operating system. Errors of agentobs
+    contain no content, so their full text is returned.
     """
     if isinstance(error, AgentobsError):
         return str(error)
@@ -71,9 +72,9 @@ def error_kind(error: BaseException) -> str:
 
 
 class ReplaySays(Exception):
-    """Raised by a replay: the path parts from the recorded one, or its recorded part has ended.
+    """Raised by a replay that has diverged, or that has reached the end of its recorded part.
 
-    Nothing may swallow it, retry it or make a tool's failure of it.
+    It must not be swallowed, retried, or turned into a failed tool call.
     """
 
 
@@ -81,13 +82,13 @@ _said: set[str] = set()
 
 
 def say_once(text: str, *, about: str = "") -> None:
-    """Tell people about a failure of ours that must not reach the agent: a RuntimeWarning, once.
+    """Warn once about an internal failure that must not reach the agent, with a RuntimeWarning.
 
-    Never raises: where warnings are errors the text goes to standard error instead.
+    Never raises: if warnings are turned into errors, the text goes to standard error instead.
 
     Args:
-        text: what happened, and what follows.
-        about: what counts as the same failure; default the text itself.
+        text: what happened, and the consequence.
+        about: the key that identifies repeats of the same failure. Default: the text.
     """
     if (about or text) in _said:
         return
@@ -96,6 +97,6 @@ def say_once(text: str, *, about: str = "") -> None:
         warnings.warn(f"agentobs: {text}", RuntimeWarning, stacklevel=3)
     except (
         Exception
-    ):  # warnings are errors here; where there is no standard error either, nobody can be told
+    ):  # warnings are errors in this process; without a standard error stream the text is lost
         with contextlib.suppress(Exception):
             print(f"agentobs: {text}", file=sys.stderr)

@@ -11,6 +11,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Protocol, TypeVar, cast
 
 from agentobs.records.exchanges import Answer, ModelExchange, Place, Question
@@ -18,6 +19,8 @@ from agentobs.world import World
 
 Answerer = Callable[[Question, Place], Answer]
 """Answers a model request in the provider's place; may raise what the agent is to see."""
+Noted = Callable[[str, Any, FrameType], None]
+"""Is called with each read of patched code: the function, its result, and the caller."""
 T = TypeVar("T")
 
 
@@ -37,6 +40,8 @@ class Runtime:
     """Answers recorded functions: an `agentobs.determinism.functions.Answerer`."""
     ambient: Any = None
     """Clock, IDs and chance of every session: an `agentobs.tracing.ambient.Ambient`."""
+    noted: Noted | None = None
+    """Is called with each read of patched code, which then returns its real value."""
     transform: Callable[[World], World] | None = None
     """Makes the world of our agent loop from the live one."""
     _parts: dict[type, object] = field(default_factory=dict, repr=False, compare=False)
@@ -89,7 +94,7 @@ class Tape(Protocol):
         """Where the exchange belongs."""
 
     def so_far(self) -> ModelExchange | None:
-        """Return the exchange as it stands; None if it is no longer recorded."""
+        """Return the exchange so far; None if it is no longer recorded."""
 
 
 class Attendant(Protocol):
@@ -106,7 +111,7 @@ class Attendant(Protocol):
 
 
 class Process:
-    """What a whole process shares, whoever answers."""
+    """The state that a whole process shares, live or in a replay."""
 
     def __init__(self) -> None:
         """Start with the real world."""
@@ -124,9 +129,18 @@ class Process:
         self.watched_tapes: weakref.WeakSet[Any] = weakref.WeakSet()
         """The tapes whose ends the listener receives."""
         self.span_place_outside: Callable[[], Place] | None = None
-        """Says where spans belong that are opened outside every session; None: they are not recorded."""
+        """Returns the place of spans that are opened outside every session; None: they are not recorded."""
         self.place_outside: Callable[[], Place | None] | None = None
-        """Says where calls of recorded functions belong that are made outside every session."""
+        """Returns the place of calls of recorded functions outside every session."""
+        self._parts: dict[type, object] = {}
+
+    def part(self, kind: type[T]) -> T:
+        """Return the state of a class that this process keeps for a module, made at first use.
+
+        Args:
+            kind: the class; called without arguments.
+        """
+        return cast(T, self._parts.get(kind) or self._parts.setdefault(kind, kind()))
 
     def unfinished(self, session_id: str) -> list[ModelExchange]:
         """Return the watched exchanges of a session that have not ended, as they stand."""

@@ -1,14 +1,12 @@
 """The sink: the destination of every record, and its dispatcher.
 
-Records may be emitted before a consumer is attached. A bounded queue keeps the first of them, and
-the first consumer then receives them in order, in small batches, never inside the call that
-attaches. From then on, each record is delivered where it is emitted. Emitting never raises and
-never waits for another thread: if another thread is delivering, the record is left to it. A
-consumer that raises is counted, reported once, and removed.
+Records may be emitted before a consumer is attached. A bounded queue keeps the first of them, and the first consumer
+then receives them in order, in small batches, never inside the call that attaches. From then on, each record is
+delivered where it is emitted. Emitting never raises and never waits for another thread: if another thread is
+delivering, the record is left to it. A consumer that raises is counted, reported once, and removed.
 
-While a consumer runs, no lock is held except a delivery turn that nothing waits for. A record may
-therefore be emitted from a signal handler or during garbage collection, and a process may fork at
-any time.
+While a consumer runs, no lock is held except a delivery turn that nothing waits for. A record may therefore be emitted
+from a signal handler or during garbage collection, and a process may fork at any time.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.facts import Event, Fact
 from agentobs.records.labels import Label
+from agentobs.runtime import process
 
 Record = Fact | ModelExchange | ToolExchange | WorldExchange | SessionCall | SessionReturn
 Consumer = Callable[[Record], None]
@@ -88,6 +87,7 @@ class Sink:
 
     def __init__(self, capacity: int = WAITING_RECORDS) -> None:
         """Keep at most `capacity` records, and `WAITING_BYTES`, until a consumer is attached."""
+        state = process.part(State)
         self._consumers: tuple[Consumer, ...] = ()
         self._aside: tuple[Consumer, ...] | None = None
         self._beside: Consumer | None = None
@@ -95,7 +95,7 @@ class Sink:
         self._retired: dict[str, None] = {}
         """Sessions whose further records are dropped, oldest first."""
         self._begin()
-        _sinks.add(self)
+        state.sinks.add(self)
 
     def _begin(self) -> None:
         """Reset all state, for a new sink or in a forked child process."""
@@ -162,8 +162,7 @@ class Sink:
                 await settle(seconds)
 
     def attach(self, *consumers: Consumer) -> bool:
-        """Attach the consumers and schedule the delivery of the queue, in order. Only the first
-        call succeeds.
+        """Attach the consumers and schedule the delivery of the queue, in order. Only the first call succeeds.
 
         The running event loop delivers in between other work, or else a thread does.
 
@@ -187,8 +186,7 @@ class Sink:
         return True
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Deliver the queue now; return whether it is empty, which it is not if there is no
-        consumer.
+        """Deliver the queue now; return whether it is empty, which it is not if there is no consumer.
 
         If another thread is delivering, wait for it up to `seconds`. Inside a consumer this does
         nothing, because the wait might never end.
@@ -303,8 +301,8 @@ class Sink:
     def _go_on(self) -> None:
         """Schedule a drain of the queue if a consumer is attached.
 
-        The emitter helps if nothing is delivering, or the queue is too long, so no burst is lost
-        even if the loop is busy.
+        The emitter helps if nothing is delivering, or the queue is too long, so no burst is lost even if the loop is
+        busy.
         """
         if not self._consumers:
             return
@@ -401,7 +399,7 @@ class Sink:
             with contextlib.suppress(Exception):  # even the text of a foreign error may fail
                 say_once(
                     f"a consumer of records failed and was removed: {error_kind(error)}. "
-                    "The agent goes on; what it recorded until here is kept.",
+                    "The agent continues; what it recorded so far is kept.",
                     about=f"consumer {consumer!r}",
                 )
 
@@ -434,12 +432,16 @@ def _drop(session_id: str, kind: Label, is_exchange: bool, count: int) -> Event:
     )
 
 
-_sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
+class State:
+    """The sinks of this process, which a child process resets."""
+
+    def __init__(self) -> None:
+        self.sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
 
 
 def _forked() -> None:
     """In a child process, reset the state: the queue and the counts belong to the parent."""
-    for each in list(_sinks):
+    for each in list(process.part(State).sinks):
         each._begin()
 
 

@@ -160,9 +160,8 @@ def python_version() -> str:
 class Abort:
     """Stops a run from outside; thread-safe.
 
-    The loop checks it at each event of a stream and after each batch of tools, and a pending
-    response is interrupted. Each check names its point, so that a replay can stop at the recorded
-    point.
+    The loop checks it at each event of a stream and after each batch of tools, and a pending response is interrupted.
+    Each check names its point, so that a replay can stop at the recorded point.
     """
 
     def __init__(self) -> None:
@@ -251,7 +250,7 @@ async def nobody(question: WorldQuestion) -> Any:
     """Answer for a world without people: no approval, no messages, no path inside a root."""
     match question.kind:
         case "consent":
-            return {"behaviour": "deny", "by": "nobody"}
+            return {"behavior": "deny", "resolver": "unattended"}
         case "path":
             return [{"path": path, "inside": False} for path in question.asked]
         case "steering" | "follow_up":
@@ -259,7 +258,7 @@ async def nobody(question: WorldQuestion) -> Any:
         case "tool_set":
             return list(question.asked)
         case "hook":
-            return {"outcome": "cancelled", "reason": "nobody runs hooks here"}
+            return {"outcome": "cancelled", "reason": "this world does not run hooks"}
         case "limit" | "background" | "elapsed" | "compacted":
             return question.asked
         case "keep":

@@ -114,7 +114,7 @@ TEXT = """\
 
 What a call costs is worked out from what the provider counted and what a token cost on that day: exactly,
 in decimals with twelve digits, never in floating point. What is not known is NULL, never 0, and every sum has
-beside it how sure it is. All columns with their meaning are in [tables.md](tables.md); days and times are UTC.
+with its certainty. All columns with their meaning are in [tables.md](tables.md); days and times are UTC.
 
 ## How sure a figure is
 
@@ -129,12 +129,12 @@ beside it how sure it is. All columns with their meaning are in [tables.md](tabl
 SELECT cost_status, calls, cost_usd, models FROM cost_certainty ORDER BY ALL
 ```
 
-`sure_costs` has the calls one by one, and `summed_status` tells how sure a sum of your own is: as sure as the least
+`audited_costs` has the calls one by one, and `summed_status` tells how sure a sum of your own is: as sure as the least
 sure of its calls.
 
 ```sql
 SELECT sum(cost_usd) AS cost_usd, summed_status(cost_usd, cost_status) AS cost_status
-FROM sure_costs WHERE cache_read_tokens = 0
+FROM audited_costs WHERE cache_read_tokens = 0
 ```
 
 ## The views
@@ -167,8 +167,8 @@ SELECT day, calls, cost_usd, cost_status, lower_bound_calls, unpriced_calls FROM
 SELECT session_id[:8] AS session, lane, calls, cost_usd, cost_status FROM cost_by_agent ORDER BY ALL
 ```
 
-`cost_by_source`: for whom it was spent: `main`, `sub_agent`, and the calls made for their upkeep (`compaction`,
-`classifier`, `hook`, `memory`, `summary`); `advisor` is a model that the provider asked beside.
+`cost_by_source`: by purpose: `main`, `sub_agent`, and auxiliary calls (`compaction`,
+`classifier`, `hook`, `memory`, `summary`); `advisor` is another model that the provider called.
 
 ```sql
 SELECT source, calls, cost_usd, cost_status FROM cost_by_source ORDER BY source
@@ -196,7 +196,7 @@ FROM cache_efficiency ORDER BY session
 `wasted_usd` is an estimate.
 
 ```sql
-SELECT session_id[:8] AS session, gap_ns // 1000000000 AS gap_s, missed_tokens, wasted_usd, reason, said_by
+SELECT session_id[:8] AS session, gap_ns // 1000000000 AS gap_s, missed_tokens, wasted_usd, reason, reason_source
 FROM cache_misses
 ```
 
@@ -233,7 +233,7 @@ Over the time that a report covers it names our calls that are not exact first, 
 day and model (and service tier, where the report has it), then what only one side has. It ends with 0 where
 everything matches and with 1 where something does not. Amounts of the cost report are cents as decimal strings
 and are read exactly; a rounded one matches within half of its last digit, at most a hundredth (`tolerance`).
-Compared are list prices, where the report has them; what discounts take off is said. Grouped by `cost_type`,
+Compared are list prices, if the report has them; discounts are reported. Grouped by `cost_type`,
 tokens and web searches stand apart, else they are compared as one sum. Groups that overlap (`rbac_group_id`) and
 pages that overlap are refused; holes between pages and buckets cut off at 100 groups are named. Recordings
 do not know their workspace: choose one with `--workspace`. The provider's

@@ -22,8 +22,9 @@ from agentobs.ledger.model_names import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
 from agentobs.ledger.price_book import PriceBook, in_force
 from agentobs.ledger.rates import Context
+from agentobs.provider.registry import ANTHROPIC
 from agentobs.records.facts import UsageRow
-from agentobs.records.usage import Certainty, Usage, usage_rows
+from agentobs.records.usage import Certainty, Usage
 
 WAITING = 64
 """Maximum pending rows before `add_rows` prices them."""
@@ -139,7 +140,7 @@ class Meter:
         at_ns: int,
         certainty: Certainty = "exact",
     ) -> None:
-        """Add the usage object of one response, as reported by the provider.
+        """Add the usage object of one response, as the agent's provider reported it.
 
         Args:
             model: the model of the response.
@@ -147,7 +148,8 @@ class Meter:
             at_ns: when the call was sent, nanoseconds since 1970.
             certainty: `lower_bound` for a stream that ended before its last counts.
         """
-        self.add_rows((row, at_ns) for row in usage_rows(model, usage, certainty))
+        rows = ANTHROPIC.usage_rows(model, usage, certainty)
+        self.add_rows((row, at_ns) for row in rows)
 
     def add_rows(self, rows: Iterable[tuple[Usage, int]]) -> None:
         """Add usage rows with the instants of their calls; unbilled rows are ignored."""

@@ -21,9 +21,8 @@ PARTS: tuple[PartName, ...] = get_args(PartName)
 """The parts of a cost, in display order."""
 
 CostStatus = Literal["exact", "lower_bound", "estimated", "unknown_model"]
-"""`exact`; `lower_bound`: a stream ended before its last counts, or something without a known price
-ran; `estimated`: a count was unreadable or no price is published for the context; `unknown_model`:
-no price.
+"""`exact`; `lower_bound`: a stream ended before its last counts, or something without a known price ran; `estimated`: a
+count was unreadable or no price is published for the context; `unknown_model`: no price.
 """
 
 _WIDE = decimal.Context(prec=200)
@@ -47,5 +46,5 @@ def price_of_one(price: Decimal, per: int) -> int:
     """
     whole, rest = _WIDE.divmod(_WIDE.multiply(price, Decimal(PICODOLLARS)), Decimal(per))
     if rest:
-        raise ValueError(f"{price} for {per} is no whole number of picodollars each")
+        raise ValueError(f"{price} for {per} is not a whole number of picodollars each")
     return int(whole)

@@ -223,7 +223,7 @@ def _described(error: Any) -> str:
     match error["type"]:
         case "extra_forbidden":
             keys = ", ".join(_keys(error["loc"]))
-            return f"{name} is no key here; expected one of {keys}"
+            return f"{name} is not a key here; expected one of {keys}"
         case "missing":
             return f"{name} is missing"
         case "decimal_type" | "is_instance_of":
@@ -231,7 +231,7 @@ def _described(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         return message
-    return f"{name} is {shown}; expected otherwise: {message[:1].lower()}{message[1:]}"
+    return f"{name} is {shown}, which is not allowed: {message[:1].lower()}{message[1:]}"
 
 
 def _keys(location: tuple[Any, ...]) -> Iterator[str]:
@@ -278,5 +278,5 @@ def _bad(where: str, line: int | None, found: str) -> UsageError:
     return UsageError(
         found,
         where=place,
-        todo="Mend the line; docs/prices.md has an entry of each kind",
+        todo="Correct the line; docs/prices.md has an example of each kind of entry",
     )

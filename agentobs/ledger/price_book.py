@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError, say_once
 from agentobs.ledger.rates import FOREVER, Context, UnitPrices
+from agentobs.runtime import process
 
 if TYPE_CHECKING:
     from agentobs.ledger.overlay import Overlay
@@ -28,7 +29,7 @@ FILE = "prices.toml"
 KNOWN_CONTEXTS = 4096
 """How many contexts a book caches, so that a provider with ever new model names cannot fill the memory."""
 
-_NO_SIZE = "no prompt has that many tokens"
+_NO_SIZE = "the number of tokens is out of range"
 
 _OURS = Path(__file__).with_name("overlay.toml")
 
@@ -97,8 +98,7 @@ class PriceBook:
 
 
 def book_of(home: Path | None) -> PriceBook:
-    """Return the prices for a home: from the file named in the environment, else from the home's
-    own file.
+    """Return the prices for a home: from the file named in the environment, else from the home's own file.
 
     Raises:
         UsageError: the file named in the environment cannot be read.
@@ -115,29 +115,33 @@ def book_of(home: Path | None) -> PriceBook:
         raise UsageError(
             f"the prices cannot be read: {error.strerror}",
             where=str(path),
-            todo=f"Name a file of prices with {ENVIRONMENT}, or unset it",
+            todo=f"Set {ENVIRONMENT} to a file of prices, or unset it",
         ) from error
 
 
-_home: Path | None = None
+class Prices:
+    """Where the current prices of this process come from."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
 
 
 def use_home(home: Path) -> None:
     """Use the prices of a home as the current ones; they are read at the first lookup."""
-    global _home
-    _home = home
+    process.part(Prices).path = home
     in_force.cache_clear()
 
 
 @cache
 def in_force() -> PriceBook:
     """Return the current prices of this process; an invalid user file is reported once and ignored."""
+    prices = process.part(Prices)
     try:
-        book = book_of(_home)
+        book = book_of(prices.path)
         if book.has_own:
             book.overlays()
     except AgentobsError as error:
-        say_once(f"own prices are left out: {error}", about="own prices")
+        say_once(f"your prices are ignored: {error}", about="own prices")
         return _book(None, "")
     return book
 

@@ -1,8 +1,7 @@
 """Combine the prices of genai-prices and of the overlays for one context.
 
-The data of genai-prices is read as installed, even if its updater is enabled in this process. Its
-own `calc_price` is not used: it raises if more tokens were read from the cache than it assumes as
-input, and it returns no breakdown.
+The data of genai-prices is read as installed, even if its updater is enabled in this process. Its own `calc_price` is
+not used: it raises if more tokens were read from the cache than it assumes as input, and it returns no breakdown.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -23,9 +23,7 @@ from genai_prices.types import ModelInfo, ModelPrice, StartDateConstraint, Tiere
 from agentobs.ledger.model_names import canonical_model
 from agentobs.ledger.overlay import CONTEXT, DIGITS, USUAL, Factor, Overlay, Price
 from agentobs.ledger.rates import FOREVER, Certainty, Context, Rates, UnitPrices
-
-PROVIDER = "anthropic"
-"""The provider's ID in genai-prices."""
+from agentobs.provider import registry
 
 _NAMES = {
     "input": "input_mtok",
@@ -168,8 +166,8 @@ class _Listing:
         """Return the prices that apply, in order of increasing precedence, and whether they replace
         listed prices.
 
-        Within a file, a price that requires more of the context takes precedence, whatever the
-        order. A price without a context also replaces all context prices of earlier files.
+        Within a file, a price that requires more of the context takes precedence, whatever the order. A price without a
+        context also replaces all context prices of earlier files.
         """
         holding: list[Price] = []
         is_replaced = False
@@ -242,10 +240,10 @@ def _snapshot() -> DataSnapshot:
 
 
 def _find(name: str) -> ModelInfo | None:
-    try:
-        return _snapshot().find_provider_model(name, None, PROVIDER, None)[1]
-    except LookupError:
-        return None
+    for dialect in registry.DIALECTS:
+        with suppress(LookupError):
+            return _snapshot().find_provider_model(name, None, dialect.name, None)[1]
+    return None
 
 
 _OUR_KEYS = {"processing": "service_tier", "speed": "speed"}

@@ -1,7 +1,6 @@
 """Detect a runaway: an agent whose cost keeps rising, or that continues without progress.
 
-Pure functions over the cost and output of the last turns. They only detect; the caller decides how
-to react.
+Pure functions over the cost and output of the last turns. They only detect; the caller decides how to react.
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ class Told:
 
 
 Backend = Callable[[Told], None]
-"""Takes one fact, quickly, on the recorder's thread; it is removed if it raises. If it has a method
-`close(seconds: float) -> bool`, it is closed with the recorder. `exports_spans = False` says that
-it exports no spans to the destination of the SDK's own spans; otherwise those are switched off, so
-that no call is reported twice. If it sends telemetry away, `destination` and `profile`, both
-labels, say where to and in which convention; sessions record both.
+"""Takes one fact, quickly, on the recorder's thread; it is removed if it raises. If it has a method `close(seconds:
+float) -> bool`, it is closed with the recorder. `exports_spans = False` says that it exports no spans to the
+destination of the SDK's own spans; otherwise those are switched off, so that no call is reported twice. If it sends
+telemetry away, `destination` and `profile`, both labels, say where to and in which convention; sessions record both.
 """

@@ -1,8 +1,8 @@
 """The canonical form of a request, and its digest.
 
-Two requests are the same if their canonical forms are identical: JSON with sorted keys and no
-blanks, unmodified UTF-8 text (no Unicode normalization), integral floats written as integers.
-Anything that is not JSON is compared byte for byte.
+Two requests are the same if their canonical forms are identical: JSON with sorted keys and no blanks, unmodified UTF-8
+text (no Unicode normalization), integral floats written as integers. Anything that is not JSON is compared byte for
+byte.
 """
 
 from __future__ import annotations
@@ -46,26 +46,6 @@ def size(value: Json) -> int:
 def digest(data: bytes) -> str:
     """Return the digest of some bytes, tagged with its algorithm: `b2:` and 32 hex digits (BLAKE2b-128)."""
     return "b2:" + hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def question_digest(method: str, path: str, headers: dict[str, str], body: bytes) -> str:
-    """Return the digest of a request to the provider: method, path, meaningful headers and body."""
-    try:
-        text = canonical(parse(body)) if body else ""
-    except (ValueError, RecursionError):
-        return digest(b"\0".join((method.encode(), path.encode(), meaning(headers).encode(), body)))
-    return digest(
-        "\0".join((method, path, meaning(headers), text)).encode("utf-8", "surrogatepass")
-    )
-
-
-MEANINGFUL_HEADERS = ("anthropic-beta", "anthropic-version")
-"""Request headers that affect the provider's behavior; all others may differ between runs."""
-
-
-def meaning(headers: dict[str, str]) -> str:
-    """Return the meaningful headers as one canonical text."""
-    return canonical({name: headers[name] for name in MEANINGFUL_HEADERS if name in headers})
 
 
 def _plain(value: Json) -> Json:

@@ -1,8 +1,8 @@
 """Find the differences between two JSON values: paths of leaves, each with the recorded and the new
 value.
 
-The work is bounded for values of any size. Equal ends of lists are skipped. The rest is aligned
-fully only if it is small, otherwise by items that occur once on both sides.
+The work is bounded for values of any size. Equal ends of lists are skipped. The rest is aligned fully only if it is
+small, otherwise by items that occur once on both sides.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Difference:
     keys: Keys
     """The same path as keys and indexes, in the new value if it exists there, else in the recorded one."""
     change: Change
-    """The kind of change; `reordered` is a list with the same elements in another order."""
+    """The kind of change; `reordered` is a list with the same elements in a different order."""
     expected: Any
     """The recorded value; None if it was added. For a long value, the part around the difference."""
     actual: Any

@@ -1,12 +1,10 @@
 """The catalog of events: every kind, its fields, and its table.
 
-Each fact is one row. Facts with a shape of their own have their own table (an attempt, a decision,
-a tool's result); everything else that happens at an instant is a row of `events`. The view
-`event_log`, and `event_of` here, show all of them as one stream with the same columns.
-docs/events.md is generated from this module.
+Each fact is one row. Facts with a shape of their own have their own table (an attempt, a decision, a tool's result);
+everything else that happens at an instant is a row of `events`. The view `event_log`, and `event_of` here, show all of
+them as one stream with the same columns. docs/events.md is generated from this module.
 
-Intervals are spans, not events. Usage, the zones of a prompt and the changes in its prefix are
-parts of an attempt.
+Intervals are spans, not events. Usage, the zones of a prompt and the changes in its prefix are parts of an attempt.
 """
 
 from __future__ import annotations
@@ -76,156 +74,158 @@ class ViewKind:
 
 
 _WAIT = "The wait. [ns]"
-_NUMBER = "How often so far, this time included."
+_NUMBER = "The count so far, including this time."
 _TOKENS = "Tokens of the conversation. [tokens]"
-_THRESHOLD = "Tokens from which on it is made shorter. [tokens]"
+_THRESHOLD = "The compaction threshold. [tokens]"
 _FAILED = "The attempt that failed, from 1."
 
 ROWS: Mapping[str, RowKind] = {
     "abort": RowKind(
         "The run was stopped.",
-        "At which kind of point, such as `streaming` or `tools`.",
+        "The kind of point, such as `streaming` or `tools`.",
         {"count": "How often that point had been passed."},
     ),
     "background_result": RowKind(
-        "What an agent in the background found enters the conversation.",
-        "How its run ended, such as `success`.",
+        "The result of a background agent is added to the conversation.",
+        "The outcome of its run, such as `success`.",
         {"turn": "The turn whose request holds it."},
     ),
     "budget": RowKind(
-        "As much was spent as a budget allows.",
+        "A budget is exhausted.",
         "Which limit, such as `interaction_usd` or `session_turns`.",
-        {"goes_on": "1 where the run goes on all the same, else 0."},
+        {"continues": "1 if the run continues anyway, else 0."},
     ),
     "compaction": RowKind(
-        "The conversation was made shorter.",
-        "Why: `auto`, `reactive` or `manual`.",
+        "The conversation was compacted.",
+        "The trigger: `auto`, `reactive` or `manual`.",
         {
-            "tokens_before": "Counted before. [tokens]",
-            "tokens_after": "Estimated after. [tokens]",
+            "tokens_before": "Size before, as counted. [tokens]",
+            "tokens_after": "Size after, estimated. [tokens]",
             "threshold": _THRESHOLD,
             "messages_before": "Messages before.",
             "messages_after": "Messages after.",
             "files": "Files that were attached again.",
-            "trim": "1 where old tool results were cut.",
-            "drop": "1 where the oldest groups were dropped.",
-            "memory": "1 where what the session remembers took their place.",
-            "summary": "1 where a summary did.",
+            "trim": "1 if old tool results were shortened.",
+            "drop": "1 if the oldest message groups were dropped.",
+            "memory": "1 if the session memory replaced them.",
+            "summary": "1 if a summary replaced them.",
             "turns_since_last": "Turns since the one before; absent for the first.",
         },
         is_whole=True,
     ),
     "compaction_failed": RowKind(
-        "The conversation could not be made shorter.",
-        "Why it was to be, as in `compaction`.",
+        "A compaction failed.",
+        "The trigger, as in `compaction`.",
         {
             "tokens": _TOKENS,
             "threshold": _THRESHOLD,
             "failures": "Failures in a row.",
-            "cut": "1 where the summary was cut at its limit.",
+            "cut": "1 if the summary was cut at its limit.",
         },
     ),
     "compaction_kept": RowKind(
-        "From where on a conversation that was made shorter stays as it was said.",
-        "The first tool call in it, or `message:N` for the last N messages.",
+        "The first unchanged part of a compacted conversation.",
+        "Its first tool call, or `message:N` for the last N messages.",
         is_whole=True,
     ),
     "context": RowKind(
-        "The conversation was measured before a request.",
+        "The size of the conversation before a request.",
         "",
         {
             "tokens": _TOKENS,
-            "window": "What the model can take. [tokens]",
+            "window": "The context window of the model. [tokens]",
             "threshold": _THRESHOLD,
             "messages": "Messages of the conversation.",
         },
     ),
     "continuation": RowKind(
-        "An answer was cut at its limit, and the model is asked again.",
-        "`void`: all of it with more room; `kept`: it goes on from there.",
-        {"number": _NUMBER, "max_tokens": "The limit of the next answer. [tokens]"},
+        "A response was cut at its limit, and is requested again.",
+        "`void`: all of it, with a higher limit; `kept`: the model continues it.",
+        {"number": _NUMBER, "max_tokens": "The limit of the next response. [tokens]"},
     ),
     "degraded": RowKind(
-        "Something that the run could do it cannot do any more.",
-        "What and why, such as `streaming:broken_streams`.",
-        {"failures": "Failures that led there."},
+        "A capability of the run is degraded.",
+        "The capability and the reason, such as `streaming:broken_streams`.",
+        {"failures": "Failures that led to it."},
     ),
     "drop": RowKind(
-        "Records were lost before they were recorded, for nobody took them in time; told in their place.",
-        "Of which kind.",
-        {"count": "How many records.", "exchanges": "How many of them cannot be done without."},
+        "Records were dropped because the queue was full; emitted instead of them.",
+        "The kind of the records.",
+        {"count": "The number of records.", "exchanges": "How many of them are required."},
         is_whole=True,
     ),
-    "fallback": RowKind("Another model is asked from now on.", "That model.", {"attempt": _FAILED}),
+    "fallback": RowKind(
+        "Requests go to another model from now on.", "That model.", {"attempt": _FAILED}
+    ),
     "follow_up": RowKind(
-        "Something was said to the agent when it would have stopped.",
+        "A follow-up message arrived when the agent would have stopped.",
         "",
-        {"texts": "How many texts."},
+        {"texts": "The number of texts."},
     ),
     "forked": RowKind(
-        "The session begins like an earlier one.",
+        "The session is a fork of an earlier one.",
         "That session.",
         {
-            "turns": "Turns taken over.",
-            "messages": "Messages taken over.",
-            "children": "Agents that it knows of.",
+            "turns": "Inherited turns.",
+            "messages": "Inherited messages.",
+            "children": "Agents in its history.",
         },
         is_whole=True,
     ),
     "heartbeat": RowKind(
-        "A long wait goes on.",
+        "A long wait continues.",
         "",
-        {"attempt": _FAILED, "waited_ns": "So much of it is over. [ns]"},
+        {"attempt": _FAILED, "waited_ns": "Elapsed time. [ns]"},
     ),
     "hook": RowKind(
-        "A hook has answered, or has not.",
+        "A hook has answered, failed, or was cancelled.",
         "`success`, `blocking`, `non_blocking_error` or `cancelled`.",
         {
-            "duration_ns": "How long it took. [ns]",
-            "blocking": "1 where it blocks.",
-            "background": "1 where nobody waits for it.",
-            "rewrites": "1 where it changes an input or a result.",
-            "overtaken": "1 where another hook's change took the place of its own.",
+            "duration_ns": "Duration. [ns]",
+            "blocking": "1 if it blocks.",
+            "background": "1 if it runs in the background.",
+            "rewrites": "1 if it changes an input or a result.",
+            "overridden": "1 if another hook's change replaced its own.",
             "requests": "Requests to the model that it made.",
         },
         {
-            "event": "What it was asked about, such as `pre_tool_use`.",
+            "event": "The hook event, such as `pre_tool_use`.",
             "hook": "The hook.",
-            "tool_use_id": "The call that it was asked about; absent where there is none.",
+            "tool_use_id": "The tool call concerned; absent if there is none.",
         },
     ),
     "max_output_tokens": RowKind(
-        "An answer was cut as often as it may go on.",
+        "A response was cut and continued as often as allowed.",
         "",
-        {"continuations": "How often it went on."},
+        {"continuations": "The number of continuations."},
     ),
-    "max_turns": RowKind("The turns are used up.", "", {"max_turns": "How many there were."}),
+    "max_turns": RowKind("The turns are used up.", "", {"max_turns": "The number of turns."}),
     "nudge": RowKind(
-        "The model would stop, and is asked to go on.",
+        "The model would stop and is instructed to continue.",
         "",
         {
-            "output_tokens": "What it has said in this interaction. [tokens]",
-            "budget": "What it is to say. [tokens]",
+            "output_tokens": "Its output in this interaction. [tokens]",
+            "budget": "The token budget. [tokens]",
             "nudges": _NUMBER,
         },
     ),
     "resumed": RowKind(
-        "The session goes on with an earlier one.",
+        "The session resumes an earlier one.",
         "That session.",
         {
-            "turns": "Turns taken over.",
-            "messages": "Messages taken over.",
-            "children": "Agents that it knows of.",
+            "turns": "Inherited turns.",
+            "messages": "Inherited messages.",
+            "children": "Agents in its history.",
         },
         is_whole=True,
     ),
     "retry": RowKind(
-        "An attempt failed, and the next one follows after a wait.",
+        "An attempt failed; the next one follows after a wait.",
         "The error, such as `overloaded_error`.",
         {"attempt": _FAILED, "wait_ns": _WAIT},
     ),
     "rewritten": RowKind(
-        "Hooks changed what a tool gets, or what the model sees of its result.",
+        "Hooks changed the input of a tool, or its result for the model.",
         "`input` or `output`.",
         {
             "before_bytes": "Size before. [bytes]",
@@ -235,79 +235,79 @@ ROWS: Mapping[str, RowKind] = {
         is_whole=True,
     ),
     "setting_held": RowKind(
-        "A setting was changed that would make the provider read the whole prompt anew; it stays as it was.",
+        "A changed setting is ignored, because it would invalidate the cached prompt.",
         "Which setting.",
     ),
     "steering": RowKind(
-        "Something was said to the agent while it ran.",
+        "A steering message was sent to the running agent.",
         "",
-        {"texts": "How many texts.", "skipped": "Calls that are not run because of it."},
+        {"texts": "The number of texts.", "skipped": "Calls that are skipped because of it."},
     ),
     "structured_output_retry": RowKind(
-        "The model ended without the output that it owes, and is asked again.",
+        "The model ended without the required output; the request is repeated.",
         "",
         {"number": _NUMBER},
     ),
     "sub_agent": RowKind(
         "An agent that this one started has ended.",
-        "How its run ended, such as `success`.",
+        "The outcome of its run, such as `success`.",
         {
-            "level": "How deep it lies below the agent itself, from 1.",
-            "background": "1 where it worked in the background.",
-            "turns": "Turns that the model answered.",
+            "level": "Its depth below the main agent, from 1.",
+            "background": "1 if it ran in the background.",
+            "turns": "Completed turns.",
             "denials": "Calls that were not permitted.",
             "duration_ns": "Wall time of its run. [ns]",
-            "result_bytes": "Size of its last words. [bytes]",
+            "result_bytes": "Size of its final message. [bytes]",
         },
         {"agent": "Its name.", "tool_use_id": "The call that started it."},
     ),
     "thinking_cleared": RowKind(
-        "The thinking of earlier turns was taken out of the conversation.",
+        "The thinking of earlier turns was removed from the conversation.",
         "",
-        {"blocks": "How many blocks."},
+        {"blocks": "The number of blocks."},
     ),
     "token_budget": RowKind(
-        "The model may stop, though it has not said as much as it was to.",
+        "The model may stop, although its token budget is not used up.",
         "Why.",
         {
-            "output_tokens": "What it has said in this interaction. [tokens]",
-            "budget": "What it was to say. [tokens]",
-            "nudges": "How often it was asked to go on.",
+            "output_tokens": "Its output in this interaction. [tokens]",
+            "budget": "The token budget. [tokens]",
+            "nudges": "The number of instructions to continue.",
         },
     ),
     "tombstone": RowKind(
-        "An answer broke off: what came of it is void.",
+        "A response broke off; its partial content is void.",
         "",
-        {"tool_calls": "Calls that had begun."},
+        {"tool_calls": "Calls that had started."},
     ),
     "world_read": RowKind(
-        "Code of a session asked for its clock, an id or chance, the first time: a replay gives the same.",
+        "Code of a session used its recorded clock, IDs or random numbers for the first time.",
         is_whole=True,
     ),
     "mcp_server": RowKind(
-        "A server of tools was started, or could not be.",
+        "A tool server was started, or failed to start.",
         "`ready`, or the class of the error.",
-        {"duration_ns": "How long that took. [ns]", "tool_count": "Tools that it has."},
-        {"server": "Its name.", "error": "The error; absent without one."},
+        {"duration_ns": "Duration. [ns]", "tool_count": "The number of its tools."},
+        {"server": "Its name.", "error": "The error; absent if there is none."},
         is_reserved=True,
     ),
     "skill": RowKind(
         "A skill was loaded.",
         "Its name.",
-        {"bytes": "Size of what it says. [bytes]"},
+        {"bytes": "Size of its text. [bytes]"},
         is_reserved=True,
     ),
     "memory": RowKind(
-        "Something was remembered, or recalled.",
+        "A memory was stored or recalled.",
         "`kept` or `recalled`.",
-        {"entries": "How many entries.", "bytes": "Their size. [bytes]"},
+        {"entries": "The number of entries.", "bytes": "Their size. [bytes]"},
         is_reserved=True,
     ),
     "team": RowKind(
-        "Agents beside each other told each other something.",
-        "What, such as `message` or `task`.",
-        {"members": "How many agents."},
-        {"from": "Who told it.", "to": "Whom."},
+        "Concurrent agents exchanged a message.",
+        "The kind of message, such as `message` or `task`.",
+        {"members": "The number of agents."},
+        {"from": "The sender.", "to": "The recipient."},
         is_reserved=True,
     ),
 }
@@ -315,7 +315,7 @@ ROWS: Mapping[str, RowKind] = {
 
 TABLED: Mapping[str, TableKind] = {
     "session": TableKind(
-        "A session began: versions, platform, where its content may go, a digest of the options.",
+        "A session started: versions, platform, content mode, a digest of the options.",
         SessionStart,
         "started_ns",
         "name",
@@ -335,7 +335,7 @@ TABLED: Mapping[str, TableKind] = {
     ),
     "interaction": TableKind("A prompt came.", InteractionStart, "started_ns", None, (), ()),
     "interaction_end": TableKind(
-        "A prompt got its final answer, or none.",
+        "An interaction ended, with or without a final answer.",
         InteractionEnd,
         "ended_ns",
         "result",
@@ -343,7 +343,7 @@ TABLED: Mapping[str, TableKind] = {
         (),
     ),
     "attempt": TableKind(
-        "One HTTP try of a request to the provider.",
+        "One HTTP attempt of a request to the provider.",
         Attempt,
         "started_ns",
         "outcome",
@@ -358,34 +358,34 @@ TABLED: Mapping[str, TableKind] = {
         ),
     ),
     "tool_use": TableKind(
-        "The model asked for a tool.",
+        "The model called a tool.",
         ToolUse,
-        "asked_ns",
+        "requested_ns",
         "name",
         ("ordinal", "input_bytes"),
         ("tool_use_id", "attempt_id"),
     ),
     "tool": TableKind(
-        "A tool call got its result.",
+        "A tool call received its result.",
         ToolResult,
-        "answered_ns",
+        "result_ns",
         "outcome",
         (
-            "duration_ns", "is_error", "tries", "asked_bytes", "ran_bytes", "coerced",
+            "duration_ns", "is_error", "attempts", "requested_bytes", "executed_bytes", "coerced",
             "result_bytes", "text_characters",
         ),
         ("tool_use_id", "tool", "source", "error_kind"),
     ),
     "permission": TableKind(
-        "It was decided whether a tool call may run.",
+        "A permission decision about a tool call.",
         Permission,
         "at_ns",
-        "behaviour",
-        ("asked", "waited_ns"),
+        "behavior",
+        ("approval_requested", "approval_wait_ns"),
         ("tool_use_id", "tool", "reason_type", "source", "resolver", "rule"),
     ),
     "world_answer": TableKind(
-        "The world answered something that was neither the model's nor a tool's to answer.",
+        "An input from outside, other than responses of the model and results of tools.",
         WorldAnswer,
         "started_ns",
         "kind",
@@ -396,7 +396,7 @@ TABLED: Mapping[str, TableKind] = {
         "Records were not written.", Gap, "at_ns", "kind", ("records",), ("reason",)
     ),
     "orphan": TableKind(
-        "A span was ended by somebody else, for nobody would.",
+        "An orphaned span was ended by agentobs.",
         SpanEnd,
         "ended_ns",
         None,
@@ -408,15 +408,17 @@ TABLED: Mapping[str, TableKind] = {
 """The kinds with their own tables, by name."""
 
 VIEWED: Mapping[str, ViewKind] = {
-    "turn": ViewKind("A model's answer that arrived whole: an attempt that succeeded.", "turns"),
+    "turn": ViewKind("A complete response of the model: an attempt that succeeded.", "turns"),
     "llm_request": ViewKind(
-        "One logical call to the model, its attempts together.", "llm_requests"
+        "One logical call to the model, with all its attempts.", "llm_requests"
     ),
 }
 """The derived kinds, by name."""
 
 DERIVED: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "attempt": {"has_tool_calls": ("tool_use_count", "1 where the answer asks for tools, else 0.")}
+    "attempt": {
+        "has_tool_calls": ("tool_use_count", "1 if the response contains tool calls, else 0.")
+    }
 }
 """Numbers that tell whether another number is above 0, by kind and name: that number, and the meaning."""
 
@@ -443,7 +445,7 @@ class Logged:
     numbers: Mapping[str, float]
     """Booleans are 1 and 0."""
     rate: float
-    """The sampling rate of its kind: it stands for 1/rate events."""
+    """The sampling rate of its kind: it represents 1/rate events."""
 
 
 def event_of(fact: Fact) -> Logged | None:

@@ -1,7 +1,7 @@
 """Exchanges: one question to the outside world and its recorded answer.
 
-An exchange contains content (bodies, tool input and output). It never goes into a table: the
-recorder splits it into content-free facts and separate content.
+An exchange contains content (bodies, tool input and output). It never goes into a table: the recorder splits it into
+content-free facts and separate content.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol
 
 from agentobs.records.canonical_json import digest
 from agentobs.records.facts import SessionEnd, SessionStart
@@ -17,35 +17,6 @@ from agentobs.records.labels import is_label
 
 Ending = Literal["complete", "cut", "cancelled", "error"]
 """How a response ended: complete; the connection broke; the consumer stopped; no response at all."""
-
-REQUEST_HEADERS = ("content-type", "anthropic-version", "anthropic-beta", "x-stainless-retry-count")
-"""Request headers that are recorded. All others, including API keys and cookies, are never written."""
-
-RESPONSE_HEADERS = (
-    "content-type",
-    "request-id",
-    "retry-after",
-    "retry-after-ms",
-    "x-should-retry",
-)
-RESPONSE_PREFIXES = ("anthropic-ratelimit-",)
-"""Response headers that are recorded, by name and by prefix."""
-
-
-def kept_request_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the request headers that may be written, names in lower case."""
-    lower = {name.lower(): value for name, value in headers.items()}
-    return {name: lower[name] for name in REQUEST_HEADERS if name in lower}
-
-
-def kept_response_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the response headers that may be written, names in lower case, sorted."""
-    lower = {name.lower(): value for name, value in headers.items()}
-    return {
-        name: lower[name]
-        for name in sorted(lower)
-        if name in RESPONSE_HEADERS or name.startswith(RESPONSE_PREFIXES)
-    }
 
 
 class Origin(NamedTuple):
@@ -57,7 +28,7 @@ class Origin(NamedTuple):
     """Function, name and value of the arguments of the caller's own functions, innermost first; and
     the numbers of the objects that hold them, if any.
     """
-    before: str | None
+    task_previous: str | None
     """The previous attempt of the same task, or the attempt that started the task; None if there was none."""
     job: Any = None
     """The task, work item or thread that made it, see `recording.jobs`; None if unknown."""
@@ -109,8 +80,7 @@ class Failure:
 
 
 Point = Literal["head", "end", "stop"]
-"""Where a replayed response may be held back: before its headers; before its end; where the
-recorded client stopped.
+"""Where a replayed response may be held back: before its headers; before its end; where the recorded client stopped.
 """
 
 
@@ -227,10 +197,9 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._:@-]{1,64}")
 def _short(text: str) -> str:
     """Return the replacement in a lane's name for IDs that do not fit.
 
-    The digest is not keyed, because a lane has the same name in a recording, in a fixture and in
-    each replay, which have no common home. Content must therefore never be passed here, only IDs
-    and the loop's own keys: the turn, the event, an ID, and the name of a hook, which are all
-    recorded as facts unchanged if they are labels.
+    The digest is not keyed, because a lane has the same name in a recording, in a fixture and in each replay, which
+    have no common home. Content must therefore never be passed here, only IDs and the loop's own keys: the turn, the
+    event, an ID, and the name of a hook, which are all recorded as facts unchanged if they are labels.
     """
     return f".{digest(text.encode('utf-8', 'surrogatepass')).rpartition(':')[2][:16]}"
 
@@ -275,12 +244,11 @@ class ModelExchange:
     lost_bytes: int = 0
     """Bytes of the two bodies beyond the recorded maximum."""
     adopted_span: str | None = None
-    """The OpenTelemetry span of the call made by another instrumentation, as a `traceparent`; None
-    if there is none.
+    """The OpenTelemetry span of the call made by another instrumentation, as a `traceparent`; None if there is none.
     """
-    by: tuple[str, ...] = ()
+    caller: tuple[str, ...] = ()
     """The caller of the request as digests, in an exchange read from a recording; see `recording.origins`."""
-    before: str | None = None
+    task_previous: str | None = None
     """The previous attempt of the same task, or the attempt that started it, in an exchange read from a recording."""
     is_replayed: bool = False
     """Whether the response is from a recording, so that no provider was called and nothing was billed."""
@@ -311,10 +279,9 @@ ToolOutcome = Literal[
     "blocked",
     "substituted",
 ]
-"""The outcome of a tool call: it ran; it raised; its input was invalid; no such tool; too slow; it
-was not permitted; a message to the agent came first; it was stopped or never started; its ID and
-input were used before; a hook blocked it; it ran, and a hook provided the result that the model
-sees.
+"""The outcome of a tool call: it ran; it raised; its input was invalid; no such tool; too slow; it was not permitted; a
+message to the agent came first; it was stopped or never started; its ID and input were used before; a hook blocked it;
+it ran, and a hook provided the result that the model sees.
 
 `failed` and `timeout` also count as executed calls when outcomes are counted. They are separate
 values because a replay compares them.
@@ -326,11 +293,6 @@ MADE_BY_THE_LOOP: frozenset[ToolOutcome] = frozenset(
 """Outcomes of calls that the loop answers itself, without the world."""
 
 
-def recorded_outcome(word: str) -> ToolOutcome:
-    """Return a recorded outcome; older recordings use `duplicate` for `deduplicated`."""
-    return "deduplicated" if word == "duplicate" else cast(ToolOutcome, word)
-
-
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
     """The result of one tool call, as the model will see it."""
@@ -339,7 +301,7 @@ class ToolAnswer:
     """A string, or a list of content blocks."""
     is_error: bool = False
     outcome: ToolOutcome = "executed"
-    tries: int = 1
+    attempts: int = 1
     """How often the tool was started; above 1 only for tools that allow retries."""
 
 
@@ -353,13 +315,13 @@ class ToolExchange:
     duration_ns: int
     question: ToolQuestion
     answer: ToolAnswer
-    followed_by: tuple[str, ...] = ()
+    inspected_by: tuple[str, ...] = ()
     """The hooks that inspect the result before the model does, by name, without `once` hooks."""
     tool: str | None = None
     """The tool that the call refers to, by its current name; None if there is none."""
-    asked: Any = field(default=None, repr=False)
+    requested_input: Any = field(default=None, repr=False)
     """The input as the model requested it, if hooks changed it; else None, and the question has it."""
-    ran: Any = field(default=None, repr=False)
+    executed_input: Any = field(default=None, repr=False)
     """The input as the tool received it, after type conversion; the question's input if nothing was
     converted; None if nothing ran.
     """
@@ -368,8 +330,8 @@ class ToolExchange:
     called_id: str | None = None
     """The model's ID for the call, if it had been used before and the loop assigned another one."""
     is_function: bool = False
-    """Whether it is a call of a function recorded by `agentobs.record_tool`. Its input and result
-    are then the function's arguments and return value, written as in `recording.values`.
+    """Whether it is a call of a function recorded by `agentobs.record_tool`. Its input and result are then the
+    function's arguments and return value, written as in `recording.values`.
     """
 
 
@@ -461,11 +423,11 @@ class SessionCall:
     """The fact; the recorder converts its name, entry and tags to labels."""
     arguments: dict[str, Any] | None = field(repr=False)
     """The arguments of the entry function by name, as `recording.values` writes them; None if it cannot be called."""
-    given: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The sources of its IDs, random values and clock: `seed`, `zone_s`, `patch`, and for a fork
+    ambient: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The sources of its IDs, random values and clock: `seed`, `utc_offset_s`, `patch`, and for a fork
     `clock_ns`, the start of its clock; see `tracing.ambient`.
     """
-    obstacle: Mapping[str, Any] | None = None
+    entry_obstacle: Mapping[str, Any] | None = None
     """Why the entry cannot be called again; None if it can, or if that is unknown. See `recording.entry`."""
 
 
@@ -487,7 +449,7 @@ class SessionReturn:
     """The fact; the recorder converts its reason and signature to labels."""
     result: Returned | None = field(default=None, repr=False)
     """None if no return value is recorded, for example for a `with` block."""
-    raised: str | None = field(default=None, repr=False)
+    exception: str | None = field(default=None, repr=False)
     """The class of the exception that ended a session which had declared another reason; else None."""
 
 
@@ -508,21 +470,21 @@ class Recording:
     """Records of the session that are not in the journal; if above 0, it cannot be frozen."""
     exchanges: tuple[Exchange, ...] = field(repr=False)
     """In the order in which they started."""
-    results: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    interaction_results: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     """How the interactions of our own loop ended, by lane, in the order in which they started; None
     if one did not end.
     """
     source: str = "recorded"
     """`recorded` live, or the program whose log it was rebuilt from, which does not contain full requests."""
-    given: Mapping[str, Any] | None = field(default=None, repr=False)
+    ambient: Mapping[str, Any] | None = field(default=None, repr=False)
     """The sources of IDs, random values and clock, with `started_ns`; None if the session used none of them."""
-    until: int | None = None
+    until_turn: int | None = None
     """The turn of the main lane after which it was cut for freezing; the request after it has no response."""
     result: Returned | None = field(default=None, repr=False)
     """The return value of its function; None if that was not recorded."""
-    raised: str | None = None
+    exception: str | None = None
     """The class of the exception that ended it although it had declared another reason; else None."""
-    obstacle: Mapping[str, Any] | None = None
+    entry_obstacle: Mapping[str, Any] | None = None
     """Why its entry cannot be called again; None if it can, or if that is unknown. See `recording.entry`."""
 
 

@@ -1,9 +1,8 @@
 """Facts: the content-free records that become rows, one class per table.
 
-Each field is a number, a boolean, an instant in nanoseconds since 1970, an ID or a label. The
-meaning and unit of every field are column comments in the store's migrations. The reference of the
-tables is generated from there, and a test keeps the names identical. A field with a default was
-added later: records written before have the default.
+Each field is a number, a boolean, an instant in nanoseconds since 1970, an ID or a label. The meaning and unit of every
+field are column comments in the store's migrations. The reference of the tables is generated from there, and a test
+keeps the names identical. A field with a default was added later: records written before have the default.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LIVE = Label("live")
 SpanStatus = Literal["ok", "error", "cancelled", "orphaned"]
 """How a span ended; `orphaned`: it was never closed. Exporters call that `abandoned`, as is common."""
 AttemptOutcome = Literal[
-    "ok", "http_error", "stream_error", "cut", "cancelled", "no_answer", "crashed"
+    "ok", "http_error", "stream_error", "cut", "cancelled", "no_response", "crashed"
 ]
 
 
@@ -62,7 +61,7 @@ class SessionEnd:
     reason: Label | None
     signature: Label | None
     dropped: int
-    given: int | None = None
+    emitted: int | None = None
     written: int | None = None
     end_content: str | None = None
     result_digest: str | None = None
@@ -225,7 +224,7 @@ class ToolUse:
     tool_use_id: Label
     name: Label
     ordinal: int
-    asked_ns: int
+    requested_ns: int
     input_bytes: int
     input_similarity: int | None = None
     query_source: Label | None = None
@@ -235,19 +234,19 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """A tool call got its result."""
+    """A tool call received its result."""
 
     session_id: str
     tool_use_id: Label
     started_ns: int | None
     duration_ns: int | None
-    answered_ns: int
+    result_ns: int
     source: Literal["run", "wire"]
     outcome: Label
     is_error: bool
     result_bytes: int
     content: str | None
-    tries: int = 1
+    attempts: int = 1
     lane: Label | None = None
     text_characters: int | None = None
     error_kind: Label | None = None
@@ -258,8 +257,8 @@ class ToolResult:
     chain_id: str | None = None
     depth: int | None = None
     tool: Label | None = None
-    asked_bytes: int | None = None
-    ran_bytes: int | None = None
+    requested_bytes: int | None = None
+    executed_bytes: int | None = None
     coerced: int | None = None
     attempt_id: str | None = None
     ordinal: int | None = None
@@ -331,13 +330,13 @@ class Permission:
     tool_use_id: Label
     tool: Label
     at_ns: int
-    behaviour: Literal["allow", "deny"]
+    behavior: Literal["allow", "deny"]
     reason_type: Label
     source: Label | None
     resolver: Label
     rule: Label | None
-    asked: bool
-    waited_ns: int
+    approval_requested: bool
+    approval_wait_ns: int
     query_source: Label | None = None
     chain_id: str | None = None
     depth: int | None = None
@@ -368,7 +367,7 @@ class Pruning:
 
     session_id: str
     pruned_ns: int
-    what: Literal["content", "all"]
+    scope: Literal["content", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,9 +382,9 @@ class Export:
     through_sequence: int
     items: int
     rejected: int
-    whole: bool
+    complete: bool
     at_ns: int
-    beyond: int = 0
+    partial_items: int = 0
 
 
 Fact = (

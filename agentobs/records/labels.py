@@ -34,8 +34,8 @@ class Label(str):
         """
         if _PATTERN.match(text) is None:
             raise ValueError(
-                f"a text of {len(text)} characters is no label: [A-Za-z0-9._:/@-]{{1,128}}. A constant text that "
-                "holds no content is one by Label.reviewed(text, reason=...)"
+                f"a text of {len(text)} characters is not a label: [A-Za-z0-9._:/@-]{{1,128}}. For a "
+                "constant text without content, use Label.reviewed(text, reason=...)"
             )
         return str.__new__(cls, text)
 
@@ -59,7 +59,7 @@ class Label(str):
                 f"this text has {len(text)}"
             )
         if not reason.strip():
-            raise ValueError("a reviewed label needs a reason: why can it hold no content?")
+            raise ValueError("a reviewed label needs a reason why it cannot contain content")
         return str.__new__(cls, text)
 
 

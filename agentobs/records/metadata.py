@@ -30,7 +30,7 @@ def numbers_and_labels(
         try:
             known = word(name)
         except ValueError:
-            text = f"a name of {len(name)} characters is no label: [A-Za-z0-9._:/@-]{{1,128}}"
+            text = f"a name of {len(name)} characters is not a label: [A-Za-z0-9._:/@-]{{1,128}}"
             raise ValueError(text) from None
         if isinstance(value, Label):
             labels[known] = value
@@ -42,8 +42,9 @@ def numbers_and_labels(
 def _number(name: str, value: object) -> float:
     if not isinstance(value, bool | int | float):
         raise TypeError(
-            f"{name} is a {type(value).__name__}, which may hold content: pass a bool, an int, a float or None. A word "
-            "is a label by agentobs.Label(text), a constant sentence by agentobs.Label.reviewed(text, reason=...)"
+            f"{name} is a {type(value).__name__}, which may contain content: pass a bool, an int, a float or None. "
+            "Wrap a word in agentobs.Label(text), a constant sentence in "
+            "agentobs.Label.reviewed(text, reason=...)"
         )
     try:
         is_finite = math.isfinite(value)
@@ -51,8 +52,8 @@ def _number(name: str, value: object) -> float:
         is_finite = False
     if not is_finite:
         raise ValueError(
-            f"{name} is no finite number: pass None where there is none, or a word by agentobs.Label.reviewed(text, "
-            "reason=...)"
+            f"{name} is not a finite number: pass None for an unknown value, or a word "
+            "with agentobs.Label.reviewed(text, reason=...)"
         )
     return value if isinstance(value, float) or is_long(value) else float(value)
 

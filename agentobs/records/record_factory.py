@@ -1,9 +1,8 @@
 """Create frozen records as fast as mutable ones, for the few that are created on the caller's time.
 
-The `__init__` of a frozen dataclass sets each field with `object.__setattr__`, which for a record
-of a dozen fields takes four times as long as plain assignment (CPython 3.11 to 3.14). Here a twin
-class with the same slots is filled, and then its instance's class is changed to the record. Their
-layouts are identical, and it is frozen from then on.
+The `__init__` of a frozen dataclass sets each field with `object.__setattr__`, which for a record of a dozen fields
+takes four times as long as plain assignment (CPython 3.11 to 3.14). Here a twin class with the same slots is filled,
+and then its instance's class is changed to the record. Their layouts are identical, and it is frozen from then on.
 """
 
 from __future__ import annotations

@@ -1,23 +1,14 @@
-"""Usage: tokens as the provider counted them, in disjoint buckets.
+"""Usage: tokens as the provider counted them, in disjoint buckets that add up without overlap.
 
-Anthropic's `input_tokens` excludes cached tokens, so the buckets add up without overlap. A response
-may list `iterations` (server-side compaction, advisor, fallback). Those are billed, each at its own
-model, and the top-level counts are kept for comparison, not billed.
-
-No count of the provider is dropped: unknown kinds of server requests and unknown counts are kept by
-their names. An invalid count (negative, null, fractional, beyond `MOST`) becomes zero; the row is
-then an estimate, and its note names the count.
+The dialect of a provider reads them from its responses. No count of the provider is dropped: unknown kinds of server
+requests and unknown counts are kept by their names.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-from agentobs.records.labels import is_label
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 Certainty = Literal["exact", "lower_bound", "estimated"]
 """Whether the counts are final, from a stream without its last counts, or partly unreadable."""
@@ -71,8 +62,7 @@ class Usage:
     other_counts: Mapping[str, int] = field(default_factory=dict)
     """Counts unknown to this version, by name; nested ones with their object's name and a dot."""
     note: str | None = None
-    """Why the counts are not exact: `<count>:<reason>`, several joined by `/`; `usage:not_told`:
-    none were reported.
+    """Why the counts are not exact: `<count>:<reason>`, several joined by `/`; `usage:not_told`: none were reported.
     """
     batch_result_id: str | None = None
     """`<batch id>/<custom_id>` of a batch API result: it counts once, however often it is fetched."""
@@ -89,261 +79,23 @@ class Usage:
         return self.code_execution_requests > 0 or bool(self.server_requests)
 
 
-def usage_rows(
-    model: str, usage: Mapping[str, Any], certainty: Certainty, batch_result_id: str | None = None
-) -> list[Usage]:
-    """Return the usage of one response: the top level first, then its iterations.
-
-    Args:
-        model: the model of the response, and of iterations that name none.
-        usage: the provider's object.
-        certainty: the certainty of the counts before they are read.
-        batch_result_id: see `Usage`.
-    """
-    listed = usage.get("iterations")
-    entries = [e for e in listed if isinstance(e, dict)] if isinstance(listed, list) else []
-    rows = [_row(0, "message", not entries, model, usage, usage, certainty, batch_result_id)]
-    for number, entry in enumerate(entries, 1):
-        kind, own = entry.get("type"), entry.get("model")
-        rows.append(
-            _row(
-                number,
-                kind if isinstance(kind, str) else "unknown",
-                True,
-                own if isinstance(own, str) else model,
-                entry,
-                usage,
-                certainty,
-                batch_result_id,
-            )
-        )
-    return rows
-
-
 def not_told(model: str) -> Usage:
     """Return the row of a response without reported usage: its lower bound is zero."""
-    [row] = usage_rows(model, {"input_tokens": 0, "output_tokens": 0}, "lower_bound")
-    return replace(row, note=NOT_TOLD)
-
-
-def platform_of(path: str, model: str) -> str | None:
-    """Return the cloud platform of a request, from its path and the model's name there, or None."""
-    if path.startswith("/model/") or re.search(r"(?:^|[./:])anthropic\.|bedrock", model):
-        return "bedrock"
-    if "rawPredict" in path or "RawPredict" in path or re.search(r"@20\d{6}|vertex", model):
-        return "vertex"
-    return None
-
-
-def on_platform(row: Usage, platform: str | None) -> Usage:
-    """Return the row as an estimate if a platform bills it, because the platform may charge more
-    than the listed price.
-    """
-    if platform is None:
-        return row
-    certainty = "estimated" if row.certainty == "exact" else row.certainty
-    return replace(row, certainty=certainty, note=_joined([row.note, f"platform:{platform}"]))
-
-
-def batch_results(body: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `(custom_id, message)` of each successful result of a batch; other lines have no usage."""
-    for line in body.splitlines():
-        value = _parsed(line)
-        result = value.get("result") if isinstance(value, dict) else None
-        message = result.get("message") if isinstance(result, dict) else None
-        if isinstance(message, dict) and isinstance(message.get("usage"), dict):
-            yield str(value.get("custom_id")), message
-
-
-_TOKENS = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_input_tokens",
-    "cache_creation_input_tokens",
-)
-_LIFETIMES = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
-_SERVER = ("web_search_requests", "web_fetch_requests", "code_execution_requests")
-_KNOWN = frozenset((*_TOKENS, "cache_creation", "output_tokens_details", "server_tool_use"))
-
-
-class _Counts:
-    """Reads counts, and collects invalid ones."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def read(self, values: Mapping[str, Any], name: str, *, needed: bool = False) -> int:
-        """Return a count; an optional count is zero if it is missing or null."""
-        value = values.get(name)
-        if value is None and not needed:
-            return 0
-        wrong = _wrong(value, name in values)
-        if wrong is not None:
-            self.notes.append(f"{name}:{wrong}" if is_label(name) else f"unnamed:{wrong}")
-            return 0
-        assert isinstance(value, int)
-        return value
-
-    def note(self) -> str | None:
-        """Return the invalid counts as one label."""
-        return _joined(self.notes) or ("counts:unreadable" if self.notes else None)
-
-
-def _joined(notes: Iterable[str | None]) -> str | None:
-    """Return as many notes as fit in one label."""
-    joined = ""
-    for text in dict.fromkeys(note for note in notes if note):
-        longer = f"{joined}/{text}" if joined else text
-        if not is_label(longer):
-            break
-        joined = longer
-    return joined or None
-
-
-def _wrong(value: object, is_there: bool) -> str | None:
-    """Return why `value` is not a valid count, or None if it is."""
-    if value is None:
-        return "null" if is_there else "missing"
-    if isinstance(value, bool):
-        return "bool"
-    if not isinstance(value, int):
-        return "no_integer"
-    if value < 0:
-        return "negative"
-    return "huge" if value > MOST else None
-
-
-def _row(
-    iteration: int,
-    kind: str,
-    billed: bool,
-    model: str,
-    counts: Mapping[str, Any],
-    whole: Mapping[str, Any],
-    certainty: Certainty,
-    batch_result_id: str | None,
-) -> Usage:
-    reader = _Counts()
-    input_tokens = reader.read(counts, "input_tokens", needed=True)
-    output_tokens = reader.read(counts, "output_tokens", needed=True)
-    cache_read = reader.read(counts, "cache_read_input_tokens")
-    written_5m, written_1h = _cache_writes(counts, reader)
-    details = _dict(counts, "output_tokens_details", reader)
-    reasoning = reader.read(details, "thinking_tokens") if "thinking_tokens" in details else None
-    # The provider counts the requests of its tools once for all iterations: assign them to the
-    # first.
-    server = _dict(whole, "server_tool_use", reader) if iteration in (0, 1) else {}
-    known = {name: reader.read(server, name) for name in _SERVER}
-    others = {name: reader.read(server, name) for name in server if name not in _SERVER}
-    if _is_redeemed(whole):
-        reader.notes.append("fallback_credit:redeemed")
-    reader.notes += [
-        f"{name}:no_text"
-        for name in ("service_tier", "inference_geo", "speed")
-        if whole.get(name) is not None and not isinstance(whole[name], str)
-    ]
-    note = reader.note()
-    certainty = "estimated" if note else certainty
-    unpriced = _unpriced(counts, others)
-    if unpriced and certainty == "exact":
-        certainty, note = "lower_bound", f"{unpriced}:unpriced"
     return Usage(
-        iteration=iteration,
-        kind=kind,
-        billed=billed,
+        iteration=0,
+        kind="message",
+        billed=True,
         model=model,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        reasoning_tokens=reasoning,
-        cache_read_tokens=cache_read,
-        cache_write_5m_tokens=written_5m,
-        cache_write_1h_tokens=written_1h,
-        web_search_requests=known["web_search_requests"],
-        service_tier=_text(whole.get("service_tier")),
-        inference_geo=_text(whole.get("inference_geo")),
-        speed=_text(whole.get("speed")),
-        certainty=certainty,
-        web_fetch_requests=known["web_fetch_requests"],
-        code_execution_requests=known["code_execution_requests"],
-        server_requests={name: count for name, count in others.items() if count and is_label(name)},
-        other_counts=dict(_others(counts)),
-        note=note,
-        batch_result_id=batch_result_id,
+        input_tokens=0,
+        output_tokens=0,
+        reasoning_tokens=None,
+        cache_read_tokens=0,
+        cache_write_5m_tokens=0,
+        cache_write_1h_tokens=0,
+        web_search_requests=0,
+        service_tier=None,
+        inference_geo=None,
+        speed=None,
+        certainty="lower_bound",
+        note=NOT_TOLD,
     )
-
-
-def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]:
-    """Return (5 m, 1 h).
-
-    Without a split, everything was written for 5 minutes, the default lifetime. If the split has
-    less than the total (as when a stream's last counts only report the total), the rest has the
-    lifetime in the split, and the row is an estimate. It is also an estimate if the split has more,
-    or an unknown lifetime.
-    """
-    split = _dict(counts, "cache_creation", reader)
-    written_5m, written_1h = (reader.read(split, name) for name in _LIFETIMES)
-    total = reader.read(counts, "cache_creation_input_tokens")
-    strange = [name for name in split if name not in _LIFETIMES and split[name]]
-    reader.notes += [f"{name}:unknown" for name in strange if is_label(name)]
-    rest = total - written_5m - written_1h
-    if rest and split and not strange:
-        reader.notes.append(f"cache_creation:{'less' if rest > 0 else 'more'}_than_total")
-    if written_1h and not written_5m:
-        return 0, written_1h + max(rest, 0)
-    return written_5m + max(rest, 0), written_1h
-
-
-def _unpriced(counts: Mapping[str, Any], requests: Mapping[str, int]) -> str | None:
-    """Return the name of something that was counted but has no known price, or None.
-
-    Details of a known count are part of that count.
-    """
-    if any(count and not is_label(name) for name, count in requests.items()):
-        return "unnamed"
-    for name, value in counts.items():
-        is_count = _wrong(value, True) is None and value > 0
-        if is_count and name not in _KNOWN and name.endswith(("_tokens", "_requests")):
-            return name if is_label(f"{name}:unpriced") else "unnamed"
-    return None
-
-
-def _others(counts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the counts without a column of their own."""
-    for name, value in counts.items():
-        inner = value.items() if isinstance(value, dict) else ()
-        found = [(name, value), *((f"{name}.{key}", own) for key, own in inner)]
-        for full, count in found:
-            if not _is_known(full) and is_label(full) and _wrong(count, True) is None:
-                yield full, count
-
-
-def _is_known(name: str) -> bool:
-    outer, _, inner = name.partition(".")
-    if not inner:
-        return outer in _KNOWN
-    return outer == "server_tool_use" or inner in (*_LIFETIMES, "thinking_tokens")
-
-
-def _is_redeemed(usage: Mapping[str, Any]) -> bool:
-    """Return whether a credit changed the bill, which then uses another split of the same tokens."""
-    credit = usage.get("fallback_credit")
-    status = credit.get("status") if isinstance(credit, dict) else None
-    return isinstance(status, dict) and status.get("type") == "redeemed"
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _dict(counts: Mapping[str, Any], name: str, reader: _Counts) -> Mapping[str, Any]:
-    value = counts.get(name)
-    if value is not None and not isinstance(value, dict):
-        reader.notes.append(f"{name}:no_object")
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None

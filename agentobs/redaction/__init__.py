@@ -1,9 +1,8 @@
 """Redact secrets from bytes before they are written, leaving a note of the kind.
 
-Two stages: find literals, then match an anchored and bounded pattern there. Every quantifier is
-bounded, so hostile text takes little longer than plain text. A placeholder has the kind and a few
-keyed digits that identify the secret: equal secrets stay equal within a home, and without the
-home's key a secret cannot be guessed from its placeholder.
+Two stages: find literals, then match an anchored and bounded pattern there. Every quantifier is bounded, so hostile
+text takes little longer than plain text. A placeholder has the kind and a few keyed digits that identify the secret:
+equal secrets stay equal within a home, and without the home's key a secret cannot be guessed from its placeholder.
 """
 
 from __future__ import annotations

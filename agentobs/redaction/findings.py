@@ -39,11 +39,10 @@ def placeholder(kind: str, tag: str = "") -> bytes:
 
 
 def tag_of(secret: bytes, key: bytes) -> str:
-    """Return a few digits that identify a secret, which cannot be guessed from them without the
-    key.
+    """Return a few digits that identify a secret, which cannot be guessed from them without the key.
 
-    All line ends are equivalent, escaped or not, so that a private key has the same tag in a file
-    and in JSON. Without a key there is no tag.
+    All line ends are equivalent, escaped or not, so that a private key has the same tag in a file and in JSON. Without
+    a key there is no tag.
     """
     if not key:
         return ""

@@ -1,11 +1,9 @@
-"""Scan a text for secrets: first for literals, then with an anchored and bounded pattern at each
-hit.
+"""Scan a text for secrets: first for literals, then with an anchored and bounded pattern at each hit.
 
-Most bytes of most texts are not in long runs of letters and digits, but every token is. The runs
-are therefore found first, by a literal search in a copy of the text in which all such characters
-are equal; patterns are only matched in them. Secrets identified by a name need a search per name,
-in a lower-case copy. A run that is base64 of plain text is decoded and scanned like a text, one
-level deep.
+Most bytes of most texts are not in long runs of letters and digits, but every token is. The runs are therefore found
+first, by a literal search in a copy of the text in which all such characters are equal; patterns are only matched in
+them. Secrets identified by a name need a search per name, in a lower-case copy. A run that is base64 of plain text is
+decoded and scanned like a text, one level deep.
 """
 
 from __future__ import annotations

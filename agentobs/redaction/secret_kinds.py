@@ -1,8 +1,7 @@
 """The kinds of secrets identified by their form, with the source of each form.
 
-A token starts with an anchor, a literal that is rare elsewhere, followed by a bounded pattern. The
-source is where the form is documented: the provider's own documentation if available, else the
-rules of secret scanners.
+A token starts with an anchor, a literal that is rare elsewhere, followed by a bounded pattern. The source is where the
+form is documented: the provider's own documentation if available, else the rules of secret scanners.
 """
 
 from __future__ import annotations

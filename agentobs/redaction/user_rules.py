@@ -49,7 +49,7 @@ def rule_findings(rule: Rule, text: bytes, until_ns: int) -> Iterator[tuple[int,
         if count >= FINDINGS_MAX:
             raise ValueError("too many findings")
         if not (0 <= start < end <= len(text) and _KIND.fullmatch(kind)):
-            raise ValueError("no place in the text, or no name of a kind")
+            raise ValueError("not a position in the text, or not the name of a kind")
         if world.monotonic() > until_ns:
             raise OverrunError
         yield start, end, kind
@@ -61,9 +61,8 @@ def expression(kind: str, pattern: bytes) -> Rule:
     """Return a rule that finds the matches of a regular expression, or its first group if it has
     groups.
 
-    Every quantifier must be bounded, none may be nested inside another one that repeats, and
-    together they may match in at most 4,096 ways from one position. The cost is therefore bounded
-    for every text.
+    Every quantifier must be bounded, none may be nested inside another one that repeats, and together they may match in
+    at most 4,096 ways from one position. The cost is therefore bounded for every text.
 
     Raises:
         UsageError: the expression is invalid or unbounded, or the kind does not match
@@ -71,20 +70,20 @@ def expression(kind: str, pattern: bytes) -> Rule:
     """
     if not _KIND.fullmatch(kind):
         raise UsageError(
-            "the name of a kind has letters in lower case, digits and _", where=repr(kind)[:80]
+            "the name of a kind has lowercase letters, digits and _", where=repr(kind)[:80]
         )
     try:
         compiled = re.compile(pattern)
         parsed = parser.parse(pattern)
         ways, width = _ways(parsed), parsed.getwidth()[1]
     except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"no regular expression: {error}", where=repr(pattern)[:80]) from error
+        raise UsageError(f"not a regular expression: {error}", where=repr(pattern)[:80]) from error
     if ways > STEPS_MAX or width > PIECE_BYTES:
         raise UsageError(
-            "the expression could look for too long at a hostile text",
+            "the expression could take too long on a hostile text",
             where=repr(pattern)[:80],
-            todo="Bound its quantifiers, such as {16,64} for +, or make them possessive, such as {16,64}+; "
-            "let none stand inside another",
+            todo="Bound its quantifiers, such as {16,64} for +, or make them possessive, such "
+            "as {16,64}+; do not nest them",
         )
 
     def rule(text: bytes) -> Iterator[tuple[int, int, str]]:

@@ -22,7 +22,10 @@ from typing import Any, Literal
 
 from agentobs import world
 from agentobs.records.exchanges import Place
-from agentobs.runtime import current
+from agentobs.records.facts import Event
+from agentobs.records.labels import Label
+from agentobs.runtime import current, process
+from agentobs.sink import sink
 from agentobs.tracing.places import place
 
 Patch = Literal["time", "uuid", "random"]
@@ -44,7 +47,7 @@ class Ambient:
     seed: tuple[int, ...]
     started_ns: int
     """When the session started, nanoseconds since 1970; its clock starts there."""
-    zone_s: int = 0
+    utc_offset_s: int = 0
     """Offset of local time from UTC, in seconds."""
     patch: frozenset[str] = frozenset()
     """The standard library modules answered from here as well: `time`, `uuid`, `random`."""
@@ -61,7 +64,11 @@ class Ambient:
 
     def told(self) -> dict[str, Any]:
         """Return the recorded part, as JSON."""
-        return {"seed": [*self.seed], "zone_s": self.zone_s, "patch": sorted(self.patch)}
+        return {
+            "seed": [*self.seed],
+            "utc_offset_s": self.utc_offset_s,
+            "patch": sorted(self.patch),
+        }
 
     def move(self, lane: str, offset_ms: int) -> None:
         """Move the clock of a lane to `offset_ms` after the start; it never goes back."""
@@ -100,7 +107,13 @@ class Ambient:
 
 _key: ContextVar[str] = ContextVar("agentobs_key", default="")
 """The current tool call."""
-_sessions: dict[str, Ambient] = {}
+
+
+class State:
+    """The sources of the sessions of this process."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, Ambient] = {}
 
 
 @contextlib.contextmanager
@@ -122,15 +135,17 @@ def new_seed() -> tuple[int, ...]:
 
 def begin(session_id: str, ambient: Ambient) -> None:
     """Register the sources of a session."""
-    _sessions[session_id] = ambient
-    if len(_sessions) > SESSIONS_MAX:
-        _sessions.pop(next(iter(_sessions)), None)
+    state = process.part(State)
+    state.sessions[session_id] = ambient
+    if len(state.sessions) > SESSIONS_MAX:
+        state.sessions.pop(next(iter(state.sessions)), None)
 
 
 def ambient_of(session_id: str) -> Ambient | None:
     """Return the sources of a session."""
+    state = process.part(State)
     replayed: Ambient | None = current().ambient
-    return replayed or _sessions.get(session_id)
+    return replayed or state.sessions.get(session_id)
 
 
 def step(here: Place, at_ns: int) -> None:
@@ -178,3 +193,19 @@ def world_here() -> Here:
     """Return the clock, IDs and randomness of the current session, which are identical in a replay."""
     here = place()
     return Here(ambient_of(here.session_id) if here is not None else None, here)
+
+
+def note_read(here: Place) -> None:
+    """Note that a session has used its recorded clock, IDs or random numbers."""
+    sink.emit(
+        Event(
+            session_id=here.session_id,
+            interaction_id=here.interaction_id,
+            lane=Label("main"),
+            turn=None,
+            at_ns=world.now(),
+            kind=Label("world_read"),
+            label=None,
+            numbers={},
+        )
+    )

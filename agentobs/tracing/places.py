@@ -1,9 +1,8 @@
 """The current place of the caller in a run.
 
-The place is held in a context variable, so tasks and `asyncio.to_thread` inherit it. Threads have
-no inherited context: a thread started while exactly one session is open belongs to that session. If
-the current span has ended in the meantime, the current place is in the nearest enclosing span that
-has not.
+The place is held in a context variable, so tasks and `asyncio.to_thread` inherit it. Threads have no inherited context:
+a thread started while exactly one session is open belongs to that session. If the current span has ended in the
+meantime, the current place is in the nearest enclosing span that has not.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from agentobs.records.exchanges import Place
+from agentobs.runtime import process
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,10 +73,18 @@ class Frame:
 
 
 _frame: ContextVar[Frame | None] = ContextVar("agentobs_place", default=None)
-_sessions: dict[str, tuple[Place, dict[int | None, weakref.ref[threading.Thread]]]] = {}
-"""The open sessions, each with the threads that were already running when it was opened, by their IDs."""
-_openers: dict[str, int] = {}
-"""The ID of the thread that opened each session."""
+
+
+class State:
+    """The open sessions of this process."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, tuple[Place, dict[int | None, weakref.ref[threading.Thread]]]] = {}
+        """Each with the threads that were already running when it was opened, by their IDs."""
+        self.openers: dict[str, int] = {}
+        """The ID of the thread that opened each session."""
+
+
 open_spans: dict[str, Opened] = {}
 """The spans of this process that have not ended, by ID, oldest first. Removing a span ends it, atomically."""
 
@@ -107,8 +115,9 @@ def nearest(opened: Opened | None) -> Opened | None:
 
 
 def _of_thread() -> Place | None:
-    if len(_sessions) == 1:
-        for only, before in list(_sessions.values()):
+    state = process.part(State)
+    if len(state.sessions) == 1:
+        for only, before in list(state.sessions.values()):
             known = before.get(threading.get_ident())
             earlier = known() if known is not None else None
             # The ID of an ended thread may be reused by a new one.
@@ -118,29 +127,31 @@ def _of_thread() -> Place | None:
 
 def session_opened(here: Place) -> None:
     """Assign threads started from now on to this place, while no other session is open."""
+    state = process.part(State)
     before = {thread.ident: weakref.ref(thread) for thread in threading.enumerate()}
-    _sessions[here.session_id] = here, before
-    _openers[here.session_id] = threading.get_ident()
+    state.sessions[here.session_id] = here, before
+    state.openers[here.session_id] = threading.get_ident()
 
 
 def session_closed(session_id: str) -> None:
     """Forget a session that ended."""
-    _sessions.pop(session_id, None)
-    _openers.pop(session_id, None)
+    state = process.part(State)
+    state.sessions.pop(session_id, None)
+    state.openers.pop(session_id, None)
 
 
 def is_opener() -> bool:
     """Return whether this thread opened the current session."""
+    state = process.part(State)
     here = place()
-    return here is not None and _openers.get(here.session_id) == threading.get_ident()
+    return here is not None and state.openers.get(here.session_id) == threading.get_ident()
 
 
 @contextlib.contextmanager
 def at(here: Place) -> Iterator[Place]:
     """Set the current place to `here` while the context is open.
 
-    Never hold it across the `yield` of an async generator, because the closing task may have
-    another context.
+    Never hold it across the `yield` of an async generator, because the closing task may have another context.
     """
     frame = enter(here)
     try:
@@ -187,13 +198,11 @@ def leave(frame: Frame) -> None:
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that runs at the caller's current place: in a thread, an executor, or
-    another task.
+    """Return a function that runs at the caller's current place: in a thread, an executor, or another task.
 
       pool.submit(agentobs.carried(work), item)
 
-    Works with sync and async functions. The result may be called repeatedly and from several
-    threads.
+    Works with sync and async functions. The result may be called repeatedly and from several threads.
     """
     frame = _frame.get()
     if frame is None and (here := place()) is not None:

@@ -10,6 +10,7 @@ import re
 
 from agentobs import world
 from agentobs.records.exchanges import Place
+from agentobs.runtime import process
 from agentobs.tracing.places import open_spans, place
 
 VARIABLE = "TRACEPARENT"
@@ -26,8 +27,14 @@ _FORM = re.compile(
     re.ASCII,
 )
 _ID = re.compile(r"[0-9a-f]+", re.ASCII)
-_remotes: dict[str, str] = {}
-"""The trace context in which a session was started, by session."""
+
+
+class State:
+    """Where the sessions of this process were started."""
+
+    def __init__(self) -> None:
+        self.remotes: dict[str, str] = {}
+        """The trace context in which a session was started, by session."""
 
 
 def parsed(text: str | None) -> str | None:
@@ -48,16 +55,18 @@ def parsed(text: str | None) -> str | None:
 
 def started_by(session_id: str) -> None:
     """Read the parent trace of this process once, when a session starts; its traces are then linked to it."""
+    state = process.part(State)
     found = parsed(world.environ(VARIABLE))
     if found is not None:
-        _remotes[session_id] = found
-        if len(_remotes) > SESSIONS_MAX:
-            _remotes.pop(next(iter(_remotes)), None)
+        state.remotes[session_id] = found
+        if len(state.remotes) > SESSIONS_MAX:
+            state.remotes.pop(next(iter(state.remotes)), None)
 
 
 def remote_parent(session_id: str) -> str | None:
     """Return the `traceparent` in which a session was started, or None."""
-    return _remotes.get(session_id) if _remotes else None
+    state = process.part(State)
+    return state.remotes.get(session_id) if state.remotes else None
 
 
 def trace_context(here: Place | None = None) -> dict[str, str]:

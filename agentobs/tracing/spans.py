@@ -1,10 +1,9 @@
 """Spans: intervals that always end.
 
-The start of a span is recorded when it starts. Its opener holds a handle and closes the span with
-it, from any task or thread; closing it again has no effect. If a handle is garbage collected
-without being closed, its span ends immediately as `orphaned`. `sweep` ends spans that are still
-held but were silent for too long; if such a span is closed after all, this is recorded as a late
-end.
+The start of a span is recorded when it starts. Its opener holds a handle and closes the span with it, from any task or
+thread; closing it again has no effect. If a handle is garbage collected without being closed, its span ends immediately
+as `orphaned`. `sweep` ends spans that are still held but were silent for too long; if such a span is closed after all,
+this is recorded as a late end.
 """
 
 from __future__ import annotations
@@ -53,12 +52,18 @@ class SpanStatistics:
     """The number of those that were closed after all."""
 
 
-_swept: dict[str, None] = {}
-"""Swept spans whose handles are still held, by ID."""
+class State:
+    """The counts of spans of this process."""
+
+    def __init__(self) -> None:
+        self.swept: dict[str, None] = {}
+        """Swept spans whose handles are still held, by ID."""
+        self.orphaned = self.late = 0
+        self.lock = threading.RLock()
+        """Reentrant, because a finalizer or a signal handler may end a span while this thread holds it."""
+
+
 _place, _span_start, _span_end = maker(Place), maker(SpanStart), maker(SpanEnd)
-_lock = threading.RLock()
-"""Reentrant, because a finalizer or a signal handler may end a span while this thread holds it."""
-_orphaned = _late = 0
 
 
 class Span:
@@ -171,9 +176,9 @@ class SpanBlock:
 def span(name: str, /, **metadata: Metadata) -> SpanBlock:
     """Return a context manager, sync or async, for a span; everything inside belongs to it.
 
-    It ends with the block, however the block is left: ok, with an error, or cancelled. In a
-    generator it ends with the generator, whoever closes it. Outside a session it belongs to the
-    process's session, if one is recorded.
+    It ends with the block, however the block is left: ok, with an error, or cancelled. In a generator it ends with the
+    generator, even if other code closes that. Outside a session it belongs to the process's session, if one is
+    recorded.
 
     Args:
         name: its name; a label (`[A-Za-z0-9._:/@-]`), otherwise the store shows its digest. Not a
@@ -211,7 +216,7 @@ def _check(name: str) -> None:
     """Refuse the reserved names of built-in spans."""
     if name in OURS:
         raise ValueError(
-            f"{name} is a name of agentobs' own spans (docs/spans.md): call it app.{name}"
+            f"{name} is reserved for agentobs' own spans (docs/spans.md): use app.{name}"
         )
 
 
@@ -340,15 +345,15 @@ def _opened(
 
 def _end(opened: Opened, status: SpanStatus, error: BaseException | None) -> bool:
     """Emit the end of an open span; return whether it was open."""
-    global _late
+    state = process.part(State)
     is_late = False
     if open_spans.pop(opened.span_id, None) is None:
-        is_late = _swept.pop(opened.span_id, _NOT_SWEPT) is None
+        is_late = state.swept.pop(opened.span_id, _NOT_SWEPT) is None
         if not is_late:
             opened.has_ended = True
             return False
-        with _lock:
-            _late += 1
+        with state.lock:
+            state.late += 1
     opened.has_ended = True
     now_ns, parent = world.monotonic(), opened.parent
     if parent is not None and parent.last_ns < now_ns:
@@ -373,16 +378,17 @@ _NOT_SWEPT = object()
 
 def _collected(opened: Opened) -> None:
     """End a span whose handle was collected, because it can no longer be closed."""
+    state = process.part(State)
     opened.has_ended = True
-    _swept.pop(opened.span_id, None)
+    state.swept.pop(opened.span_id, None)
     if open_spans.pop(opened.span_id, None) is not None:
         _orphan(opened, opened.last_ns)
 
 
 def _orphan(opened: Opened, last_ns: int) -> None:
-    global _orphaned
-    with _lock:
-        _orphaned += 1
+    state = process.part(State)
+    with state.lock:
+        state.orphaned += 1
     if opened.parent is not None:
         opened.parent.last_ns = max(opened.parent.last_ns, last_ns)
     now_ns = world.now()
@@ -415,6 +421,7 @@ def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
         silent_s: the maximum silence; 0 ends all.
         active: times of the last activity by span ID, on the monotonic clock, known only to others.
     """
+    state = process.part(State)
     known = _known()
     last = {each: max(each.last_ns, (active or {}).get(each.span_id, 0)) for each in known}
     due = {each: max(each.due_ns, last[each]) for each in known}
@@ -427,9 +434,9 @@ def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
         if silent_s > 0 and now_ns - due[each] < silent_s * 1e9:
             continue
         # Register it first, so that a concurrent close finds it in one of the two places.
-        _swept[each.span_id] = None
+        state.swept[each.span_id] = None
         if open_spans.pop(each.span_id, None) is None:
-            _swept.pop(each.span_id, None)
+            state.swept.pop(each.span_id, None)
             continue
         _orphan(each, last[each])
         count += 1
@@ -438,7 +445,8 @@ def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
 
 def statistics() -> SpanStatistics:
     """Return the counts so far."""
-    return SpanStatistics(len(open_spans), _orphaned, _late)
+    state = process.part(State)
+    return SpanStatistics(len(open_spans), state.orphaned, state.late)
 
 
 def is_any_open() -> bool:
@@ -455,10 +463,10 @@ def _known() -> list[Opened]:
 
 def _forked() -> None:
     """In a child process, forget all spans, because they continue in the parent."""
-    global _lock, _orphaned, _late
-    _lock, _orphaned, _late = threading.RLock(), 0, 0
+    state = process.part(State)
+    state.lock, state.orphaned, state.late = threading.RLock(), 0, 0
     open_spans.clear()
-    _swept.clear()
+    state.swept.clear()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentobs.ledger import Meter, cost_of, to_usd
+from agentobs.provider.anthropic.usage import usage_rows
 from agentobs.recording.journal.home import Home
-from agentobs.records.usage import Usage, usage_rows
+from agentobs.records.usage import Usage
 from agentobs.store.duckdb.connection import connect
 from tests.ledger import published
 from tests.store.making import SECOND, T0, usage_row, write_facts

@@ -157,15 +157,15 @@ def test_a_factor_multiplies_all_token_prices() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("[[price]]\nmodels = [\"a\"]\ninputt = 3\n" + SOURCE, 3, "inputt is no key here; expected one of"),
-        ("[[price]]\nmodels = [\"a\"]\n" + SOURCE + "\n[[price]]\nmodel = [\"a\"]\n" + SOURCE, 7, "model is no key"),
-        ("[[prise]]\nmodels = [\"a\"]\n", 1, "prise is no key here; expected one of price, factor, web_search"),
+        ("[[price]]\nmodels = [\"a\"]\ninputt = 3\n" + SOURCE, 3, "inputt is not a key here; expected one of"),
+        ("[[price]]\nmodels = [\"a\"]\n" + SOURCE + "\n[[price]]\nmodel = [\"a\"]\n" + SOURCE, 7, "model is not a key"),
+        ("[[prise]]\nmodels = [\"a\"]\n", 1, "prise is not a key here; expected one of price, factor, web_search"),
         ("[[price]]\nmodels = [\"a\"]\ninput = \"3\"\n" + SOURCE, 3, "input is '3'; expected a number without quotes"),
         ("[[price]]\nmodels = [\"a\"]\ninput = -3\n" + SOURCE, 3, "greater than or equal to 0"),
         ("[[price]]\nmodels = [\"a\"]\ninput = 0.12345678\n" + SOURCE, 3, "no more than 6 decimal places"),
         ("[[price]]\nmodels = [\"a\"]\ninput = nan\n" + SOURCE, 3, "input is"),
         ("[[price]]\nmodels = [\"a\"]\ninput = 1e400\n" + SOURCE, 3, "input is"),
-        ("[[price]]\nmodels = \"a\"\n" + SOURCE, 2, "models is 'a'; expected otherwise: input should be a valid list"),
+        ("[[price]]\nmodels = \"a\"\n" + SOURCE, 2, "models is 'a', which is not allowed: input"),
         ("[[price]]\nmodels = [1]\n" + SOURCE, 2, "string"),
         ("[[price]]\nmodels = [\"a\"]\nsince = \"yesterday\"\n" + SOURCE, 3, "since is 'yesterday'"),
         ("[[price]]\nmodels = [\"a\"]\nsince = 2026-02-02\nuntil = 2026-01-01\ninput = 1\n" + SOURCE, 1,
@@ -179,7 +179,7 @@ def test_a_factor_multiplies_all_token_prices() -> None:
         ("[[price]]\nmodels = [\"a\"]\nservice_tier = \"bach\"\ninput = 1\n" + SOURCE, 3, "service_tier is 'bach'"),
         ("[[price]]\nmodels = [\"a\"]\nspeed = \"quick\"\ninput = 1\n" + SOURCE, 3, "speed is 'quick'"),
         ("[[price]]\nmodels = [\"a\"]\nsource = \"\"\"\n[[price]]\n\"\"\"\nchecked = 2026-01-01\ninput = 1\n[[price]]\n"
-         "models = [\"b\"]\ninptu = 1\n", 10, "inptu is no key"),
+         "models = [\"b\"]\ninptu = 1\n", 10, "inptu is not a key"),
         ("[[price]]\nmodels = [\"a\"", 2, "no TOML"),
     ],
 )  # fmt: skip
@@ -232,7 +232,7 @@ def test_an_agent_does_not_fall_over_a_typo(
     use_home(tmp_path)
     try:
         with pytest.warns(
-            RuntimeWarning, match=r"own prices are left out: .*toml, line 2: model is no key"
+            RuntimeWarning, match=r"your prices are ignored: .*toml, line 2: model is not a key"
         ):
             found = resolve(Context("claude-opus-5-5"))
         assert found[-1].rates is not None

@@ -63,5 +63,5 @@ def test_a_session_that_nobody_knows(tmp_path: Path) -> None:
     """It is one error, not an empty meter."""
     home = a_home(tmp_path)
     record(home, [start(1)])
-    with pytest.raises(UsageError, match="no session has that id"):
+    with pytest.raises(UsageError, match="no session with that ID"):
         wiring.meter_of("none", home.path)

@@ -16,7 +16,7 @@ import pytest
 from anthropic import Anthropic, APIError
 
 import agentobs
-from agentobs.provider.cloud_frames import unframed
+from agentobs.provider.anthropic.cloud_frames import unframed
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Chunk, Failure, ModelExchange, Question
 from agentobs.store.duckdb.connection import connect
@@ -179,7 +179,7 @@ def test_any_bytes_are_no_reason_to_fail() -> None:
         ("/v1/messages", "claude-sonnet-4-5@20250929", "vertex"),
     ],
 )  # fmt: skip
-def test_a_platform_is_told_by_path_or_name(
+def test_a_platform_is_timing_source_path_or_name(
     tmp_path: Path, path: str, model: str | None, platform: str
 ) -> None:
     """Its prices may exceed the provider's, so a cost is an estimate although the response has the plain name."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from agentobs.provider.anthropic.usage import usage_rows
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question
-from agentobs.records.usage import MOST, Usage, usage_rows
+from agentobs.records.usage import MOST, Usage
 from agentobs.store.duckdb.connection import connect
 from tests.store.making import a_home, attempt, end, record, start
 

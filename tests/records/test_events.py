@@ -22,7 +22,7 @@ from tests.agent.scenarios import SCENARIOS, _record
 ROOT = Path(__file__).parents[2]
 NAMES = (
     "hook-rewriting", "doubled-ids", "tool-errors", "retries", "fallback-model", "steering", "agents",
-    "agent-in-background", "summarised", "rules", "renamed-tool", "budget-of-the-session", "stopped-in-tool",
+    "agent-in-background", "summarized", "rules", "renamed-tool", "budget-of-the-session", "stopped-in-tool",
 )  # fmt: skip
 """Scenarios that together show most kinds."""
 
@@ -43,7 +43,7 @@ def told_kinds() -> Iterator[tuple[str, int, ast.expr]]:
                         yield relative, node.lineno, each.value
 
 
-def test_every_kind_that_is_told_is_in_the_catalogue() -> None:
+def test_every_kind_that_is_told_is_in_the_catalog() -> None:
     """No event is emitted with a kind outside the catalog, and every listed kind is emitted."""
     found = set()
     others = set()
@@ -87,7 +87,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]
     return folder / "home", told
 
 
-def test_what_is_told_has_the_names_of_the_catalogue(recorded: tuple[Path, list[Told]]) -> None:
+def test_what_is_told_has_the_names_of_the_catalog(recorded: tuple[Path, list[Told]]) -> None:
     """No event of the loop has a number or a label that its kind does not define."""
     seen = set()
     for told in recorded[1]:
@@ -147,8 +147,8 @@ def test_what_became_of_calls(recorded: tuple[Path, list[Told]]) -> None:
     """Each call has one outcome, the sizes of its inputs and outputs, and both names of its tool."""
     rows = agentobs.query(
         """
-        SELECT called, tool, outcome, came_to, asked_bytes, ran_bytes, coerced > 0, input_rewritten,
-            result_bytes <> came_bytes
+        SELECT requested_name, tool, outcome, execution_outcome, requested_bytes, executed_bytes,
+            coerced > 0, input_rewritten, result_bytes <> raw_result_bytes
         FROM tool_handling
         """,
         home=recorded[0],
@@ -218,7 +218,7 @@ def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
     )
     assert rows == [(number, 0.2) for number in expected]
     estimated = agentobs.query(
-        "SELECT kind, kept, estimated FROM events_estimated ORDER BY kind", home=home
+        "SELECT kind, recorded, estimated FROM events_estimated ORDER BY kind", home=home
     )
     assert estimated == [
         ("app.other", 1000, 1000.0),

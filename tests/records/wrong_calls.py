@@ -14,7 +14,7 @@ class Mood(StrEnum):
     GOOD = "good"
 
 
-class Colour(str, Enum):  # noqa: UP042
+class Color(str, Enum):  # noqa: UP042
     """The same, in the older form."""
 
     RED = "red"
@@ -38,7 +38,7 @@ agentobs.event("app.text", said=["a"])  # E: arg-type
 agentobs.event("app.text", said=("a",))  # E: arg-type
 agentobs.event("app.text", said={"a"})  # E: arg-type
 agentobs.event("app.text", said=Mood.GOOD)  # E: arg-type
-agentobs.event("app.text", said=Colour.RED)  # E: arg-type
+agentobs.event("app.text", said=Color.RED)  # E: arg-type
 agentobs.event("app.text", said=object())  # E: arg-type
 agentobs.event("app.text", said=str(agentobs.Label("a")))  # E: arg-type
 agentobs.event("app.text", said=agentobs.Label("a") + said)  # E: arg-type
