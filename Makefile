@@ -13,13 +13,16 @@ READY := .venv/.ready
 export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
+# Tests start hundreds of processes: without compiled modules each would compile all of agentobs again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Without a HOME, pip would look up the user's home directory and write its cache there.
 ifeq ($(strip $(HOME)),)
 export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser check bench soak docs clean test-phoenix test-agents
+.PHONY: help demo test crash test-browser check bench soak docs clean test-phoenix test-agents
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
@@ -30,12 +33,16 @@ demo: $(READY) ## record a session, ask about it, freeze it and replay it
 test: $(READY) ## run the tests; make test ARGS='-k journal' passes more to pytest
 	$(BIN)/python -m pytest -n auto --dist loadgroup -q $(ARGS)
 
+crash: $(READY) ## run the tests that kill processes, damage files and send bursts at each step, which make test leaves out
+	$(BIN)/python -m pytest -m crash -n auto --dist loadgroup -q $(ARGS)
+
 test-browser: $(READY) ## run the tests of the dashboards in a real browser, which make test leaves out
 	$(BIN)/python -m pytest -m browser -n auto --dist loadgroup -q tests/browser $(ARGS)
 
-check: $(READY) ## format, lint and types, changing nothing
+check: $(READY) ## format, lint, spelling and types, changing nothing
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/codespell agentobs replay exporters dashboards tests benchmarks docs *.md Makefile
 	$(BIN)/mypy
 
 bench: $(READY) ## measure the overhead against the floors and the peers
@@ -43,7 +50,7 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 	$(BIN)/python -m benchmarks $(ARGS)
 
 soak: $(READY) ## run the long tests, which make test leaves out
-	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 3600 $(ARGS)
 
 test-phoenix: $(READY) .venv/phoenix/.ready ## have Phoenix read our spans; it is 440 MB, in an environment of its own
 	PHOENIX=.venv/phoenix/bin/phoenix $(BIN)/python -m pytest -q tests/exporters/test_phoenix.py $(ARGS)

@@ -32,7 +32,7 @@ from agentobs.records.facts import (
     columns,
 )
 from agentobs.records.labels import Label
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.backend import open_store
 from agentobs.store.duckdb.ingest import ingest
 from benchmarks.measure import Cost, Part, Round, compare, cost_of, milliseconds, ratio
 from benchmarks.report import Section, Verdict
@@ -135,12 +135,11 @@ def _speed(endpoint: str, folder: Path) -> Section:
             return cost_of(lambda: [to.send("traces", batch) for batch in batches])
 
     def after(_: int) -> Cost:
-        with otlp.sending(endpoint) as to, connect(home) as connection:
+        with otlp.sending(endpoint) as to, open_store(home) as store:
             spoken = profile_named("both")
             return cost_of(
                 lambda: send_recorded(
-                    home,
-                    connection,
+                    store,
                     to.send,
                     spoken,
                     to.destination,
@@ -236,7 +235,7 @@ def _memory(spans: int) -> Section:
 _SENDS = """
 import sys, time
 from agentobs.recording.journal.home import existing_home
-from agentobs.store.duckdb.connection import connect
+from agentobs.store.backend import open_store
 from benchmarks.exporting import receiver
 from exporters import otlp
 from exporters.otlp.backfill import send_recorded
@@ -248,9 +247,9 @@ def size(name):
         return next(int(line.split()[1]) for line in file if line.startswith(name))
 
 home = existing_home(sys.argv[1])
-with receiver() as endpoint, otlp.sending(endpoint) as to, connect(home) as connection:
+with receiver() as endpoint, otlp.sending(endpoint) as to, open_store(home) as store:
     before, begun = size("VmRSS"), time.monotonic()
-    report = send_recorded(home, connection, to.send, profile_named("both"), to.destination)
+    report = send_recorded(store, to.send, profile_named("both"), to.destination)
     assert report.is_complete, report.lines()
     print(report.taken["traces"], before, size("VmHWM"), time.monotonic() - begun)
 """

@@ -18,7 +18,7 @@ import httpx2
 from anthropic import AsyncStream
 
 from agentobs.agent import Conversation, Options, Permissions, complete, live_world, tool
-from agentobs.provider.messages import fold
+from agentobs.provider.anthropic.streams import fold
 from benchmarks import conversation, measure
 from benchmarks.report import Section, Verdict
 

@@ -26,7 +26,8 @@ import httpx2
 from anthropic import Anthropic
 
 import agentobs
-from agentobs.cli.replay.batch import Asked, replay_many
+from agentobs.cli.replay.batch import Job, replay_many
+from agentobs.provider.registry import kept_request_headers
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -34,7 +35,6 @@ from agentobs.records.exchanges import (
     Place,
     Question,
     Recording,
-    kept_request_headers,
 )
 from benchmarks.conversation import (
     Size,
@@ -235,7 +235,7 @@ def _many(folder: Path) -> Section:
     _apart(_write, folder / "1", MANY_TURNS, f"{__name__}:_agent_of_many")
     for number in range(2, MANY + 1):
         shutil.copytree(folder / "1", folder / str(number))
-    asked = [Asked(str(folder / str(number))) for number in range(1, MANY + 1)]
+    asked = [Job(str(folder / str(number))) for number in range(1, MANY + 1)]
 
     def replayed(jobs: int, _: int) -> Cost:
         with contextlib.chdir(Path(__file__).parents[1]):

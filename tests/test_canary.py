@@ -31,12 +31,12 @@ from agentobs.agent.sub_agents.starter import sub_agents
 from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.cli import cli
 from agentobs.recording import session as sessions
-from agentobs.recording.journal.home import existing_home
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.records.facts import Event, SpanEnd, SpanStart
 from agentobs.records.labels import unchecked
 from agentobs.sink import sink
+from agentobs.store.backend import open_store
 from exporters import otlp, perfetto
 from exporters.conventions.semconv import PROFILES, profile_named
 from exporters.otlp.backfill import send_recorded
@@ -462,13 +462,11 @@ def taken_out(home: Path, session_id: str, folder: Path) -> dict[str, bytes]:
 def sent_later(home: Path) -> dict[str, bytes]:
     """What goes to a collector after the fact, and what is noted of it, in the words of each profile."""
     found = {}
-    with agentobs.connect(str(home)) as connection:
+    with open_store(str(home)) as store:
         for profile in PROFILES:
             with Collector() as collector, otlp.sending(collector.endpoint) as to:
                 spoken = profile_named(profile, is_beta=True)
-                report = send_recorded(
-                    existing_home(home), connection, to.send, spoken, to.destination, again=True
-                )
+                report = send_recorded(store, to.send, spoken, to.destination, again=True)
             assert report.is_complete
             assert report.taken["traces"] > 10
             found[f"sent later as {profile}"] = collector.bytes

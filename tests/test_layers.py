@@ -52,6 +52,8 @@ ORDER = [
     "agentobs.agent",
     "agentobs.store",
     "agentobs.store.duckdb",
+    "agentobs.store.maintenance",
+    "agentobs.store.backend",
     "agentobs.store.billing",
     "agentobs.store.analysis",
     "agentobs.importers",

@@ -235,7 +235,8 @@ an exit code for CI. No word of content is needed, so all of it works with conte
 keeps it to a second.
 
 Each signature is a view of the store with a row for each place where it fires, and a named query of the same name;
-`FROM diagnoses` has them all. A session without rows does not fire, or cannot be told: the command says which, and why.
+`FROM diagnoses` has them all. For a session
+without rows nothing was found, or it could not be checked: the command reports which, and why.
 
 """
 
@@ -260,12 +261,12 @@ _TELLS = """
 - *A large result* is one text of more than 10,000 characters, not bytes; recordings from before characters were
   counted go by bytes. *30 messages* are those of the request that carries it.
 - *A wait* below a second never fires, whatever its share; nor does one that a classifier answered. The share is that
-  of a whole interaction, people asked beside each other added up.
+  of a whole interaction, concurrent waits added up.
 - *A broken cache* leaves out what expired, and what a compaction of our loop was meant to break.
 
 `--judge MODEL` asks a model whether the final answers contradict the results since the last prompt, at most 20 answers
 and 50 results of 4,000 characters each. Its calls go through the SDK, are recorded as a session `agentobs-judge` of
-the source `classifier`, and send what was said to the provider. With content off it cannot be asked.
+the source `classifier`, and send content to the provider. With content off this is not possible.
 
 ## False alarms
 
@@ -274,7 +275,7 @@ Claude Code.
 """
 
 _LOOKED_AT = """
-Each alarm was looked at beside its session, and whether it is true stands with it.
+Each alarm was compared with its session; whether it is correct is noted.
 """
 
 _UNTRIED = """

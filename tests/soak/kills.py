@@ -190,18 +190,18 @@ def kill_and_hear(victims: list[Victim], outcome: Outcome) -> None:
             victims.remove(victim)
             heard = victim.heard.decode().splitlines()
             outcome.errors += [line for line in heard if line.startswith("error")]
-            acknowledgements.update(line for line in heard if not line.startswith("error"))
+            acknowledgments.update(line for line in heard if not line.startswith("error"))
 
 
-acknowledgements: set[str] = set()
+acknowledgments: set[str] = set()
 
 
 def check(home: Home, outcome: Outcome) -> None:
     """Compare the journal with what was acknowledged, and the store with the journal."""
     lines = [line for each in segment_ids(home) for line in read(facts_path(home, each))]
     there = Counter(name_of_line(each) for each in lines if isinstance(each, Line))
-    outcome.acknowledged = len(acknowledgements)
-    outcome.lost = sorted(acknowledgements - there.keys())
+    outcome.acknowledged = len(acknowledgments)
+    outcome.lost = sorted(acknowledgments - there.keys())
     outcome.doubled = [name for name, count in there.items() if name and count > 1]
     ingest(home)
     ingest(home)

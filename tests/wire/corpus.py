@@ -146,7 +146,7 @@ def _continued(exchanges: Sequence[Exchange], number: int) -> int | None:
 
 
 def _same(answer: dict[str, Any], message: dict[str, Any]) -> bool:
-    """Whether a message of the history is an answer: it makes the same calls, or says the same text."""
+    """Whether a message of the history is an answer: it makes the same calls, or is equivalent text."""
     old, new = _calls(answer), _calls(message)
     if old or new:
         return bool(old & new)

@@ -74,7 +74,7 @@ def test_each_request_goes_on_from_the_right_answer(batch: Batch) -> None:
 def test_tool_calls_have_their_results(batch: Batch) -> None:
     """Each call of an answer stands beside the result that a later request carries, if one does."""
     sql = """
-        SELECT asking.started_ns, c.tool_use_id, c.name, c.ordinal, c.answered_ns, c.is_error, c.source
+        SELECT asking.started_ns, c.tool_use_id, c.name, c.ordinal, c.result_ns, c.is_error, c.source
         FROM tool_calls AS c JOIN attempts AS asking USING (session_id, attempt_id)
         WHERE session_id = $session ORDER BY asking.started_ns, ordinal
     """

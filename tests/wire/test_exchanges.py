@@ -11,7 +11,7 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
-from agentobs.provider.messages import fault_of_request
+from agentobs.provider.anthropic.messages import fault_of_request
 from agentobs.records.exchanges import ModelExchange
 from replay import Replayer, load
 from replay.fixture.format import FILE

@@ -6,7 +6,7 @@ import pytest
 
 from agentobs.agent.sessions.reconstruction import MESSAGES, conversation_of
 from agentobs.agent.sessions.resumption import conversation_from
-from agentobs.provider.messages import fault, tool_results, tool_uses
+from agentobs.provider.anthropic.messages import fault, tool_results, tool_uses
 from agentobs.recording.wire.exchange_file import read_wire_file
 from agentobs.records.exchanges import ModelExchange
 from tests.wire.corpus import BATCHES, batch

@@ -3,7 +3,7 @@
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Refusal, Reply, Request, text
 
-PATH = "summarise.py"
+PATH = "summarize.py"
 
 
 def answer(request: Request) -> Reply:

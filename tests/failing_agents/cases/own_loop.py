@@ -25,7 +25,7 @@ CASE = Case(
     run=(PATH,),
     answer=answer,
     fails=r"I could not find the box",
-    succeeds=r"Done, box 2019 is labelled tax, rent",
+    succeeds=r"Done, box 2019 is labeled tax, rent",
     fixes=(
         Change(
             "the key is text",

@@ -27,7 +27,7 @@ CASE = Case(
     fixes=(
         Change("cents to euros", (Edit(PATH, "return cents / 10\n", "return cents / 100\n"),)),
         Change(
-            "the catalogue in tenths",
+            "the catalog in tenths",
             (
                 Edit(
                     PATH,

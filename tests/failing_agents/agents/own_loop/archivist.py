@@ -30,7 +30,7 @@ async def label_box(year: int, label: str) -> str:
         year: The year.
         label: The label.
     """
-    return f"box {year} is labelled {label}"
+    return f"box {year} is labeled {label}"
 
 
 @agentobs.session("archivist")
@@ -42,7 +42,7 @@ async def main(prompt: str) -> str:
     )
     world = live_world(client, [find_box, label_box], keep=wiring.keep_result)
     done = await complete(prompt, world=world, options=options, tools=[find_box, label_box])
-    if "labelled" not in done.text:
+    if "labeled" not in done.text:
         agentobs.fail("no-label")
     return done.text
 

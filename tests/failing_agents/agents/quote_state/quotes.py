@@ -7,7 +7,7 @@ STATS = {"calls": 0}
 
 
 @functools.lru_cache(maxsize=None)
-def catalogue():
+def catalog():
     # cents
     return {"oak desk": 48900, "lamp": 3900, "chair": 12950}
 
@@ -15,7 +15,7 @@ def catalogue():
 @functools.lru_cache(maxsize=None)
 def price(article):
     time.sleep(random.random() * float(os.environ.get("AGENT_JITTER", "0")))
-    cents = catalogue()[article]
+    cents = catalog()[article]
     return cents / 10
 
 

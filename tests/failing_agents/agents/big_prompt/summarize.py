@@ -32,8 +32,8 @@ def ask_model(text):
             time.sleep(0.2 * tries + random.random() * float(os.environ.get("AGENT_JITTER", "0")))
 
 
-@agentobs.session("summarise")
-def summarise(limit):
+@agentobs.session("summarize")
+def summarize(limit):
     chunk = "\n".join(LOG[:limit])
     first = ask_model(f"Which pumps are in trouble?\n{chunk}").content[0].text
     second = ask_model(f"Write one sentence for the manager: {first}").content[0].text
@@ -41,4 +41,4 @@ def summarise(limit):
 
 
 if __name__ == "__main__":
-    print(summarise(100))
+    print(summarize(100))

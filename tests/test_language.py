@@ -1,0 +1,137 @@
+"""The glossary: one word per concept in prose. CONTRIBUTING.md describes how we write."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
+
+PHRASES = {
+    r"\btold\b(?! to\b)|\btelling\b": "report, show, record, identify",
+    r"\bsaid\b": "contain, specify, print; 'prompts and responses' or 'content' for what was said",
+    r"\bheard\b|\bhears\b": "receive",
+    r"\bgo(?:es)? on\b|\bwent on\b|\bgoing on\b": "continue, resume",
+    r"\bbeside\b": "in addition to, in parallel with, next to",
+    r"\bmend(?:s|ed|ing)?\b": "fix, repair",
+    r"\banew\b": "again",
+    r"\bdearest\b": "most expensive",
+    r"\bshall\b": "should, must",
+    r"\bheed(?:s|ed)?\b": "use, ignore",
+    r"\bfor want of\b": "because ... is missing",
+    r"\bwhoever\b|\bwhom\b|\bwhomever\b": "name the actor: user, caller, client, hook",
+    r"\bbec(?:omes|ame|ome) of\b": "outcome, result",
+    r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|(?:more|later|less|newer|older|larger)\b)[a-z]+": (
+        "is not a(n) ..."
+    ),
+    r"\bsome \d": "about",
+    r"\btaken out\b|\btakes? out\b": "redacted, removed",
+    r"\ban end of it\b": "a suffix",
+    r"\bit stands\b(?! for)|\bstands? (?:in|at|here|there|beside)\b": "is, is in",
+    r"\bcassettes?\b|\bgolden\b": "recording, fixture, snapshot",
+}
+"""Expressions that the glossary forbids in prose, each with what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of prose."""
+
+    path: str
+    line: int
+    text: str
+
+
+@cache
+def sources() -> tuple[Path, ...]:
+    """Return the source files."""
+    return tuple(path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))
+
+
+def prose() -> Iterator[Text]:
+    """Yield all prose: docstrings, comments, documents, pages, and comments in SQL."""
+    for path in sources():
+        yield from _in_python(path)
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
+        yield from _lines(
+            path, re.sub(r"```.*?```|`[^`\n]*`", _blank, path.read_text("utf-8"), flags=re.S)
+        )
+    for path in ROOT.glob("dashboards/templates/*.html"):
+        yield from _lines(
+            path, re.sub(r"<[^>]*>|\{[{%#].*?[}%#]\}", _blank, path.read_text("utf-8"), flags=re.S)
+        )
+    for path in ROOT.glob("agentobs/store/**/*.sql"):
+        yield from _lines(path, "\n".join(map(_comment, path.read_text("utf-8").split("\n"))))
+
+
+def _comment(line: str) -> str:
+    if line.startswith("COMMENT ON"):
+        return line.partition(" IS ")[2]
+    return line.partition("--")[2]
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def _lines(path: Path, text: str) -> Iterator[Text]:
+    for number, line in enumerate(text.split("\n"), 1):
+        yield Text(path.relative_to(ROOT).as_posix(), number, line)
+
+
+def _in_python(path: Path) -> Iterator[Text]:
+    """Yield the docstrings, those of fields included, and the comments of a module."""
+    source, relative = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            value = node.value.value
+            if isinstance(value, str):
+                for offset, line in enumerate(
+                    re.sub(r"`[^`\n]*`|(?m:^    .*$)(?=\n\n)", _blank, value).split("\n")
+                ):
+                    yield Text(relative, node.lineno + offset, line)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield Text(relative, token.start[0], token.string)
+
+
+_ARGUMENT = re.compile(r"^\s+\w+: ")
+"""The name of an argument in a docstring."""
+
+
+def wrong_phrases() -> Iterator[str]:
+    """Yield each use of an expression that the glossary forbids."""
+    patterns = [
+        (re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in PHRASES.items()
+    ]
+    for each in prose():
+        for pattern, instead in patterns:
+            for match in pattern.finditer(_ARGUMENT.sub("", each.text)):
+                yield f"{each.path}:{each.line}: {match[0]!r}: write {instead}"
+
+
+def test_prose_uses_the_words_of_the_glossary() -> None:
+    """Docstrings, comments, documents, pages and comments in SQL avoid the forbidden expressions."""
+    assert list(wrong_phrases()) == []
+
+
+def test_the_check_finds_a_forbidden_expression() -> None:
+    """The patterns match what they forbid, and leave idiomatic sentences alone."""
+    for text, is_wrong in (
+        ("The report is told to the user", False),
+        ("The user is told of it", True),
+        ("what was said last", True),
+        ("There is no session", False),
+        ("It is no session", True),
+        ("written beside the file", True),
+        ("the outcome of the call", False),
+    ):
+        found = any(re.search(pattern, text, re.IGNORECASE) for pattern in PHRASES)
+        assert found is is_wrong, text

@@ -1,0 +1,187 @@
+"""Shared state of a process is in one object: few module globals are mutable, and a replay replaces one object."""
+
+from __future__ import annotations
+
+import ast
+import threading
+import uuid
+from collections.abc import Iterator
+from functools import cache
+
+from agentobs import runtime
+from agentobs.determinism.patches import patched
+from agentobs.records.exchanges import Answer, Place, Question
+from tests.test_layers import modules
+
+GLOBALS_MAX = 4
+MUTABLE = {
+    "agentobs.errors._said": "what was reported once; errors come before the runtime",
+    "agentobs.runtime.process": "the object that holds the rest",
+    "agentobs.sink.sink": "takes the records of every module",
+    "agentobs.tracing.places.open_spans": "read for each span and request; removing a span ends it atomically",
+    "replay.virtual_time.time_patches._ORIGINALS": "the functions of `time` in front of which the patches stand",
+}
+"""The module globals that change while the program runs, each with the reason."""
+MUTABLE_MAX = 7
+CONSTANT = {
+    "agentobs.recording.vault.stream_secrets._PLAIN_REDACTOR": "has no key and no rules; only counts failures",
+    "agentobs.redaction._PLAIN": "has no key and no rules; only counts failures",
+    "exporters.otlp.backfill._NEW": "stands for a mark that is not there; nothing advances it",
+}
+"""Instances of mutable classes that serve as constants, each with the reason."""
+CHANGING = {
+    *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop"),
+    *("popitem", "popleft", "remove", "setdefault", "update"),
+}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text())
+
+
+def assigned(module: str) -> set[str]:
+    """Return the names that a module assigns at its top level."""
+    found = set()
+    for node in tree_of(module).body:
+        targets: list[ast.expr] = list(node.targets) if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        names = (n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+        found |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    return found
+
+
+def classes(module: str) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in tree_of(module).body if isinstance(node, ast.ClassDef)}
+
+
+def home_of(module: str, name: str) -> str | None:
+    """Return the full name of a module global or class of ours that a module calls `name`; None if it is none."""
+    if name in assigned(module) | classes(module).keys():
+        return f"{module}.{name}"
+    for node in tree_of(module).body:
+        if isinstance(node, ast.ImportFrom) and node.module in modules():
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    return home_of(str(node.module), alias.name)
+    return None
+
+
+def locals_of(function: ast.AST) -> set[str]:
+    """Return the names that are bound somewhere in a function."""
+    nodes = list(ast.walk(function))
+    shared = {name for n in nodes if isinstance(n, ast.Global) for name in n.names}
+    bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return (bound | {n.arg for n in nodes if isinstance(n, ast.arg)}) - shared
+
+
+def changed(function: ast.AST) -> Iterator[str]:
+    """Yield the names whose objects a function changes, and those that it binds again outside of itself."""
+    for node in ast.walk(function):
+        held: ast.expr | None = None
+        if isinstance(node, ast.Global):
+            yield from node.names
+        elif isinstance(node, ast.Subscript | ast.Attribute):
+            held = node.value if isinstance(node.ctx, ast.Store | ast.Del) else None
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            held = node.func.value if node.func.attr in CHANGING else None
+        if isinstance(held, ast.Name):
+            yield held.id
+
+
+def mutable_globals() -> set[str]:
+    found: set[str] = set()
+    for module in modules():
+        for function in ast.walk(tree_of(module)):
+            if isinstance(function, FUNCTIONS):
+                names = set(changed(function)) - locals_of(function)
+                found |= {home for name in names if (home := home_of(module, name))}
+        found |= {f"{module}.{name}" for name in instances(module)}
+    return found
+
+
+def instances(module: str) -> Iterator[str]:
+    """Yield the globals of a module that are instances of mutable classes of ours."""
+    for node in tree_of(module).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+            made = node.value.func
+            home = home_of(module, made.id) if isinstance(made, ast.Name) else None
+            where, _, name = (home or "").rpartition(".")
+            if where in modules() and name in classes(where) and is_mutable(classes(where)[name]):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def is_mutable(kind: ast.ClassDef) -> bool:
+    """Return whether methods of a class other than its constructor assign its attributes."""
+    methods = (each for each in kind.body if isinstance(each, ast.FunctionDef))
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        for method in methods
+        if method.name != "__init__"
+        for node in ast.walk(method)
+    )
+
+
+def test_few_functions_bind_module_globals() -> None:
+    found = [
+        f"{module}:{node.lineno}"
+        for module in modules()
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Global)
+    ]
+    assert len(found) <= GLOBALS_MAX, found
+
+
+def test_few_module_globals_change() -> None:
+    assert mutable_globals() == MUTABLE.keys() | CONSTANT.keys()
+    assert len(MUTABLE) <= MUTABLE_MAX
+
+
+class Kept:
+    """State that a test keeps."""
+
+
+def test_a_runtime_has_state_of_its_own_and_a_process_one() -> None:
+    shared, outer = runtime.process.part(Kept), runtime.current().part(Kept)
+    with runtime.replaced() as inner:
+        assert runtime.current() is inner
+        assert inner.part(Kept) is inner.part(Kept) is not outer
+        assert runtime.process.part(Kept) is shared
+    assert runtime.current().part(Kept) is outer
+    assert runtime.Process().part(Kept) is not shared
+
+
+def test_runtimes_nest_and_each_puts_back_what_it_found() -> None:
+    def answered(status: int) -> runtime.Answerer:
+        return lambda question, place: Answer(status, {}, (), "complete")
+
+    def status() -> int | None:
+        answerer = runtime.current().answerer
+        asked = Question("POST", "/v1/messages", {}, b"")
+        return None if answerer is None else answerer(asked, Place("s")).status
+
+    seen: list[int | None] = []
+    with runtime.replaced(answerer=answered(200)):
+        with runtime.replaced(answerer=answered(201)):
+            thread = threading.Thread(target=lambda: seen.append(status()))
+            thread.start()
+            thread.join()
+        seen.append(status())
+    assert [*seen, status()] == [201, 200, None]
+
+
+def test_reads_are_noted_by_the_runtime_in_force() -> None:
+    seen: list[str] = []
+    with runtime.replaced(noted=lambda name, value, frame: seen.append(name)):
+        with patched(["uuid"]), runtime.replaced(answerer=None):
+            uuid.uuid4()
+        noted = len(seen)
+    with patched(["uuid"]):
+        uuid.uuid4()
+    assert (noted, len(seen)) == (1, 1)
