@@ -1,9 +1,9 @@
-"""The data of one run while it is in progress: its inputs, its state and its totals."""
+"""The data of one run while it is in progress: its inputs, its progress and its totals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from anthropic import AsyncAnthropic
@@ -18,310 +18,380 @@ from agentobs.agent.events import (
     Subtype,
     TerminalReason,
     Tokens,
-    billed,
-    together,
+    billed_tokens,
+    sum_tokens,
 )
 from agentobs.agent.model import error_classes
-from agentobs.agent.model.prompt_cache import Sent
+from agentobs.agent.model.prompt_cache import RequestMessages
 from agentobs.agent.model.thinking import has_thinking
-from agentobs.agent.state import Background, Conversation, Options, State, Tools, used_ids
+from agentobs.agent.state import (
+    BackgroundAgent,
+    Conversation,
+    Options,
+    State,
+    Tools,
+    tool_call_ids,
+)
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tool_calls.trust import hand_up
 from agentobs.ledger import Meter
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, ToolAnswer
-from agentobs.records.usage import Certainty, not_told
+from agentobs.records.usage import Certainty, unreported_usage
 from agentobs.world import World
 
 
-@dataclass(slots=True)
-class Run:
-    """The inputs and running totals of one run, and its current state."""
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """The inputs of a run."""
 
     world: World
     options: Options
+    """The options; after a fallback, with the other model."""
     tools: Tools
-    owed: Json | None
+    started_ns: int
+    """Start time by the world's clock, in nanoseconds since 1970."""
+    output_declaration: Json | None = None
     """The declaration of the structured output tool, as sent to the provider."""
-    talk: Conversation
+    source: QuerySource = "main"
+    """The source of the run's LLM requests: the main agent or a sub-agent."""
+    parent: Run | None = None
+    """The run whose tool call started this run."""
+    is_background: bool = False
+    """Whether the run may continue after its parent has ended."""
+    level: int = 0
+    """The depth of the agent below the main agent."""
+    lane: str = "main"
+    """The name of the agent's lane, set even if nothing is recorded."""
+    refused_tools: Mapping[str, ToolAnswer] = field(default_factory=dict)
+    """The results for calls of tools that the run must not use, by tool name."""
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """The progress of a run and its outcome."""
+
+    conversation: Conversation
     state: State
     """The current state of the loop."""
-    started_ns: int
-    source: QuerySource = "main"
-    """The source of its LLM requests: the agent itself, or a sub-agent."""
-    parent: Run | None = None
-    """The run whose tool call started this one."""
-    is_background: bool = False
-    """Whether it continues after its parent has ended."""
-    level: int = 0
-    """Its depth below the main agent."""
-    lane: str = "main"
-    """The name of its lane, set even if nothing is recorded."""
-    refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
-    """Results to return for calls of tools that it does not have, by tool name."""
-    hooks: ConversationHooks = field(init=False)
-    client: AsyncAnthropic = field(init=False)
+    client: AsyncAnthropic
     """The world's client without its own retries, because the loop handles retries."""
-    meter: Meter = field(default_factory=Meter)
-    """Its usage, including sub-agents whose results it has received."""
-    purse: Meter = field(default_factory=Meter)
-    """Usage that counts against the interaction's budget: this run and all agents below it, running
-    ones included.
-    """
-    inherited: list[Mapping[str, Tokens]] = field(default_factory=list)
-    """Usage of those sub-agents, by model."""
-    entering: list[Background] = field(default_factory=list)
-    """Background agents whose results enter the conversation when it is next kept."""
-    sent: Sent = field(default_factory=Sent)
+    tool_call_ids: frozenset[str]
+    """The IDs of the tool calls in the conversation."""
+    request_messages: RequestMessages = field(default_factory=RequestMessages)
     """The messages in the form in which requests contain them."""
-    answers: list[Json] = field(default_factory=list)
-    """Complete responses."""
-    text: str = ""
-    """The text of the last response, including earlier parts if it continues a response that was cut or paused.
-    """
-    cut: Json | None = None
-    """This turn's response that was cut, while the request is repeated with a higher token limit."""
-    broken: list[Json] = field(default_factory=list)
-    """Partial messages of responses that broke off."""
-    upkept: list[Json] = field(default_factory=list)
-    """Responses to maintenance requests of the run."""
     depth: int = 0
-    """Number of LLM requests in this turn, maintenance requests included."""
-    latest: list[tuple[Meter, int]] = field(default_factory=list)
-    """Usage of each turn without failed attempts, and its output tokens."""
-    used: frozenset[str] = frozenset()
-    """IDs of the tool calls in the conversation."""
-    provider_ns: int = 0
-    provider_ok_ns: int = 0
-    tools_ns: int = 0
-    denials: list[Denial] = field(default_factory=list)
-    nudged_at: list[int] = field(default_factory=list)
+    """Number of LLM requests in this turn, including maintenance requests."""
+    text: str = ""
+    """The text of the last response, including earlier parts if it continues a response that was cut or paused."""
+    cut_response: Json | None = None
+    """The response of this turn that was cut, while the request is repeated with a higher token limit."""
+    entering_agents: list[BackgroundAgent] = field(default_factory=list)
+    """Background agents whose results become part of the conversation when it is next stored."""
+    exceeded_limits: set[Limit] = field(default_factory=set)
+    """Limits that were reached and reported, and beyond which the run continues."""
+    reported_settings: set[str] = field(default_factory=set)
+    """Latched settings whose change was already reported."""
+    nudge_tokens: list[int] = field(default_factory=list)
     """The model's output tokens at the time of each nudge, see `Options.token_budget`."""
-    goes_beyond: set[Limit] = field(default_factory=set)
-    """Limits that were reached and already reported."""
-    held: set[str] = field(default_factory=set)
-    """Latched settings that were already reported."""
+    output: BaseModel | None = None
+    """The structured output, once it is final."""
+    next_state: State | None = None
+    """The state in which the next turn starts; None if there is no next turn."""
+    subtype: Subtype = "success"
+    """How the run ends."""
+    reason: TerminalReason = "completed"
+    """Why the run ends."""
+    error: Exception | None = None
+    """The error that ends the run."""
+    veto_reason: str | None = None
+    """The reason of the hooks that ended the run; None if no hook ended it."""
+
+
+@dataclass(slots=True)
+class RunTotals:
+    """The responses of a run so far, and totals of its usage and times."""
+
+    meter: Meter = field(default_factory=Meter)
+    """The usage of the run, including the usage of sub-agents whose results it has received."""
+    interaction_meter: Meter = field(default_factory=Meter)
+    """Usage that counts toward the budget of the interaction: that of the main agent and of all agents below it,
+    including agents that are still running. All runs of an interaction share this meter.
+    """
+    inherited_usage: list[Mapping[str, Tokens]] = field(default_factory=list)
+    """The usage of each sub-agent whose result the run has received, by model."""
+    responses: list[Json] = field(default_factory=list)
+    """The complete responses of the turns."""
+    void_responses: list[Json] = field(default_factory=list)
+    """Responses that broke off, as far as they arrived, and complete responses that were replaced. They count as usage.
+    If the run is stopped during a response, the last item is that response.
+    """
+    maintenance_responses: list[Json] = field(default_factory=list)
+    """Responses to maintenance requests, and the usage of requests that hooks made."""
+    turn_usage: list[tuple[Meter, int]] = field(default_factory=list)
+    """The usage of each turn, without failed attempts, and its output tokens; only if `Budget.runaway` is set."""
+    provider_ns: int = 0
+    """Time spent waiting for and receiving responses."""
+    provider_ok_ns: int = 0
+    """The part of `provider_ns` that belongs to complete responses."""
+    tools_ns: int = 0
+    """The sum of the durations of all tool calls."""
+    denials: list[Denial] = field(default_factory=list)
     day_usd: Decimal = Decimal(0)
     """Today's spending, as the world last reported it."""
-    output: BaseModel | None = None
-    following: State | None = None
-    """The state of the next turn; None if there is none."""
-    subtype: Subtype = "success"
-    reason: TerminalReason = "completed"
-    error: Exception | None = None
-    vetoed: str | None = None
-    """The reason given by the hooks that ended the run; None if no hook did."""
 
-    def __post_init__(self) -> None:
-        """Disable the client's retries, and share the parent's budget meter."""
-        self.client = self.world.client.with_options(max_retries=0)
-        self.used = used_ids(self.talk.messages)
-        if self.parent is not None:
-            self.purse, self.goes_beyond = self.parent.purse, set(self.parent.goes_beyond)
+
+class Run:
+    """One run of an agent, from a prompt to its result.
+
+    Attributes:
+        inputs: the inputs, which are only replaced if the run falls back to another model.
+        progress: the progress and the outcome.
+        totals: the responses and totals.
+        hooks: the hooks of the conversation.
+    """
+
+    __slots__ = ("hooks", "inputs", "progress", "totals")
+
+    def __init__(self, inputs: RunInputs, conversation: Conversation, state: State) -> None:
+        """Start a run in a state; a sub-agent shares the budget of its parent."""
+        self.inputs, self.totals = inputs, RunTotals()
+        self.progress = RunProgress(
+            conversation,
+            state,
+            inputs.world.client.with_options(max_retries=0),
+            tool_call_ids(conversation.messages),
+        )
+        parent = inputs.parent
+        if parent is not None:
+            self.totals.interaction_meter = parent.totals.interaction_meter
+            self.progress.exceeded_limits = set(parent.progress.exceeded_limits)
         self.hooks = ConversationHooks(
-            self.world, self.options.hooks, self.talk, self.counted_inside
+            inputs.world, inputs.options.hooks, conversation, self.count_hook_usage
         )
 
-    def asking(
-        self, here: Place | None, source: QuerySource | None = None, *, lane: str | None = None
-    ) -> Place | None:
-        """Return the place for the next LLM request of the turn, by default a request of the agent
-        itself.
-
-        Maintenance requests have a `lane` of their own (see `lane_under`), so that the agent's lane
-        contains only its turns.
-        """
-        self.depth += 1
-        return telemetry.asking(here, source or self.source, depth=self.depth, lane=lane)
-
     @property
-    def talks(self) -> tuple[Conversation, ...]:
-        """Its conversation and those of the runs above it, the main agent's last."""
-        above = self.parent.talks if self.parent is not None else ()
-        return (self.talk, *above)
+    def conversations(self) -> tuple[Conversation, ...]:
+        """The conversations of this run and of the runs above it, the main agent's last."""
+        parent = self.inputs.parent
+        above = parent.conversations if parent is not None else ()
+        return (self.progress.conversation, *above)
 
     @property
     def meters(self) -> tuple[Meter, ...]:
-        """Every meter that counts its usage, each once."""
-        if self.parent is None:
-            return (self.meter, self.talk.meter, self.purse)
-        if not self.is_background:
-            return (self.meter, self.talk.meter, *self.parent.meters)
-        above = (
-            talk.meter for talk in self.parent.talks
-        )  # the run that receives the result counts it then
-        return (self.meter, self.talk.meter, *above, self.purse)
+        """Every meter that counts the usage of this run, without duplicates."""
+        own_meters = (self.totals.meter, self.progress.conversation.meter)
+        parent = self.inputs.parent
+        if parent is None:
+            return (*own_meters, self.totals.interaction_meter)
+        if not self.inputs.is_background:
+            return (*own_meters, *parent.meters)
+        # The run that receives the result of a background agent counts its usage then.
+        above = (conversation.meter for conversation in parent.conversations)
+        return (*own_meters, *above, self.totals.interaction_meter)
 
     @property
-    def shares(self) -> bool:
-        """Whether other runs share its budget, so that the clock decides when a limit is reached."""
-        return self.parent is not None or bool(self.talk.background)
+    def shares_budget(self) -> bool:
+        """Whether other runs share the budget, so that the clock decides when a limit is reached."""
+        return self.inputs.parent is not None or bool(self.progress.conversation.background)
 
     @property
     def is_stopped(self) -> bool:
         """Whether the run was stopped on purpose."""
-        return self.reason in ("aborted_streaming", "aborted_tools")
+        return self.progress.reason in ("aborted_streaming", "aborted_tools")
 
-    def ended(self, subtype: Subtype, reason: TerminalReason) -> None:
+    def request_place(
+        self, here: Place | None, source: QuerySource | None = None, *, lane: str | None = None
+    ) -> Place | None:
+        """Count an LLM request of the turn, and return its place.
+
+        Args:
+            here: the place of the turn.
+            source: the source of the request; by default the agent itself.
+            lane: the lane of a maintenance request (see `child_lane`), so that the agent's lane
+                contains only its turns; by default that of `here`.
+        """
+        self.progress.depth += 1
+        return telemetry.request_place(
+            here, source or self.inputs.source, depth=self.progress.depth, lane=lane
+        )
+
+    def fall_back_to(self, model: str) -> None:
+        """Use another model for the rest of the run; there is no second fallback."""
+        options = replace(self.inputs.options, model=model, fallback_model=None)
+        self.inputs = replace(self.inputs, options=options)
+
+    def renew_client(self) -> None:
+        """Use the world's current client, whose credentials may have been refreshed."""
+        self.progress.client = self.inputs.world.client.with_options(max_retries=0)
+
+    def end(self, subtype: Subtype, reason: TerminalReason) -> None:
         """Record how the run ends."""
-        self.subtype, self.reason = subtype, reason
+        self.progress.subtype, self.progress.reason = subtype, reason
 
-    def ended_by_hook(self, reason: TerminalReason, why: str) -> None:
+    def end_by_hook(self, reason: TerminalReason, why: str) -> None:
         """Record that hooks end the run, and why."""
-        self.ended("error_during_execution", reason)
-        self.vetoed = why
+        self.end("error_during_execution", reason)
+        self.progress.veto_reason = why
 
-    def failed(self, reason: TerminalReason, error: Exception) -> None:
+    def fail(self, reason: TerminalReason, error: Exception) -> None:
         """Record the error that ends the run."""
-        self.ended("error_during_execution", reason)
-        self.error = error
+        self.end("error_during_execution", reason)
+        self.progress.error = error
 
-    def keep(self, state: State) -> None:
+    def store(self, state: State) -> None:
         """Store the state's messages in the conversation, so that another run can continue from here."""
-        self.talk.messages, self.talk.turns = state.messages, state.turn
-        self.settle()
+        conversation = self.progress.conversation
+        conversation.messages, conversation.turns = state.messages, state.turn
+        self.count_entered_agents()
 
-    def settle(self) -> None:
-        """Count the background agents whose results are now in the stored conversation."""
-        for each in self.entering:
-            del self.talk.background[each.agent_id]
-            hand_up(each.talk, each.began, self.talk)
-            result = each.result
-            if result is not None:
-                self.talk.children[each.agent_id] = each.talk
-                self.inherited.append(result.usage)
-                self.meter.include(result.meter)
-        self.entering = []
-
-    def ran(self, dispatcher: Dispatcher, state: State) -> None:
+    def store_tool_results(self, dispatcher: Dispatcher, state: State) -> None:
         """Count the executed tools, and store the conversation with their results."""
-        self.denials += dispatcher.denials
-        self.talk.messages = state.messages
-        for talk in self.talks:
-            talk.tool_turns += 1
-        self.settle()
+        self.totals.denials += dispatcher.denials
+        self.progress.conversation.messages = state.messages
+        for conversation in self.conversations:
+            conversation.tool_turns += 1
+        self.count_entered_agents()
 
-    def counted(self, message: Json, certainty: Certainty) -> None:
+    def count_entered_agents(self) -> None:
+        """Count the background agents whose results are part of the stored conversation now."""
+        conversation = self.progress.conversation
+        for agent in self.progress.entering_agents:
+            del conversation.background[agent.agent_id]
+            hand_up(agent.conversation, agent.initial_denials, conversation)
+            result = agent.result
+            if result is not None:
+                conversation.children[agent.agent_id] = agent.conversation
+                self.totals.inherited_usage.append(result.usage)
+                self.totals.meter.include(result.meter)
+        self.progress.entering_agents = []
+
+    def accept_response(self, message: Json) -> None:
+        """Record the complete response of a turn, and count its usage."""
+        self.progress.cut_response = None
+        self._add_response(message)
+        self.count_usage(message, "exact")
+        self._add_turn_usage(message)
+
+    def restore_cut_response(self) -> Json | None:
+        """Make the cut response the response of the turn, after the repeated request failed.
+
+        Return it, or None if no response was cut. Its usage is already counted.
+        """
+        message, self.progress.cut_response = self.progress.cut_response, None
+        if message is not None:
+            void = self.totals.void_responses
+            self.totals.void_responses = [each for each in void if each is not message]
+            self._add_response(message)
+            self._add_turn_usage(message)
+        return message
+
+    def _add_response(self, message: Json) -> None:
+        conversation = self.progress.conversation
+        self.totals.responses.append(message)
+        self.progress.text = self.progress.state.response_text + text_of(message.get("content"))
+        # Once the model has used thinking, the time of each response matters, because thinking is
+        # cleared after an hour.
+        if conversation.thought_ns is not None or has_thinking(message):
+            conversation.thought_ns = self.inputs.world.now()
+
+    def _add_turn_usage(self, message: Json) -> None:
+        """Record the usage of a single turn, if it is needed to detect runaways."""
+        usage, options = message.get("usage"), self.inputs.options
+        if not options.budget.runaway or not isinstance(usage, dict):
+            return
+        meter, output_tokens = Meter(), usage.get("output_tokens")
+        meter.add(message.get("model") or options.model, usage, self.inputs.world.now())
+        output_tokens = output_tokens if isinstance(output_tokens, int) else 0
+        self.totals.turn_usage.append((meter, output_tokens))
+
+    def count_usage(self, message: Json, certainty: Certainty) -> None:
         """Count the usage of a response, complete or partial."""
-        usage = message.get("usage")
-        if isinstance(usage, dict) and "output_tokens" in usage and self.world.is_billed(message):
-            model, at_ns = message.get("model") or self.options.model, self.world.now()
+        usage, world = message.get("usage"), self.inputs.world
+        if isinstance(usage, dict) and "output_tokens" in usage and world.is_billed(message):
+            model, at_ns = message.get("model") or self.inputs.options.model, world.now()
             for meter in self.meters:
                 meter.add(model, usage, at_ns, certainty)
 
-    def counted_inside(self, used: Sequence[Json]) -> None:
-        """Count the usage of model requests made inside hooks: each a `model` and the `usage`
-        reported by the provider.
+    def count_hook_usage(self, responses: Sequence[Json]) -> None:
+        """Count the usage of model requests that hooks made.
 
-        A `certainty` of lower bound marks the known usage of an attempt that broke off.
+        Each item has a `model` and the `usage` that the provider reported. A `certainty` of
+        `lower_bound` marks an attempt that broke off, whose usage is only partly known.
         """
-        self.upkept += used
-        for each in used:
-            is_broken = each.get("certainty") == "lower_bound"
-            self.counted(each, "lower_bound" if is_broken else "exact")
-            is_untold = is_broken and "output_tokens" not in each["usage"]
-            if is_untold and self.world.is_billed(each):
-                row, at_ns = not_told(each["model"] or self.options.model), self.world.now()
-                for meter in self.meters:
-                    meter.add_rows([(row, at_ns)])
+        self.totals.maintenance_responses += responses
+        for each in responses:
+            is_partial = each.get("certainty") == "lower_bound"
+            self.count_usage(each, "lower_bound" if is_partial else "exact")
+            if is_partial and "output_tokens" not in each["usage"]:
+                self._count_unreported(each, each["model"])
 
-    def thought(self, message: Json) -> None:
-        """Record the time of the response once the model has used thinking, because thinking is
-        cleared after an hour.
+    def count_failed_attempt(self, message: Json, took_ns: int, error: Exception) -> None:
+        """Count a response that broke off, even if its usage was never reported.
+
+        Args:
+            message: the response, as far as it arrived.
+            took_ns: the duration of the attempt.
+            error: why it failed.
         """
-        if self.talk.thought_ns is not None or has_thinking(message):
-            self.talk.thought_ns = self.world.now()
-
-    def answered(self, message: Json) -> None:
-        """Record the complete response of a turn, and count its usage."""
-        self.cut = None
-        self.answers.append(message)
-        self.text = self.state.said + text_of(message.get("content"))
-        self.thought(message)
-        self.counted(message, "exact")
-        self.turn_took(message)
-
-    def put_back(self) -> Json | None:
-        """Restore the cut response if the repeated request failed; return it, or None if there is
-        none.
-
-        Its usage is already counted.
-        """
-        message, self.cut = self.cut, None
-        if message is None:
-            return None
-        self.broken = [each for each in self.broken if each is not message]
-        self.answers.append(message)
-        self.text = self.state.said + text_of(message.get("content"))
-        self.thought(message)
-        self.turn_took(message)
-        return message
-
-    def turn_took(self, message: Json) -> None:
-        """Record the usage of a single turn if runaway detection is enabled."""
-        usage = message.get("usage")
-        if not self.options.budget.runaway or not isinstance(usage, dict):
-            return
-        meter, output_tokens = Meter(), usage.get("output_tokens")
-        meter.add(message.get("model") or self.options.model, usage, self.world.now())
-        self.latest.append((meter, output_tokens if isinstance(output_tokens, int) else 0))
-
-    def gave_up(self, message: Json, took_ns: int, error: Exception) -> None:
-        """Count a response that broke off, even if it never reported usage."""
-        self.broken.append(message)
-        self.provider_ns += took_ns
+        self.totals.void_responses.append(message)
+        self.totals.provider_ns += took_ns
         if "usage" in message:
-            self.counted(message, "lower_bound")
-        elif error_classes.may_have_cost(error) and self.world.is_billed(message):
-            at_ns = self.world.now()
+            self.count_usage(message, "lower_bound")
+        elif error_classes.may_have_cost(error):
+            self._count_unreported(message, None)
+
+    def _count_unreported(self, message: Json, model: str | None) -> None:
+        """Count a response whose usage is unknown, if it is billed."""
+        if self.inputs.world.is_billed(message):
+            row = unreported_usage(model or self.inputs.options.model)
+            at_ns = self.inputs.world.now()
             for meter in self.meters:
-                meter.add_rows([(not_told(self.options.model), at_ns)])
+                meter.add_rows([(row, at_ns)])
 
     def result(self, place: Place | None) -> Result:
         """Return the result of the run."""
-        last = self.answers[-1] if self.answers else {}
-        error, by_hook = self.error, self.vetoed is not None
+        inputs, progress, totals = self.inputs, self.progress, self.totals
+        last = totals.responses[-1] if totals.responses else {}
+        error, is_vetoed = progress.error, progress.veto_reason is not None
+        counted = [*totals.responses, *totals.void_responses, *totals.maintenance_responses]
         return Result(
-            subtype=self.subtype,
-            terminal_reason=self.reason,
-            text=self.text,
+            subtype=progress.subtype,
+            terminal_reason=progress.reason,
+            text=progress.text,
             stop_reason=last.get("stop_reason"),
-            num_turns=len(self.answers),
-            error=error_classes.name_of(error) if error else self.reason if by_hook else None,
-            error_text=error_classes.text_of(error) if error else self.vetoed or None,
-            usage=together(
-                billed(self.options.model, [*self.answers, *self.broken, *self.upkept]),
-                *self.inherited,
-            ),
-            duration_ns=max(self.world.now() - self.started_ns, 0),
-            provider_ns=self.provider_ns,
-            provider_ok_ns=self.provider_ok_ns,
-            tools_ns=self.tools_ns,
+            num_turns=len(totals.responses),
+            error=error_classes.name_of(error) if error else progress.reason if is_vetoed else None,
+            error_text=error_classes.text_of(error) if error else progress.veto_reason or None,
+            usage=sum_tokens(billed_tokens(inputs.options.model, counted), *totals.inherited_usage),
+            duration_ns=max(inputs.world.now() - inputs.started_ns, 0),
+            provider_ns=totals.provider_ns,
+            provider_ok_ns=totals.provider_ok_ns,
+            tools_ns=totals.tools_ns,
             session_id=place.session_id if place else None,
-            denials=tuple(self.denials),
-            output=self.output,
-            meter=self.meter,
+            denials=tuple(totals.denials),
+            output=progress.output,
+            meter=totals.meter,
             exception=error,
         )
 
 
-class Clock:
-    """Sums the time spent waiting for and receiving responses, without the time of the event
-    consumer.
-    """
+class ResponseTimer:
+    """Measures the time spent waiting for and receiving responses, without the time of the event consumer."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._sum, self._since = world, 0, world.now()
-        self._stands = False
+        """Start at the world's current time."""
+        self._world, self._total_ns, self._resumed_ns = world, 0, world.now()
+        self._is_stopped = False
 
     def stop(self) -> int:
         """Stop, and return the total in nanoseconds."""
-        if not self._stands:
-            self._sum += max(self._world.now() - self._since, 0)
-            self._stands = True
-        return self._sum
+        if not self._is_stopped:
+            self._total_ns += max(self._world.now() - self._resumed_ns, 0)
+            self._is_stopped = True
+        return self._total_ns
 
-    def go_on(self) -> None:
-        """Resume counting."""
-        self._since, self._stands = self._world.now(), False
+    def resume(self) -> None:
+        """Continue counting."""
+        self._resumed_ns, self._is_stopped = self._world.now(), False

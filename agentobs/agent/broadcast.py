@@ -1,7 +1,7 @@
 """Distribute the events of one run to several consumers, each with its own bounded buffer.
 
-No consumer slows down the run. A slow consumer loses the events that do not fit into its buffer and
-gets their number, but it always receives the result.
+No consumer slows down the run. A slow consumer loses the events that do not fit into its buffer, and
+receives their number instead. It always receives the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Missed:
 
 
 class Broadcast:
-    """One run for several consumers. Call `listen` first, then `drive`."""
+    """Passes the events of one run to several consumers. Call `listen` for each consumer, then `drive`."""
 
     def __init__(self, events: AsyncGenerator[Event, None]) -> None:
         """Wrap the events of a run, as returned by `run`."""
@@ -37,14 +37,14 @@ class Broadcast:
         self._has_ended = False
 
     def listen(self, capacity: int = CAPACITY) -> AsyncIterator[Event | Missed]:
-        """Yield all further events, the result last; after the end of the run, only the result.
+        """Return an iterator over all events from now on, the result last; after the run has ended, only the result.
 
-        Each consumer receives its own copies, so changes to an event are not visible to others. If the run ends without
-        a result, because of an exception or because it was closed, the iteration ends as well.
+        Each consumer receives copies, so changes to an event are not visible to other consumers. If the run ends
+        without a result, because it raised an exception or was closed, the iteration ends as well.
 
         Args:
-            capacity: buffer size, at least 1. The oldest events are dropped first and replaced by
-                one `Missed`.
+            capacity: the size of the buffer, at least 1. If it is full, the oldest events are
+                dropped, and replaced by one `Missed`.
         """
         buffer = _Buffer(max(capacity, 1))
         self._buffers.append(buffer)
@@ -55,7 +55,7 @@ class Broadcast:
         return buffer.events()
 
     async def drive(self) -> Result | None:
-        """Run to the end and return the result; exceptions of the run are raised here.
+        """Play the run to its end, and return the result; exceptions of the run are raised here.
 
         Returns None if the events ended without a result.
         """
@@ -76,37 +76,35 @@ class Broadcast:
 
 class _Buffer:
     def __init__(self, capacity: int) -> None:
-        self._waiting: deque[Event] = deque()
-        self._capacity, self._missed, self._ended = capacity, 0, False
-        self._some = asyncio.Event()
+        self._pending: deque[Event] = deque()
+        self._capacity, self._missed, self._has_ended = capacity, 0, False
+        self._has_news = asyncio.Event()
 
     def put(self, event: Event) -> None:
-        if len(self._waiting) >= self._capacity:
-            self._waiting.popleft()
+        if len(self._pending) >= self._capacity:
+            self._pending.popleft()
             self._missed += 1
-        self._waiting.append(event)
-        self._some.set()
+        self._pending.append(event)
+        self._has_news.set()
 
     def end(self) -> None:
-        self._ended = True
-        self._some.set()
+        self._has_ended = True
+        self._has_news.set()
 
     async def events(self) -> AsyncGenerator[Event | Missed, None]:
         while True:
-            await self._some.wait()
-            self._some.clear()
-            while self._missed or self._waiting:
+            await self._has_news.wait()
+            self._has_news.clear()
+            while self._missed or self._pending:
                 if self._missed:
                     count, self._missed = self._missed, 0
                     yield Missed(count)
-                if self._waiting:
-                    yield _own(self._waiting.popleft())
-            if self._ended:
+                if self._pending:
+                    yield _consumer_copy(self._pending.popleft())
+            if self._has_ended:
                 return
 
 
-def _own(event: Event) -> Event:
-    """Return a copy of an event. A result is shared, because its output and its exception cannot be
-    copied.
-    """
+def _consumer_copy(event: Event) -> Event:
+    """Return a copy of an event. A result is not copied, because its output or exception may not be copyable."""
     return event if isinstance(event, Result) else copy.deepcopy(event)

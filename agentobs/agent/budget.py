@@ -1,6 +1,6 @@
 """Spending budgets, and pure functions that decide whether a limit is reached.
 
-The budget is checked before each LLM request, so one response may exceed it, but no more.
+The budget is checked before each LLM request, so only the last response can exceed it.
 """
 
 from __future__ import annotations
@@ -18,42 +18,47 @@ from agentobs.ledger import Runaway
 class Budget:
     """Spending limits; None means no limit.
 
-    If a model has no price, no limit in money can be enforced. This counts as a limit of its own.
+    If a used model has no price, limits in money cannot be enforced. This counts as a reached limit,
+    `unpriced`.
     """
 
     interaction_usd: Decimal | None = None
-    """For one run, in USD."""
+    """Limit for one run, in USD."""
     session_usd: Decimal | None = None
-    """For all runs of one conversation, in USD."""
+    """Limit for all runs of one conversation, in USD."""
     day_usd: Decimal | None = None
-    """For everything recorded in this home since midnight UTC, in USD."""
+    """Limit for everything that was recorded in this home since midnight UTC, in USD."""
     session_turns: int | None = None
-    """Turns that used tools, in all runs of one conversation."""
+    """Limit for the number of turns that used tools, in all runs of one conversation."""
     runaway: bool = False
-    """Whether turns with rising cost or shrinking output also count as a limit."""
+    """Whether several turns with rising cost or shrinking output also count as a reached limit."""
     at_limit: Literal["stop", "ask", "warn"] = "stop"
     """Action at a limit: end the run, ask a person whether to continue, or only emit an event."""
 
     def __post_init__(self) -> None:
-        """Refuse limits that are inexact or negative."""
+        """Check that amounts of money are exact and not negative.
+
+        Raises:
+            UsageError: an amount is inexact or negative.
+        """
         for name in ("interaction_usd", "session_usd", "day_usd"):
             value = getattr(self, name)
             if value is not None and not _is_amount(value):
                 raise UsageError(
-                    f"a budget of {value!r}",
+                    f"{value!r} is not a valid amount",
                     where=f"Budget.{name}",
-                    todo='Give an amount of at least zero in USD, exact: Decimal("0.50")',
+                    todo='Set an exact amount in USD that is not negative, such as Decimal("0.50")',
                 )
 
     @property
-    def holds_money(self) -> bool:
-        """Whether the spending of this process is limited."""
+    def limits_money(self) -> bool:
+        """Whether the money that the interaction or the session may spend is limited."""
         return any(limit is not None for limit in (self.interaction_usd, self.session_usd))
 
     @property
     def is_priced(self) -> bool:
         """Whether prices are needed to enforce the budget."""
-        return self.runaway or self.holds_money
+        return self.runaway or self.limits_money
 
 
 def _is_amount(value: object) -> bool:
@@ -69,13 +74,13 @@ class Spent:
     day_usd: Decimal = Decimal(0)
     session_turns: int = 0
     unpriced_calls: int = 0
-    """Responses of models without a price, which the amounts do not include."""
+    """Number of responses of models without a price, which the amounts do not include."""
     runaway: Runaway | None = None
-    """The runaway sign found in the run's last turns, if any."""
+    """The sign of a runaway in the last turns of the run; None if there is no sign."""
 
 
 def reached(budget: Budget, spent: Spent) -> Limit | None:
-    """Return the narrowest limit that was reached, or None."""
+    """Return the narrowest limit that was reached, or None if none was reached."""
     if budget.interaction_usd is not None and spent.interaction_usd >= budget.interaction_usd:
         return "interaction_usd"
     if budget.session_usd is not None and spent.session_usd >= budget.session_usd:
@@ -84,6 +89,6 @@ def reached(budget: Budget, spent: Spent) -> Limit | None:
         return "day_usd"
     if budget.session_turns is not None and spent.session_turns >= budget.session_turns:
         return "session_turns"
-    if budget.holds_money and spent.unpriced_calls:
+    if budget.limits_money and spent.unpriced_calls:
         return "unpriced"
     return spent.runaway if budget.runaway else None

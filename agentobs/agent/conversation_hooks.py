@@ -1,4 +1,4 @@
-"""Run the hooks of a conversation: each `once` hook once, with their usage counted."""
+"""Run the hooks of a conversation: run each `once` hook only once, and count the usage of hooks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place
 from agentobs.world import World
 
-Fired = tuple[Verdict, tuple[HookRan, ...]]
-"""The combined verdict of the hooks, and one event per hook."""
+HookRuns = tuple[Verdict, tuple[HookRan, ...]]
+"""The combined verdict of the hooks that ran for an event, and one event per hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,93 +24,110 @@ class ConversationHooks:
 
     world: World
     hooks: tuple[Hook, ...]
-    talk: Conversation
-    """Records which `once` hooks have run."""
-    count: Callable[[Sequence[Json]], None]
-    """Counts the usage of model requests made inside hooks."""
+    conversation: Conversation
+    """The conversation, which stores which `once` hooks have run."""
+    count_usage: Callable[[Sequence[Json]], None]
+    """Counts the usage of model requests that hooks made, see `Run.count_hook_usage`."""
 
     def matching(self, occasion: Occasion) -> tuple[Hook, ...]:
         """Return the hooks that match an event."""
-        return matching(self.hooks, occasion, self.talk.hooks_done) if self.hooks else ()
+        return matching(self.hooks, occasion, self.conversation.hooks_done) if self.hooks else ()
 
-    def claimed(self, occasion: Occasion) -> tuple[Hook, ...]:
-        """Return the hooks that match an event, and reserve the `once` hooks among them.
+    def claim(self, occasion: Occasion) -> tuple[Hook, ...]:
+        """Return the hooks that match an event, and mark the `once` hooks among them as done.
 
-        For concurrent events: which of them comes first must not depend on the clock.
+        This happens before the hooks run, so that the clock does not decide which of several
+        concurrent events gets a `once` hook.
         """
-        found = self.matching(occasion)
-        self.talk.hooks_done |= {hook.name for hook in found if hook.once}
-        return found
+        matched = self.matching(occasion)
+        self.conversation.hooks_done |= {hook.name for hook in matched if hook.once}
+        return matched
 
     def release(self, hooks: Sequence[Hook]) -> None:
-        """Release reserved `once` hooks that have not run."""
-        self.talk.hooks_done -= {hook.name for hook in hooks if hook.once}
+        """Mark claimed `once` hooks that have not run as not done."""
+        self.conversation.hooks_done -= {hook.name for hook in hooks if hook.once}
 
-    async def fire(self, occasion: Occasion, here: Place | None) -> Fired:
-        """Run the hooks that match an event."""
-        return await self.fire_these(self.claimed(occasion), occasion, here)
+    async def fire(self, occasion: Occasion, here: Place | None) -> HookRuns:
+        """Claim and run the hooks that match an event."""
+        return await self.fire_claimed(self.claim(occasion), occasion, here)
 
-    async def fire_these(
+    async def fire_claimed(
         self, hooks: Sequence[Hook], occasion: Occasion, here: Place | None
-    ) -> Fired:
-        """Run the given hooks for an event."""
+    ) -> HookRuns:
+        """Run claimed hooks for an event."""
         if not hooks:
             return Verdict(), ()
         verdict, events, _ = await fire(self.world, hooks, occasion, here, frozenset())
-        self.count(verdict.usage)
+        self.count_usage(verdict.usage)
         return verdict, events
 
 
-def occasion(
-    event: HookEvent, turn: int, name: str | None, facts: Mapping[str, Any], **of_tool: Any
+def turn_occasion(
+    event: HookEvent, turn: int, name: str | None, facts: Mapping[str, Any], **tool_fields: Any
 ) -> Occasion:
-    """Return the hook event of a turn; `name` distinguishes it from others of its kind in the turn.
+    """Return the occasion of an event in a turn.
 
-    `of_tool` holds the tool, its subject and its aliases, if conditions should match them.
+    Args:
+        event: the event.
+        turn: the turn.
+        name: distinguishes the event from others of its kind in the turn; None if there can be
+            only one.
+        facts: the facts about the event that hooks get.
+        tool_fields: the fields `tool`, `subject` and `aliases` of `Occasion`, if conditions should
+            match them.
     """
     key = f"{turn}:{event}" + (f":{name}" if name is not None else "")
-    return Occasion(event=event, turn=turn, key=key, facts=facts, **of_tool)
+    return Occasion(event=event, turn=turn, key=key, facts=facts, **tool_fields)
 
 
-def wished(decision: Decision, wish: Behavior | None, tool: str, mode: Mode) -> Decision:
-    """Apply the hooks' decision: hooks may require approval, and grant it if no rule requires it.
+def apply_hook_decision(
+    decision: Decision, hook_behavior: Behavior | None, tool: str, mode: Mode
+) -> Decision:
+    """Apply the decision of the hooks before a call to the decision of the rules.
 
-    A call that rules, safety checks or the mode deny stays denied, and a rule that requires a person stays in force. In
-    the mode `dontAsk` no approval is requested, so a call for which a hook requires approval is denied.
+    Hooks may require an approval. They may also allow a call that needs an approval, unless a rule requires that
+    approval. A call that the rules, the safety checks or the mode deny stays denied. In the mode `dontAsk` no approval
+    is requested, so a call for which a hook requires an approval is denied.
+
+    Args:
+        decision: the decision of the rules.
+        hook_behavior: the decision of the hooks; None if they have not decided.
+        tool: the name of the tool.
+        mode: the permission mode.
     """
-    if wish == "ask" and decision.behavior == "allow":
+    if hook_behavior == "ask" and decision.behavior == "allow":
         if mode == "dontAsk":
             return denied_by_hook(
                 tool, "It needs a person's consent, and nobody is available to give it."
             )
-        return _by_hook("ask", f"A hook asks for consent to this call of {tool}.")
-    if wish == "allow" and decision.behavior == "ask" and decision.rule is None:
-        return _by_hook("allow", f"A hook lets this call of {tool} run.")
+        return _hook_decision("ask", f"A hook asks for consent to this call of {tool}.")
+    if hook_behavior == "allow" and decision.behavior == "ask" and decision.rule is None:
+        return _hook_decision("allow", f"A hook lets this call of {tool} run.")
     return decision
 
 
 def denied_by_hook(tool: str, reason: str) -> Decision:
     """Return the decision for a hook's veto."""
     explanation = f" It says: {reason}" if reason else ""
-    return _by_hook("deny", f"A hook blocks this call of {tool}.{explanation}")
+    return _hook_decision("deny", f"A hook blocks this call of {tool}.{explanation}")
 
 
-def answered_by_hook(pending: Decision, verdict: Verdict, tool: str) -> Decision | None:
-    """Return the hooks' decision on an approval request; None if a person must still be asked.
+def approval_decision(pending: Decision, verdict: Verdict, tool: str) -> Decision | None:
+    """Return the hooks' decision on an approval request, or None if a person must decide.
 
-    If a rule requires a person, hooks can deny but not allow.
+    If a rule requires the approval, hooks can deny the call, but not allow it.
     """
     if verdict.blocked or verdict.decision == "deny":
         return denied_by_hook(tool, verdict.reason)
     if verdict.decision == "allow" and pending.rule is None:
-        return _by_hook("allow", f"A hook lets this call of {tool} run.")
+        return _hook_decision("allow", f"A hook lets this call of {tool} run.")
     return None
 
 
 def objection(tool: str, reason: str) -> str:
-    """Return the message for the model if a hook objects to a result."""
+    """Return the text for the model if a hook objects to a tool result."""
     return f"A hook objects to the result of {tool}: {reason or 'it gives no reason'}"
 
 
-def _by_hook(behavior: Behavior, reason: str) -> Decision:
+def _hook_decision(behavior: Behavior, reason: str) -> Decision:
     return Decision(behavior, "hook", None, None, reason, "hook")

@@ -1,7 +1,7 @@
-"""Events that the loop yields while it runs, as one closed union of frozen values.
+"""Events that the loop yields to its caller, as one closed union of frozen values.
 
-They contain content (text, tool input and output) and go to the caller only. The recording is made
-from the facts that the loop emits to the sink.
+The events contain content, such as texts, tool inputs and tool outputs. They are not recorded: the
+recording is made from the facts that the loop emits to the sink.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Subtype = Literal[
     "error_during_execution",
     "error_max_structured_output_retries",
 ]
-"""How a run ended: with a final response, at its turn limit or budget, with an error, or without the required output.
+"""How a run ended: with a final response, at its turn limit, at its budget, with an error, or without the required
+output.
 """
 
 TerminalReason = Literal[
@@ -46,11 +47,11 @@ TerminalReason = Literal[
     "hook_stopped",
     "stop_hook_prevented",
 ]
-"""What ended a run. `max_output_tokens`: the response was cut at its token limit and continued as often as allowed;
-`too_many_pauses`: the model paused the response too often in a row; `hook_stopped`: a hook refused the prompt or ended
-the run; `stop_hook_prevented`: hooks kept the run from ending too often; `model_error`: any other failure of the
-provider; `tool_set_error`: a required tool is missing; `internal_error`: an exception from neither the provider nor a
-tool.
+"""Why a run ended. `max_output_tokens`: the response was cut at its token limit, even after the maximum number of
+continuations; `too_many_pauses`: the model paused the response too often in a row; `hook_stopped`: a hook refused the
+prompt or ended the run; `stop_hook_prevented`: hooks prevented the end of the run too many times; `model_error`: any
+other failure of the provider; `tool_set_error`: a required tool is missing; `internal_error`: an exception that was
+raised neither by the provider nor by a tool.
 """
 
 Limit = Literal[
@@ -62,8 +63,8 @@ Limit = Literal[
     "rising_cost",
     "diminishing_output",
 ]
-"""The budget that was reached. `unpriced`: a model without a price was used, so a limit in money
-cannot be enforced. The last two are signs of a runaway, see `agentobs.ledger.runaway`.
+"""The limit that was reached. `unpriced`: a model without a price was used, so a limit in money cannot be
+enforced. `rising_cost` and `diminishing_output` are signs of a runaway, see `agentobs.ledger.runaway`.
 """
 
 
@@ -82,41 +83,40 @@ Transition = Literal[
     "reactive_compaction",
     "model_fallback",
 ]
-"""Why an LLM request is sent: a prompt; tool results; a message to the agent during the run or at its end; a required
-output is missing; a background agent has ended; a hook wants the run to continue; tokens are left to spend; a response
-was cut or paused and is continued. The rest repeat a
-turn: with a higher token limit, with a shorter conversation, or with another model.
+"""Why an LLM request is sent. `start`: there is a new prompt; `next_turn`: there are tool results; `steering`,
+`follow_up`: the agent received a message while it ran, or when it was about to stop; `structured_output_retry`: the
+required output is missing; `background_result`: a background agent has ended; `stop_hook_blocking`: a hook did not let
+the run end; `token_budget`: the token budget is not spent; `max_output_tokens_continued`, `pause_turn`: the response
+was cut or paused, and the model continues it. The others repeat the request of the turn: with a higher token limit
+(`max_output_tokens_raised`), a shorter conversation (`reactive_compaction`) or another model (`model_fallback`).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStart:
-    """An LLM request is sent. After a `Retry`, this is the next attempt, and earlier deltas of this
-    turn are void.
-    """
+    """An attempt of an LLM request is sent. After a `Retry`, the earlier deltas of this turn are void."""
 
     turn: int
     """The turn within the conversation, from 1."""
     attempt: int
-    """The attempt of this request, from 1."""
+    """The number of the attempt, from 1."""
     transition: Transition = "start"
-    """Why it is sent."""
+    """Why the request is sent."""
     source: QuerySource = "main"
     """The source of the request."""
     model: str = ""
-    """The model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A chunk of the response's text as it arrives; only if the response is streamed."""
+    """A chunk of the text of the response, as it arrives; only if the response is streamed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingDelta:
-    """A chunk of the response's thinking as it arrives; only if the response is streamed."""
+    """A chunk of the thinking in the response, as it arrives; only if the response is streamed."""
 
     thinking: str
 
@@ -132,31 +132,31 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A response broke off. Its content is void, and so are the tool calls that had started."""
+    """A response is void, for example because it broke off. Its tool calls that had started are void as well."""
 
     turn: int
     attempt: int
     tool_use_ids: tuple[str, ...]
-    """The calls that had started, in order."""
+    """The IDs of the calls that had started, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coercion:
-    """Arguments of a call were converted to the tool's types, such as `"3"` to 3."""
+    """Arguments of a call were converted to the types that the tool declares, for example `"3"` to 3."""
 
     question: ToolQuestion
     arguments: tuple[str, ...]
-    """The converted arguments, as paths."""
+    """The paths of the converted arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """It was decided whether a tool call may run."""
+    """The decision whether a tool call may run."""
 
     question: ToolQuestion
     decision: Decision
     waited_ns: int
-    """Approval wait in nanoseconds; 0 if no approval was requested."""
+    """The approval wait in nanoseconds; 0 if no approval was requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +170,15 @@ class ToolDispatch:
 
 @dataclass(frozen=True, slots=True)
 class ToolDone:
-    """A tool call has its result. Calls that ran in parallel are reported in the order of the calls."""
+    """A tool call has its result. Parallel calls are reported in the order in which the model requested them."""
 
     question: ToolQuestion
-    """The executed call: as requested by the model, or as changed by hooks."""
+    """The executed call, possibly with an input that hooks have changed."""
     answer: ToolAnswer
     """The result that the model sees."""
     duration_ns: int
-    came: ToolAnswer | None = None
-    """The tool's own result, if hooks changed what the model sees."""
+    original_result: ToolAnswer | None = None
+    """The result of the tool itself, if hooks have changed the result that the model sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Steering:
     turn: int
     texts: tuple[str, ...]
     skipped: tuple[str, ...]
-    """IDs of the tool calls that are skipped because of them."""
+    """The IDs of the tool calls that are skipped because of the messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +196,17 @@ class FollowUp:
     """The agent received messages when it was about to stop, so it continues."""
 
     turn: int
-    """The turn after which they arrived."""
+    """The turn after which the messages arrived."""
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputRetry:
-    """The model stopped without the required output and is prompted for it again."""
+    """The model stopped without the required output and is prompted again."""
 
     turn: int
     number: int
-    """How often it was prompted again, this time included."""
+    """How many times the model was prompted again, including this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,20 +235,20 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A long wait continues; emitted every 30 seconds in unattended mode."""
+    """A long wait continues; emitted every 30 seconds in an unattended run."""
 
     turn: int
     attempt: int
-    """The attempt that failed, from 1; 0 if none was made because the circuit breaker is open."""
+    """The attempt that failed, from 1; 0 if the wait is for the circuit breaker, before the first attempt."""
     waited_s: float
-    """Elapsed part of the wait, in seconds."""
+    """The elapsed part of the wait, in seconds."""
     wait_s: float
-    """Total length of the wait, in seconds."""
+    """The total length of the wait, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Further requests go to another model."""
+    """All further requests go to another model."""
 
     turn: int
     from_model: str
@@ -261,12 +261,12 @@ class Continuation:
 
     turn: int
     number: int
-    """How often for this response, this time included."""
+    """How many times this response was continued or repeated, including this time."""
     max_tokens: int
     """The token limit of the next response."""
     is_void: bool
-    """Whether the cut response is void because the whole request is repeated with a higher limit;
-    otherwise the next response continues it.
+    """Whether the cut response is void, because the request is repeated with a higher limit. Otherwise the
+    next response continues the cut response.
     """
 
 
@@ -275,16 +275,16 @@ class Degraded:
     """The run lost a capability."""
 
     capability: str
-    """The capability as a label, such as `compaction`, `streaming` or `provider`."""
+    """A label for the capability, such as `compaction`, `streaming` or `provider`."""
     reason: str
-    """The reason as a label."""
+    """A label for the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingHeld:
-    """A changed setting was not applied, because it would invalidate the provider's prompt cache.
+    """A changed setting is not applied, because the change would invalidate the provider's prompt cache.
 
-    `Conversation.unlatch` applies it. Emitted once per run.
+    `Conversation.unlatch` applies it. Emitted once per setting and run.
     """
 
     turn: int
@@ -294,67 +294,69 @@ class SettingHeld:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingCleared:
-    """Thinking of earlier turns was permanently removed, because there was no LLM request for an
-    hour.
-    """
+    """Thinking of earlier turns was removed permanently, because there was no response for an hour."""
 
     turn: int
-    """The turn whose request is the first without it."""
+    """The first turn whose request does not contain the thinking."""
     blocks: int
-    """Number of removed blocks."""
+    """The number of removed blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The conversation was compacted: its first message now holds what the model knows of everything before."""
+    """The conversation was compacted: it is shorter now, and may start with a summary of the removed messages."""
 
     turn: int
     """The turn of the next request."""
     trigger: Literal["auto", "reactive", "manual"]
-    """Threshold reached; prompt refused by the provider as too long; requested by the caller."""
+    """`auto`: the threshold was reached; `reactive`: the provider refused the prompt as too long; `manual`: the caller
+    requested it.
+    """
     methods: tuple[str, ...]
     """The applied methods, in order: `trim`, `drop`, `memory`, `summary`."""
     tokens_before: int
+    """Tokens of the conversation before the compaction, based on the provider's counts."""
     tokens_after: int
-    """Tokens of the conversation: counted before, estimated after."""
+    """Tokens of the conversation after the compaction, as an estimate."""
     threshold: int
-    """Token count at which compaction starts."""
+    """The token count at which a conversation is compacted."""
     messages_before: int
     messages_after: int
     kept_from: str | None
-    """The start of the unchanged part: the ID of its first tool call, or `message:N` for the last N
-    messages if it has no call. None if nothing is unchanged.
+    """The start of the unchanged part: the ID of its first tool call, or, if it contains no call, `message:N` for the
+    last N messages. None if nothing is unchanged.
     """
     turns_since_last: int | None
-    """Turns since the previous compaction; None for the first."""
+    """The number of turns since the previous compaction; None for the first compaction."""
     files: int = 0
-    """Number of files that were attached again."""
+    """The number of files that were attached again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nudge:
-    """The model was about to stop and is prompted to continue, because its token budget is not spent."""
+    """The model was about to stop, and is prompted to continue because its token budget is not spent."""
 
     turn: int
     number: int
-    """How often in this interaction, this time included."""
+    """The number of nudges in this interaction, including this nudge."""
     output_tokens: int
-    """Output tokens of this interaction so far."""
+    """The output tokens of this interaction so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookRan:
-    """A hook ran, or failed to."""
+    """A hook ran or failed."""
 
     turn: int
     event: str
-    """The event that it ran on, such as `pre_tool_use`."""
+    """The event for which the hook ran, such as `pre_tool_use`."""
     hook: str
-    """The hook's name."""
+    """The name of the hook."""
     outcome: Literal["success", "blocking", "non_blocking_error", "cancelled"]
     tool_use_id: str | None
+    """The ID of the tool call that the event is about; None if it is not about a call."""
     reason: str
-    """The reason that it gave; content."""
+    """The reason that the hook gave. The text is content."""
     duration_ns: int
 
 
@@ -363,30 +365,34 @@ class SubAgent:
     """An event of a sub-agent, at any depth."""
 
     agent_id: str
-    """The ID of the tool call that started it."""
+    """The ID of the tool call that started the sub-agent."""
     agent: str
-    """The sub-agent's name."""
+    """The name of the sub-agent."""
     lane: str
+    """The lane of the sub-agent."""
     depth: int
-    """Its depth below the main agent, from 1."""
+    """The depth of the sub-agent below the main agent, from 1."""
     event: Event
-    """The event; the sub-agent's `Result` is the last one."""
+    """The event of the sub-agent. Its last event is its `Result`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundResult:
-    """The result of a background agent enters the conversation."""
+    """The result of a background agent is added to the conversation."""
 
     turn: int
-    """The turn whose request contains it."""
+    """The turn whose request contains the result."""
     agent_id: str
+    """The ID of the tool call that started the agent."""
     agent: str
+    """The name of the agent."""
     subtype: Subtype
+    """How the agent ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Billed tokens of one model, in disjoint buckets; the fields are defined as in `Usage`."""
+    """Billed tokens of one model, in disjoint classes. The fields have the same meaning as in `Usage`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -402,14 +408,14 @@ class Denial:
 
     tool_use_id: str
     name: str
-    """The tool, as named by the model."""
+    """The name of the tool, as in the call."""
     reason: str
-    """The reason as shown to the model."""
+    """The reason that was given to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of a run; always the last event, emitted exactly once."""
+    """The end of a run; always the last event, and emitted exactly once."""
 
     subtype: Subtype
     terminal_reason: TerminalReason
@@ -418,38 +424,35 @@ class Result:
     stop_reason: str | None
     """The provider's stop reason of the last complete response."""
     num_turns: int
-    """Turns of this interaction with a complete response."""
+    """The number of turns of this interaction that have a complete response."""
     error: str | None
-    """The name of the error that ended the run, as in `Retry`."""
+    """The name of the error that ended the run, as in `Retry.error`, or the terminal reason if a hook ended the run."""
     error_text: str | None
-    """The message of that error; content."""
+    """The message of the error, or the reason of the hook. The text is content."""
     usage: Mapping[str, Tokens]
-    """Usage reported by the provider, by model, including the known part of responses that broke off.
-    """
+    """The usage that the provider reported, by model. It includes the known part of responses that broke off."""
     duration_ns: int
-    """Wall time of the run."""
+    """The duration of the run."""
     provider_ns: int
-    """The part spent waiting for and receiving responses, failed attempts included."""
+    """The time spent waiting for and receiving responses, including failed attempts."""
     provider_ok_ns: int
-    """The part of that which belongs to complete responses."""
+    """The part of `provider_ns` that belongs to complete responses."""
     tools_ns: int
-    """Sum of the durations of all tool calls, parallel calls counted separately."""
+    """The sum of the durations of all tool calls, even if they ran in parallel."""
     session_id: str | None
-    """The recorded session, or None outside a session."""
+    """The session in which the run was recorded; None outside a session."""
     denials: tuple[Denial, ...] = ()
     """The tool calls that were not permitted, in order."""
     output: Any = None
-    """The structured output, an instance of the model in `Options.output`, if set."""
+    """The structured output, an instance of the model in `Options.output`; None if there is none."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
-    """The usage, for pricing."""
+    """The usage of the run, for pricing."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
-    """The exception behind `error`, with its traceback."""
+    """The exception that `error` names, with its traceback."""
 
     @property
     def total_cost_usd(self) -> Decimal | None:
-        """The cost of the run in USD; None if no price is known. The first access loads the price
-        list.
-        """
+        """The cost of the run in USD; None if no price is known. The first access loads the price list."""
         return self.meter.total().usd
 
     @property
@@ -488,29 +491,29 @@ Event = (
 )
 
 
-def billed(model: str, answers: Iterable[Json]) -> dict[str, Tokens]:
-    """Return the billed tokens of some responses by model; `model` is used if a response names none."""
+def billed_tokens(model: str, responses: Iterable[Json]) -> dict[str, Tokens]:
+    """Return the billed tokens of some responses, by model. `model` is the default for responses without a model."""
     totals: dict[str, Tokens] = {}
-    for answer in answers:
-        usage = answer.get("usage")
+    for response in responses:
+        usage = response.get("usage")
         if not isinstance(usage, dict) or "output_tokens" not in usage:
             continue
-        for row in usage_rows(answer.get("model") or model, usage, "exact"):
+        for row in usage_rows(response.get("model") or model, usage, "exact"):
             if row.billed:
-                totals[row.model] = _plus(totals.get(row.model, Tokens()), _counted(row))
+                totals[row.model] = _sum(totals.get(row.model, Tokens()), _tokens_of(row))
     return totals
 
 
-def together(*counted: Mapping[str, Tokens]) -> dict[str, Tokens]:
+def sum_tokens(*counts: Mapping[str, Tokens]) -> dict[str, Tokens]:
     """Return the sum of several counts of billed tokens, by model."""
     totals: dict[str, Tokens] = {}
-    for each in counted:
+    for each in counts:
         for model, tokens in each.items():
-            totals[model] = _plus(totals.get(model, Tokens()), tokens)
+            totals[model] = _sum(totals.get(model, Tokens()), tokens)
     return totals
 
 
-def _counted(row: Usage) -> Tokens:
+def _tokens_of(row: Usage) -> Tokens:
     return Tokens(
         row.input_tokens,
         row.output_tokens,
@@ -521,5 +524,5 @@ def _counted(row: Usage) -> Tokens:
     )
 
 
-def _plus(one: Tokens, other: Tokens) -> Tokens:
+def _sum(one: Tokens, other: Tokens) -> Tokens:
     return Tokens(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))

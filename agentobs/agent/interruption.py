@@ -1,7 +1,7 @@
-"""Interrupt an await when the run is aborted or a response takes too long.
+"""Interrupt an await if the run is aborted or a response takes too long.
 
-The waiting code keeps its own task. Only the awaited operation is cancelled, so no cancellation can
-reach a consumer that runs in the same task.
+Only the awaited operation is cancelled, so a consumer that runs in the same task never receives the
+cancellation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from agentobs.world import Abort
 
 T = TypeVar("T")
 Cause = Literal["abort", "time"]
+"""Why an await was interrupted: an abort or a timeout."""
 
 
 class Interrupted(Exception):
@@ -29,8 +30,8 @@ class Stopped(Exception):
     """The run was aborted during an LLM request.
 
     Attributes:
-        point: where, as named by `Abort.reached`.
-        count: number of stream events received so far.
+        point: the name of the point, as in `Abort.should_stop`.
+        count: the count at that point, as in `Abort.should_stop`.
     """
 
     def __init__(self, point: str, count: int) -> None:
@@ -39,14 +40,14 @@ class Stopped(Exception):
 
 
 class Watch:
-    """Guards awaits, one at a time, while it is open."""
+    """Interrupts guarded awaits while it is open; there can be one guarded await at a time."""
 
     def __init__(self, abort: Abort, seconds: float | None) -> None:
-        """Interrupt on `abort`, or `seconds` after it was opened; None sets no timeout."""
+        """Interrupt after `abort`, or `seconds` after the watch was opened; None sets no timeout."""
         self._abort, self._seconds = abort, seconds
         self._cause: Cause | None = None
-        self._inside: asyncio.Task[Any] | None = None
-        self._waiting: asyncio.Task[None] | None = None
+        self._guarded_task: asyncio.Task[Any] | None = None
+        self._abort_waiter: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Watch:
@@ -54,7 +55,7 @@ class Watch:
         if self._seconds is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._seconds, self._fire, "time")
-        self._waiting = asyncio.create_task(self._wait())
+        self._abort_waiter = asyncio.create_task(self._wait_for_abort())
         return self
 
     async def __aexit__(
@@ -66,14 +67,14 @@ class Watch:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._abort_waiter is not None:
+            self._abort_waiter.cancel()
 
     async def guard(self, awaited: Awaitable[T]) -> T:
         """Return the result of an awaitable.
 
         Raises:
-            Interrupted: it was cancelled because of an abort or a timeout.
+            Interrupted: the awaitable was cancelled because of an abort or a timeout.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -81,23 +82,23 @@ class Watch:
             if asyncio.iscoroutine(awaited):
                 awaited.close()
             raise Interrupted(self._cause)
-        self._inside, before = task, task.cancelling()
+        self._guarded_task, cancellations = task, task.cancelling()
         try:
             return await awaited
         except asyncio.CancelledError:
-            # If another party cancelled the task as well, one cancellation remains and propagates.
-            if self._cause is not None and task.uncancel() == before:
+            # If other code has cancelled the task as well, a cancellation remains, and propagates.
+            if self._cause is not None and task.uncancel() == cancellations:
                 raise Interrupted(self._cause) from None
             raise
         finally:
-            self._inside = None
+            self._guarded_task = None
 
-    async def _wait(self) -> None:
+    async def _wait_for_abort(self) -> None:
         await self._abort.wait()
         self._fire("abort")
 
     def _fire(self, cause: Cause) -> None:
         if self._cause is None:
             self._cause = cause
-            if self._inside is not None:
-                self._inside.cancel()
+            if self._guarded_task is not None:
+                self._guarded_task.cancel()

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 
 from agentobs import tracing
 from agentobs.agent import telemetry
-from agentobs.agent.agent_run import Run
-from agentobs.agent.conversation_hooks import Fired, occasion
+from agentobs.agent.agent_run import Run, RunInputs
+from agentobs.agent.conversation_hooks import HookRuns, turn_occasion
 from agentobs.agent.events import Compaction, HookRan
 from agentobs.agent.hooks import HookEvent
 from agentobs.agent.model import error_classes
-from agentobs.agent.state import Conversation, Options, State, kept_from_ending, with_context
+from agentobs.agent.state import Conversation, Options, State, blocked_by_stop_hook, with_context
 from agentobs.agent.sub_agents.starter import finish
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
@@ -19,102 +19,115 @@ from agentobs.records.exchanges import Place
 from agentobs.world import World
 
 STOP_BLOCKS_MAX = 25
-"""How often hooks may keep an interaction from ending; without a limit, a hook could do so forever.
-Our choice.
+"""Maximum number of times that hooks may keep an interaction from ending, so that it does not run
+forever. Our choice.
 """
 
-ON = "A hook wants you to go on before you end."
-"""The message for the model if a hook keeps it from ending without a reason."""
+DEFAULT_STOP_OBJECTION = "A hook wants you to go on before you end."
+"""The prompt for the model if a hook keeps the run from ending and gives no reason."""
 
 
-async def at_the_beginning(this: Run, here: Place | None) -> AsyncGenerator[HookRan, None]:
-    """Run the hooks for the start of a conversation or sub-agent, and for the prompt; they may refuse it."""
-    if not this.hooks.hooks:
+async def run_start_hooks(run: Run, here: Place | None) -> AsyncGenerator[HookRan, None]:
+    """Run the hooks for the start of the conversation or sub-agent, and for the prompt, which they may refuse."""
+    if not run.hooks.hooks:
         return
-    here = telemetry.in_turn(this.world, here, this.state.turn)
-    first: list[tuple[HookEvent, Json]] = []
-    if this.source == "main" and not this.talk.is_begun:
-        first.append(("session_start", {"source": "resume" if this.talk.messages else "startup"}))
-    this.talk.is_begun = True
-    prompt = text_of(this.state.messages[-1]["content"])
-    if this.source == "sub_agent":
-        first.append(("sub_agent_start", {"agent": this.options.agent, "prompt": prompt}))
+    here = telemetry.in_turn(run.inputs.world, here, run.progress.state.turn)
+    start_events: list[tuple[HookEvent, Json]] = []
+    if run.inputs.source == "main" and not run.progress.conversation.is_begun:
+        start_events.append(
+            (
+                "session_start",
+                {"source": "resume" if run.progress.conversation.messages else "startup"},
+            )
+        )
+    run.progress.conversation.is_begun = True
+    prompt = text_of(run.progress.state.messages[-1]["content"])
+    if run.inputs.source == "sub_agent":
+        start_events.append(
+            ("sub_agent_start", {"agent": run.inputs.options.agent, "prompt": prompt})
+        )
     else:
-        first.append(("user_prompt_submit", {"prompt": prompt}))
-    for event, facts in first:
-        verdict, events = await _fire(this, event, here, facts)
-        for ran in events:
-            yield ran
-        this.state = with_context(this.state, verdict.context)
+        start_events.append(("user_prompt_submit", {"prompt": prompt}))
+    for event, facts in start_events:
+        verdict, events = await _fire(run, event, here, facts)
+        for hook_event in events:
+            yield hook_event
+        run.progress.state = with_context(run.progress.state, verdict.context)
         if verdict.stop or (verdict.blocked and event != "session_start"):
-            this.ended_by_hook("hook_stopped", verdict.reason)
+            run.end_by_hook("hook_stopped", verdict.reason)
             return
 
 
-async def before_the_end(
-    this: Run, state: State, here: Place | None
+async def run_stop_hooks(
+    run: Run, state: State, here: Place | None
 ) -> AsyncGenerator[HookRan, None]:
     """Run the hooks before a run ends with a final response; if one objects, the run continues."""
-    event: HookEvent = "sub_agent_stop" if this.source == "sub_agent" else "stop"
-    text = text_of(this.answers[-1].get("content"))
-    facts = {"text": text, "blocked_before": state.stop_blocks, "agent": this.options.agent}
-    verdict, events = await _fire(this, event, here, facts)
-    for ran in events:
-        yield ran
+    event: HookEvent = "sub_agent_stop" if run.inputs.source == "sub_agent" else "stop"
+    text = text_of(run.totals.responses[-1].get("content"))
+    facts = {"text": text, "blocked_before": state.stop_blocks, "agent": run.inputs.options.agent}
+    verdict, events = await _fire(run, event, here, facts)
+    for hook_event in events:
+        yield hook_event
     if not verdict.blocked or verdict.stop:
         return
     if state.stop_blocks >= STOP_BLOCKS_MAX:
-        this.ended_by_hook("stop_hook_prevented", verdict.reason)
+        run.end_by_hook("stop_hook_prevented", verdict.reason)
         return
-    this.following = kept_from_ending(state, verdict.reason or ON)
+    run.progress.next_state = blocked_by_stop_hook(state, verdict.reason or DEFAULT_STOP_OBJECTION)
 
 
-async def after_failure(this: Run, here: Place | None) -> AsyncGenerator[HookRan, None]:
-    """Run the hooks after a provider error ended a run; they cannot change the outcome."""
-    here = here if here is None else telemetry.in_turn(this.world, here, this.state.turn)
+async def run_failure_hooks(run: Run, here: Place | None) -> AsyncGenerator[HookRan, None]:
+    """Run the hooks for a run that ended with a provider error. They cannot change the outcome."""
+    here = (
+        here if here is None else telemetry.in_turn(run.inputs.world, here, run.progress.state.turn)
+    )
     facts = {
-        "reason": this.reason,
-        "error": error_classes.name_of(this.error) if this.error else None,
-        "agent": this.options.agent,
+        "reason": run.progress.reason,
+        "error": error_classes.name_of(run.progress.error) if run.progress.error else None,
+        "agent": run.inputs.options.agent,
     }
-    _, events = await _fire(this, "stop_failure", here, facts)
-    for ran in events:
-        yield ran
+    _, events = await _fire(run, "stop_failure", here, facts)
+    for hook_event in events:
+        yield hook_event
 
 
-async def before_compaction(this: Run, trigger: str, tokens: int, here: Place | None) -> Fired:
-    """Run the hooks before a compaction; one may prevent it, and their context is added to a
-    summary's instructions.
-    """
+async def run_pre_compact_hooks(
+    run: Run, trigger: str, tokens: int, here: Place | None
+) -> HookRuns:
+    """Run the hooks before a compaction. They may prevent it, or add context to the instructions of a summary."""
     facts = {"trigger": trigger, "tokens": tokens}
-    return await _fire(this, "pre_compact", here, facts, str(this.talk.context.begun))
+    return await _fire(
+        run, "pre_compact", here, facts, str(run.progress.conversation.context.started_compactions)
+    )
 
 
-async def after_compaction(this: Run, done: Compaction, here: Place | None) -> Fired:
-    """Run the hooks after a compaction; their context is appended to the compacted conversation."""
+async def run_post_compact_hooks(run: Run, compaction: Compaction, here: Place | None) -> HookRuns:
+    """Run the hooks after a compaction. Their context is appended to the compacted conversation."""
     facts = {
-        "trigger": done.trigger,
-        "methods": list(done.methods),
-        "tokens_before": done.tokens_before,
-        "tokens_after": done.tokens_after,
+        "trigger": compaction.trigger,
+        "methods": list(compaction.methods),
+        "tokens_before": compaction.tokens_before,
+        "tokens_after": compaction.tokens_after,
     }
-    return await _fire(this, "post_compact", here, facts, str(this.talk.context.begun))
+    return await _fire(
+        run, "post_compact", here, facts, str(run.progress.conversation.context.started_compactions)
+    )
 
 
 async def end(
     conversation: Conversation, *, world: World, options: Options, cancel: bool = True
 ) -> tuple[HookRan, ...]:
-    """End a conversation: background agents end first, then the hooks for its end run.
+    """End a conversation: end its background agents, then run the hooks for the end of a session.
 
     Background hooks are awaited, each up to its timeout, because a closing event loop would cancel
     them.
 
     Args:
-        conversation: must not be in a run. A later run starts it again, with the hooks for the
-            start.
-        world: the current world.
+        conversation: the conversation; no run may be active in it. A later run starts it again and
+            runs the start hooks.
+        world: the world of its runs.
         options: the options of its runs.
-        cancel: cancel background agents; otherwise they are awaited.
+        cancel: whether to stop background agents; otherwise they are awaited.
 
     Raises:
         ReplaySays: a replay differs from its recording.
@@ -126,15 +139,17 @@ async def end(
     conversation.is_begun = False
     turn = conversation.turns
     state = State("awaiting_model", conversation.messages, turn, 0, 0, "start")
-    this = Run(world, options, (), None, conversation, state, world.now())
-    _, events = await _fire(this, "session_end", tracing.place(), {"turns": turn})
+    run = Run(RunInputs(world, options, (), world.now()), conversation, state)
+    _, events = await _fire(run, "session_end", tracing.place(), {"turns": turn})
     await world.settled()
     return events
 
 
 async def _fire(
-    this: Run, event: HookEvent, here: Place | None, facts: Json, name: str | None = None
-) -> Fired:
-    """Run the hooks of an event in the current turn; `name` distinguishes it from others of its kind in the turn."""
-    about = {"tool": this.options.agent} if event in ("sub_agent_start", "sub_agent_stop") else {}
-    return await this.hooks.fire(occasion(event, this.state.turn, name, facts, **about), here)
+    run: Run, event: HookEvent, here: Place | None, facts: Json, name: str | None = None
+) -> HookRuns:
+    """Run the hooks for an event in the current turn; `name` distinguishes it from other such events in the turn."""
+    is_about_agent = event in ("sub_agent_start", "sub_agent_stop")
+    subject = {"tool": run.inputs.options.agent} if is_about_agent else {}
+    occasion = turn_occasion(event, run.progress.state.turn, name, facts, **subject)
+    return await run.hooks.fire(occasion, here)

@@ -1,8 +1,8 @@
-"""The agent loop: call the model, run the tools it calls, return their results, until it calls none.
+"""The agent loop: call the model, run the tools that it calls, return their results, until it calls no tool.
 
 All I/O goes through the injected `World`, and everything that happens is yielded as an event. There
-are two phases: awaiting the model, and dispatching its tools. Each step replaces the whole state,
-including the reason for the next LLM request.
+are two phases: awaiting the model, and dispatching its tool calls. Each step replaces the complete
+state, including the reason for the next LLM request.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from anthropic import AsyncAnthropic
 
 from agentobs import runtime
 from agentobs.agent import telemetry
-from agentobs.agent.agent_run import Run
+from agentobs.agent.agent_run import Run, RunInputs
 from agentobs.agent.compaction import compaction
 from agentobs.agent.compaction.nudge import nudge
-from agentobs.agent.compaction.overflow import ask_fitting
-from agentobs.agent.context.token_budget import check as check_budget
+from agentobs.agent.compaction.overflow import send_fitting_request
+from agentobs.agent.context.token_budget import check_token_budget as check_budget
 from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
-from agentobs.agent.execution.classifier import Classifier, classified
+from agentobs.agent.execution.classifier import Classifier, run_classifier
 from agentobs.agent.execution.hook_runner import LiveHooks
 from agentobs.agent.execution.live_answers import Inbox, LiveAnswers, Person, token_refresh
 from agentobs.agent.execution.tool_runner import Keep, live_tools
 from agentobs.agent.hooks import Hook
 from agentobs.agent.interruption import Stopped
-from agentobs.agent.lifecycle_hooks import after_failure, at_the_beginning, before_the_end
+from agentobs.agent.lifecycle_hooks import run_failure_hooks, run_start_hooks, run_stop_hooks
 from agentobs.agent.model import error_classes
 from agentobs.agent.model.output_limits import is_cut, is_unfinished
-from agentobs.agent.model.prompt import Written
-from agentobs.agent.model.thinking import check as check_thinking
-from agentobs.agent.requests.budget_check import is_over_budget, within_budget
-from agentobs.agent.requests.turn_request import stands, unfinished
+from agentobs.agent.model.prompt import SectionFunction
+from agentobs.agent.model.thinking import check_thinking
+from agentobs.agent.requests.budget_check import enforce_budget, is_over_budget
+from agentobs.agent.requests.turn_request import continue_response, keep_cut_response
 from agentobs.agent.state import (
     Conversation,
     Options,
     Prompt,
     State,
     Tools,
-    answered,
-    begin,
-    broken_off,
+    after_partial_response,
+    after_response,
     calls,
-    go_on,
+    initial_state,
     next_turn,
-    told_apart,
+    prompted_again,
     with_context,
+    with_unique_ids,
 )
-from agentobs.agent.sub_agents.starter import Starter, check_agents, entered
+from agentobs.agent.sub_agents.starter import Starter, check_agents, take_background_results
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tool_calls.plan import Crew
 from agentobs.agent.tools import structured_output
@@ -76,44 +76,45 @@ def live_world(
     spent_today: Callable[[], Decimal] | None = None,
     refresh: Callable[[], object] | None = None,
     load: Callable[[Json], Json] | None = None,
-    sections: Mapping[str, Written] | None = None,
+    sections: Mapping[str, SectionFunction] | None = None,
     memory: Callable[[], str | None] | None = None,
     hooks: Sequence[Hook] = (),
     hook_model: str | None = None,
     classifier: Classifier | None = None,
 ) -> World:
-    """Return the current world: this client, these tools, the system's clock, IDs and randomness.
+    """Return the world of an agent: the client, the tools, the system's clock, IDs and randomness.
 
-    If another world replaces the live one, as in a replay, that world is returned.
+    In a replay, return the world of the replay instead.
 
     Args:
-        client: the provider's client.
+        client: the client of the provider.
         tools: the tools that can run.
-        person: requests approval from a person; None if no person is available.
-        inbox: delivers messages to the agent while it runs.
+        person: a function that requests an approval from a person; None if no person is available.
+        inbox: holds messages to the agent that arrive while it runs.
         abort: stops runs of this world from outside.
-        roots: the folders that must contain the paths of tools; defaults to the working directory.
-        keep: stores the full version of a result that is too long for the model, such as
-            `agentobs.wiring.keep_result`.
-        spent_today: returns the spending since midnight UTC, for `Budget.day_usd`:
-            `agentobs.wiring.spent_today`.
-        refresh: renews the client's credentials and returns whether it did. Called once per request
-            refused with a 401. Sync (run in a thread) or async. By default, a client with
-            `credentials` is asked for a new token.
-        load: reads an earlier conversation to resume or fork it: `agentobs.wiring.load_conversation`.
-        sections: functions that write sections of the system prompt from outside data:
-            `SystemPrompt.asked`.
-        memory: returns the session's memory, which replaces a summary when the conversation gets
-            too long.
+        roots: the folders that must contain the paths of tools; by default the working directory.
+        keep: a function that stores the full version of a result that is too long for the model,
+            such as `agentobs.wiring.keep_result`.
+        spent_today: a function that returns the spending since midnight UTC, for `Budget.day_usd`,
+            such as `agentobs.wiring.spent_today`.
+        refresh: a function that refreshes the client's credentials and returns whether there are new
+            ones. It is called at most once per request, after a 401. A sync function runs in a
+            thread. By default, a client with `credentials` gets a new token.
+        load: a function that reads an earlier conversation, to resume or fork it, such as
+            `agentobs.wiring.load_conversation`.
+        sections: the functions that write sections of the system prompt:
+            `SystemPrompt.function_sections`.
+        memory: a function that returns the session's memory, which is used instead of a summary
+            when the conversation gets too long.
         hooks: the hooks that can run: the table in the options.
-        hook_model: default model for prompt and agent hooks.
-        classifier: answers approval requests before the person, or if there is no person.
+        hook_model: the default model for prompt and agent hooks.
+        classifier: answers approval requests before the person does, or if there is no person.
     """
-    running = live_tools(tools, keep=keep, person=person is not None)
-    hooked = LiveHooks(hooks, client, model=hook_model, tools=tools, roots=roots, run=run)
+    tool_runner = live_tools(tools, keep=keep, person=person is not None)
+    hook_runner = LiveHooks(hooks, client, model=hook_model, tools=tools, roots=roots, run=run)
     answers = LiveAnswers(
         tools,
-        running,
+        tool_runner,
         person=person,
         inbox=inbox,
         roots=roots,
@@ -122,18 +123,18 @@ def live_world(
         load=load,
         sections=sections,
         memory=memory,
-        classify=None if classifier is None else partial(classified, classifier, client),
-        hooks=hooked.answer,
+        classify=None if classifier is None else partial(run_classifier, classifier, client),
+        hooks=hook_runner.answer,
     )
-    return runtime.world_in_force(
+    return runtime.effective_world(
         World(
             client=client,
-            run_tool=running.run_tool,
-            stop_tool=running.stop_tool,
-            tool_function=running.function,
-            is_mutating=running.is_mutating,
+            run_tool=tool_runner.run_tool,
+            stop_tool=tool_runner.stop_tool,
+            tool_function=tool_runner.function,
+            is_mutating=tool_runner.is_mutating,
             ask=answers.ask,
-            settled=hooked.settled,
+            settled=hook_runner.wait_for_background,
             abort=abort or Abort(),
         )
     )
@@ -150,57 +151,70 @@ async def run(
 ) -> AsyncGenerator[Event, None]:
     """Run the agent on a prompt; yield its events, always ending with a `Result`.
 
-    `tools` are declared to the model; `world.run_tool` executes them. With a `conversation`, the
-    run continues it. `source` is the source of the LLM requests. To leave immediately and without a
-    result, close the generator or cancel its task; every open span is closed. To stop a run
-    gracefully, use the world's `abort`.
+    To stop a run gracefully, use the world's `abort`. To stop it immediately and without a result,
+    close the generator or cancel its task; all open spans are closed.
+
+    Args:
+        prompt: the prompt of the user.
+        world: does all I/O; its `run_tool` executes tools.
+        options: the options of the run.
+        tools: the tools that are declared to the model.
+        conversation: the conversation that the run continues; by default a new conversation.
+        source: the source of the LLM requests.
 
     Raises:
-        UsageError: duplicate tool names, an output that cannot be declared to the model, an invalid
-            thinking configuration, or an invalid token budget.
-        ReplaySays: a replay differs from its recording; raised unchanged, without a result.
+        UsageError: two tools have the same name, the output cannot be declared to the model, or the
+            thinking configuration or the token budget is invalid.
+        ReplaySays: a replay differs from its recording. Raised unchanged, without a result.
     """
     if not callable(tools):
-        _check(tools, options)
+        _check_declarations(tools, options)
     check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
     check_budget(options.token_budget)
-    talk = Conversation() if conversation is None else conversation
-    owed = structured_output.declaration(options.output) if options.output is not None else None
-    this = Run(world, options, tools, owed, talk, begin(talk, prompt), world.now(), source)
-    async with aclosing(_played(this)) as events:
+    conversation = Conversation() if conversation is None else conversation
+    output, state = options.output, initial_state(conversation, prompt)
+    inputs = RunInputs(
+        world=world,
+        options=options,
+        tools=tools,
+        started_ns=world.now(),
+        output_declaration=structured_output.declaration(output) if output is not None else None,
+        source=source,
+    )
+    async with aclosing(_play(Run(inputs, conversation, state))) as events:
         async for event in events:
             yield event
 
 
-async def _played(this: Run) -> AsyncGenerator[Event, None]:
-    """Play a run, main agent or sub-agent, to its result."""
+async def _play(run: Run) -> AsyncGenerator[Event, None]:
+    """Play the run of the main agent or of a sub-agent, up to its result."""
     try:
-        with _recorded_interaction(this) as recorded:
+        with _recorded_interaction(run) as recorded:
             try:
-                async with aclosing(_turns(this, recorded)) as turns:
+                async with aclosing(_turns(run, recorded)) as turns:
                     async for event in turns:
                         yield event
             except error_classes.PROVIDER_ERRORS as error:
-                this.failed(error_classes.terminal_reason(error), error)
-                async for ran in after_failure(this, recorded.place):
-                    yield ran
+                run.fail(error_classes.terminal_reason(error), error)
+                async for hook_event in run_failure_hooks(run, recorded.place):
+                    yield hook_event
                 raise
             finally:
-                recorded.subtype, recorded.is_stopped = this.subtype, this.is_stopped
+                recorded.subtype, recorded.is_stopped = run.progress.subtype, run.is_stopped
     except error_classes.PROVIDER_ERRORS:
         pass
     except ReplaySays:
         raise
     except Exception as error:
-        this.failed("internal_error", error)
-    yield this.result(recorded.place)
+        run.fail("internal_error", error)
+    yield run.result(recorded.place)
 
 
-def _recorded_interaction(this: Run) -> contextlib.AbstractContextManager[telemetry.Interaction]:
-    agent = this.options.agent
-    if this.parent is not None and not this.is_background:
+def _recorded_interaction(run: Run) -> contextlib.AbstractContextManager[telemetry.Interaction]:
+    agent = run.inputs.options.agent
+    if run.inputs.parent is not None and not run.inputs.is_background:
         return telemetry.sub_agent(agent)
-    return telemetry.interaction(this.world, agent, is_background=this.is_background)
+    return telemetry.interaction(run.inputs.world, agent, is_background=run.inputs.is_background)
 
 
 async def complete(
@@ -211,247 +225,261 @@ async def complete(
     tools: Tools = (),
     conversation: Conversation | None = None,
 ) -> Result:
-    """Run the agent on a prompt and return only the result; arguments and errors are those of `run`."""
-    running = run(prompt, world=world, options=options, tools=tools, conversation=conversation)
-    async with aclosing(running) as events:
+    """Run the agent on a prompt, and return only the result. The arguments and errors are those of `run`."""
+    events_of_run = run(
+        prompt, world=world, options=options, tools=tools, conversation=conversation
+    )
+    async with aclosing(events_of_run) as events:
         async for event in events:
             if isinstance(event, Result):
                 return event
     raise AssertionError("a run ended without a result")
 
 
-async def _turns(this: Run, recorded: telemetry.Interaction) -> AsyncGenerator[Event, None]:
-    """Run turns until the last one."""
-    async for ran in at_the_beginning(this, recorded.place):
-        yield ran
-    if this.subtype != "success":
+async def _turns(run: Run, recorded: telemetry.Interaction) -> AsyncGenerator[Event, None]:
+    """Run turns until there is no next turn."""
+    progress, world = run.progress, run.inputs.world
+    async for hook_event in run_start_hooks(run, recorded.place):
+        yield hook_event
+    if progress.subtype != "success":
         return
-    key = f"{this.state.turn}:start"
-    texts, told_of = await entered(this, recorded.place, key, this.state.turn)
-    for each in told_of:
-        yield each
-    this.following = with_context(this.state, texts)
-    while this.following is not None:
-        state, this.following = this.following, None
-        here, this.depth = telemetry.in_turn(this.world, recorded.place, state.turn), 0
-        async for reached in within_budget(this, here, f"{state.turn}:before"):
-            yield reached
-        tools = await _tools_of(this, here, state.turn) if this.subtype == "success" else None
-        if this.world.abort.reached(f"{state.turn}:beginning", 0):
-            this.talk.messages = state.messages
-            this.settle()
-            _abort(this, f"{state.turn}:beginning", 0, here)
+    turn = progress.state.turn
+    texts, agent_events = await take_background_results(run, recorded.place, f"{turn}:start", turn)
+    for agent_event in agent_events:
+        yield agent_event
+    progress.next_state = with_context(progress.state, texts)
+    while progress.next_state is not None:
+        state, progress.next_state, progress.depth = progress.next_state, None, 0
+        here = telemetry.in_turn(world, recorded.place, state.turn)
+        async for budget_event in enforce_budget(run, here, f"{state.turn}:before"):
+            yield budget_event
+        may_continue = progress.subtype == "success"
+        tools = await _tools_of(run, here, state.turn) if may_continue else None
+        if world.abort.should_stop(f"{state.turn}:beginning", 0):
+            progress.conversation.messages = state.messages
+            run.count_entered_agents()
+            _abort(run, f"{state.turn}:beginning", 0, here)
             return
         if tools is None:
             return
-        this.state, options = state, this.options
+        progress.state = state
         crew = Crew(
-            this.world,
+            world,
             tools,
-            options.permissions,
-            this.talk,
-            this.used,
-            options.output,
-            this.hooks,
-            Starter(this, tools, _played) if any(tool.agents for tool in tools) else None,
-            this.refused,
+            run.inputs.options.permissions,
+            progress.conversation,
+            progress.tool_call_ids,
+            run.inputs.options.output,
+            run.hooks,
+            Starter(run, tools, _play) if any(tool.agents for tool in tools) else None,
+            run.inputs.refused_tools,
         )
         dispatcher = Dispatcher(crew, here, state.turn)
         try:
-            async with aclosing(_turn(this, tools, dispatcher, here)) as events:
+            async with aclosing(_turn(run, tools, dispatcher, here)) as events:
                 async for event in events:
                     yield event
         finally:
             await dispatcher.close()
-            this.tools_ns += dispatcher.tools_ns
+            run.totals.tools_ns += dispatcher.tools_ns
 
 
 async def _turn(
-    this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
+    run: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Call the model and run its tool calls; store the next state unless the run ends here."""
-    before = len(this.answers)
+    """Call the model, and run its tool calls. Sets the next state, unless the run ends."""
+    responses_before = len(run.totals.responses)
     try:
-        async with aclosing(ask_fitting(this, tools, dispatcher, here)) as events:
+        async with aclosing(send_fitting_request(run, tools, dispatcher, here)) as events:
             async for event in events:
                 yield event
-        if len(this.answers) == before:  # failed attempts have used up the budget
-            for stood in _as_far_as_it_came(this):
-                yield stood
+        if len(run.totals.responses) == responses_before:
+            # Failed attempts have used up the budget.
+            for kept in _keep_cut_response(run):
+                yield kept
             return
-        state = this.state
-        message, doubles = told_apart(this.answers[-1], this.used)
+        state = run.progress.state
+        message, original_ids = with_unique_ids(
+            run.totals.responses[-1], run.progress.tool_call_ids
+        )
         if is_cut(message):
-            state, requested = broken_off(state, message)
+            state, requested = after_partial_response(state, message)
         else:
-            state, requested = answered(state, message), calls(message)
+            state, requested = after_response(state, message), calls(message)
     except error_classes.PROVIDER_ERRORS:
-        for stood in _as_far_as_it_came(this):
-            yield stood
+        for kept in _keep_cut_response(run):
+            yield kept
         raise
     except Stopped as stopped:
-        state = this.state
+        state = run.progress.state
         dispatcher.stopped_at = stopped.point, stopped.count
-        message, doubles = told_apart({"content": [], **this.broken[-1]}, this.used)
-        state, requested = broken_off(state, message)
+        partial_message = {"content": [], **run.totals.void_responses[-1]}
+        message, original_ids = with_unique_ids(partial_message, run.progress.tool_call_ids)
+        state, requested = after_partial_response(state, message)
     else:
-        compaction.counted(this, state.messages, this.answers[-1].get("usage"))
-    # Store the response before its tools run, so that a run that is killed here can be resumed.
-    this.keep(state)
-    this.used |= {question.tool_use_id for question in requested}
+        compaction.store_token_count(run, state.messages, run.totals.responses[-1].get("usage"))
+    # Store the response before its tools run, so that the run can be resumed if it is killed now.
+    run.store(state)
+    run.progress.tool_call_ids |= {question.tool_use_id for question in requested}
     if requested:
-        dispatcher.deciding.over_budget = await is_over_budget(this, here)
-        async with aclosing(dispatcher.finish(requested, doubles)) as running:
-            async for step in running:
+        dispatcher.deciding.over_budget = await is_over_budget(run, here)
+        async with aclosing(dispatcher.finish(requested, original_ids)) as steps:
+            async for step in steps:
                 yield step
         state = next_turn(
             state, dispatcher.results, dispatcher.steering, dispatcher.deciding.context
         )
         if dispatcher.stopped_at is None:
             key = f"{state.turn - 1}:tools"
-            texts, told_of = await entered(this, here, key, state.turn)
-            for each in told_of:
+            texts, agent_events = await take_background_results(run, here, key, state.turn)
+            for each in agent_events:
                 yield each
             if texts:
                 state = replace(with_context(state, texts), transition="background_result")
-        this.ran(dispatcher, state)
+        run.store_tool_results(dispatcher, state)
     if dispatcher.stopped_at is not None:
-        _abort(this, *dispatcher.stopped_at, here)
+        _abort(run, *dispatcher.stopped_at, here)
     elif requested:
         if dispatcher.steering:
-            yield _steered(this, here, state.turn - 1, dispatcher.steering, dispatcher.skipped)
-        async for event in _after_tools(this, state, dispatcher, here):
+            yield _steered(run, here, state.turn - 1, dispatcher.steering, dispatcher.skipped)
+        async for event in _after_tools(run, state, dispatcher, here):
             yield event
     else:
-        async for event in _after_answer(this, state, here):
+        async for event in _after_response_without_calls(run, state, here):
             yield event
 
 
-def _as_far_as_it_came(this: Run) -> Iterator[Event]:
-    """Keep a cut response if the repeated request failed; the run ends."""
-    for message in stands(this):
-        this.keep(broken_off(this.state, this.answers[-1])[0])
+def _keep_cut_response(run: Run) -> Iterator[Event]:
+    """Keep a cut response in the conversation, because the repeated request failed and the run ends."""
+    for message in keep_cut_response(run):
+        run.store(after_partial_response(run.progress.state, run.totals.responses[-1])[0])
         yield message
 
 
 async def _after_tools(
-    this: Run, state: State, dispatcher: Dispatcher, here: Place | None
+    run: Run, state: State, dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Continue after tool results, unless the output is complete or the turn limit is reached."""
-    most = this.options.max_turns
+    """Continue after tool results, unless the output is complete or a limit is reached."""
+    max_turns = run.inputs.options.max_turns
     if dispatcher.deciding.hook_stops:
-        this.ended_by_hook("hook_stopped", "\n".join(dispatcher.deciding.hook_reasons))
+        run.end_by_hook("hook_stopped", "\n".join(dispatcher.deciding.hook_reasons))
     elif dispatcher.output is not None and not dispatcher.steering:
-        async for ran in before_the_end(this, state, here):
-            yield ran
-        this.output = dispatcher.output if this.following is None else None
-    elif state.output_retries > this.options.max_output_retries:
-        this.ended("error_max_structured_output_retries", "max_structured_output_retries")
-    elif most is not None and state.tool_turns >= most:
-        this.ended("error_max_turns", "max_turns")
-        telemetry.event(this.world, here, "max_turns", None, {"max_turns": most})
+        async for hook_event in run_stop_hooks(run, state, here):
+            yield hook_event
+        run.progress.output = dispatcher.output if run.progress.next_state is None else None
+    elif state.output_retries > run.inputs.options.max_output_retries:
+        run.end("error_max_structured_output_retries", "max_structured_output_retries")
+    elif max_turns is not None and state.tool_turns >= max_turns:
+        run.end("error_max_turns", "max_turns")
+        telemetry.event(run.inputs.world, here, "max_turns", None, {"max_turns": max_turns})
     else:
-        this.following = state
+        run.progress.next_state = state
 
 
-async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGenerator[Event, None]:
-    """End after a response without calls, unless an output is still required or there are new
-    messages.
+async def _after_response_without_calls(
+    run: Run, state: State, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """End the run after a response without calls, or continue if there is a reason.
+
+    Reasons are an unfinished response, a missing output, messages to the agent, results of
+    background agents, an unspent token budget, and stop hooks.
     """
-    if this.answers[-1].get("stop_reason") == "refusal":
-        this.ended("error_during_execution", "refusal")
+    if run.totals.responses[-1].get("stop_reason") == "refusal":
+        run.end("error_during_execution", "refusal")
         return
-    if is_unfinished(this.answers[-1]):
-        for event in unfinished(this, state, here):
+    if is_unfinished(run.totals.responses[-1]):
+        for event in continue_response(run, state, here):
             yield event
         return
-    if this.options.output is not None:
+    if run.inputs.options.output is not None:
         number = state.output_retries + 1
-        if number > this.options.max_output_retries:
-            this.ended("error_max_structured_output_retries", "max_structured_output_retries")
+        if number > run.inputs.options.max_output_retries:
+            run.end("error_max_structured_output_retries", "max_structured_output_retries")
             return
-        telemetry.event(this.world, here, "structured_output_retry", None, {"number": number})
-        this.following = go_on(state, [structured_output.NUDGE], "structured_output_retry")
+        telemetry.event(run.inputs.world, here, "structured_output_retry", None, {"number": number})
+        prompt = structured_output.NUDGE
+        run.progress.next_state = prompted_again(state, [prompt], "structured_output_retry")
         yield OutputRetry(state.turn, number)
         return
-    said = await telemetry.ask(this.world, here, "steering", f"{state.turn}:end")
-    if said:
-        this.following = go_on(state, said, "steering")
-        yield _steered(this, here, state.turn, tuple(said), ())
+    messages = await telemetry.ask(run.inputs.world, here, "steering", f"{state.turn}:end")
+    if messages:
+        run.progress.next_state = prompted_again(state, messages, "steering")
+        yield _steered(run, here, state.turn, tuple(messages), ())
         return
-    texts, told_of = await entered(this, here, f"{state.turn}:end", state.turn + 1)
+    texts, agent_events = await take_background_results(
+        run, here, f"{state.turn}:end", state.turn + 1
+    )
     if texts:
-        this.following = go_on(state, texts, "background_result")
-        for each in told_of:
+        run.progress.next_state = prompted_again(state, texts, "background_result")
+        for each in agent_events:
             yield each
         return
-    said = await telemetry.ask(this.world, here, "follow_up", f"{state.turn}:end")
-    if said:
-        this.following = go_on(state, said, "follow_up")
-        telemetry.event(this.world, here, "follow_up", None, {"texts": len(said)})
-        yield FollowUp(state.turn, tuple(said))
+    messages = await telemetry.ask(run.inputs.world, here, "follow_up", f"{state.turn}:end")
+    if messages:
+        run.progress.next_state = prompted_again(state, messages, "follow_up")
+        telemetry.event(run.inputs.world, here, "follow_up", None, {"texts": len(messages)})
+        yield FollowUp(state.turn, tuple(messages))
         return
-    nudged = nudge(this, here)
-    if nudged is not None:
-        this.following = go_on(state, [nudged[1]], "token_budget")
-        yield nudged[0]
+    nudge_and_prompt = nudge(run, here)
+    if nudge_and_prompt is not None:
+        event, prompt = nudge_and_prompt
+        run.progress.next_state = prompted_again(state, [prompt], "token_budget")
+        yield event
         return
-    async for ran in before_the_end(this, state, here):
-        yield ran
+    async for hook_event in run_stop_hooks(run, state, here):
+        yield hook_event
 
 
 def _steered(
-    this: Run, here: Place | None, turn: int, texts: tuple[str, ...], skipped: tuple[str, ...]
+    run: Run, here: Place | None, turn: int, texts: tuple[str, ...], skipped: tuple[str, ...]
 ) -> Steering:
-    telemetry.event(
-        this.world, here, "steering", None, {"texts": len(texts), "skipped": len(skipped)}
-    )
+    """Emit that the agent received messages, and return the event."""
+    numbers = {"texts": len(texts), "skipped": len(skipped)}
+    telemetry.event(run.inputs.world, here, "steering", None, numbers)
     return Steering(turn, texts, skipped)
 
 
-def _abort(this: Run, point: str, count: int, here: Place | None) -> None:
-    """Record where the run was aborted, so that a replay stops at the same point."""
-    streaming = point.split(":")[1] not in ("dispatch", "call", "hook", "consent", "tool", "tools")
-    this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
+def _abort(run: Run, point: str, count: int, here: Place | None) -> None:
+    """Record the point at which the run was aborted, so that a replay stops there as well."""
+    place, world = point.split(":")[1], run.inputs.world
+    is_streaming = place not in ("dispatch", "call", "hook", "consent", "tool", "tools")
+    run.end("error_during_execution", "aborted_streaming" if is_streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
-    telemetry.emit_answer(this.world, here, question, this.world.now(), {"count": count})
-    telemetry.event(this.world, here, "abort", point.split(":")[1], {"count": count})
+    telemetry.emit_answer(world, here, question, world.now(), {"count": count})
+    telemetry.event(world, here, "abort", place, {"count": count})
 
 
-async def _tools_of(this: Run, here: Place | None, turn: int) -> Sequence[Tool] | None:
-    """Return the tools of a turn, optional tools only if they are available.
-
-    Returns None if a required tool is missing; the run ends then.
-    """
-    tools = this.tools() if callable(this.tools) else this.tools
-    if callable(this.tools):
-        _check(tools, this.options)
-    tools = [_named(tool, this.world.tool_name(tool.name, tool.aliases)) for tool in tools]
-    optional = [tool.name for tool in tools if tool.available is not None]
-    if not optional:
+async def _tools_of(run: Run, here: Place | None, turn: int) -> Sequence[Tool] | None:
+    """Return the tools that are available in a turn; return None and fail the run if a required tool is missing."""
+    tools = run.inputs.tools() if callable(run.inputs.tools) else run.inputs.tools
+    if callable(run.inputs.tools):
+        _check_declarations(tools, run.inputs.options)
+    tools = [_renamed(tool, run.inputs.world.tool_name(tool.name, tool.aliases)) for tool in tools]
+    conditional = [tool.name for tool in tools if tool.available is not None]
+    if not conditional:
         return tools
-    there = await telemetry.ask(this.world, here, "tool_set", str(turn), optional)
-    missing = [t for t in tools if t.available is not None and t.name not in there]
-    needed = [tool.name for tool in missing if not tool.optional]
-    if needed:
-        error = UsageError(f"these tools are not available: {', '.join(needed)}")
-        this.failed("tool_set_error", error)
+    available = await telemetry.ask(run.inputs.world, here, "tool_set", str(turn), conditional)
+    missing = [t for t in tools if t.available is not None and t.name not in available]
+    required = [tool.name for tool in missing if not tool.optional]
+    if required:
+        error = UsageError(f"these tools are not available: {', '.join(required)}")
+        run.fail("tool_set_error", error)
         return None
     return [tool for tool in tools if tool not in missing]
 
 
-def _check(tools: Sequence[Tool], options: Options) -> None:
+def _check_declarations(tools: Sequence[Tool], options: Options) -> None:
     check_tools(tools)
     check_agents(tools)
     if options.output is not None and any(tool.name == structured_output.NAME for tool in tools):
         raise UsageError(
-            f"a tool is named {structured_output.NAME}, which is reserved for the output",
+            f"the tool name {structured_output.NAME} is reserved for the structured output",
             todo="Rename the tool",
         )
 
 
-def _named(tool: Tool, name: str) -> Tool:
-    """Return a tool under its current name; its own name becomes an alias."""
+def _renamed(tool: Tool, name: str) -> Tool:
+    """Return a tool under another of its names; its declared name becomes an alias."""
     if name == tool.name:
         return tool
     aliases = (tool.name, *(alias for alias in tool.aliases if alias != name))

@@ -1,7 +1,7 @@
 """The state of the loop, and pure functions for its transitions.
 
 A conversation is a list of messages in the provider's format. Each tool call in a response has its
-result in the next message. Every function here preserves this.
+result in the next message. All functions of this module preserve this.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from agentobs.agent.budget import Budget
-from agentobs.agent.context import Context, Progress
+from agentobs.agent.context import Context, ContextProgress
 from agentobs.agent.events import Result, SubAgent, ToolDone, Transition
 from agentobs.agent.hooks import Hook
-from agentobs.agent.model.prompt import Rendered, SystemPrompt, as_given, rendered
-from agentobs.agent.model.prompt_cache import Lifetime, Sent, marked
-from agentobs.agent.model.retry import Breaker
+from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered, rendered_as_is
+from agentobs.agent.model.prompt_cache import Lifetime, RequestMessages, with_breakpoints
+from agentobs.agent.model.retry import CircuitBreaker
 from agentobs.agent.model.thinking import Thinking, request_fields
 from agentobs.agent.permissions import Denials, Permissions, Rule
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import Tool, declarations
 from agentobs.ledger import Meter
-from agentobs.provider.anthropic.messages import is_blank, tool_uses, unthought
+from agentobs.provider.anthropic.messages import is_blank, response_without_thinking, tool_uses
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from agentobs.world import Abort
@@ -45,57 +45,55 @@ class Options:
     model: str
     """The model's name as the provider knows it."""
     max_tokens: int = 8192
-    """Maximum tokens of one response. Our choice: the SDK (2.12) allows this without streaming for
-    every model.
+    """Maximum tokens of one response. Our choice: the SDK (2.12) allows this value without streaming
+    for every model.
     """
     system: Prompt | SystemPrompt | Rendered | None = None
-    """The system prompt: static, or in levels and sections."""
+    """The system prompt: a fixed text, or a prompt with levels and sections."""
     cache: Lifetime | None = "5m"
-    """Lifetime of the provider's prompt cache; None sends no breakpoints. Our choice: an agent sends its whole
-    conversation with each turn, and reading from the cache costs a tenth.
+    """Lifetime of the provider's prompt cache; None sends no breakpoints. The default is our choice: an agent sends its
+    complete conversation with each turn, and cached tokens cost a tenth of uncached tokens.
     """
     thinking: Thinking | None = None
     """The thinking configuration; None uses the provider's default."""
     max_turns: int | None = None
-    """Stop after this many turns that used tools, from 1; None means no limit."""
+    """End the run after this many turns that used tools, at least 1; None means no limit."""
     budget: Budget = field(default_factory=Budget)
     """Spending limits."""
     context: Context = field(default_factory=Context)
     """How the conversation is kept within the model's context window."""
     token_budget: int | None = None
-    """Output tokens that the model should use in one interaction. It is prompted to continue if it
-    stops well before.
+    """Output tokens that the model should use in one interaction. If it stops much earlier, it is
+    prompted to continue. None means that it may stop at any time.
     """
     permissions: Permissions = field(default_factory=Permissions)
-    """Which tool calls may run; by default only those that read."""
+    """Which tool calls may run; by default only read-only calls."""
     hooks: tuple[Hook, ...] = ()
-    """The table of hooks, as made by `agentobs.agent.hooks.table`; pass it to the live world as well.
-    """
+    """The table of hooks, as returned by `agentobs.agent.hooks.table`; pass it to `live_world` as well."""
     output: type[BaseModel] | None = None
     """The type of the structured output; None for text."""
     max_output_retries: int = 5
-    """How often the model may be prompted again for a missing structured output. Our choice."""
+    """Maximum number of times that the model is prompted again for a missing structured output. Our choice."""
     stream: bool = True
     """Whether responses are streamed."""
     max_retries: int = 10
     """Maximum retries of one LLM request after a transient failure; at most 10."""
     unattended: bool = False
-    """Whether no person attends, so that overloads and rate limits are retried for up to 6 hours per request.
-    """
+    """Whether the run is unattended, so that overloads and rate limits are retried for up to 6 hours per request."""
     fallback_model: str | None = None
-    """Model for the rest of the run after three consecutive overload errors; None for no fallback."""
+    """Model for the rest of the run after three consecutive overload errors; None means no fallback."""
     max_tokens_raised: int | None = 64_000
-    """`max_tokens` of the single repeated request after a response was cut. None, or a value up to
-    `max_tokens`, disables it. Without streaming it is capped at 21,333.
+    """`max_tokens` of the request that is repeated once after a response was cut. None, or a value that is not above
+    `max_tokens`, disables the repetition. Without streaming, this value is capped at 21,333.
     """
     answer_seconds: float | None = 3600.0
-    """Timeout of one complete response, in seconds. Our choice; the SDK only limits each wait (10
-    min).
+    """Timeout of one complete response, in seconds; None means no timeout. Our choice: the SDK only
+    limits each single read (10 minutes).
     """
     betas: tuple[str, ...] = ()
     """Names of beta features, sent in the `anthropic-beta` header."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Additional fields of the request body, such as `temperature` or `speed`; they override ours."""
+    """Additional fields of the request body, such as `temperature` or `speed`; they override the fields of the loop."""
     agent: str = "main"
     """The agent's name in the interaction's span."""
 
@@ -113,39 +111,41 @@ class Conversation:
     turns: int = 0
     """Turns with a complete response; the next turn continues the count."""
     tool_turns: int = 0
-    """The number of those that used tools."""
+    """Turns that used tools."""
     grants: frozenset[Rule] = frozenset()
-    """Calls that a person allowed for the rest of the conversation."""
+    """Rules for the calls that a person allowed for the rest of the conversation."""
     denials: Denials = field(default_factory=Denials)
     """How often the classifier has denied calls."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
-    """Usage of all its runs, for pricing."""
-    breaker: Breaker = field(default=Breaker(), compare=False, repr=False)
+    """Usage of all runs of the conversation, for pricing."""
+    breaker: CircuitBreaker = field(default=CircuitBreaker(), compare=False, repr=False)
     """Circuit breaker that blocks requests while the provider is down."""
-    most_tokens: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """Maximum response tokens per model, as far as the provider has reported them."""
+    reported_max_tokens: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """The highest possible `max_tokens` of each model whose limit the provider has reported in an error."""
     fell_back_to: str | None = field(default=None, compare=False)
-    """The model that took over after a fallback; the thinking since then has its signature."""
+    """The model that took over after a fallback. Thinking blocks since then have its signature."""
     is_begun: bool = False
-    """Whether the hooks for its start have run."""
+    """Whether the hooks for the start of the conversation have run."""
     hooks_done: frozenset[str] = frozenset()
     """Names of the `once` hooks that have run."""
     sections: dict[str, str | None] = field(default_factory=dict, compare=False, repr=False)
-    """Texts of the system prompt sections that are fixed for the conversation, by name."""
+    """Texts of the system prompt sections that are fixed for the conversation, by section name."""
     latched: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Settings of its first request that must not change, because a change invalidates the prompt
-    cache.
+    """Settings of the first request that must not change, because a change would invalidate the
+    prompt cache.
     """
     tool_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """Names of the tools declared to the model, in order."""
     thought_ns: int | None = field(default=None, compare=False, repr=False)
-    """Time of the last response since the model first used thinking; nanoseconds since 1970."""
-    context: Progress = field(default_factory=Progress, compare=False, repr=False)
-    """Its length, and its compactions."""
+    """Time of the last response, in nanoseconds since 1970; None until the model uses thinking."""
+    context: ContextProgress = field(default_factory=ContextProgress, compare=False, repr=False)
+    """The length of the conversation and its compactions."""
     children: dict[str, Conversation] = field(default_factory=dict, repr=False)
     """The conversations of its sub-agents, by the ID of the tool call that started them."""
-    background: dict[str, Background] = field(default_factory=dict, compare=False, repr=False)
-    """Background agents whose results have not entered it yet, by the same ID."""
+    background: dict[str, BackgroundAgent] = field(default_factory=dict, compare=False, repr=False)
+    """Background agents whose results are not part of the conversation yet, by the ID of the tool call that started
+    them.
+    """
 
     def unlatch(self) -> None:
         """Unlatch all settings and sections, so that the next request uses the current options."""
@@ -153,33 +153,33 @@ class Conversation:
 
 
 @dataclass(slots=True, eq=False)
-class Background:
+class BackgroundAgent:
     """An agent that runs in the background."""
 
     agent_id: str
-    """The ID of the call that started it."""
+    """The ID of the tool call that started it."""
     agent: str
-    """Its name."""
-    talk: Conversation
+    """The name of the agent."""
+    conversation: Conversation
     abort: Abort
     """Stops only this agent."""
     task: asyncio.Task[Result]
     events: deque[SubAgent]
-    """Its events so far, to be emitted when its result enters the conversation."""
-    began: Denials = field(default_factory=Denials)
-    """The denials that it started with, see `agentobs.agent.tool_calls.trust`."""
+    """Its events so far, which are emitted when its result enters the conversation."""
+    initial_denials: Denials = field(default_factory=Denials)
+    """The denials of its starter when it was started, see `agentobs.agent.tool_calls.trust`."""
 
     @property
-    def is_left(self) -> bool:
-        """Whether it will never finish, because its event loop has ended or is not the running one."""
+    def is_abandoned(self) -> bool:
+        """Whether it will never finish, because its event loop has ended or is not the running event loop."""
         if not self.task.done():
             return self.task.get_loop() is not asyncio.get_running_loop()
         return self.task.cancelled() or self.task.exception() is not None
 
     @property
     def result(self) -> Result | None:
-        """Its result once it has ended; None if it was abandoned."""
-        return None if self.is_left or not self.task.done() else self.task.result()
+        """The result once the agent has ended; None before that, or if the agent was abandoned."""
+        return None if self.is_abandoned or not self.task.done() else self.task.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,70 +189,74 @@ class State:
     phase: Literal["awaiting_model", "dispatching_tools"]
     """The current phase."""
     messages: tuple[Json, ...]
-    """The conversation: the messages of the next request or, while tools run, including the response that calls them.
-    """
+    """The messages of the next request. While tools run, the last message is the response that calls them."""
     turn: int
     """The turn within the conversation, from 1."""
     tool_turns: int
-    """Turns of this interaction that used tools so far."""
+    """Number of turns of this interaction that used tools."""
     output_retries: int
-    """How often the model was prompted again for its output in this interaction."""
+    """Number of times that the model was prompted again for its output in this interaction."""
     transition: Transition
     """The reason for the last LLM request."""
     max_tokens: int | None = None
-    """The raised token limit of this response, if it was cut at the limit of the options."""
+    """The raised token limit of this response, if it was cut at the limit in the options."""
     continuations: int = 0
-    """How often this response was continued after it was cut."""
+    """Number of times that this response was continued after it was cut."""
     pauses: int = 0
-    """How often this response was continued after the model paused it."""
-    said: str = ""
-    """The text of this response's parts so far; the next part follows it directly."""
+    """Number of times that this response was continued after the model paused it."""
+    response_text: str = ""
+    """The text of the earlier parts of this response; the text of the next part is appended without a separator."""
     stop_blocks: int = 0
-    """How often hooks kept this interaction from ending."""
+    """Number of times that hooks kept this interaction from ending."""
 
 
-def begin(conversation: Conversation, prompt: Prompt) -> State:
+def initial_state(conversation: Conversation, prompt: Prompt) -> State:
     """Return the state in which a prompt continues a conversation."""
     prompt_blocks = [_text(prompt)] if isinstance(prompt, str) else list(prompt)
     answered_ids = {block.get("tool_use_id") for block in prompt_blocks}
     results = [
-        r for r in owed_results(conversation.messages) if r["tool_use_id"] not in answered_ids
+        r for r in missing_results(conversation.messages) if r["tool_use_id"] not in answered_ids
     ]
     content = prompt if isinstance(prompt, str) and not results else [*results, *prompt_blocks]
     messages = (*conversation.messages, {"role": "user", "content": content})
     return State("awaiting_model", messages, conversation.turns + 1, 0, 0, "start")
 
 
-def owed_results(
+def missing_results(
     messages: Sequence[Json], known: Mapping[str, ToolAnswer] | None = None
 ) -> list[Json]:
-    """Return a result for each call of the last message: the known one, or else one that says it was interrupted."""
+    """Return a result for each call of the last message: the result in `known`, or else `INTERRUPTED`."""
     last = messages[-1] if messages else {}
     requested = tool_uses(last) if last.get("role") == "assistant" else []
     return [tool_result(b["id"], (known or {}).get(b["id"], INTERRUPTED)) for b in requested]
 
 
-def request(
+def request_arguments(
     state: State,
     options: Options,
     tools: Sequence[Tool],
-    owed: Json | None = None,
-    sent: Sent | None = None,
+    output_declaration: Json | None = None,
+    request_messages: RequestMessages | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of the SDK's `messages.create` for the next request.
 
-    `owed` is the declaration of the structured output tool, if an output is required. `sent` caches
-    the messages of earlier requests, so that they are not converted again. Of a system prompt in
-    levels, only its static texts are sent; the loop requests the other sections first.
+    Args:
+        state: the current state of the loop.
+        options: the options of the run. A `SystemPrompt` is rendered without the sections that
+            functions write; the loop passes a rendered prompt instead.
+        tools: the tools to declare.
+        output_declaration: the declaration of the structured output tool, if an output is required.
+        request_messages: a cache of the messages of earlier requests, so that they are not
+            converted again.
     """
-    sent = Sent() if sent is None else sent
-    declared = [*declarations(tools), *([owed] if owed else [])]
+    request_messages = RequestMessages() if request_messages is None else request_messages
+    declared = [*declarations(tools), *([output_declaration] if output_declaration else [])]
     arguments: dict[str, Any] = {
         "model": options.model,
         "max_tokens": options.max_tokens,
-        "messages": sent.ready(state.messages, in_blocks=options.cache is not None),
+        "messages": request_messages.converted(state.messages, in_blocks=options.cache is not None),
     }
-    system = _system(options.system)
+    system = _rendered_system(options.system)
     if isinstance(options.system, str) and options.cache is None:
         arguments["system"] = options.system
     elif system.blocks or isinstance(options.system, list):
@@ -265,83 +269,85 @@ def request(
         arguments["extra_headers"] = {"anthropic-beta": ",".join(options.betas)}
     arguments |= request_fields(options.thinking)
     if options.extra:
-        arguments["extra_body"] = _extra(options.extra, arguments)
-    arguments = _thinkable(arguments)
+        arguments["extra_body"] = _extra_fields(options.extra, arguments)
+    arguments = _without_unusable_thinking(arguments)
     if options.cache is None:
         return arguments
-    return marked(arguments, options.cache, len(system.static), sent.marks)
+    return with_breakpoints(
+        arguments, options.cache, len(system.static), request_messages.breakpoints
+    )
 
 
-def question_of(block: Json) -> ToolQuestion:
-    """Return a `tool_use` block as an independent question that shares no data with the block.
+def tool_question(block: Json) -> ToolQuestion:
+    """Return a `tool_use` block as a question that shares no mutable data with the block.
 
-    If the input was cut and is not JSON, the received text is used instead; validation will refuse
-    it.
+    If the input was cut and is therefore not JSON, the question holds the received text, which the
+    validation of the call refuses.
 
     Raises:
-        ValueError: it has no ID, or no name.
+        ValueError: the block has no ID or no name.
     """
     for field_name in ("id", "name"):
         if not isinstance(block.get(field_name), str) or not block[field_name]:
             raise ValueError(f"a tool call has no {field_name}")
     call_input = block.get("partial_json") or block.get("input")
-    return ToolQuestion(block["id"], block["name"], own_copy(call_input))
+    return ToolQuestion(block["id"], block["name"], deep_copy(call_input))
 
 
 def calls(message: Json) -> list[ToolQuestion]:
     """Return the tool calls of a response, in order.
 
-    Only these calls decide whether the loop continues, not the stop reason.
+    The loop continues if there are any calls, whatever the stop reason is.
     """
-    return [question_of(block) for block in tool_uses(message)]
+    return [tool_question(block) for block in tool_uses(message)]
 
 
-def told_apart(message: Json, used: frozenset[str]) -> tuple[Json, dict[str, str]]:
-    """Return a response whose tool call IDs are all unused so far, and a map of the changed IDs.
+def with_unique_ids(message: Json, used_ids: frozenset[str]) -> tuple[Json, dict[str, str]]:
+    """Return a response whose tool call IDs are unique and not in `used_ids`, and the original of each changed ID.
 
     The provider refuses duplicates in one message, and a recording identifies each call by its ID.
     The second of two equal IDs becomes `ID_2`, and so on.
     """
-    content, taken, doubles = list(message["content"]), set(used), {}
+    content, unavailable, original_ids = list(message["content"]), set(used_ids), {}
     for at, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "tool_use":
             continue
-        free, number = block["id"], 2
-        while free in taken:
-            free, number = f"{block['id']}_{number}", number + 1
-        taken.add(free)
-        if free != block["id"]:
-            content[at] = {**block, "id": free}
-            doubles[free] = block["id"]
-    return ({**message, "content": content} if doubles else message), doubles
+        unique_id, number = block["id"], 2
+        while unique_id in unavailable:
+            unique_id, number = f"{block['id']}_{number}", number + 1
+        unavailable.add(unique_id)
+        if unique_id != block["id"]:
+            content[at] = {**block, "id": unique_id}
+            original_ids[unique_id] = block["id"]
+    return ({**message, "content": content} if original_ids else message), original_ids
 
 
-def answered(state: State, message: Json) -> State:
+def after_response(state: State, message: Json) -> State:
     """Return the state after the model's response, before any tool runs.
 
-    A response without content, or with only blank text, is left out because the provider refuses it.
+    A response without content, or with only blank text, is left out, because the provider would refuse it.
     """
-    answer = _echo(message)
-    is_nothing = not answer["content"] or is_blank(answer["content"])
-    messages = state.messages if is_nothing else (*state.messages, answer)
+    answer = _assistant_message(message)
+    is_empty = not answer["content"] or is_blank(answer["content"])
+    messages = state.messages if is_empty else (*state.messages, answer)
     return replace(state, phase="dispatching_tools", messages=messages)
 
 
-def broken_off(state: State, message: Json) -> tuple[State, list[ToolQuestion]]:
+def after_partial_response(state: State, message: Json) -> tuple[State, list[ToolQuestion]]:
     """Return the state after a response that was stopped midway, and its calls that require a result.
 
-    Complete blocks and partial text are kept. Parts that the provider would refuse are removed: a
-    call with a cut input, thinking that has no signature or is last, a server tool without its
-    result.
+    Complete blocks and partial text are kept. Blocks that the provider would refuse are removed: a
+    call with a cut input, thinking that has no signature or is the last block, and a call of a
+    server tool without its result.
     """
-    listed = message.get("content")
-    blocks = listed if isinstance(listed, list) else []
-    served = {block.get("tool_use_id") for block in blocks if isinstance(block, dict)}
-    whole_blocks = [block for block in blocks if _is_whole(block, served)]
-    while whole_blocks and whole_blocks[-1].get("type") in ("thinking", "redacted_thinking"):
-        whole_blocks.pop()
-    part = {"role": "assistant", "content": whole_blocks}
-    return answered(state, part), calls(part)
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    answered_ids = {block.get("tool_use_id") for block in blocks if isinstance(block, dict)}
+    complete_blocks = [block for block in blocks if _is_complete(block, answered_ids)]
+    while complete_blocks and complete_blocks[-1].get("type") in ("thinking", "redacted_thinking"):
+        complete_blocks.pop()
+    partial_message = {"role": "assistant", "content": complete_blocks}
+    return after_response(state, partial_message), calls(partial_message)
 
 
 def next_turn(
@@ -350,26 +356,27 @@ def next_turn(
     steering: Sequence[str] = (),
     context: Sequence[str] = (),
 ) -> State:
-    """Return the state after tools have run: all results in one message, in the order of the calls.
+    """Return the state after tools have run: one user message with all results, in the order of the calls.
 
-    The context from hooks and then the messages to the agent follow in the same message.
+    The results are followed by the context from hooks and the messages to the agent, in the same
+    message.
     """
     content = [tool_result(done.question.tool_use_id, done.answer) for done in results]
     content += [_text(text) for text in (*context, *steering)]
-    missed = any(d.question.name == output.NAME and d.answer.is_error for d in results)
+    has_failed_output = any(d.question.name == output.NAME and d.answer.is_error for d in results)
     return State(
         phase="awaiting_model",
         messages=(*state.messages, {"role": "user", "content": content}),
         turn=state.turn + 1,
         tool_turns=state.tool_turns + 1,
-        output_retries=state.output_retries + missed,
+        output_retries=state.output_retries + has_failed_output,
         transition="steering" if steering else "next_turn",
         stop_blocks=state.stop_blocks,
     )
 
 
-def go_on(state: State, texts: Sequence[str], transition: Transition) -> State:
-    """Return the state in which the model is called again with these texts, after a response without calls."""
+def prompted_again(state: State, texts: Sequence[str], transition: Transition) -> State:
+    """Return the state in which the model gets these texts as the next prompt, after a response without calls."""
     retries = state.output_retries + (transition == "structured_output_retry")
     return State(
         phase="awaiting_model",
@@ -382,11 +389,11 @@ def go_on(state: State, texts: Sequence[str], transition: Transition) -> State:
     )
 
 
-def kept_from_ending(state: State, why: str) -> State:
-    """Return the state in which the model is called again because a hook does not let the run end."""
+def blocked_by_stop_hook(state: State, why: str) -> State:
+    """Return the state in which the model continues because a hook does not let the run end, for the reason `why`."""
     if state.phase == "dispatching_tools":
-        state = go_on(state, [why], "stop_hook_blocking")
-    else:  # its last tools have results
+        state = prompted_again(state, [why], "stop_hook_blocking")
+    else:  # The last message already holds the results of the last tools.
         state = replace(with_context(state, [why]), transition="stop_hook_blocking")
     return replace(state, stop_blocks=state.stop_blocks + 1)
 
@@ -398,29 +405,29 @@ def with_context(state: State, texts: Sequence[str]) -> State:
     return replace(state, messages=_with_user(state.messages, [_text(text) for text in texts]))
 
 
-def own_copy(value: Any) -> Any:
+def deep_copy(value: Any) -> Any:
     """Return a deep copy of a JSON value, without recursion."""
-    top: list[Any] = [value]
-    left: list[tuple[Any, Any]] = [(top, 0)]
-    while left:
-        inside, at = left.pop()
-        found = inside[at]
-        if isinstance(found, dict | list):
-            inside[at] = found = found.copy()
-            left += [
-                (found, key) for key in (found if isinstance(found, dict) else range(len(found)))
+    root: list[Any] = [value]
+    pending: list[tuple[Any, Any]] = [(root, 0)]
+    while pending:
+        container, at = pending.pop()
+        child = container[at]
+        if isinstance(child, dict | list):
+            container[at] = child = child.copy()
+            pending += [
+                (child, key) for key in (child if isinstance(child, dict) else range(len(child)))
             ]
-    return top[0]
+    return root[0]
 
 
 def tool_result(tool_use_id: str, answer: ToolAnswer) -> Json:
-    """Return the tool result block for the model."""
-    content = own_copy(answer.content)
+    """Return the block with which the model gets a tool result."""
+    content = deep_copy(answer.content)
     block = {"type": "tool_result", "tool_use_id": tool_use_id, "content": content}
     return {**block, "is_error": True} if answer.is_error else block
 
 
-def used_ids(messages: Sequence[Json]) -> frozenset[str]:
+def tool_call_ids(messages: Sequence[Json]) -> frozenset[str]:
     """Return the IDs of all tool calls in a conversation."""
     return frozenset(block["id"] for message in messages for block in tool_uses(message))
 
@@ -428,15 +435,15 @@ def used_ids(messages: Sequence[Json]) -> frozenset[str]:
 INTERRUPTED = ToolAnswer(
     "The run was interrupted before this tool had finished.", is_error=True, outcome="aborted"
 )
-"""Result for a call that a stopped run never finished; without it the provider refuses the
-conversation.
+"""Result for a call that a stopped run did not finish. The provider refuses a conversation in which a
+call has no result.
 """
 
-_NOTES = ("partial_json", "unknown_deltas")
-"""Fields that folding a stream adds to a block. The provider did not send them and refuses them."""
+_FOLD_FIELDS = ("partial_json", "unknown_deltas")
+"""Fields that `streams.fold` adds to a block. The provider does not accept them in a request."""
 
 
-def _system(system: Prompt | SystemPrompt | Rendered | None) -> Rendered:
+def _rendered_system(system: Prompt | SystemPrompt | Rendered | None) -> Rendered:
     match system:
         case None:
             return Rendered()
@@ -445,26 +452,29 @@ def _system(system: Prompt | SystemPrompt | Rendered | None) -> Rendered:
         case SystemPrompt():
             return rendered(system, {})
         case _:
-            return as_given(system)
+            return rendered_as_is(system)
 
 
-def _extra(extra: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the additional fields; an output format does not override an effort setting."""
-    ours, theirs = arguments.get("output_config"), extra.get("output_config")
-    if ours and isinstance(theirs, Mapping):
-        return {**extra, "output_config": {**ours, **theirs}}
+def _extra_fields(extra: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the additional fields; an `output_config` among them is merged with the effort in the arguments."""
+    effort, output_config = arguments.get("output_config"), extra.get("output_config")
+    if effort and isinstance(output_config, Mapping):
+        return {**extra, "output_config": {**effort, **output_config}}
     return dict(extra)
 
 
-def _thinkable(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a request without a thinking budget if the provider would refuse one.
+def _without_unusable_thinking(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments without a thinking budget if the provider would refuse a budget.
 
-    The model cannot start thinking between calls and their results, for example if another model's
-    thinking was removed.
+    The model cannot start to think between its calls and their results. This happens if the
+    thinking before the calls was removed, for example because another model signed it.
     """
     extra = arguments.get("extra_body", {})
     settings = (arguments.get("thinking"), extra.get("thinking"))
-    if not any(map(_is_budget, settings)) or unthought(arguments["messages"]) is None:
+    if (
+        not any(map(_is_budget, settings))
+        or response_without_thinking(arguments["messages"]) is None
+    ):
         return arguments
     changed = dict(arguments)
     if _is_budget(changed.get("thinking")):
@@ -478,9 +488,9 @@ def _is_budget(thinking: Any) -> bool:
     return isinstance(thinking, Mapping) and thinking.get("type") == "enabled"
 
 
-def _echo(message: Json) -> Json:
+def _assistant_message(message: Json) -> Json:
     content = [
-        {name: value for name, value in block.items() if name not in _NOTES}
+        {name: value for name, value in block.items() if name not in _FOLD_FIELDS}
         if isinstance(block, dict)
         else block
         for block in message["content"]
@@ -490,11 +500,11 @@ def _echo(message: Json) -> Json:
 
 
 def _is_empty(block: Any) -> bool:
-    """Return whether a block is an empty text. The provider sends such blocks, but refuses to receive them."""
+    """Return whether a block is an empty text. The provider sends such blocks, but refuses them in requests."""
     return isinstance(block, dict) and block.get("type") == "text" and block.get("text") == ""
 
 
-def _is_whole(block: Any, served: set[Any]) -> bool:
+def _is_complete(block: Any, answered_ids: set[Any]) -> bool:
     match block:
         case {"partial_json": _}:
             return False
@@ -503,7 +513,7 @@ def _is_whole(block: Any, served: set[Any]) -> bool:
         case {"type": "thinking"}:
             return bool(block.get("signature"))
         case {"type": "server_tool_use" | "mcp_tool_use", "id": block_id}:
-            return block_id in served
+            return block_id in answered_ids
         case dict():
             return True
         case _:
@@ -511,7 +521,7 @@ def _is_whole(block: Any, served: set[Any]) -> bool:
 
 
 def _with_user(messages: tuple[Json, ...], blocks: Sequence[Json]) -> tuple[Json, ...]:
-    """Return the messages with these blocks added as user content, merged into the last message if it is the user's."""
+    """Return the messages with these blocks added to the last message if it is from the user, or else as a new one."""
     if not messages or messages[-1].get("role") != "user":
         return (*messages, {"role": "user", "content": list(blocks)})
     content = messages[-1]["content"]

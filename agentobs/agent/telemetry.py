@@ -1,7 +1,7 @@
 """Emit the loop's facts to the sink: interactions, spans, events and tool calls.
 
-Nothing is emitted outside a session. No context variable stays set across a `yield` of the loop's
-generators: places are passed explicitly and set only around single awaits.
+Nothing is emitted outside a session. The generators of the loop never `yield` while they have set a
+context variable: places are passed as arguments, and are set only around single awaits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
 )
 from agentobs.records.facts import Event, InteractionEnd, InteractionStart, Permission
-from agentobs.records.labels import Label, unchecked, word
+from agentobs.records.labels import Label, constant_label, unchecked
 from agentobs.sink import sink
 from agentobs.tracing import Span
 from agentobs.world import World
@@ -36,39 +36,40 @@ from agentobs.world import World
 
 @dataclass(slots=True)
 class Interaction:
-    """The interaction that is being recorded."""
+    """An interaction while it is recorded."""
 
     place: Place | None
     """The place inside its span; None outside a session."""
     subtype: Subtype = "success"
-    """How it ends if nothing is raised."""
+    """How the interaction ends if no exception is raised."""
     is_stopped: bool = False
-    """Whether it was stopped on purpose."""
+    """Whether the interaction was stopped on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
-    """The processed form of a tool call; the fields are those of `ToolExchange`."""
+class ProcessedCall:
+    """The form in which a tool call was executed. Its values are recorded in the fields of `ToolExchange`."""
 
     tool: str | None
-    asked: Any
-    ran: Any
+    requested_input: Any
+    executed_input: Any
     coerced: int
     called_id: str | None
 
 
-PERSON_S = 24 * 3600.0
-"""How long an approval may take, in seconds, before its span counts as an orphan. Our choice: one
-night.
+APPROVAL_SECONDS = 24 * 3600.0
+"""The time that an approval may take before its span counts as an orphan, in seconds. Our choice: a day,
+so that an approval may wait overnight.
 """
 
 
 @contextlib.contextmanager
 def interaction(world: World, agent: str, *, is_background: bool = False) -> Iterator[Interaction]:
-    """Record an interaction of the current session from start to end, however it ends.
+    """Record an interaction of the current session from start to end, whether or not it fails.
 
-    An intentional stop is not an error; a cancellation that leaves the session is. The interaction is a trace of its
-    own, linked to the span in which it was started. A background agent's interaction may outlive that span.
+    A run that is stopped on purpose or cancelled ends as `cancelled`, which is not an error. The interaction is a
+    separate trace, which is linked to the span in which it was started. The interaction of a background agent may
+    outlive that span.
     """
     outer = tracing.place()
     if outer is None:
@@ -87,21 +88,22 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
             yield recorded
         result = "cancelled" if recorded.is_stopped else recorded.subtype
     except Exception:
-        raise  # an error of the run, which its result already reports
+        raise  # The result of the run reports this error.
     except BaseException:
         result = "cancelled"
         raise
     finally:
         is_error = result not in ("success", "cancelled")
-        ended_ns, how = world.now(), Label(result)
+        ended_ns, outcome = world.now(), Label(result)
+        session_id = outer.session_id
         sink.emit(
-            InteractionEnd(outer.session_id, interaction_id, ended_ns, how, is_error, lane, source)
+            InteractionEnd(session_id, interaction_id, ended_ns, outcome, is_error, lane, source)
         )
 
 
 @contextlib.contextmanager
 def sub_agent(agent: str) -> Iterator[Interaction]:
-    """Record a sub-agent that the current tool call started, as part of the same interaction."""
+    """Record a sub-agent that the current tool call starts, as part of the same interaction."""
     with span("sub_agent", tracing.place(), agent) as inside:
         yield Interaction(inside)
 
@@ -116,16 +118,17 @@ def span(
     is_within: bool = False,
     expected_s: float | None = None,
 ) -> Iterator[Place | None]:
-    """Open a span at `here` and close it: ok, error, or cancelled if the run was stopped.
+    """Open a span at `here`, and close it with the status ok, error, or cancelled if the run was stopped.
 
     Args:
-        name: the span's name.
-        here: its place; None outside a session.
-        label: its label.
-        trace_id: the ID of a separate trace, linked to the span at `here`; by default the span
-            belongs to that trace.
+        name: the name of the span.
+        here: the place of the span; None outside a session.
+        label: the label of the span.
+        trace_id: the ID of a separate trace, which is linked to the span at `here`; by default the
+            span belongs to the same trace as that span.
         is_within: whether the separate trace ends before the span at `here` does.
-        expected_s: how much longer it may be silent than other spans, in seconds.
+        expected_s: the additional time that the span may be without activity before it counts as
+            an orphan, in seconds.
     """
     if here is None:
         yield None
@@ -133,7 +136,7 @@ def span(
     opened = tracing.begin(
         name,
         here,
-        label=maybe_label(label),
+        label=unchecked_label(label),
         trace_id=trace_id,
         is_within=is_within,
         expected_s=expected_s or 0.0,
@@ -148,35 +151,35 @@ def span(
 
 def open_span(name: str, here: Place | None, label: str) -> Span | None:
     """Open a span at `here`; close it with `close`."""
-    return None if here is None else tracing.begin(name, here, label=maybe_label(label))
+    return None if here is None else tracing.begin(name, here, label=unchecked_label(label))
 
 
 def close(
     opened: Span | None, error: BaseException | None = None, *, cancelled: bool = False
 ) -> None:
-    """Close a span: ok, error, or cancelled if the run was stopped. Does nothing if there is no span."""
+    """Close a span, if any, with the status ok, error, or cancelled if the run was stopped."""
     if opened is not None:
         stopped = isinstance(error, Stopped) or not isinstance(error, Exception | None)
         opened.close(error, cancelled=cancelled or stopped)
 
 
-def at(here: Place | None) -> contextlib.AbstractContextManager[object]:
-    """Set the place to `here` around one await; None keeps the caller's place."""
+def at_place(here: Place | None) -> contextlib.AbstractContextManager[object]:
+    """Set the current place to `here` around one await; None keeps the current place."""
     return contextlib.nullcontext() if here is None else tracing.at(here)
 
 
 def in_turn(world: World, here: Place | None, turn: int) -> Place | None:
-    """Return the same place in a turn, at the start of a new chain of requests."""
+    """Return the place of a turn, at the start of a new chain of requests."""
     return None if here is None else replace(here, turn=turn, chain_id=world.new_id(), depth=0)
 
 
-def asking(
+def request_place(
     here: Place | None, source: QuerySource, *, depth: int, lane: str | None = None
 ) -> Place | None:
-    """Return the same place for an LLM request.
+    """Return the place of an LLM request.
 
     Args:
-        here: the place in the turn.
+        here: the place of the turn.
         source: the source of the request.
         depth: the position of the request in its chain, from 1.
         lane: the lane of the request; defaults to that of `here`.
@@ -194,7 +197,7 @@ def event(
     numbers: Mapping[str, float],
     labels: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Emit an event that happened now; `agentobs.records.event_catalog` describes the fields of each kind."""
+    """Emit an event that happens now. `agentobs.records.event_catalog` describes the fields of each kind."""
     if here is None:
         return
     sink.emit(
@@ -204,10 +207,10 @@ def event(
             lane=unchecked(here.lane),
             turn=here.turn,
             at_ns=world.now(),
-            kind=word(kind),
-            label=maybe_label(label),
-            numbers={word(name): number for name, number in numbers.items()},
-            query_source=word(here.query_source),
+            kind=constant_label(kind),
+            label=unchecked_label(label),
+            numbers={constant_label(name): number for name, number in numbers.items()},
+            query_source=constant_label(here.query_source),
             chain_id=here.chain_id,
             depth=here.depth,
             labels=_labels(labels) if labels else None,
@@ -216,44 +219,48 @@ def event(
 
 
 def _labels(names: Mapping[str, str | None]) -> dict[str, Label]:
-    """Return names as labels that the recorder still has to check, without missing ones."""
-    return {word(name): unchecked(each) for name, each in names.items() if each is not None}
+    """Return the names that are not None, as labels that the recorder still has to check."""
+    return {
+        constant_label(name): unchecked(each) for name, each in names.items() if each is not None
+    }
 
 
 ASK_SECONDS = 60.0
-"""Timeout for answers of the world, except people and hooks. Our choice: it reads files, tools and
-the store.
+"""Timeout for answers of the world, in seconds, except for approvals and hooks. Our choice: the world reads
+files, tools and the store.
 """
 
 
-async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: Any = None) -> Any:
-    """Send a question to the world, emit its answer to the sink, and return the answer.
+async def ask(
+    world: World, here: Place | None, kind: AskKind, key: str, payload: Any = None
+) -> Any:
+    """Send a question to the world, emit the answer to the sink, and return it.
 
-    After an abort or a timeout, the answer is the minimal one: no approval, a complaint, no path, no tool, or nothing.
-    If the answer to one of the `SILENT` questions is nothing, it is not emitted.
+    After an abort or a timeout, the answer is a default: no approval, a failed check, no paths, no tools, or None.
+    Empty answers to `SILENT` questions are not emitted.
 
     Args:
-        world: answers the question.
+        world: the world that answers the question.
         here: the place of the question.
-        kind: the kind of question, as in `AskKind`.
-        key: distinguishes it from others of its kind.
-        asked: the question itself.
+        kind: the kind of the question, see `AskKind`.
+        key: distinguishes the question from other questions of its kind.
+        payload: the content of the question.
     """
-    question, started_ns = WorldQuestion(kind, key, asked), world.now()
+    question, started_ns = WorldQuestion(kind, key, payload), world.now()
     async with Watch(world.abort, None if kind in ANSWERED_INSIDE else ASK_SECONDS) as watch:
         try:
-            with at(here):
+            with at_place(here):
                 answer = await watch.guard(world.ask(question))
         except Interrupted as error:
-            answer = _least(kind, error.cause)
+            answer = _default_answer(kind, error.cause)
     if answer or kind not in SILENT:
-        # If a question contains its own answer, the answer is enough.
-        recorded = replace(question, asked=None) if kind in ECHOED else question
+        # The payload of such a question is the expected answer, so only the answer is recorded.
+        recorded = replace(question, payload=None) if kind in ECHOED else question
         emit_answer(world, here, recorded, started_ns, answer)
     return answer
 
 
-def _least(kind: AskKind, cause: Cause) -> Any:
+def _default_answer(kind: AskKind, cause: Cause) -> Any:
     why = "the run was stopped" if cause == "abort" else f"no answer in {ASK_SECONDS:g} seconds"
     match kind:
         case "consent":
@@ -274,7 +281,7 @@ def _least(kind: AskKind, cause: Cause) -> Any:
 def emit_answer(
     world: World, here: Place | None, question: WorldQuestion, started_ns: int, answer: Any
 ) -> None:
-    """Emit an exchange of the agent loop to the sink."""
+    """Emit a question to the world and its answer to the sink, as one exchange."""
     if here is not None:
         duration_ns = max(world.now() - started_ns, 0)
         sink.emit(WorldExchange(here, started_ns, duration_ns, question, answer))
@@ -288,7 +295,7 @@ def permission(
     decision: Decision,
     waited_ns: int,
 ) -> None:
-    """Emit the decision whether a call may run."""
+    """Emit the decision on a tool call."""
     if here is None:
         return
     rule = str(decision.rule) if decision.rule is not None else None
@@ -319,10 +326,10 @@ def tool(
     here: Place | None,
     started_ns: int,
     done: ToolDone,
-    meant: Meant,
+    processed: ProcessedCall,
     followed_by: tuple[str, ...] = (),
 ) -> None:
-    """Emit a completed tool call, its processed form, and the hooks that will run on it."""
+    """Emit a completed tool call. `followed_by` holds the names of the hooks that will inspect it."""
     if here is None:
         return
     sink.emit(
@@ -333,15 +340,15 @@ def tool(
             question=done.question,
             answer=done.answer,
             inspected_by=followed_by,
-            tool=meant.tool,
-            requested_input=meant.asked,
-            executed_input=meant.ran,
-            coerced=meant.coerced,
-            called_id=meant.called_id,
+            tool=processed.tool,
+            requested_input=processed.requested_input,
+            executed_input=processed.executed_input,
+            coerced=processed.coerced,
+            called_id=processed.called_id,
         )
     )
 
 
-def maybe_label(text: str | None) -> Label | None:
-    """Return a name as a label that the recorder still has to check, or None."""
+def unchecked_label(text: str | None) -> Label | None:
+    """Return a name as a label that the recorder still has to check; None stays None."""
     return unchecked(text) if text is not None else None

@@ -1,8 +1,8 @@
-"""Compact the conversation of a run, cheapest method first.
+"""Compact the conversation of a run, with the cheapest method that is enough.
 
-Old tool results are trimmed. Then the oldest groups are dropped, if a few of them are enough. Then
-the session's memory replaces everything except the latest part. Finally the model is asked for a
-summary. The first method that is enough ends the compaction.
+The methods are tried in this order: trim old tool results; drop the oldest groups, if only a few have
+to be dropped; replace everything except the latest part by the session's memory; replace it by a
+summary that the model writes.
 """
 
 from __future__ import annotations
@@ -14,43 +14,49 @@ from typing import Literal
 
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
-from agentobs.agent.compaction import summary as summarizing
+from agentobs.agent.compaction import summary
 from agentobs.agent.context import reduction, token_counts
 from agentobs.agent.context.context_windows import window_of
-from agentobs.agent.context.message_groups import Group, first_call, unanswered, without_last
-from agentobs.agent.context.recent_files import FILES_TOKENS_MAX, attached, recent_files
-from agentobs.agent.context.window_policy import Counted
+from agentobs.agent.context.message_groups import (
+    Group,
+    count_unanswered_blocks,
+    first_call,
+    without_last_blocks,
+)
+from agentobs.agent.context.recent_files import FILES_TOKENS_MAX, attachments, recent_files
+from agentobs.agent.context.window_policy import TokenCount
 from agentobs.agent.events import Compaction, Degraded, Event
-from agentobs.agent.lifecycle_hooks import after_compaction, before_compaction
+from agentobs.agent.lifecycle_hooks import run_post_compact_hooks, run_pre_compact_hooks
 from agentobs.agent.model import error_classes
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered
-from agentobs.agent.requests.maintenance_request import MaintenanceRequest, upkeep
+from agentobs.agent.requests.maintenance_request import MaintenanceRequest, send_maintenance_request
 from agentobs.agent.state import Options, with_context
 from agentobs.agent.tools.tool import Tool
 from agentobs.provider.anthropic.messages import blocks
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
-from agentobs.records.exchanges import Place, QuerySource, lane_under
+from agentobs.records.exchanges import Place, QuerySource, child_lane
 
 Trigger = Literal["auto", "reactive", "manual"]
 
 TARGET_SHARE = 0.8
-"""Trimming and dropping are enough if they bring a conversation below this share of the threshold.
-Otherwise each turn would compact it again and lose the provider's cache. Our choice.
-"""
-
-REACTIVE_SHARE = 0.5
-"""A refused prompt must shrink below this share of its length, because its count was wrong. Our
+"""Trimming and dropping are enough if they bring the conversation below this share of the threshold. With
+a higher share, each turn could compact the conversation again and lose the provider's cache. Our
 choice.
 """
 
+REACTIVE_SHARE = 0.5
+"""A prompt that the provider refused as too long must shrink below this share of its counted length. The
+share is low because the count was obviously wrong. Our choice.
+"""
+
 FILES_SHARE = 0.25
-"""Files that are attached again take at most this share of the removed part and of the threshold. Our choice: otherwise
-a small conversation would be as long as before.
+"""Files that are attached again take at most this share of the removed part and of the threshold. Our choice: without
+this limit, a short conversation could be as long as before.
 """
 
 HEAVY_TOKENS = 20_000
-"""A prompt without any response is summarized only if it is longer than this, the length of a
+"""A prompt without any response is summarized only if it is longer than this, the maximum length of a
 summary.
 """
 
@@ -59,357 +65,380 @@ FAILURES_MAX = 3
 
 
 @dataclass(slots=True)
-class Need:
-    """A compaction that is needed: its reason and its result."""
+class CompactionTask:
+    """One compaction: its reason, its limits, its progress and its result."""
 
     trigger: Trigger
     tools: Sequence[Tool]
     tokens: int
-    """Tokens of the conversation before."""
+    """Tokens of the conversation before the compaction."""
     threshold: int
+    """Token count at which a conversation is compacted."""
     target: int
-    """Tokens that may remain without a summary."""
+    """A method other than a summary is enough if fewer tokens than this remain."""
     instructions: str | None = None
     """Additional instructions for a summary."""
-    done: Compaction | None = None
+    result: Compaction | None = None
     """The completed compaction; None if it failed."""
-    made: Group | None = None
-    """The shorter conversation built so far; None if no method is enough."""
+    shortened: Group | None = None
+    """The shorter conversation that was built so far; None if no method is enough."""
     error: Exception | None = None
-    """Why there is no summary: the error of its LLM request."""
+    """The error of the LLM request for a summary; None if there was no error."""
     was_cut: bool = False
-    """Whether the summary is missing because it was cut at its token limit."""
+    """Whether there is no summary because it was cut at its token limit."""
     summary: str | None = None
-    """The model's summary; None if there is none."""
+    """The summary that the model wrote; None if there is none."""
     methods: list[str] = field(default_factory=list)
+    """The methods that were applied, see `Compaction.methods`."""
     files: int = 0
+    """Number of files that are attached again."""
 
 
-def window(this: Run) -> int:
+def window(run: Run) -> int:
     """Return the context window of the current model, in tokens."""
-    options, reported = this.options, this.talk.context.window_told
-    own = options.context.window_tokens or window_of(options.model, options.betas)
-    return min(own, reported) if reported else own
+    options, reported = run.inputs.options, run.progress.conversation.context.reported_window
+    configured = options.context.window_tokens or window_of(options.model, options.betas)
+    return min(configured, reported) if reported else configured
 
 
-def threshold(this: Run) -> int:
+def threshold(run: Run) -> int:
     """Return the token count at which the conversation is compacted.
 
-    If the provider reports a window no larger than the reserve, this is half the window.
+    If the provider has reported a window that is not larger than the reserve, this is half of the
+    window.
     """
-    room = window(this)
-    limit = this.options.context.threshold(room)
-    return limit if limit > 0 else max(room // 2, 1)
+    window_tokens = window(run)
+    limit = run.inputs.options.context.threshold(window_tokens)
+    return limit if limit > 0 else max(window_tokens // 2, 1)
 
 
-def length(this: Run, tools: Sequence[Tool]) -> int:
-    """Return the token count of a run's next request."""
-    messages, known = this.state.messages, this.talk.context.counted
+def length(run: Run, tools: Sequence[Tool]) -> int:
+    """Return the token count of the next request of a run."""
+    messages, known = run.progress.state.messages, run.progress.conversation.context.counted
     # A count includes the system prompt and the tools; estimate them only if there is no count.
     is_known = token_counts.is_counted(messages, known)
-    return token_counts.tokens_of(messages, known, 0 if is_known else _around(this, tools))
+    return token_counts.tokens_of(messages, known, 0 if is_known else _overhead_tokens(run, tools))
 
 
-def counted(this: Run, messages: Sequence[Json], usage: object) -> None:
-    """Store the length of a conversation from the usage of its last response."""
-    tokens = token_counts.held(usage)
+def store_token_count(run: Run, messages: Sequence[Json], usage: object) -> None:
+    """Store the length of the conversation, as given by the usage of the response that is its last message."""
+    tokens = token_counts.conversation_tokens(usage)
     if tokens is not None:
-        this.talk.context.counted = Counted(tokens, len(messages), messages[-1])
+        run.progress.conversation.context.counted = TokenCount(tokens, len(messages), messages[-1])
 
 
-def automatic(this: Run, tools: Sequence[Tool], here: Place | None) -> Need | None:
-    """Emit the length of the conversation; return the need for compaction if the threshold is
-    reached.
-    """
-    progress, context = this.talk.context, this.options.context
-    tokens, limit = length(this, tools), threshold(this)
+def automatic_task(run: Run, tools: Sequence[Tool], here: Place | None) -> CompactionTask | None:
+    """Emit the length of the conversation, and return the task if it must be compacted."""
+    progress, context = run.progress.conversation.context, run.inputs.options.context
+    tokens, limit = length(run, tools), threshold(run)
     numbers = {
         "tokens": tokens,
-        "window": window(this),
+        "window": window(run),
         "threshold": limit,
-        "messages": len(this.state.messages),
+        "messages": len(run.progress.state.messages),
     }
-    telemetry.event(this.world, here, "context", None, numbers)
+    telemetry.event(run.inputs.world, here, "context", None, numbers)
     if tokens < limit or not context.is_automatic or progress.failures >= FAILURES_MAX:
         return None
-    return Need("auto", tools, tokens, limit, int(TARGET_SHARE * limit))
+    return CompactionTask("auto", tools, tokens, limit, int(TARGET_SHARE * limit))
 
 
-def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
-    """Return the need for compaction after the provider refused a prompt as too long; once per
-    conversation.
-    """
-    progress = this.talk.context
-    if progress.has_reacted or not error_classes.is_too_long(error):
+def reactive_task(run: Run, tools: Sequence[Tool], error: Exception) -> CompactionTask | None:
+    """Return the task if the provider refused a prompt as too long; at most once per conversation."""
+    progress = run.progress.conversation.context
+    if progress.tried_reactive_compaction or not error_classes.is_too_long(error):
         return None
-    tokens = length(this, tools)
-    if sizes := summarizing.reported_sizes(error_classes.text_of(error)):
-        tokens, progress.window_told = max(tokens, sizes[0]), sizes[1]
-    limit = threshold(this)
+    tokens = length(run, tools)
+    if sizes := summary.reported_sizes(error_classes.text_of(error)):
+        tokens, progress.reported_window = max(tokens, sizes[0]), sizes[1]
+    limit = threshold(run)
     target = int(min(TARGET_SHARE * limit, REACTIVE_SHARE * tokens))
-    return Need("reactive", tools, tokens, limit, target)
+    return CompactionTask("reactive", tools, tokens, limit, target)
 
 
-async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    """Compact the conversation of a run. `need.done` is the result, or None if it failed or a hook
-    prevented it.
+async def run_compaction(
+    run: Run, task: CompactionTask, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Compact the conversation of a run, whatever the trigger is.
 
-    Every compaction passes through here, whatever its trigger.
+    Sets `task.result`, unless the compaction fails or a hook prevents it.
 
     Raises:
         Stopped: the run was aborted.
     """
-    progress, before = this.talk.context, this.state.messages
-    progress.begun += 1
-    with telemetry.span("compaction", here, need.trigger) as inside:
-        verdict, hook_events = await before_compaction(this, need.trigger, need.tokens, inside)
-        for ran in hook_events:
-            yield ran
+    progress, before = run.progress.conversation.context, run.progress.state.messages
+    progress.started_compactions += 1
+    with telemetry.span("compaction", here, task.trigger) as inside:
+        verdict, hook_events = await run_pre_compact_hooks(run, task.trigger, task.tokens, inside)
+        for hook_event in hook_events:
+            yield hook_event
         if verdict.blocked:
             return
-        wanted = [need.instructions, *verdict.context]
-        need.instructions = "\n".join(text for text in wanted if text) or None
-        async with aclosing(_shortened(this, need, inside)) as events:
+        instructions = [task.instructions, *verdict.context]
+        task.instructions = "\n".join(text for text in instructions if text) or None
+        async with aclosing(_shorten(run, task, inside)) as events:
             async for event in events:
                 yield event
-        messages = need.made
+        messages = task.shortened
     if messages is None:
-        async for event in _failed(this, need, here):
+        async for event in _count_failure(run, task, here):
             yield event
         return
-    need.done = _boundary(this, need, before, messages)
-    unanswered_count = unanswered(before, this.talk.messages)
-    this.state = replace(this.state, messages=messages)
-    this.talk.messages = without_last(messages, unanswered_count)
-    progress.counted = Counted(need.done.tokens_after, len(messages), messages[-1])
-    progress.failures, progress.last_turn = 0, this.state.turn
-    _emit_boundary(this, here, need.done)
-    yield need.done
-    verdict, hook_events = await after_compaction(this, need.done, here)
-    for ran in hook_events:
-        yield ran
-    this.state = with_context(this.state, verdict.context)
+    task.result = _compaction_event(run, task, before, messages)
+    unanswered_count = count_unanswered_blocks(before, run.progress.conversation.messages)
+    run.progress.state = replace(run.progress.state, messages=messages)
+    run.progress.conversation.messages = without_last_blocks(messages, unanswered_count)
+    progress.counted = TokenCount(task.result.tokens_after, len(messages), messages[-1])
+    progress.failures, progress.last_turn = 0, run.progress.state.turn
+    _emit_compaction(run, here, task.result)
+    yield task.result
+    verdict, hook_events = await run_post_compact_hooks(run, task.result, here)
+    for hook_event in hook_events:
+        yield hook_event
+    run.progress.state = with_context(run.progress.state, verdict.context)
     if not unanswered_count:
-        this.talk.messages = this.state.messages
+        run.progress.conversation.messages = run.progress.state.messages
 
 
-async def _failed(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    progress, passes = this.talk.context, may_pass(need.error)
-    if not passes:
+async def _count_failure(
+    run: Run, task: CompactionTask, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Emit that a compaction failed, and count the failure unless the provider is the cause."""
+    progress, counts = run.progress.conversation.context, not is_temporary(task.error)
+    if counts:
         progress.failures += 1
-    numbers = {"tokens": need.tokens, "threshold": need.threshold, "failures": progress.failures}
-    if need.was_cut:
+    numbers = {"tokens": task.tokens, "threshold": task.threshold, "failures": progress.failures}
+    if task.was_cut:
         numbers["cut"] = 1
-    telemetry.event(this.world, here, "compaction_failed", need.trigger, numbers)
-    if progress.failures == FAILURES_MAX and not passes:
-        telemetry.event(this.world, here, "degraded", "compaction", {"failures": FAILURES_MAX})
+    telemetry.event(run.inputs.world, here, "compaction_failed", task.trigger, numbers)
+    if progress.failures == FAILURES_MAX and counts:
+        telemetry.event(
+            run.inputs.world, here, "degraded", "compaction", {"failures": FAILURES_MAX}
+        )
         yield Degraded("compaction", "failures")
 
 
-def may_pass(error: Exception | None) -> bool:
-    """Return whether an error is a state of the provider, unrelated to the conversation."""
+def is_temporary(error: Exception | None) -> bool:
+    """Return whether an error is caused by the state of the provider, and not by the conversation."""
     if error is None:
         return False
     kind = error_classes.classify(error)
-    return error_classes.FOLLOWS[kind].is_retried or kind == "circuit_open"
+    return error_classes.REACTIONS[kind].is_retried or kind == "circuit_open"
 
 
-async def _shortened(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    """Build the shorter conversation in `need.made`; None if no method is enough."""
-    messages = this.state.messages
-    if need.trigger != "manual":
-        trimmed = reduction.trim(messages, this.options.context.kept_results)
-        left = _left(this, need, trimmed)
-        if left < need.tokens:
-            need.methods.append("trim")
-        if left < need.target:
-            need.made = trimmed
+async def _shorten(
+    run: Run, task: CompactionTask, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Build the shorter conversation. Sets `task.shortened`, unless no method is enough."""
+    messages = run.progress.state.messages
+    if task.trigger != "manual":
+        trimmed = reduction.trim(messages, run.inputs.options.context.kept_results)
+        remaining = _tokens_of(run, task, trimmed)
+        if remaining < task.tokens:
+            task.methods.append("trim")
+        if remaining < task.target:
+            task.shortened = trimmed
             return
-        dropped = reduction.drop(trimmed, _estimated(this, need, left - need.target) + 1)
-        if dropped is not None and _left(this, need, dropped) < need.target:
-            need.methods.append("drop")
-            need.made = dropped
+        dropped = reduction.drop(trimmed, _estimated(run, task, remaining - task.target) + 1)
+        if dropped is not None and _tokens_of(run, task, dropped) < task.target:
+            task.methods.append("drop")
+            task.shortened = dropped
             return
         messages = trimmed
-    async with aclosing(_summarized(this, need, messages, here)) as events:
+    async with aclosing(_continue_from_summary(run, task, messages, here)) as events:
         async for event in events:
             yield event
-    if need.trigger == "manual" or need.error is not None:
+    if task.trigger == "manual" or task.error is not None:
         return
-    if need.made is None or _left(this, need, need.made) >= need.threshold:
-        need.made = _without_new(this, need, need.made or messages)
+    if task.shortened is None or _tokens_of(run, task, task.shortened) >= task.threshold:
+        task.shortened = _without_unseen_results(run, task, task.shortened or messages)
 
 
-def _without_new(this: Run, need: Need, messages: Group) -> Group | None:
-    """Return a conversation without results that the model has not seen yet, except the last ones if possible.
+def _without_unseen_results(run: Run, task: CompactionTask, messages: Group) -> Group | None:
+    """Return a conversation in which tool results are trimmed even if the model has not seen them yet.
 
-    This is the last resort. None if the conversation stays too long.
+    This is the last resort. The last `Context.kept_results` results are kept if possible. Returns
+    None if the conversation stays too long.
     """
-    most = min(need.threshold, need.tokens)
-    few = need.target if need.trigger == "reactive" else most
-    for kept_results, enough in ((this.options.context.kept_results, few), (0, most)):
-        made = reduction.trim(messages, kept_results, spares_new=False)
-        if _left(this, need, made) < enough:
-            if need.methods[-1:] != ["trim"]:
-                need.methods.append("trim")
-            return made
+    limit = min(task.threshold, task.tokens)
+    first_limit = task.target if task.trigger == "reactive" else limit
+    kept_results = run.inputs.options.context.kept_results
+    for kept, tokens_max in ((kept_results, first_limit), (0, limit)):
+        trimmed = reduction.trim(messages, kept, spares_new=False)
+        if _tokens_of(run, task, trimmed) < tokens_max:
+            if task.methods[-1:] != ["trim"]:
+                task.methods.append("trim")
+            return trimmed
     return None
 
 
-async def _summarized(
-    this: Run, need: Need, messages: Group, here: Place | None
+async def _continue_from_summary(
+    run: Run, task: CompactionTask, messages: Group, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Build a conversation that continues from the memory or from a summary; none if neither exists."""
-    size = min(token_counts.estimate(messages), _estimated(this, need, need.threshold))
-    gone, rest = summarizing.split(messages, int(summarizing.KEPT_SHARE * size))
-    if not any(message.get("role") == "assistant" for message in gone) and not _is_heavy(gone):
+    """Build a conversation that continues from the memory or from a summary.
+
+    Sets `task.shortened`, unless there is neither a memory nor a summary that is short enough.
+    """
+    size = min(token_counts.estimate(messages), _estimated(run, task, task.threshold))
+    removed, kept = summary.split(messages, int(summary.KEPT_SHARE * size))
+    has_response = any(message.get("role") == "assistant" for message in removed)
+    if not has_response and not _is_heavy(removed):
         return
-    files = _files(this, need, rest)
-    number = this.talk.context.begun
-    question = {"trigger": need.trigger}
-    key = f"{this.state.turn}:{number}"
-    memory = await telemetry.ask(this.world, here, "memory", key, question)
+    files = _file_blocks(run, task, kept)
+    number = run.progress.conversation.context.started_compactions
+    question = {"trigger": task.trigger}
+    key = f"{run.progress.state.turn}:{number}"
+    memory = await telemetry.ask(run.inputs.world, here, "memory", key, question)
     if isinstance(memory, str) and memory.strip():
-        made = summarizing.continued_from(memory.strip(), files, rest)
-        if _is_enough(this, need, made):
-            need.methods.append("memory")
-            need.files = len(files)
-            need.made = made
+        shortened = summary.continued_from(memory.strip(), files, kept)
+        if _is_enough(run, task, shortened):
+            task.methods.append("memory")
+            task.files = len(files)
+            task.shortened = shortened
             return
-    async with aclosing(_summary(this, need, gone, number, here)) as events:
+    async with aclosing(_request_summary(run, task, removed, number, here)) as events:
         async for event in events:
             yield event
-    if need.summary is None:
+    if task.summary is None:
         return
-    made = summarizing.continued_from(need.summary, files, rest)
-    if _left(this, need, made) < need.tokens:
-        need.methods.append("summary")
-        need.files = len(files)
-        need.made = made
+    shortened = summary.continued_from(task.summary, files, kept)
+    if _tokens_of(run, task, shortened) < task.tokens:
+        task.methods.append("summary")
+        task.files = len(files)
+        task.shortened = shortened
 
 
-async def _summary(
-    this: Run, need: Need, gone: Group, number: int, here: Place | None
+async def _request_summary(
+    run: Run, task: CompactionTask, messages: Group, number: int, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Request a summary, of fewer messages if the request is too long. Sets `need.summary`; None if
-    there is none.
+    """Request a summary of some messages. Sets `task.summary`, unless there is no summary.
 
-    A summary that was cut is requested once more with a shorter length.
+    If the request is too long, it is repeated without the oldest messages. If the summary is cut, a
+    shorter summary is requested once.
     """
-    lane = lane_under(here.lane if here else "main", f"compaction:{number}")
-    source: QuerySource = "summary" if need.trigger == "manual" else "compaction"
-    options, context = _known(this), this.options.context
-    drops, wanted = 0, need.instructions
-    for count in range(summarizing.DROPS_MAX + 2):
-        arguments = summarizing.request(gone, this.state, options, need.tools, this.owed, wanted)
-        point = f"{this.state.turn}:compaction:{number}.{count}"
-        upkeep_request = MaintenanceRequest(arguments, source, lane, point)
+    lane = child_lane(here.lane if here else "main", f"compaction:{number}")
+    source: QuerySource = "summary" if task.trigger == "manual" else "compaction"
+    options, context = _options_with_known_prompt(run), run.inputs.options.context
+    drops, instructions = 0, task.instructions
+    for count in range(summary.DROPS_MAX + 2):
+        arguments = summary.summary_request(
+            messages,
+            run.progress.state,
+            options,
+            task.tools,
+            run.inputs.output_declaration,
+            instructions,
+        )
+        point = f"{run.progress.state.turn}:compaction:{number}.{count}"
+        request = MaintenanceRequest(arguments, source, lane, point)
         try:
-            async with aclosing(upkeep(this, upkeep_request, here)) as events:
+            async with aclosing(send_maintenance_request(run, request, here)) as events:
                 async for event in events:
                     yield event
         except error_classes.PROVIDER_ERRORS as error:
             if not error_classes.is_too_long(error):
-                need.error = error
+                task.error = error
                 return
-            sizes = summarizing.reported_sizes(error_classes.text_of(error))
+            sizes = summary.reported_sizes(error_classes.text_of(error))
         else:
-            answer = upkeep_request.answer
-            if answer is None or answer.get("stop_reason") == "refusal":
+            response = request.response
+            if response is None or response.get("stop_reason") == "refusal":
                 return
-            if answer.get("stop_reason") == "max_tokens" and need.was_cut:
+            if response.get("stop_reason") == "max_tokens" and task.was_cut:
                 return
-            if answer.get("stop_reason") == "max_tokens":
-                need.was_cut = True
-                again = summarizing.SHORTER.format(words=max(context.summary_tokens // 2, 1))
-                wanted = "\n\n".join(filter(None, (need.instructions, again)))
+            if response.get("stop_reason") == "max_tokens":
+                task.was_cut = True
+                words = max(context.summary_tokens // 2, 1)
+                shorter_prompt = summary.SHORTER_SUMMARY_PROMPT.format(words=words)
+                instructions = "\n\n".join(filter(None, (task.instructions, shorter_prompt)))
                 continue
-            if not error_classes.is_too_long(answer):
-                need.was_cut = False
-                need.summary = text_of(answer.get("content")).strip() or None
+            if not error_classes.is_too_long(response):
+                task.was_cut = False
+                task.summary = text_of(response.get("content")).strip() or None
                 return
             sizes = None
         excess = sizes[0] - sizes[1] + context.summary_tokens if sizes else None
-        fewer = summarizing.shorter(gone, excess)
+        fewer = summary.with_fewer_groups(messages, excess)
         drops += 1
-        if fewer is None or drops > summarizing.DROPS_MAX:
+        if fewer is None or drops > summary.DROPS_MAX:
             return
-        gone = fewer
+        messages = fewer
 
 
-def _known(this: Run) -> Options:
-    """Return the options with the system prompt as far as it is known without a question to the
-    world.
-    """
-    prompt = this.options.system
+def _options_with_known_prompt(run: Run) -> Options:
+    """Return the options with the system prompt, without sections that the world would have to write."""
+    prompt = run.inputs.options.system
     if not isinstance(prompt, SystemPrompt):
-        return this.options
-    return replace(this.options, system=rendered(prompt, this.talk.sections))
+        return run.inputs.options
+    return replace(run.inputs.options, system=rendered(prompt, run.progress.conversation.sections))
 
 
-def _files(this: Run, need: Need, rest: Sequence[Json]) -> list[Json]:
-    """Return the blocks of files to attach again, taken from the conversation before it was trimmed."""
-    before = this.state.messages
-    gone = before[: len(before) - len(rest)]
-    files = recent_files(gone, rest, need.tools)
-    room = FILES_SHARE * min(token_counts.estimate(gone), _estimated(this, need, need.threshold))
-    return attached(files, min(FILES_TOKENS_MAX, int(room)))
+def _file_blocks(run: Run, task: CompactionTask, kept: Sequence[Json]) -> list[Json]:
+    """Return the blocks that attach recent files again. Their texts are those before the conversation was trimmed."""
+    before = run.progress.state.messages
+    removed = before[: len(before) - len(kept)]
+    files = recent_files(removed, kept, task.tools)
+    removed_tokens = token_counts.estimate(removed)
+    tokens = FILES_SHARE * min(removed_tokens, _estimated(run, task, task.threshold))
+    return attachments(files, min(FILES_TOKENS_MAX, int(tokens)))
 
 
-def _is_heavy(gone: Sequence[Json]) -> bool:
-    """Return whether a prompt alone is worth a summary."""
-    return token_counts.estimate(gone) > HEAVY_TOKENS
+def _is_heavy(messages: Sequence[Json]) -> bool:
+    """Return whether a prompt without a response is long enough for a summary."""
+    return token_counts.estimate(messages) > HEAVY_TOKENS
 
 
-def _is_enough(this: Run, need: Need, messages: Sequence[Json]) -> bool:
-    return _left(this, need, messages) < (
-        need.tokens if need.trigger == "manual" else min(need.target, need.tokens)
+def _is_enough(run: Run, task: CompactionTask, messages: Sequence[Json]) -> bool:
+    return _tokens_of(run, task, messages) < (
+        task.tokens if task.trigger == "manual" else min(task.target, task.tokens)
     )
 
 
-def _left(this: Run, need: Need, messages: Sequence[Json]) -> int:
-    """Return the token count of the conversation with these messages."""
-    around = _around(this, need.tools)
-    before = around + token_counts.estimate(this.state.messages)
-    return token_counts.after(need.tokens, before, around + token_counts.estimate(messages))
+def _tokens_of(run: Run, task: CompactionTask, messages: Sequence[Json]) -> int:
+    """Return the token count of the conversation if it is reduced to these messages."""
+    overhead = _overhead_tokens(run, task.tools)
+    before = overhead + token_counts.estimate(run.progress.state.messages)
+    now = overhead + token_counts.estimate(messages)
+    return token_counts.tokens_after(task.tokens, before, now)
 
 
-def _estimated(this: Run, need: Need, tokens: int) -> int:
-    """Return our estimate that corresponds to a counted number of tokens."""
-    before = _around(this, need.tools) + token_counts.estimate(this.state.messages)
-    return round(tokens * before / max(need.tokens, 1))
+def _estimated(run: Run, task: CompactionTask, tokens: int) -> int:
+    """Convert a token count of the provider to the scale of our estimates."""
+    before = _overhead_tokens(run, task.tools) + token_counts.estimate(run.progress.state.messages)
+    return round(tokens * before / max(task.tokens, 1))
 
 
-def _around(this: Run, tools: Sequence[Tool]) -> int:
+def _overhead_tokens(run: Run, tools: Sequence[Tool]) -> int:
     """Return the approximate tokens of a request outside its messages."""
-    system = _known(this).system
-    owed = [] if this.owed is None else [this.owed]
-    return token_counts.declared(
-        system.blocks if isinstance(system, Rendered) else system,
-        [*(tool.declaration for tool in tools), *owed],
+    system = _options_with_known_prompt(run).system
+    output_declaration = run.inputs.output_declaration
+    declarations = [tool.declaration for tool in tools]
+    if output_declaration is not None:
+        declarations.append(output_declaration)
+    return token_counts.overhead(
+        system.blocks if isinstance(system, Rendered) else system, declarations
     )
 
 
-def _boundary(this: Run, need: Need, before: Group, messages: Group) -> Compaction:
-    last = this.talk.context.last_turn
+def _compaction_event(run: Run, task: CompactionTask, before: Group, messages: Group) -> Compaction:
+    last = run.progress.conversation.context.last_turn
     return Compaction(
-        turn=this.state.turn,
-        trigger=need.trigger,
-        methods=tuple(need.methods),
-        tokens_before=need.tokens,
-        tokens_after=_left(this, need, messages),
-        threshold=need.threshold,
+        turn=run.progress.state.turn,
+        trigger=task.trigger,
+        methods=tuple(task.methods),
+        tokens_before=task.tokens,
+        tokens_after=_tokens_of(run, task, messages),
+        threshold=task.threshold,
         messages_before=len(before),
         messages_after=len(messages),
         kept_from=_kept_from(before, messages),
-        turns_since_last=None if last is None else this.state.turn - last,
-        files=need.files,
+        turns_since_last=None if last is None else run.progress.state.turn - last,
+        files=task.files,
     )
 
 
 def _kept_from(before: Group, messages: Group) -> str | None:
-    """Return the ID of the first call in the unchanged part, or else the number of unchanged
-    messages.
+    """Return where the unchanged part starts, see `Compaction.kept_from`.
 
     A message that was merged with the summary also counts as unchanged.
     """
@@ -426,24 +455,24 @@ def _kept_from(before: Group, messages: Group) -> str | None:
 
 
 def _ends_with(message: Json, part: Json) -> bool:
-    own, suffix = blocks(message), blocks(part)
-    return (
-        bool(suffix) and message.get("role") == part.get("role") and own[-len(suffix) :] == suffix
-    )
+    """Return whether a message ends with all blocks of another message."""
+    content, suffix = blocks(message), blocks(part)
+    has_same_role = message.get("role") == part.get("role")
+    return bool(suffix) and has_same_role and content[-len(suffix) :] == suffix
 
 
-def _emit_boundary(this: Run, here: Place | None, done: Compaction) -> None:
+def _emit_compaction(run: Run, here: Place | None, compaction: Compaction) -> None:
     numbers: dict[str, float] = {
-        "tokens_before": done.tokens_before,
-        "tokens_after": done.tokens_after,
-        "threshold": done.threshold,
-        "messages_before": done.messages_before,
-        "messages_after": done.messages_after,
-        "files": done.files,
-        **dict.fromkeys(done.methods, 1),
+        "tokens_before": compaction.tokens_before,
+        "tokens_after": compaction.tokens_after,
+        "threshold": compaction.threshold,
+        "messages_before": compaction.messages_before,
+        "messages_after": compaction.messages_after,
+        "files": compaction.files,
+        **dict.fromkeys(compaction.methods, 1),
     }
-    if done.turns_since_last is not None:
-        numbers["turns_since_last"] = done.turns_since_last
-    telemetry.event(this.world, here, "compaction", done.trigger, numbers)
-    if done.kept_from is not None:
-        telemetry.event(this.world, here, "compaction_kept", done.kept_from, {})
+    if compaction.turns_since_last is not None:
+        numbers["turns_since_last"] = compaction.turns_since_last
+    telemetry.event(run.inputs.world, here, "compaction", compaction.trigger, numbers)
+    if compaction.kept_from is not None:
+        telemetry.event(run.inputs.world, here, "compaction_kept", compaction.kept_from, {})

@@ -10,20 +10,18 @@ from agentobs.agent.events import Nudge
 from agentobs.records.exchanges import Place
 
 
-def nudge(this: Run, here: Place | None) -> tuple[Nudge, str] | None:
-    """Record a nudge; return its event and the text for the model, or None if the model may stop."""
-    budget = this.options.token_budget
+def nudge(run: Run, here: Place | None) -> tuple[Nudge, str] | None:
+    """Record a nudge; return its event and the prompt for the model, or None if the model may stop."""
+    budget = run.inputs.options.token_budget
     if budget is None:
         return None
-    output_tokens_sum = sum(output_tokens(answer.get("usage")) for answer in this.answers)
-    number = len(this.nudged_at)
-    ended = token_budget.ending(budget, output_tokens_sum, this.nudged_at)
-    numbers = {"output_tokens": output_tokens_sum, "budget": budget, "nudges": number}
-    if ended is not None:
-        telemetry.event(this.world, here, "token_budget", ended, numbers)
+    spent = sum(output_tokens(response.get("usage")) for response in run.totals.responses)
+    number = len(run.progress.nudge_tokens)
+    reason = token_budget.ending_reason(budget, spent, run.progress.nudge_tokens)
+    numbers = {"output_tokens": spent, "budget": budget, "nudges": number}
+    if reason is not None:
+        telemetry.event(run.inputs.world, here, "token_budget", reason, numbers)
         return None
-    this.nudged_at.append(output_tokens_sum)
-    telemetry.event(this.world, here, "nudge", None, {**numbers, "nudges": number + 1})
-    return Nudge(this.state.turn, number + 1, output_tokens_sum), token_budget.nudge(
-        budget, output_tokens_sum
-    )
+    run.progress.nudge_tokens.append(spent)
+    telemetry.event(run.inputs.world, here, "nudge", None, {**numbers, "nudges": number + 1})
+    return Nudge(run.progress.state.turn, number + 1, spent), token_budget.nudge_text(budget, spent)

@@ -1,4 +1,4 @@
-"""Send a turn's request with a conversation that fits the window, and compact on demand."""
+"""Send the request of a turn, and compact its conversation if it does not fit the context window."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import replace
 
 from agentobs import tracing
 from agentobs.agent import telemetry
-from agentobs.agent.agent_run import Run
+from agentobs.agent.agent_run import Run, RunInputs
 from agentobs.agent.compaction.compaction import (
     TARGET_SHARE,
-    Need,
-    automatic,
-    compaction,
+    CompactionTask,
+    automatic_task,
+    is_temporary,
     length,
-    may_pass,
-    reactive,
+    reactive_task,
+    run_compaction,
     threshold,
 )
 from agentobs.agent.context.message_groups import outline
 from agentobs.agent.events import Compaction, Event
 from agentobs.agent.model import error_classes
-from agentobs.agent.requests.budget_check import within_budget
-from agentobs.agent.requests.turn_request import ask
+from agentobs.agent.requests.budget_check import enforce_budget
+from agentobs.agent.requests.turn_request import send_turn_request
 from agentobs.agent.state import Conversation, Options, State
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tools.tool import Tool
@@ -31,56 +31,63 @@ from agentobs.records.exchanges import Place
 from agentobs.world import World
 
 
-async def ask_fitting(
-    this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
+async def send_fitting_request(
+    run: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Send the LLM request of a turn like `ask`, and compact the conversation first if necessary.
+    """Send the LLM request of a turn, like `send_turn_request`, and compact the conversation if necessary.
+
+    The conversation is compacted before the request if it has reached the threshold, and after the
+    request if the provider refused it as too long.
 
     Raises:
-    error_classes.PROVIDER_ERRORS: the last failure, also if the prompt stays too long.
+        error_classes.PROVIDER_ERRORS: the last failure, also if the prompt stays too long.
         Stopped: the run was aborted.
     """
-    need = automatic(this, tools, here)
-    if need is not None:
-        async with aclosing(_compacted(this, need, here)) as events:
+    task = automatic_task(run, tools, here)
+    if task is not None:
+        async with aclosing(_compact_run(run, task, here)) as events:
             async for event in events:
                 yield event
-        if this.subtype != "success":
+        if run.progress.subtype != "success":
             return
     try:
-        async with aclosing(ask(this, tools, dispatcher, here)) as events:
+        async with aclosing(send_turn_request(run, tools, dispatcher, here)) as events:
             async for event in events:
                 yield event
     except error_classes.PROVIDER_ERRORS as error:
-        need, refused = reactive(this, tools, error), error
-        if need is None:
+        task, refusal = reactive_task(run, tools, error), error
+        if task is None:
             raise
     else:
         return
-    async with aclosing(_compacted(this, need, here)) as events:
+    async with aclosing(_compact_run(run, task, here)) as events:
         async for event in events:
             yield event
-    if this.subtype != "success":
+    if run.progress.subtype != "success":
         return
-    progress = this.talk.context
-    progress.has_reacted = need.done is not None or not may_pass(need.error)
-    if need.done is None:
-        raise need.error or refused
-    this.state = replace(this.state, transition="reactive_compaction")
-    async with aclosing(ask(this, tools, dispatcher, here)) as events:
+    progress = run.progress.conversation.context
+    progress.tried_reactive_compaction = task.result is not None or not is_temporary(task.error)
+    if task.result is None:
+        raise task.error or refusal
+    run.progress.state = replace(run.progress.state, transition="reactive_compaction")
+    async with aclosing(send_turn_request(run, tools, dispatcher, here)) as events:
         async for event in events:
             yield event
 
 
-async def _compacted(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    """Compact the conversation; if the summary has used up the budget, the run ends."""
-    answers = len(this.upkept)
-    async with aclosing(compaction(this, need, here)) as events:
+async def _compact_run(
+    run: Run, task: CompactionTask, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Compact the conversation; if the summary has used up the budget, end the run."""
+    count = len(run.totals.maintenance_responses)
+    async with aclosing(run_compaction(run, task, here)) as events:
         async for event in events:
             yield event
-    if len(this.upkept) > answers:
-        number = this.talk.context.begun
-        async for reached in within_budget(this, here, f"{this.state.turn}:compacted {number}"):
+    if len(run.totals.maintenance_responses) > count:
+        number = run.progress.conversation.context.started_compactions
+        async for reached in enforce_budget(
+            run, here, f"{run.progress.state.turn}:compacted {number}"
+        ):
             yield reached
 
 
@@ -92,36 +99,36 @@ async def compact(
     tools: Sequence[Tool] = (),
     instructions: str | None = None,
 ) -> Compaction | None:
-    """Compact a conversation now, with the session's memory or a summary; return what was done.
+    """Compact a conversation now, with the session's memory or a summary; return a description of the compaction.
 
     Returns None if there is nothing to compact or no summary is available; the conversation is then
     unchanged.
 
     Args:
-        conversation: must not be in a run.
-        world: the current world.
+        conversation: the conversation, which must not be in use by a run.
+        world: the world of its runs.
         options: the options for LLM requests.
         tools: the tools of the conversation.
         instructions: additional instructions for the summary.
 
     Raises:
-        Stopped: the world's abort stopped it.
+        Stopped: the compaction was stopped by the world's `Abort`.
     """
     turn = conversation.turns + 1
     state = State("awaiting_model", conversation.messages, turn, 0, 0, "start")
-    this = Run(world, options, tools, None, conversation, state, world.now())
+    run = Run(RunInputs(world, options, tools, world.now()), conversation, state)
     here = telemetry.in_turn(world, tracing.place(), turn)
-    limit = threshold(this)
+    limit = threshold(run)
     target = int(TARGET_SHARE * limit)
-    need = Need("manual", tools, length(this, tools), limit, target, instructions)
+    task = CompactionTask("manual", tools, length(run, tools), limit, target, instructions)
     before = outline(conversation.messages)
-    async with aclosing(compaction(this, need, here)) as events:
+    async with aclosing(run_compaction(run, task, here)) as events:
         async for _ in events:
             pass
-    if need.done is not None:
-        # No request may follow in this session, so record the result here for a later resume.
+    if task.result is not None:
+        # Maybe no request follows in this session, so record the result here, for a later resume.
         question = {"before": before, "messages": list(conversation.messages)}
         await telemetry.ask(
-            world, here, "compacted", f"{turn}:{conversation.context.begun}", question
+            world, here, "compacted", f"{turn}:{conversation.context.started_compactions}", question
         )
-    return need.done
+    return task.result

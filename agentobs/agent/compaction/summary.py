@@ -7,24 +7,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentobs.agent.context.message_groups import Group, flat, joined, parts
+from agentobs.agent.context.message_groups import Group, flattened, merged, split_groups
 from agentobs.agent.context.reduction import without_oldest
 from agentobs.agent.context.token_counts import estimate
 from agentobs.agent.model.thinking import without_thinking
-from agentobs.agent.state import Options, State
-from agentobs.agent.state import request as own_request
+from agentobs.agent.state import Options, State, request_arguments
 from agentobs.agent.tools.tool import Tool
 from agentobs.provider.anthropic.messages import tool_uses
 from agentobs.records.canonical_json import Json
 
 KEPT_SHARE = 0.2
-"""Approximate share of a conversation that stays unchanged, its latest part; at least one group. Our choice.
-"""
+"""The latest part of a conversation stays unchanged: about this share of it, and at least one group. Our choice."""
 
 DROPS_MAX = 3
-"""How many times the oldest groups are dropped if the request for a summary is itself too long."""
+"""Maximum number of times that the oldest groups are dropped because the request for a summary is too long."""
 
-ASKED = """\
+SUMMARY_PROMPT = """\
 Stop here. This conversation has got too long and will go on from a summary: what it does not say is lost.
 
 Write that summary now, for yourself. Call no tool. Say, under headings of these names:
@@ -36,11 +34,15 @@ Write that summary now, for yourself. Call no tool. Say, under headings of these
 
 Be exact and complete, and no longer than that needs."""
 
-SHORTER = "Your last summary did not end within its limit and was lost. Write one of at most {words:,} words."
-"""Added after a summary was cut. A word has about 1.3 tokens, so this takes two thirds of the limit.
+SHORTER_SUMMARY_PROMPT = (
+    "Your last summary did not end within its limit and was lost. "
+    "Write one of at most {words:,} words."
+)
+"""Added to the prompt after a summary was cut. `words` is half of the token limit; a word has about 1.3 tokens, so such
+a summary takes about two thirds of the limit.
 """
 
-BOUNDARY = """\
+SUMMARY_MESSAGE = """\
 This conversation goes on from an earlier part that got too long. This is its summary, written by you:
 
 {summary}
@@ -58,70 +60,73 @@ _KEPT_FIELDS = (
     "system",
     "tools",
 )
-"""Fields of `Options.extra` that a summary request keeps. The others shape a response or its
-thinking, but a summary must be plain text.
+"""Fields of `Options.extra` that a summary request keeps. The other fields change the form of the response
+or its thinking, but a summary must be plain text.
 """
 
 
 def split(messages: Sequence[Json], tokens: int) -> tuple[Group, Group]:
-    """Return the part to summarize and the part to keep: about `tokens` tokens, at least one group.
+    """Split messages into the part to summarize and the part to keep.
 
-    The first part is empty if there is only a prompt.
+    The part to keep has about `tokens` tokens, and at least one group. The part to summarize is
+    empty if there is only a prompt.
     """
-    whole = parts(messages)
-    if not whole.groups:
+    grouped = split_groups(messages)
+    if not grouped.groups:
         return (), tuple(messages)
-    kept_groups, room = 1, tokens - estimate(whole.groups[-1])
-    for group in reversed(whole.groups[:-1]):
-        room -= estimate(group)
-        if room < 0:
+    kept_groups, available = 1, tokens - estimate(grouped.groups[-1])
+    for group in reversed(grouped.groups[:-1]):
+        available -= estimate(group)
+        if available < 0:
             break
         kept_groups += 1
-    at = len(whole.groups) - kept_groups
-    return (*whole.head, *flat(whole.groups[:at])), flat(whole.groups[at:])
+    at = len(grouped.groups) - kept_groups
+    return (*grouped.start, *flattened(grouped.groups[:at])), flattened(grouped.groups[at:])
 
 
-def request(
-    gone: Sequence[Json],
+def summary_request(
+    messages: Sequence[Json],
     state: State,
     options: Options,
     tools: Sequence[Tool],
-    owed: Json | None,
+    output_declaration: Json | None,
     instructions: str | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of the SDK's `messages.create` that request a summary of these messages.
 
-    System prompt and tools are the agent's, but no tool call is allowed, because a call instead of a summary would
-    waste the whole request. This and the changes to the messages invalidate the provider's cache of the messages.
+    The request has the agent's system prompt and tools, but forbids tool calls, because a call instead of a summary
+    would make the request useless. Forbidding calls and changing the messages invalidates the provider's cache of the
+    messages.
     """
-    prompt = "\n\n".join(filter(None, (ASKED, options.context.instructions, instructions)))
-    plain_messages = plain(gone)
+    prompt = "\n\n".join(filter(None, (SUMMARY_PROMPT, options.context.instructions, instructions)))
+    converted = plain_messages(messages)
     question = {"role": "user", "content": [_text(prompt)]}
-    shaped = replace(
+    summary_options = replace(
         options,
         max_tokens=options.context.summary_tokens,
         cache=None,
         thinking=None,
         extra={name: options.extra[name] for name in _KEPT_FIELDS if name in options.extra},
     )
-    arguments = own_request(
-        replace(state, messages=joined((*plain_messages, question))), shaped, tools, owed
-    )
+    summary_state = replace(state, messages=merged((*converted, question)))
+    arguments = request_arguments(summary_state, summary_options, tools, output_declaration)
     extra = arguments.get("extra_body", {})
-    if "tools" not in arguments and "tools" not in extra and (called := _declared(plain_messages)):
-        arguments["tools"] = called
+    if "tools" not in arguments and "tools" not in extra:
+        declarations = _called_tool_declarations(converted)
+        if declarations:
+            arguments["tools"] = declarations
     if "tools" in arguments or "tools" in extra:
         arguments["tool_choice"] = {"type": "none"}
     return arguments
 
 
-def shorter(messages: Sequence[Json], excess: int | None) -> Group | None:
-    """Return messages without their oldest groups: at least `excess` tokens, or a third of the
-    groups.
+def with_fewer_groups(messages: Sequence[Json], excess: int | None) -> Group | None:
+    """Return messages without their oldest groups; None if there are no groups.
 
-    Removes at least one group; None if there is none.
+    Drops at least one group: as many groups as have `excess` tokens, or a third of the groups if
+    the excess is unknown.
     """
-    groups = parts(messages).groups
+    groups = split_groups(messages).groups
     if not groups:
         return None
     count = max(len(groups) // 3, 1)
@@ -133,46 +138,49 @@ def shorter(messages: Sequence[Json], excess: int | None) -> Group | None:
     return without_oldest(messages, max(count, 1))
 
 
-_TOLD = re.compile(r"(\d[\d,]*) tokens > (\d[\d,]*) maximum")
+_TOO_LONG_ERROR = re.compile(r"(\d[\d,]*) tokens > (\d[\d,]*) maximum")
 
 
 def reported_sizes(text: str) -> tuple[int, int] | None:
-    """Return the actual and the maximum tokens of a prompt, if the provider's refusal contains them.
+    """Return the actual and the maximum tokens of a prompt if the provider's error message contains them, or else None.
 
-    Example: `prompt is too long: 210000 tokens > 200000 maximum` (a recorded 400).
+    Example: `prompt is too long: 210000 tokens > 200000 maximum` (from a real 400 response).
     """
-    found = _TOLD.search(text)
+    found = _TOO_LONG_ERROR.search(text)
     if found is None:
         return None
-    tokens, most = (int(number.replace(",", "")) for number in found.groups())
-    return tokens, most
+    tokens, tokens_max = (int(number.replace(",", "")) for number in found.groups())
+    return tokens, tokens_max
 
 
-def continued_from(summary: str, files: Sequence[Json], rest: Sequence[Json]) -> Group:
-    """Return the conversation that continues from a summary."""
-    boundary = {"type": "text", "text": BOUNDARY.format(summary=summary)}
-    return joined(({"role": "user", "content": [boundary, *files]}, *rest))
+def continued_from(summary: str, files: Sequence[Json], kept: Sequence[Json]) -> Group:
+    """Return the conversation that continues from a summary, with attached files and the kept messages."""
+    boundary = {"type": "text", "text": SUMMARY_MESSAGE.format(summary=summary)}
+    return merged(({"role": "user", "content": [boundary, *files]}, *kept))
 
 
-def plain(messages: Sequence[Json]) -> Group:
-    """Return messages for a summary: without thinking, and with text in place of images and
-    documents.
-    """
+def plain_messages(messages: Sequence[Json]) -> Group:
+    """Return messages without thinking, and with short texts instead of images and documents."""
     result = []
     for message in without_thinking(messages):
         content = message.get("content")
         if isinstance(content, list):
-            content = [_plain(block) if isinstance(block, dict) else block for block in content]
+            content = [
+                _plain_block(block) if isinstance(block, dict) else block for block in content
+            ]
         result.append({**message, "content": content})
     return tuple(result)
 
 
-def _plain(block: Json) -> Json:
+def _plain_block(block: Json) -> Json:
     match block:
         case {"type": "image" | "document" | "container_upload" as kind}:
-            return _text(f"[{kind}{_of(block)}]")
+            return _text(f"[{kind}{_file_description(block)}]")
         case {"type": "tool_result", "content": list() as inner}:
-            return {**block, "content": [_plain(b) if isinstance(b, dict) else b for b in inner]}
+            return {
+                **block,
+                "content": [_plain_block(b) if isinstance(b, dict) else b for b in inner],
+            }
         case {"type": "compaction"}:
             content = block.get("content")
             return _text(
@@ -184,25 +192,36 @@ def _plain(block: Json) -> Json:
             "type": "web_fetch_tool_result",
             "content": {"content": {"type": "document"} as page},
         }:
-            words = {"type": "text", "media_type": "text/plain", "data": f"[document{_of(page)}]"}
+            text_source = {
+                "type": "text",
+                "media_type": "text/plain",
+                "data": f"[document{_file_description(page)}]",
+            }
             return {
                 **block,
-                "content": {**block["content"], "content": {"type": "document", "source": words}},
+                "content": {
+                    **block["content"],
+                    "content": {"type": "document", "source": text_source},
+                },
             }
         case _:
             return block
 
 
-def _of(block: Json) -> str:
-    """Return the title and type of an image or a document, if known."""
+def _file_description(block: Json) -> str:
+    """Return the title and the type of an image or a document, as far as they are known."""
     source = block.get("source")
     kind = source.get("media_type") if isinstance(source, dict) else None
     known = [each for each in (block.get("title"), kind) if isinstance(each, str)]
     return f": {', '.join(known)}" if known else ""
 
 
-def _declared(messages: Sequence[Json]) -> list[Json]:
-    """Return declarations of called tools that no longer exist, because the provider requires some."""
+def _called_tool_declarations(messages: Sequence[Json]) -> list[Json]:
+    """Return minimal declarations of all called tools.
+
+    The provider requires declarations if the messages contain calls, even if the agent has no tools
+    any more.
+    """
     names = dict.fromkeys(b["name"] for message in messages for b in tool_uses(message))
     schema = {"type": "object"}
     return [{"name": name, "input_schema": schema} for name in names]

@@ -1,8 +1,8 @@
 """Context windows of the models, in tokens.
 
-We keep our own table although genai-prices has the same numbers. Window sizes affect the loop's
-requests, and a price list update must not change the path of an old recording. A test compares the
-two.
+The loop has its own table although genai-prices has the same numbers: window sizes affect the requests
+of the loop, and an updated price list must not change the path of an old recording. A test compares
+both tables.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from agentobs.ledger import canonical_model
 
 WINDOW_TOKENS = 200_000
-"""The window of an unlisted model. The smallest still served: a window that is too small only adds
-cost.
+"""The window of a model that is not listed. This is the smallest window of any current model; if it is
+too small, conversations are compacted too early, which costs money but breaks nothing.
 """
 
 LARGE_TOKENS = 1_000_000
+"""The window of the models in `LARGE`."""
 
 LARGE = frozenset(
     (
@@ -33,7 +34,7 @@ LARGE = frozenset(
         "claude-sonnet-5-5",
     )
 )
-"""Models with a window of a million (genai-prices as installed in 2026-11, `context_window`)."""
+"""Models with a window of a million tokens (`context_window` in genai-prices, version of 2026-11)."""
 
 LARGE_BETA = "context-1m-2025-08-07"
 """The beta that enables the large window for `claude-sonnet-4` and `claude-sonnet-4-5`

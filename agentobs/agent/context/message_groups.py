@@ -1,7 +1,7 @@
 """Groups of messages that are kept or removed together.
 
-A group is a response with the message that holds its tool results, or a user message without tool
-results. This way no call loses its result, and no thinking block its call.
+A group is a response together with the message that holds its tool results, or a user message without
+tool results. This way, no call loses its result, and no thinking block loses its call.
 """
 
 from __future__ import annotations
@@ -19,109 +19,114 @@ Group = tuple[Json, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """A conversation, split into head and groups."""
+class GroupedMessages:
+    """A conversation, split into its start and groups."""
 
-    head: Group
-    """The first prompt; after a compaction by the provider, everything up to that compaction."""
+    start: Group
+    """The first prompt; after a compaction by the provider, everything up to that compaction. It is never removed."""
     groups: tuple[Group, ...]
     """The remaining messages, oldest first."""
 
 
-def parts(messages: Sequence[Json]) -> Parts:
-    """Return a conversation's head and groups, which together are its messages."""
-    groups = _grouped(messages)
-    first = next((at for at, group in enumerate(groups) if _is_answer(group)), len(groups))
-    held = [at for at, group in enumerate(groups) if any(map(_is_compacted, group))]
-    end = max(first, held[-1] + 1) if held else first
-    return Parts(flat(groups[:end]), tuple(groups[end:]))
+def split_groups(messages: Sequence[Json]) -> GroupedMessages:
+    """Split the messages of a conversation into its start and groups."""
+    groups = _groups(messages)
+    first = next(
+        (at for at, group in enumerate(groups) if _starts_with_response(group)), len(groups)
+    )
+    compacted = [at for at, group in enumerate(groups) if any(map(_has_compaction, group))]
+    end = max(first, compacted[-1] + 1) if compacted else first
+    return GroupedMessages(flattened(groups[:end]), tuple(groups[end:]))
 
 
-def flat(groups: Iterable[Group]) -> Group:
+def flattened(groups: Iterable[Group]) -> Group:
     """Return the messages of some groups."""
     return tuple(message for group in groups for message in group)
 
 
-def joined(messages: Iterable[Json]) -> Group:
-    """Return messages with adjacent user messages merged, as the provider reads them."""
-    made: list[Json] = []
+def merged(messages: Iterable[Json]) -> Group:
+    """Merge adjacent user messages; the provider treats them as one message anyway."""
+    result: list[Json] = []
     for message in messages:
-        if made and made[-1].get("role") == message.get("role") == "user":
-            content = [*blocks(made[-1]), *blocks(message)]
-            made[-1] = {**made[-1], "content": content}
+        if result and result[-1].get("role") == message.get("role") == "user":
+            content = [*blocks(result[-1]), *blocks(message)]
+            result[-1] = {**result[-1], "content": content}
         else:
-            made.append(message)
-    return tuple(made)
+            result.append(message)
+    return tuple(result)
 
 
 def first_call(messages: Iterable[Json]) -> str | None:
-    """Return the ID of the first tool call in some messages."""
+    """Return the ID of the first tool call in some messages; None if there is no tool call."""
     return next((block["id"] for message in messages for block in tool_uses(message)), None)
 
 
 def outline(messages: Iterable[Json]) -> str:
-    """Return a digest that identifies a conversation: roles, texts and the IDs of calls."""
+    """Return a digest that identifies a conversation by its roles, texts and tool call IDs."""
     names = ("text", "id", "tool_use_id", "type")
-    outlined = [
-        [message.get("role"), [next(filter(None, map(block.get, names)), None) for block in own]]
+    rows = [
+        [message.get("role"), [next(filter(None, map(block.get, names)), None) for block in shown]]
         for message in messages
-        if (own := [block for block in blocks(message) if not is_thinking(block)])
+        if (shown := [block for block in blocks(message) if not is_thinking(block)])
     ]
-    return digest(canonical(outlined).encode("utf-8", "surrogatepass"))
+    return digest(canonical(rows).encode("utf-8", "surrogatepass"))
 
 
-def unanswered(messages: Sequence[Json], stored: Sequence[Json]) -> int:
-    """Return how many blocks at the end of a run's conversation are missing in the stored one.
+def count_unanswered_blocks(messages: Sequence[Json], stored: Sequence[Json]) -> int:
+    """Count the blocks at the end of a run's messages that the stored conversation does not contain.
 
-    These blocks were sent to the model, which has not responded yet. A block added to a stored
-    message belongs to that message and is not counted.
+    These are the blocks to which the model has not responded yet. A block that was appended to a
+    stored message belongs to that message and is not counted.
     """
     known, count = {id(message) for message in stored}, 0
     for message in reversed(messages):
         if message.get("role") != "user" or id(message) in known:
             break
-        if stored and _begins_with(message, stored[-1]):
+        if stored and _extends(message, stored[-1]):
             break
         count += len(blocks(message))
     return count
 
 
-def without_last(messages: Group, count: int) -> Group:
+def without_last_blocks(messages: Group, count: int) -> Group:
     """Return messages without their last `count` blocks."""
-    left = list(messages)
-    while left and count > 0:
-        content = blocks(left.pop())
+    remaining = list(messages)
+    while remaining and count > 0:
+        content = blocks(remaining.pop())
         if len(content) > count:
-            left.append({**messages[len(left)], "content": content[: len(content) - count]})
+            shortened = content[: len(content) - count]
+            remaining.append({**messages[len(remaining)], "content": shortened})
         count -= len(content)
-    return tuple(left)
+    return tuple(remaining)
 
 
-def _begins_with(message: Json, part: Json) -> bool:
-    prefix = blocks(part)
-    return message.get("role") == part.get("role") and blocks(message)[: len(prefix)] == prefix
+def _extends(message: Json, stored: Json) -> bool:
+    """Return whether a message is a stored message to which blocks may have been appended."""
+    prefix = blocks(stored)
+    return message.get("role") == stored.get("role") and blocks(message)[: len(prefix)] == prefix
 
 
-def _grouped(messages: Sequence[Json]) -> list[Group]:
+def _groups(messages: Sequence[Json]) -> list[Group]:
     groups: list[list[Json]] = []
-    owed: set[str] = set()
+    open_calls: set[str] = set()
     for message in messages:
         results = {block.get("tool_use_id") for block in tool_results(message)}
-        before = groups[-1][-1].get("role") if groups else None
-        goes_on = (
-            before == "assistant" if message.get("role") == "assistant" else bool(owed or results)
-        )
-        if groups and goes_on:
+        previous_role = groups[-1][-1].get("role") if groups else None
+        if message.get("role") == "assistant":
+            belongs_to_group = previous_role == "assistant"
+        else:
+            belongs_to_group = bool(open_calls or results)
+        if groups and belongs_to_group:
             groups[-1].append(message)
         else:
             groups.append([message])
-        owed = {*owed, *(block["id"] for block in tool_uses(message))} - results
+        open_calls = {*open_calls, *(block["id"] for block in tool_uses(message))} - results
     return [tuple(group) for group in groups]
 
 
-def _is_answer(group: Group) -> bool:
+def _starts_with_response(group: Group) -> bool:
     return bool(group[0].get("role") == "assistant")
 
 
-def _is_compacted(message: Json) -> bool:
+def _has_compaction(message: Json) -> bool:
     return any(is_compaction(block) for block in blocks(message))

@@ -1,6 +1,6 @@
-"""The files that the agent read last, to be attached again after a summary.
+"""The files that the agent has read most recently, which are attached again after a summary.
 
-Their contents come from the conversation's tool results. Nothing is read again, so a replay attaches the same text.
+Their contents come from tool results in the conversation. Nothing is read again, so a replay attaches the same text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FILES_MAX = 5
 FILE_TOKENS_MAX = 5_000
 """Maximum tokens of one file; a longer file is truncated at the end."""
 FILES_TOKENS_MAX = 50_000
-"""Maximum tokens of all files including their paths. Five files have up to 25,000, so this limits
-long paths.
+"""Maximum tokens of all files, including their paths. Five files have at most 25,000, so this limit only
+matters for long paths.
 """
 
 
@@ -32,7 +32,7 @@ class File:
     path: str
     text: str
     is_stale: bool
-    """Whether it was edited since."""
+    """Whether the file was edited after it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,17 @@ class _Call:
     result: Json | None
 
 
-def recent_files(gone: Sequence[Json], rest: Sequence[Json], tools: Sequence[Tool]) -> list[File]:
+def recent_files(
+    removed: Sequence[Json], kept: Sequence[Json], tools: Sequence[Tool]
+) -> list[File]:
     """Return the files that were last read or edited in the removed messages, latest first.
 
     Files that the kept messages read, and files that were never read, are left out.
     """
-    there = {call.path for call in _calls(rest, tools) if call.reads and _content(call)}
+    kept_paths = {call.path for call in _calls(kept, tools) if call.reads and _content(call)}
     found: dict[str, File] = {}
     order: dict[str, None] = {}
-    for call in _calls(gone, tools):
+    for call in _calls(removed, tools):
         order.pop(call.path, None)
         order[call.path] = None
         text = _content(call)
@@ -58,30 +60,30 @@ def recent_files(gone: Sequence[Json], rest: Sequence[Json], tools: Sequence[Too
             found[call.path] = File(call.path, text, False)
         elif not call.reads and call.path in found:
             found[call.path] = File(call.path, found[call.path].text, True)
-    edited = {call.path for call in _calls(rest, tools) if not call.reads}
-    latest = [found[path] for path in reversed(order) if path in found and path not in there]
+    edited = {call.path for call in _calls(kept, tools) if not call.reads}
+    latest = [found[path] for path in reversed(order) if path in found and path not in kept_paths]
     return [
         File(file.path, file.text, file.is_stale or file.path in edited)
         for file in latest[:FILES_MAX]
     ]
 
 
-def attached(files: Sequence[File], tokens: int) -> list[Json]:
-    """Return the blocks that attach files, each limited in length, and `tokens` tokens in total."""
-    made: list[Json] = []
-    room = min(tokens, FILES_TOKENS_MAX)
+def attachments(files: Sequence[File], tokens: int) -> list[Json]:
+    """Return blocks with the texts of files, up to `tokens` tokens in total; long texts are truncated."""
+    result: list[Json] = []
+    available = min(tokens, FILES_TOKENS_MAX)
     for file in files:
-        block = {"type": "text", "text": _shown(file)}
-        room -= text_tokens(block["text"])
-        if room < 0:
+        block = {"type": "text", "text": _file_text(file)}
+        available -= text_tokens(block["text"])
+        if available < 0:
             break
-        made.append(block)
-    return made
+        result.append(block)
+    return result
 
 
-def _shown(file: File) -> str:
-    chars = int(FILE_TOKENS_MAX * BYTES_PER_TOKEN)
-    shown = file.text.encode("utf-8", "replace")[:chars].decode("utf-8", "ignore")
+def _file_text(file: File) -> str:
+    bytes_max = int(FILE_TOKENS_MAX * BYTES_PER_TOKEN)
+    shown = file.text.encode("utf-8", "replace")[:bytes_max].decode("utf-8", "ignore")
     notes = []
     if len(shown) < len(file.text):
         notes.append("only the beginning")
@@ -92,7 +94,7 @@ def _shown(file: File) -> str:
 
 
 def _content(call: _Call) -> str:
-    """Return the text that a call read; empty if it failed or its result was trimmed."""
+    """Return the text in the result of a call; empty if the call failed or the result was trimmed."""
     result = call.result
     if result is None or result.get("is_error") or is_trimmed(result.get("content")):
         return ""

@@ -1,4 +1,4 @@
-"""Trim and drop messages to shorten a conversation without a model.
+"""Shorten a conversation without a model: trim old tool results, or drop the oldest messages.
 
 Unchanged messages stay the same objects.
 """
@@ -8,25 +8,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentobs.agent.context.message_groups import Group, flat, joined, parts
-from agentobs.agent.context.token_counts import covered, estimate, text_tokens
+from agentobs.agent.context.message_groups import Group, flattened, merged, split_groups
+from agentobs.agent.context.token_counts import count_compacted_messages, estimate, text_tokens
 from agentobs.provider.anthropic.messages import blocks, tool_results
 from agentobs.records.canonical_json import Json
 
 TRIMMED = "[An old result stood here"
-"""Start of the note that replaces a trimmed result."""
+"""The start of the note that replaces a trimmed result."""
 
 DROPPED = "[Older messages that stood here were taken out to save room.]"
-"""Replaces dropped groups, in the message before them."""
+"""The note that replaces dropped groups, in the message before them."""
 
 _NOTE_TOKENS = text_tokens(DROPPED) + 20
 """Tokens of the note, including the message around it."""
 
 TRIM_TOKENS_MIN = 100
-"""Smaller results are not trimmed, because the note would use half of the saving. Our choice."""
+"""Smaller results are not trimmed, because the note would take up half of the saved tokens. Our choice."""
 
 DROP_SHARE = 1 / 3
-"""Maximum share of the groups' tokens that is dropped; if more must go, it is summarized. Our choice.
+"""Maximum share of the groups' tokens that is dropped. If more must be removed, the conversation is
+summarized. Our choice.
 """
 
 
@@ -35,21 +36,21 @@ def trim(messages: Sequence[Json], kept_results: int, *, spares_new: bool = True
 
     Args:
         messages: the conversation.
-        kept_results: how many of the last results stay.
+        kept_results: the number of most recent results that are not trimmed.
         spares_new: whether to keep results that the model has not seen yet.
     """
-    first = covered(messages)
-    places = [
+    first = count_compacted_messages(messages)
+    trimmable = [
         (at, number)
         for at, message in enumerate(messages)
         if at >= first and not (spares_new and at == len(messages) - 1)
-        for number, block in enumerate(_listed(message))
+        for number, block in enumerate(_content_list(message))
         if _is_trimmable(block)
     ]
-    newer = len(tool_results(messages[-1])) if spares_new and messages else 0
-    spared = max(kept_results - newer, 0)
+    new_results = len(tool_results(messages[-1])) if spares_new and messages else 0
+    spared = max(kept_results - new_results, 0)
     numbers: dict[int, set[int]] = {}
-    for at, number in places[: max(len(places) - spared, 0)]:
+    for at, number in trimmable[: max(len(trimmable) - spared, 0)]:
         numbers.setdefault(at, set()).add(number)
     return tuple(
         _trimmed(message, numbers[at]) if at in numbers else message
@@ -58,18 +59,17 @@ def trim(messages: Sequence[Json], kept_results: int, *, spares_new: bool = True
 
 
 def drop(messages: Sequence[Json], tokens: int) -> Group | None:
-    """Return a conversation without its oldest groups, about `tokens` tokens shorter.
+    """Return a conversation without its oldest groups, shorter by at least `tokens` estimated tokens.
 
-    None if that requires more than `DROP_SHARE` of the groups, or the last group. The first prompt
-    stays.
+    Return None if that would drop more than `DROP_SHARE` of the tokens, or the last group. The
+    first prompt stays.
     """
     if tokens <= 0:
         return tuple(messages)
-    whole = parts(messages)
-    sizes = [estimate(group) for group in whole.groups]
-    room, freed, count = DROP_SHARE * sum(sizes), -_NOTE_TOKENS, 0
+    sizes = [estimate(group) for group in split_groups(messages).groups]
+    droppable, freed, count = DROP_SHARE * sum(sizes), -_NOTE_TOKENS, 0
     while freed < tokens:
-        if count >= len(sizes) - 1 or sum(sizes[: count + 1]) > room:
+        if count >= len(sizes) - 1 or sum(sizes[: count + 1]) > droppable:
             return None
         freed += sizes[count]
         count += 1
@@ -77,11 +77,13 @@ def drop(messages: Sequence[Json], tokens: int) -> Group | None:
 
 
 def without_oldest(messages: Sequence[Json], count: int) -> Group:
-    """Return a conversation without its oldest groups, with a note in their place."""
-    whole = parts(messages)
+    """Return a conversation without its `count` oldest groups, with a note in their place."""
+    grouped = split_groups(messages)
     note = {"role": "user", "content": [{"type": "text", "text": DROPPED}]}
-    noted = any(block.get("text") == DROPPED for message in whole.head for block in blocks(message))
-    return joined((*whole.head, *(() if noted else (note,)), *flat(whole.groups[count:])))
+    start_blocks = [block for message in grouped.start for block in blocks(message)]
+    has_note = any(block.get("text") == DROPPED for block in start_blocks)
+    notes = () if has_note else (note,)
+    return merged((*grouped.start, *notes, *flattened(grouped.groups[count:])))
 
 
 def is_trimmed(content: Any) -> bool:
@@ -89,26 +91,26 @@ def is_trimmed(content: Any) -> bool:
     return isinstance(content, str) and content.startswith(TRIMMED)
 
 
-def _listed(message: Json) -> list[Any]:
+def _content_list(message: Json) -> list[Any]:
     content = message.get("content")
     return content if isinstance(content, list) else []
 
 
 def _is_trimmable(block: Any) -> bool:
-    """Return whether a block is a result that may be trimmed; a result that loads tools may not."""
+    """Return whether a block is a tool result that may be trimmed. A result that loads tools is never trimmed."""
     if not isinstance(block, dict) or block.get("type") != "tool_result":
         return False
     content = block.get("content")
-    loads = isinstance(content, list) and any(
+    loads_tools = isinstance(content, list) and any(
         isinstance(each, dict) and each.get("type") == "tool_reference" for each in content
     )
-    return not loads and _size(content) >= TRIM_TOKENS_MIN
+    return not loads_tools and _size(content) >= TRIM_TOKENS_MIN
 
 
 def _trimmed(message: Json, numbers: set[int]) -> Json:
     content = [
         {**block, "content": _note(block)} if number in numbers else block
-        for number, block in enumerate(_listed(message))
+        for number, block in enumerate(_content_list(message))
     ]
     return {**message, "content": content}
 

@@ -1,5 +1,5 @@
-"""Decide whether a model that is about to stop is prompted to continue, because its token budget is
-not spent.
+"""Token budgets: decide whether a model that is about to stop is prompted to continue (a nudge), because
+it has not spent its budget.
 """
 
 from __future__ import annotations
@@ -11,50 +11,50 @@ from typing import Literal
 from agentobs.errors import UsageError
 
 SPENT_SHARE = 0.9
-"""A token budget counts as spent from this share on."""
+"""A token budget counts as spent if at least this share of it was used."""
 GAIN_TOKENS_MIN = 500
-"""A nudge that produced fewer tokens than this was of little use."""
+"""A nudge that produced fewer tokens than this counts as poor."""
 POOR_NUDGES_MAX = 3
-"""After this many such nudges in a row, there are no more."""
+"""After this many consecutive poor nudges, the model may stop."""
 
 Ending = Literal["spent", "diminishing"]
 """Why there is no further nudge: the budget is spent, or the last nudges had little effect."""
 
 
-def check(budget: int | None) -> None:
-    """Validate a token budget.
+def check_token_budget(budget: int | None) -> None:
+    """Check a token budget.
 
     Raises:
-        UsageError: it is less than 1.
+        UsageError: the budget is less than 1.
     """
     if budget is not None and budget < 1:
         raise UsageError(
-            f"a budget of {budget} tokens",
+            f"{budget} is not a valid token budget",
             where="Options.token_budget",
-            todo="Give a number of at least one, or None",
+            todo="Set a number of at least 1, or None",
         )
 
 
-def ending(budget: int, output_tokens: int, nudged_at: Sequence[int]) -> Ending | None:
+def ending_reason(budget: int, output_tokens: int, nudge_tokens: Sequence[int]) -> Ending | None:
     """Return why the model may stop, or None if it should be nudged.
 
     Args:
         budget: the tokens to spend.
         output_tokens: the tokens spent so far.
-        nudged_at: the tokens spent at the time of each nudge.
+        nudge_tokens: the tokens that had been spent at the time of each nudge.
     """
     if output_tokens >= SPENT_SHARE * budget:
         return "spent"
-    marks = [*nudged_at, output_tokens]
-    gains = [later - earlier for earlier, later in itertools.pairwise(marks)]
-    last = gains[-POOR_NUDGES_MAX:]
-    if len(last) == POOR_NUDGES_MAX and max(last) < GAIN_TOKENS_MIN:
+    counts = [*nudge_tokens, output_tokens]
+    gains = [later - earlier for earlier, later in itertools.pairwise(counts)]
+    last_gains = gains[-POOR_NUDGES_MAX:]
+    if len(last_gains) == POOR_NUDGES_MAX and max(last_gains) < GAIN_TOKENS_MIN:
         return "diminishing"
     return None
 
 
-def nudge(budget: int, output_tokens: int) -> str:
-    """Return the text for a model that stops too early."""
+def nudge_text(budget: int, output_tokens: int) -> str:
+    """Return the prompt for a model that stops too early."""
     return (
         f"You have used {output_tokens:,} of the {budget:,} tokens that are meant for this. "
         "Go on with the work: check it, and do what is left. Do not sum up."

@@ -1,7 +1,7 @@
 """Count the tokens of a conversation.
 
-The usage of the last response is exact for everything up to it. Only later messages are estimated, so no estimate is
-older than one turn.
+The usage of the last response gives the exact count of everything up to that response. Only later messages are
+estimated, so estimation errors do not add up over several turns.
 """
 
 from __future__ import annotations
@@ -9,43 +9,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentobs.agent.context.window_policy import Counted
+from agentobs.agent.context.window_policy import TokenCount
 from agentobs.records.canonical_json import Json
 
 BYTES_PER_TOKEN = 3.5
-"""UTF-8 bytes per token. The provider's glossary says 3.5 characters of English; recorded English
-prose has 4.1 to 5.8, code and JSON less, newer models up to a third less. Bytes instead of
-characters, because other scripts need about one token per character.
+"""UTF-8 bytes per token. The provider's glossary gives 3.5 characters of English text per token. In our
+recordings, English prose has 4.1 to 5.8; code and JSON have less, and with newer models all have up
+to a third less. Bytes are counted instead of characters, because other scripts need about one token
+per character.
 """
 
 IMAGE_TOKENS = 1_600
-"""Tokens of an image: the maximum for an image that is not scaled down
+"""Tokens of an image: the maximum for an image that the provider does not scale down
 (https://docs.claude.com/en/docs/build-with-claude/vision).
 """
 
 PAGE_TOKENS = 3_000
-"""Tokens of a PDF page: text and image; the text alone has 1,500 to 3,000
+"""Tokens of a PDF page, with its text and its image; the text alone has 1,500 to 3,000
 (https://docs.claude.com/en/docs/build-with-claude/pdf-support).
 """
 PAGE_CHARS = 50_000
-"""Base64 characters that count as one page. Our choice; a recorded page has 25,000."""
+"""Number of Base64 characters that count as one page. Our choice; a page in our recordings has 25,000."""
 
 TOOLS_TOKENS = 700
-"""Tokens for declaring any tools, in addition to the declarations: 346 with most models
-(https://docs.claude.com/en/docs/agents-and-tools/tool-use/overview, pricing), about 700 in recordings of 4.7.
+"""Tokens that the provider adds if there are any tools, in addition to the declarations: 346 with most models
+(https://docs.claude.com/en/docs/agents-and-tools/tool-use/overview, pricing), about 700 in our recordings of version
+4.7.
 """
 
 _OPAQUE = ("signature", "encrypted_content", "encrypted_index")
-"""Fields that only the provider reads, not the model."""
+"""Fields that the provider reads, but the model does not."""
 
 
 def estimate(messages: Sequence[Json]) -> int:
-    """Return the approximate tokens of messages. The model does not see anything before a provider's compaction."""
-    seen = messages[covered(messages) :]
-    return round(sum(_tokens(message.get("content")) for message in seen)) + len(seen)
+    """Return the approximate tokens of messages, without those before a compaction by the provider, which the model
+    does not see.
+    """
+    visible = messages[count_compacted_messages(messages) :]
+    return round(sum(_tokens(message.get("content")) for message in visible)) + len(visible)
 
 
-def declared(system: Any, tools: Sequence[Json]) -> int:
+def overhead(system: Any, tools: Sequence[Json]) -> int:
     """Return the approximate tokens of the system prompt and the tool declarations."""
     return round(_tokens(system) + _tokens(list(tools))) + (TOOLS_TOKENS if tools else 0)
 
@@ -55,59 +59,69 @@ def text_tokens(text: str) -> int:
     return round(_tokens(text))
 
 
-def held(usage: Any) -> int | None:
-    """Return the tokens of a conversation including a response with this usage; None if the usage
-    does not say.
+def conversation_tokens(usage: Any) -> int | None:
+    """Return the tokens of a conversation, including the response with this usage; None if unknown.
 
-    If the provider made several iterations for one response, the last one read everything that stays.
+    If one response took several iterations, only the last one counts, because it read everything
+    that stays in the conversation.
     """
     if not isinstance(usage, dict):
         return None
-    rounds = usage.get("iterations")
-    answers = [each for each in rounds if _is_answer(each)] if isinstance(rounds, list) else []
-    if rounds and not answers:
-        return None  # it paused after a compaction: the remaining messages were not read yet
-    last = answers[-1] if answers else usage
+    iterations = usage.get("iterations")
+    listed = iterations if isinstance(iterations, list) else []
+    messages = [each for each in listed if _is_message_iteration(each)]
+    if iterations and not messages:
+        return None  # It paused after a compaction: the remaining messages were not read yet.
+    last = messages[-1] if messages else usage
     parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    sent = sum(_count(last.get(name)) for name in parts)
-    return sent + _count(last.get("output_tokens")) if sent else None
+    sent = sum(_token_count(last.get(name)) for name in parts)
+    return sent + _token_count(last.get("output_tokens")) if sent else None
 
 
 def output_tokens(usage: Any) -> int:
     """Return the tokens of a response with this usage."""
-    return _count(usage.get("output_tokens")) if isinstance(usage, dict) else 0
+    return _token_count(usage.get("output_tokens")) if isinstance(usage, dict) else 0
 
 
-def tokens_of(messages: Sequence[Json], counted: Counted | None, around: int) -> int:
-    """Return the tokens of a conversation.
+def tokens_of(messages: Sequence[Json], counted: TokenCount | None, overhead_tokens: int) -> int:
+    """Return the tokens of a request with these messages.
 
     Args:
         messages: the conversation.
-        counted: its last known count.
-        around: tokens outside the messages, see `declared`; a count already includes them.
+        counted: the last known count of the conversation.
+        overhead_tokens: the tokens outside the messages, see `overhead`. They are added only if
+            there is no valid count, because a count already includes them.
     """
     if counted is None or not is_counted(messages, counted):
-        return around + estimate(messages)
+        return overhead_tokens + estimate(messages)
     return counted.tokens + estimate(messages[counted.messages :])
 
 
-def is_counted(messages: Sequence[Json], counted: Counted | None) -> bool:
-    """Return whether a count is valid for a conversation: not if the provider has compacted it since."""
-    if counted is None or not counted.holds(messages):
+def is_counted(messages: Sequence[Json], counted: TokenCount | None) -> bool:
+    """Return whether a count is valid for a conversation; it is not if the provider has compacted it since."""
+    if counted is None or not counted.is_valid_for(messages):
         return False
     return not any(map(_is_boundary, messages[counted.messages :]))
 
 
-def after(tokens: int, before: int, now: int) -> int:
-    """Return the remaining tokens of a conversation that had `tokens`, from estimates before and now.
+def tokens_after(tokens: int, estimate_before: int, estimate_after: int) -> int:
+    """Return the tokens that remain of a conversation that had `tokens`.
 
-    Only the ratio of the estimates is used, because both have about the same error.
+    Args:
+        tokens: the tokens before the reduction, as counted by the provider.
+        estimate_before: our estimate before the reduction.
+        estimate_after: our estimate after the reduction. Only the ratio of the estimates is used, because both
+            have about the same relative error.
     """
-    return round(tokens * now / before) if before > 0 else max(tokens, now)
+    return (
+        round(tokens * estimate_after / estimate_before)
+        if estimate_before > 0
+        else max(tokens, estimate_after)
+    )
 
 
-def covered(messages: Sequence[Json]) -> int:
-    """Return the number of messages before the last compaction by the provider."""
+def count_compacted_messages(messages: Sequence[Json]) -> int:
+    """Return the number of messages before the last compaction by the provider; 0 if there was none."""
     places = reversed(range(len(messages)))
     return next((at for at in places if _is_boundary(messages[at])), 0)
 
@@ -120,53 +134,55 @@ def _is_boundary(message: Json) -> bool:
 
 
 def is_compaction(block: Json) -> bool:
-    """Return whether a block replaces everything before it; a block without content replaces nothing."""
+    """Return whether a block is a compaction by the provider, which replaces everything before it.
+
+    A compaction block without content replaces nothing.
+    """
     return block.get("type") == "compaction" and bool(
         block.get("content") or block.get("encrypted_content")
     )
 
 
-def _is_answer(round_: Any) -> bool:
-    return isinstance(round_, dict) and str(round_.get("type")).endswith("message")
+def _is_message_iteration(iteration: Any) -> bool:
+    return isinstance(iteration, dict) and str(iteration.get("type")).endswith("message")
 
 
-def _count(value: Any) -> int:
+def _token_count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _tokens(value: Any) -> float:
     """Return the approximate tokens of a JSON value, without recursion."""
-    total, waiting = 0.0, [value]
-    while waiting:
-        each = waiting.pop()
-        kind = type(
-            each
-        )  # not isinstance, for speed: a long conversation has tens of thousands of values
+    total, pending = 0.0, [value]
+    while pending:
+        each = pending.pop()
+        # Not `isinstance`, for speed: a long conversation has tens of thousands of values.
+        kind = type(each)
         if kind is str:
-            total += _bytes(each) / BYTES_PER_TOKEN
+            total += _byte_count(each) / BYTES_PER_TOKEN
         elif kind is dict:
-            total += _of_object(each, waiting)
+            total += _object_tokens(each, pending)
         elif kind is list or kind is tuple:
-            waiting += each
+            pending += each
         elif each is not None:
             total += 1
     return total
 
 
-def _of_object(value: Json, waiting: list[Any]) -> float:
-    """Return the approximate tokens of an object, except the values added to `waiting`."""
+def _object_tokens(value: Json, pending: list[Any]) -> float:
+    """Return the approximate tokens of an object, except for its values, which are added to `pending`."""
     match value.get("type"), value.get("source"):
         case "image", _:
             return IMAGE_TOKENS
         case "document", dict() as source if source.get("type") != "text":
-            waiting.append(source.get("content"))
+            pending.append(source.get("content"))
             data = source.get("data")
             pages = 1 + (len(data) // PAGE_CHARS if isinstance(data, str) else 0)
             return PAGE_TOKENS * pages
     names = [name for name in value if name not in _OPAQUE]
-    waiting += [value[name] for name in names]
+    pending += [value[name] for name in names]
     return sum(map(len, names)) / BYTES_PER_TOKEN
 
 
-def _bytes(text: str) -> int:
+def _byte_count(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -11,43 +11,49 @@ from agentobs.records.canonical_json import Json
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Settings that keep a conversation within the model's context window."""
+    """How a conversation is kept within the context window of the model."""
 
     window_tokens: int | None = None
-    """The window in tokens; None for the model's own, see `agentobs.agent.context.context_windows`."""
+    """The window in tokens; None uses the window of the model, see `agentobs.agent.context.context_windows`."""
     is_automatic: bool = True
-    """Whether it is compacted at the threshold; otherwise only if the provider refuses it."""
+    """Whether the conversation is compacted at the threshold; otherwise only if the provider refuses it as too long."""
     summary_tokens: int = 20_000
-    """Reserve for a summary, and its maximum tokens. Use less for a model with a lower response
-    limit.
+    """Maximum tokens of a summary, which are also kept free for it. Use less for a model with a
+    lower response limit.
     """
     reserve_tokens: int = 13_000
-    """Additional reserve for the growth in one turn and for estimation errors."""
+    """Tokens that are kept free in addition, for the growth in one turn and for estimation errors."""
     kept_results: int = 3
-    """How many of the last tool results are not trimmed. The same number as the provider's own
-    trimming (https://docs.claude.com/en/docs/build-with-claude/context-editing, `keep`).
+    """The number of most recent tool results that are not trimmed. The provider's own trimming keeps
+    the same number (https://docs.claude.com/en/docs/build-with-claude/context-editing, `keep`).
     """
     instructions: str | None = None
     """Additional instructions for a summary."""
 
     def __post_init__(self) -> None:
-        """Refuse values that leave no room for a conversation."""
+        """Check the values.
+
+        Raises:
+            UsageError: a value is too low, or no tokens remain for a conversation.
+        """
         for name in ("summary_tokens", "reserve_tokens", "kept_results"):
-            if getattr(self, name) < (1 if name == "summary_tokens" else 0):
+            minimum = 1 if name == "summary_tokens" else 0
+            if getattr(self, name) < minimum:
                 raise UsageError(
-                    f"{getattr(self, name)} as {name}",
+                    f"{name} is {getattr(self, name)}",
                     where=f"Context.{name}",
-                    todo="Give a number of at least zero, for a summary at least one",
+                    todo=f"Set {name} to {minimum} or more",
                 )
         if self.window_tokens is not None and self.threshold(self.window_tokens) < 1:
             raise UsageError(
-                f"a window of {self.window_tokens:,} tokens, of which {self._reserved:,} are kept free",
+                f"no tokens remain for a conversation: the window has {self.window_tokens:,} tokens, "
+                f"and {self._reserved:,} are kept free",
                 where="Context.window_tokens",
-                todo="Give a larger window, or smaller summary_tokens and reserve_tokens",
+                todo="Set a larger window, or lower summary_tokens and reserve_tokens",
             )
 
     def threshold(self, window_tokens: int) -> int:
-        """Return the token count at which a conversation in such a window is compacted."""
+        """Return the token count at which a conversation is compacted if the window has this size."""
         return window_tokens - self._reserved
 
     @property
@@ -56,36 +62,36 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class TokenCount:
     """The last known token count of a conversation."""
 
     tokens: int
     messages: int
-    """The number of messages counted; later messages are estimated."""
+    """The number of messages in the count; later messages are estimated."""
     last: Json = field(compare=False, repr=False)
     """The last counted message."""
 
-    def holds(self, messages: Sequence[Json]) -> bool:
-        """Return whether the last counted message is still at its position.
+    def is_valid_for(self, messages: Sequence[Json]) -> bool:
+        """Return whether the last counted message is still at its position in the messages.
 
-        If earlier messages were removed, the count would wrongly include newer messages.
+        It is not if messages before it were removed; the position then belongs to a newer message.
         """
         return 0 < self.messages <= len(messages) and messages[self.messages - 1] is self.last
 
 
 @dataclass(slots=True)
-class Progress:
+class ContextProgress:
     """The state of a conversation's context; it outlives a run."""
 
-    counted: Counted | None = None
-    """None until the first response."""
-    window_told: int | None = None
-    """The window as reported by the provider when it refused a prompt."""
-    begun: int = 0
-    """Number of compactions started, including failures."""
+    counted: TokenCount | None = None
+    """The last known count; None until the first response."""
+    reported_window: int | None = None
+    """The window that the provider reported when it refused a prompt as too long."""
+    started_compactions: int = 0
+    """Number of compactions that were started, including failed compactions."""
     failures: int = 0
-    """Consecutive failed compactions."""
+    """Number of consecutive failed compactions."""
     last_turn: int | None = None
-    """The turn before the last compaction."""
-    has_reacted: bool = False
-    """Whether it was compacted because the provider refused it, which happens once."""
+    """The turn for which the conversation was last compacted; None if it never was."""
+    tried_reactive_compaction: bool = False
+    """Whether a compaction was tried because the provider refused a prompt as too long. It is tried only once."""

@@ -1,7 +1,7 @@
-"""Run hooks that are programs, with a timeout and without leaving processes behind.
+"""Run hooks that are programs, and leave no processes behind.
 
-A program runs in its own session, so that it can be stopped together with all processes that it starts. A child that
-starts another session escapes, because nothing links it to its parent any more.
+Each program runs in its own session, so that it can be stopped together with all processes that it starts. A child
+process that starts another session cannot be stopped, because nothing links it to its parent any more.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ from typing import Any
 from agentobs import tracing, world
 from agentobs.agent.execution.hook_output import (
     ANSWER_BYTES_MAX,
-    answer_only,
-    failed,
-    of_bytes,
-    plain,
-    quoted,
+    answer_from_bytes,
+    excerpt,
+    failed_answer,
+    outcome_answer,
+    printable,
 )
 from agentobs.agent.hooks.declarations import Command
 from agentobs.records.canonical_json import Json
 
-BLOCKS = 2
-"""The exit status that blocks; standard error contains the reason."""
+BLOCKING_STATUS = 2
+"""The exit status of a program that blocks the event. Its standard error contains the reason."""
 
 GRACE_S = 1.0
 """How long a program may take to exit after SIGTERM, in seconds. Our choice."""
 
-LAST_WORDS_S = 0.5
-"""How long to wait for its output once it has exited and its group was killed, in seconds. Our
-choice: only an escaped child can still keep it open.
+OUTPUT_WAIT_S = 0.5
+"""How long to wait for the rest of a program's output after its process group was killed, in seconds. Our choice: at
+this point, only a child process in another session can keep the output open.
 """
 
 _CREDENTIAL = re.compile(
     r"(API_?KEY|AUTH_TOKEN|OAUTH_TOKEN|BEARER_TOKEN\w*|CUSTOM_HEADERS)\Z", re.IGNORECASE
 )
-"""Names of variables that hold credentials of model providers."""
+"""Names of environment variables that contain credentials of model providers."""
 
 
-async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, str]) -> Json:
-    """Run a program and return its answer; cancellation stops it and its group.
+async def run_command(
+    command: Command, payload: bytes, cwd: Path, facts: Mapping[str, str]
+) -> Json:
+    """Run a program and return its answer. Cancellation stops the program and its process group.
 
     Args:
         command: the program.
@@ -54,141 +56,147 @@ async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, s
         facts: additional environment variables.
     """
     try:
-        transport, talk = await _started(command, cwd, facts)
+        transport, output = await _start(command, cwd, facts)
     except (OSError, ValueError) as error:
-        return failed(f"it cannot be started: {quoted(str(error))}")
+        return failed_answer(f"it cannot be started: {excerpt(str(error))}")
     try:
-        _write(transport, payload)
-        await talk.ended.wait()
-        _kill(transport, talk)  # remaining processes of its group
+        _write_input(transport, payload)
+        await output.exited.wait()
+        _kill(transport, output)  # remaining processes of its group
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
-                await talk.silent.wait()
-        return _answer(transport.get_returncode(), talk)
+            async with asyncio.timeout(OUTPUT_WAIT_S):
+                await output.closed.wait()
+        return _answer_from_exit(transport.get_returncode(), output)
     finally:
-        await _end(transport, talk)
+        await _stop(transport, output)
 
 
 def environment(command: Command, facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program: ours without provider credentials, plus the facts and the trace context.
+    """Return this process's environment without provider credentials, plus the facts and the trace context.
 
-    The trace context is always our own, never that of our parent process.
+    The trace context is always the current one, never the one that this process inherited from its parent.
     """
-    found = {
+    kept = {
         name: value
         for name, value in world.environment().items()
         if name in command.keep or not _CREDENTIAL.search(name)
     }
-    return {**found, **tracing.trace_environment(), **facts}
+    return {**kept, **tracing.trace_environment(), **facts}
 
 
-async def _started(
+async def _start(
     command: Command, cwd: Path, facts: Mapping[str, str]
-) -> tuple[asyncio.SubprocessTransport, _Talk]:
-    """Start a program. Starting cannot be interrupted, because a process started midway would be unknown."""
+) -> tuple[asyncio.SubprocessTransport, _ProgramOutput]:
+    """Start a program. Cancellation waits until it has started, because otherwise nothing could stop the process."""
     words = ("/bin/sh", "-c", command.run) if isinstance(command.run, str) else command.run
-    starting = asyncio.ensure_future(
+    start_task = asyncio.ensure_future(
         asyncio.get_running_loop().subprocess_exec(
-            _Talk, *words, cwd=cwd, env=environment(command, facts), start_new_session=True
+            _ProgramOutput, *words, cwd=cwd, env=environment(command, facts), start_new_session=True
         )
     )
     try:
-        return await asyncio.shield(starting)
+        return await asyncio.shield(start_task)
     except asyncio.CancelledError:
         with contextlib.suppress(OSError, ValueError):
-            await _end(*await starting)
+            await _stop(*await start_task)
         raise
 
 
-class _Talk(asyncio.SubprocessProtocol):
-    """Collects a program's output: the start of each stream is kept, the rest is read and discarded."""
+class _ProgramOutput(asyncio.SubprocessProtocol):
+    """Collects a program's output. It keeps the start of each stream, and reads and discards the rest."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
-        self.is_cut = False
+        self.buffers: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
+        self.is_truncated = False
         """Whether standard output exceeded the maximum size of an answer."""
-        self.is_over = False
-        """Whether its group was killed, which happens once."""
-        self.ended, self.silent = asyncio.Event(), asyncio.Event()
+        self.is_killed = False
+        """Whether its process group was already killed, which must happen only once."""
+        self.exited, self.closed = asyncio.Event(), asyncio.Event()
         self._open = {1, 2}
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        buffer = self.kept[fd]
-        room = ANSWER_BYTES_MAX - len(buffer)
-        buffer += data[:room]
-        self.is_cut = self.is_cut or (fd == 1 and len(data) > room)
+        buffer = self.buffers[fd]
+        space = ANSWER_BYTES_MAX - len(buffer)
+        buffer += data[:space]
+        self.is_truncated = self.is_truncated or (fd == 1 and len(data) > space)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open.discard(fd)
         if not self._open:
-            self.silent.set()
+            self.closed.set()
 
     def process_exited(self) -> None:
-        self.ended.set()
+        self.exited.set()
 
 
-def _write(transport: asyncio.SubprocessTransport, payload: bytes) -> None:
+def _write_input(transport: asyncio.SubprocessTransport, payload: bytes) -> None:
     """Write a program's input without waiting for the program to read it."""
     pipe: Any = transport.get_pipe_transport(0)
     with contextlib.suppress(OSError):
         pipe.write(payload)
-        pipe.close()  # once everything is written
+        pipe.close()  # takes effect when all data is written
 
 
-def _answer(status: int | None, talk: _Talk) -> Json:
-    printed, complaint = bytes(talk.kept[1]), plain(bytes(talk.kept[2]).decode("utf-8", "replace"))
+def _answer_from_exit(status: int | None, output: _ProgramOutput) -> Json:
+    stdout, stderr = (
+        bytes(output.buffers[1]),
+        printable(bytes(output.buffers[2]).decode("utf-8", "replace")),
+    )
     if status == 0:
-        if talk.is_cut:
-            return failed(f"it printed more than {ANSWER_BYTES_MAX:,} bytes")
-        return of_bytes(printed)
-    if status == BLOCKS:
-        return answer_only(
-            "blocking", complaint.strip() or "It was blocked, and the hook did not say why."
+        if output.is_truncated:
+            return failed_answer(f"it printed more than {ANSWER_BYTES_MAX:,} bytes")
+        return answer_from_bytes(stdout)
+    if status == BLOCKING_STATUS:
+        return outcome_answer(
+            "blocking", stderr.strip() or "It was blocked, and the hook gave no reason."
         )
     if status is None:
-        return failed("its exit status is unknown")
-    how = f"it ended with status {status}" if status > 0 else f"it was ended by {_named(-status)}"
-    return failed(f"{how}: {quoted(complaint)}" if complaint.strip() else how)
+        return failed_answer("its exit status is unknown")
+    ending = (
+        f"it exited with status {status}"
+        if status > 0
+        else f"it was killed by {_signal_name(-status)}"
+    )
+    return failed_answer(f"{ending}: {excerpt(stderr)}" if stderr.strip() else ending)
 
 
-async def _end(transport: asyncio.SubprocessTransport, talk: _Talk) -> None:
-    """Stop a program and its group, first with SIGTERM. A group that was already killed gets no
-    signal.
+async def _stop(transport: asyncio.SubprocessTransport, output: _ProgramOutput) -> None:
+    """Stop a program and its process group with SIGTERM, then with SIGKILL.
 
-    Once a group's leader was waited for, the group's ID may be reused.
+    SIGKILL is sent to a group only once: after the program has been waited for, the group's ID may be reused.
     """
     try:
-        if not talk.ended.is_set():
+        if not output.exited.is_set():
             _signal(transport, signal.SIGTERM)
-            await _ended(talk)
-        _kill(transport, talk)  # and the remaining processes of its group
-        await _ended(talk)
+            await _wait_for_exit(output)
+        _kill(transport, output)  # and the remaining processes of its group
+        await _wait_for_exit(output)
     finally:
-        _kill(transport, talk)
+        _kill(transport, output)
         transport.close()
 
 
-async def _ended(talk: _Talk) -> None:
+async def _wait_for_exit(output: _ProgramOutput) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(GRACE_S):
-            await talk.ended.wait()
+            await output.exited.wait()
 
 
-def _kill(transport: asyncio.SubprocessTransport, talk: _Talk) -> None:
-    if not talk.is_over:
-        talk.is_over = True
+def _kill(transport: asyncio.SubprocessTransport, output: _ProgramOutput) -> None:
+    if not output.is_killed:
+        output.is_killed = True
         _signal(transport, signal.SIGKILL)
 
 
 def _signal(transport: asyncio.SubprocessTransport, number: signal.Signals) -> None:
-    """Send a signal to the process group of a program, which has the program's process ID."""
+    """Send a signal to the process group of a program. The group has the same ID as the program's process."""
     process_id = transport.get_pid()
     if process_id is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process_id, number)
 
 
-def _named(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,8 +1,8 @@
-"""Run each sync function alone in a daemon thread.
+"""Run each sync function in its own daemon thread.
 
-This is not asyncio's pool, in which a function that never returns occupies one of a few threads
-forever and blocks the interpreter's exit. Here the caller may give up; the thread is abandoned, and
-the number of abandoned threads is limited. A thread whose function has returned is reused.
+In asyncio's thread pool, a function that never returns would occupy one of a few threads forever and block the exit of
+the interpreter. Here, the caller can give up and abandon the thread. The number of abandoned threads is limited. After
+a function has returned, its thread is reused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentobs.runtime import process
 
 T = TypeVar("T")
 
-LEFT_MAX = 64
+ABANDONED_MAX = 64
 """Maximum number of abandoned threads that are still running in this process. Our choice."""
 
 IDLE_MAX = 16
@@ -28,21 +28,20 @@ IDLE_MAX = 16
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run a function in a thread, with the caller's context, and return its result or raise its
-    exception.
+    """Run a function in a thread, with the caller's context. Return its result or raise its exception.
 
-    Cancelling the caller abandons the thread, because it cannot be stopped.
+    If the caller is cancelled, the thread is abandoned, because a thread cannot be stopped.
 
     Raises:
         RuntimeError: too many abandoned threads are still running.
     """
-    left = process.part(State).left
-    if left >= LEFT_MAX:
-        raise RuntimeError(f"{left} abandoned calls are still running")
+    abandoned = process.state(State).abandoned
+    if abandoned >= ABANDONED_MAX:
+        raise RuntimeError(f"{abandoned} abandoned calls are still running")
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
-    here = _Work()
+    running = _RunningFunction()
 
     def run() -> Callable[[], object]:
         outcome: tuple[T | None, BaseException | None]
@@ -50,69 +49,69 @@ async def in_thread(work: Callable[[], T]) -> T:
             outcome = context.run(work), None
         except BaseException as error:  # any exception is raised where it is awaited
             outcome = None, error
-        here.end()
+        running.end()
         return lambda: loop.call_soon_threadsafe(_set_outcome, ended, outcome)
 
-    _hand(run)
+    _dispatch(run)
     try:
         value, error = await ended
     except BaseException:
-        here.give_up()
+        running.give_up()
         raise
     if error is not None:
         raise error
-    return value  # type: ignore[return-value]  # without an error it is what the function returned
+    return value  # type: ignore[return-value]  # if there is no error, it is the result of the function
 
 
-class _Work:
-    """One function running in a thread."""
+class _RunningFunction:
+    """One function that runs in a thread."""
 
     def __init__(self) -> None:
-        self._has_ended = self._is_left = False
+        self._has_ended = self._is_abandoned = False
 
     def end(self) -> None:
-        state = process.part(State)
+        state = process.state(State)
         with state.lock:
             self._has_ended = True
-            state.left -= self._is_left
+            state.abandoned -= self._is_abandoned
 
     def give_up(self) -> None:
-        state = process.part(State)
+        state = process.state(State)
         with state.lock:
-            self._is_left = not self._has_ended
-            state.left += self._is_left
+            self._is_abandoned = not self._has_ended
+            state.abandoned += self._is_abandoned
 
 
 Run = Callable[[], Callable[[], object]]
-"""Runs the function, and returns a callable that reports its end."""
+"""Runs a function, and returns a callable that reports the end of the function to the event loop."""
 
 
 class State:
-    """The threads of this process that run tools, or wait for work."""
+    """The threads of this process that run functions, or wait for one."""
 
     def __init__(self) -> None:
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Start without threads, as in a forked process: they stayed in the parent."""
+    def reset(self) -> None:
+        """Forget all threads."""
         self.idle: list[SimpleQueue[Run]] = []
-        """Queues of idle threads; appending to and popping from a list is atomic."""
-        self.left = 0
-        """Number of abandoned functions that are still running."""
+        """The queues of idle threads. Appending to a list and popping from it are atomic."""
+        self.abandoned = 0
+        """The number of abandoned functions that are still running."""
         self.lock = threading.Lock()
 
 
-def _forget() -> None:
-    """Reset the state in a forked process, because the threads stayed in the parent."""
-    process.part(State).begin()
+def _reset_after_fork() -> None:
+    """Reset the state in a forked process, because only the parent has the threads."""
+    process.state(State).reset()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def _hand(run: Run) -> None:
-    """Pass work to an idle thread, or else to a new one."""
-    state = process.part(State)
+def _dispatch(run: Run) -> None:
+    """Pass a function to an idle thread, or to a new thread if none is idle."""
+    state = process.state(State)
     try:
         state.idle.pop().put(run)
     except IndexError:
@@ -122,17 +121,17 @@ def _hand(run: Run) -> None:
 
 
 def _serve(inbox: SimpleQueue[Run]) -> None:
-    state = process.part(State)
+    state = process.state(State)
     is_waiting = True
     while is_waiting:
-        tell = inbox.get()()
+        report_end = inbox.get()()
         is_waiting = len(state.idle) < IDLE_MAX
         if is_waiting:
             # Before reporting the end, so that the next call finds this thread.
             state.idle.append(inbox)
-        with contextlib.suppress(RuntimeError):  # the loop was closed, nothing waits
-            tell()
-        del tell  # it references the result, which may be large
+        with contextlib.suppress(RuntimeError):  # the event loop was closed
+            report_end()
+        del report_end  # it references the result, which may be large
 
 
 def _set_outcome(

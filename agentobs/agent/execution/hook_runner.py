@@ -18,9 +18,15 @@ from agentobs import tracing, world
 from agentobs.agent import telemetry
 from agentobs.agent.execution import command_hooks, model_hooks
 from agentobs.agent.execution.daemon_threads import in_thread
-from agentobs.agent.execution.hook_output import answer_only, crashed, failed, of_value, sendable
-from agentobs.agent.execution.http_hooks import posted
-from agentobs.agent.execution.network_addresses import Resolve, resolved
+from agentobs.agent.execution.hook_output import (
+    answer_from_value,
+    crashed_answer,
+    failed_answer,
+    outcome_answer,
+    sendable,
+)
+from agentobs.agent.execution.http_hooks import post
+from agentobs.agent.execution.network_addresses import Resolve, resolve_host
 from agentobs.agent.hooks.declarations import (
     AgentHook,
     Command,
@@ -40,15 +46,15 @@ from agentobs.records.exchanges import Place, WorldQuestion
 from agentobs.records.labels import is_label
 from agentobs.runtime import process
 
-SECONDS = 60.0
-"""Default timeout of a hook. Our choice."""
+TIMEOUT_S = 60.0
+"""Default timeout of a hook, in seconds. Our choice."""
 
-AGENT_SECONDS = 600.0
-"""Default timeout of an agent hook. Our choice: up to fifty turns need time."""
+AGENT_TIMEOUT_S = 600.0
+"""Default timeout of an agent hook, in seconds. Our choice: it must be enough for up to fifty turns."""
 
 CLEAN_UP_S = 3.0
-"""How long a cancelled hook may take to clean up before it is abandoned. Our choice; longer than a
-program gets to exit (`command_hooks.GRACE_S`).
+"""How long a cancelled hook may take to clean up before it is abandoned, in seconds. Our choice: longer than the time
+that a program gets to exit (`command_hooks.GRACE_S`).
 """
 
 BACKGROUND_MAX = 64
@@ -56,7 +62,7 @@ BACKGROUND_MAX = 64
 
 
 class LiveHooks:
-    """Runs hooks; `answer` is what a `LiveAnswers` needs."""
+    """Runs hooks. Its method `answer` is the `hooks` argument of `LiveAnswers`."""
 
     def __init__(
         self,
@@ -67,22 +73,22 @@ class LiveHooks:
         tools: Sequence[Tool] = (),
         roots: Sequence[Path] = (),
         run: model_hooks.RunAgent | None = None,
-        resolve: Resolve = resolved,
+        resolve: Resolve = resolve_host,
     ) -> None:
         """Create a runner for these hooks.
 
         Args:
-            hooks: the table; the same as in the run's options.
+            hooks: the table of hooks, the same as in the options of the run.
             client: the provider's client.
             model: default model for prompt and agent hooks.
-            tools: the agent's tools; agent hooks get those that only read.
-            roots: the folders that must contain their paths; commands start in the first. Defaults
-                to the working directory.
-            run: the loop, `agentobs.agent.run`, for agent hooks.
-            resolve: finds the addresses of a host.
+            tools: the agent's tools. Agent hooks can use the read-only tools among them.
+            roots: the directories that tools may access. Commands start in the first of them.
+                Defaults to the working directory.
+            run: the agent loop (`agentobs.agent.run`), for agent hooks.
+            resolve: returns the addresses of a host.
 
         Raises:
-            UsageError: something that a hook needs is missing.
+            UsageError: a hook needs a model, a tool or the loop, and it is missing.
         """
         self._hooks = {hook.name: hook for hook in table(hooks)}
         self._client, self._model, self._run, self._resolve = client, model, run, resolve
@@ -98,117 +104,127 @@ class LiveHooks:
             self._check(hook)
 
     async def answer(self, question: WorldQuestion) -> Json:
-        """Answer the loop's question about one hook with a JSON object; see `World.ask`.
+        """Run the hook that the loop requests and return its answer, a JSON object; see `World.ask`.
 
         Raises:
-            ReplaySays: a replay differs from its recording, in a function that calls the model.
+            ReplaySays: a replay differs from its recording, in a hook function that calls the model.
         """
-        payload_facts = question.asked
-        hook = self._hooks.get(payload_facts["hook"])
+        event_facts = question.payload
+        hook = self._hooks.get(event_facts["hook"])
         if hook is None:
-            return answer_only(
-                "cancelled", f"no function is registered for the hook {payload_facts['hook']}"
+            return outcome_answer(
+                "cancelled", f"no function is registered for the hook {event_facts['hook']}"
             )
-        here = tracing.place()
+        place = tracing.place()
         try:
-            payload = _payload(payload_facts, here, self._roots[0])
+            payload = _payload(event_facts, place, self._roots[0])
         except (ValueError, RecursionError):
             # A hook that cannot receive the payload must not approve it.
-            return answer_only("blocking", "the input is nested too deep to be passed to a hook")
-        inside = model_hooks.inside(here, "hook", question.key, "hook")
+            return outcome_answer("blocking", "the input is nested too deep to be passed to a hook")
+        inside = model_hooks.answer_place(place, "hook", question.key, "hook")
         if not hook.background:
-            return self._fitted(payload_facts, await self._ran(hook, payload, inside))
+            return self._with_fitted_output(
+                event_facts, await self._run_hook(hook, payload, inside)
+            )
         if len(self._background) >= BACKGROUND_MAX:
-            return failed(f"{BACKGROUND_MAX} hooks are already running in the background")
-        task = asyncio.create_task(self._apart(hook, payload, inside))
+            return failed_answer(f"{BACKGROUND_MAX} hooks are already running in the background")
+        task = asyncio.create_task(self._run_in_background(hook, payload, inside))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return {"outcome": "success"}
 
-    def _fitted(self, facts: Json, answer: Json) -> Json:
-        """Return an answer with its output as the model will see it, so that exactly this is recorded."""
+    def _with_fitted_output(self, facts: Json, answer: Json) -> Json:
+        """Return an answer whose output is limited as the model will see it, so that the recording has the same text."""
         output, chars_max = answer.get("output"), self._chars_max.get(str(facts.get("tool_name")))
         if output is None or chars_max is None or not is_output(output):
             return answer
         return {**answer, "output": fit(render(output), chars_max, lambda _: None)}
 
-    async def settled(self) -> None:
-        """Return when no background hook is running; each ends within its timeout."""
+    async def wait_for_background(self) -> None:
+        """Wait until no background hook is running. Each of them ends within its timeout."""
         while self._background:
             await asyncio.wait(list(self._background))
 
-    async def _apart(self, hook: Hook, payload: str, here: Place | None) -> Json:
-        """Run a background hook: it may outlive its event, so it has its own trace."""
-        with telemetry.span("hook", here, hook.name, trace_id=world.new_id()) as inside:
-            return await self._ran(hook, payload, inside)
+    async def _run_in_background(self, hook: Hook, payload: str, place: Place | None) -> Json:
+        """Run a background hook in its own trace, because it may outlive its event."""
+        with telemetry.span("hook", place, hook.name, trace_id=world.new_id()) as inside:
+            return await self._run_hook(hook, payload, inside)
 
-    async def _ran(self, hook: Hook, payload: str, here: Place | None) -> Json:
-        """Run a hook with its timeout; always returns an answer."""
-        seconds, used = hook.timeout_s or usual_seconds(hook.run), list[Json]()
-        with telemetry.at(here):
-            task = asyncio.create_task(self._answered(hook, payload, seconds, used))
+    async def _run_hook(self, hook: Hook, payload: str, place: Place | None) -> Json:
+        """Run a hook with its timeout, and return its answer. A failure of the hook is an answer as well."""
+        timeout_s, usages = hook.timeout_s or default_timeout_s(hook.run), list[Json]()
+        with telemetry.at_place(place):
+            task = asyncio.create_task(self._answer_or_error(hook, payload, timeout_s, usages))
         try:
-            await asyncio.wait({task}, timeout=seconds)
+            await asyncio.wait({task}, timeout=timeout_s)
             if task.done():
-                return _with(task.result(), used)
+                return _with_usage(task.result(), usages)
         finally:
             if not task.done():
-                await _give_up(task)
-        return _with(answer_only("cancelled", f"no response within {seconds:g} seconds"), used)
+                await _abandon(task)
+        return _with_usage(
+            outcome_answer("cancelled", f"no response within {timeout_s:g} seconds"), usages
+        )
 
-    async def _answered(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
+    async def _answer_or_error(
+        self, hook: Hook, payload: str, timeout_s: float, usages: list[Json]
+    ) -> Json:
         try:
-            return await self._of_kind(hook, payload, seconds, used)
+            return await self._run_by_kind(hook, payload, timeout_s, usages)
         except ReplaySays:
             raise
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return answer_only("cancelled", "it cancelled itself")
-        except BaseException as error:  # including a SystemExit of the hook's own code
-            return crashed(error)
+            return outcome_answer("cancelled", "it cancelled itself")
+        except BaseException as error:  # including a SystemExit in the hook's code
+            return crashed_answer(error)
 
-    async def _of_kind(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
+    async def _run_by_kind(
+        self, hook: Hook, payload: str, timeout_s: float, usages: list[Json]
+    ) -> Json:
         match hook.run:
             case Command():
                 data = payload.encode("utf-8")
-                return await command_hooks.ran(hook.run, data, self._roots[0], _facts(payload))
+                return await command_hooks.run_command(
+                    hook.run, data, self._roots[0], _environment_variables(payload)
+                )
             case Http():
-                return await posted(hook.run, payload.encode("utf-8"), self._resolve)
+                return await post(hook.run, payload.encode("utf-8"), self._resolve)
             case PromptHook():
-                judge = self._judge(hook.run, seconds, used)
-                return await model_hooks.prompted(hook.run, judge, hook.event, payload)
+                judge = self._judge(hook.run, timeout_s, usages)
+                return await model_hooks.run_prompt_hook(hook.run, judge, hook.event, payload)
             case AgentHook():
-                judge = self._judge(hook.run, seconds, used)
-                return await self._by_agent(hook.run, hook.event, payload, judge)
+                judge = self._judge(hook.run, timeout_s, usages)
+                return await self._run_agent_hook(hook.run, hook.event, payload, judge)
             case _:
-                return await _called(hook.run, payload)
+                return await _call_function(hook.run, payload)
 
-    async def _by_agent(
+    async def _run_agent_hook(
         self, hook: AgentHook, event: HookEvent, payload: str, judge: model_hooks.Judge
     ) -> Json:
         assert self._run is not None
         names = self._tools if hook.tools is None else hook.tools
         tools = [self._tools[name] for name in names]
-        return await model_hooks.by_agent(
+        return await model_hooks.run_agent_hook(
             hook, judge, event, payload, tools, self._roots, self._run
         )
 
     def _judge(
-        self, hook: PromptHook | AgentHook, seconds: float, used: list[Json]
+        self, hook: PromptHook | AgentHook, timeout_s: float, usages: list[Json]
     ) -> model_hooks.Judge:
         model = hook.model or self._model
         assert model is not None
-        return model_hooks.Judge(self._client, model, seconds, used)
+        return model_hooks.Judge(self._client, model, timeout_s, usages)
 
     def _check(self, hook: Hook) -> None:
-        """Refuse a hook if something that it needs is missing."""
+        """Raise a UsageError if a hook needs a model, a tool or the loop, and it is missing."""
         if not isinstance(hook.run, PromptHook | AgentHook):
             return
         where = f"hook {hook.name}"
         if hook.run.model is None and self._model is None:
             raise UsageError(
-                "it needs a model, but names none",
+                "it needs a model, but none is set",
                 where=where,
                 todo="Pass hook_model to live_world",
             )
@@ -219,49 +235,48 @@ class LiveHooks:
         missing = [name for name in hook.run.tools or () if name not in self._tools]
         if missing:
             raise UsageError(
-                f"there is no tool {missing[0]} that only reads",
+                f"{missing[0]} is not a read-only tool of this agent",
                 where=where,
                 todo=f"Use one or more of {', '.join(self._tools) or 'none'}",
             )
 
 
-def _with(answer: Json, used: list[Json]) -> Json:
-    """Return an answer with the usage of its requests, added to the usage that a function reports."""
+def _with_usage(answer: Json, usages: list[Json]) -> Json:
+    """Add the usage of requests to an answer, after any usage that a hook function reported."""
     reported = answer.get("usage")
     return (
-        {**answer, "usage": [*(reported if isinstance(reported, list) else []), *used]}
-        if used
+        {**answer, "usage": [*(reported if isinstance(reported, list) else []), *usages]}
+        if usages
         else answer
     )
 
 
-def usual_seconds(run: Run) -> float:
-    """Return the default timeout of a hook."""
-    return AGENT_SECONDS if isinstance(run, AgentHook) else SECONDS
+def default_timeout_s(run: Run) -> float:
+    """Return the default timeout for a kind of hook, in seconds."""
+    return AGENT_TIMEOUT_S if isinstance(run, AgentHook) else TIMEOUT_S
 
 
-def _payload(facts: Json, here: Place | None, cwd: Path) -> str:
-    """Return a hook's payload as JSON text: the question, and the values that differ in each run.
+def _payload(facts: Json, place: Place | None, cwd: Path) -> str:
+    """Return a hook's payload as JSON text: the facts of the event, and the values that differ in each run.
 
     Raises:
         ValueError: it cannot be serialized.
         RecursionError: it is nested too deeply.
     """
-    more = {
-        "session_id": here.session_id if here else None,
-        "lane": here.lane if here else None,
+    run_values = {
+        "session_id": place.session_id if place else None,
+        "lane": place.lane if place else None,
         "cwd": str(cwd),
     }
     visible = {name: value for name, value in facts.items() if name != "background"}
-    text = json.dumps({**visible, **more}, ensure_ascii=False)
-    # NaN is not valid JSON; it is passed as a text, because a program might otherwise fail to parse
-    # its input.
-    exact = json.loads(text, parse_constant=str)
-    return sendable(json.dumps(exact, ensure_ascii=False, allow_nan=False))
+    text = json.dumps({**visible, **run_values}, ensure_ascii=False)
+    # NaN is not valid JSON. It is passed as a string, so that every program can parse its input.
+    strict = json.loads(text, parse_constant=str)
+    return sendable(json.dumps(strict, ensure_ascii=False, allow_nan=False))
 
 
-def _facts(payload: str) -> dict[str, str]:
-    """Return the environment variables for a program: IDs and labels of the event."""
+def _environment_variables(payload: str) -> dict[str, str]:
+    """Return the environment variables for a program, which contain the IDs and labels of the event."""
     values = json.loads(payload)
     names = {
         "EVENT": "event",
@@ -272,64 +287,64 @@ def _facts(payload: str) -> dict[str, str]:
         "SESSION_ID": "session_id",
         "LANE": "lane",
     }
-    found = {
+    variables = {
         name: str(values.get(key)) for name, key in names.items() if values.get(key) is not None
     }
-    return {f"AGENTOBS_HOOK_{name}": value for name, value in found.items() if is_label(value)}
+    return {f"AGENTOBS_HOOK_{name}": value for name, value in variables.items() if is_label(value)}
 
 
-async def _called(function: Callable[[Json], Any], payload: str) -> Json:
-    """Call a function, a sync one in a thread, and restore the working directory if it changes."""
-    with _same_folder():
+async def _call_function(function: Callable[[Json], Any], payload: str) -> Json:
+    """Call a hook function, in a thread if it is sync. Restore the working directory if the function changes it."""
+    with _restored_directory():
         argument = json.loads(payload)
         if inspect.iscoroutinefunction(function):
             value = await function(argument)
         else:
             value = await in_thread(functools.partial(function, argument))
             if inspect.isawaitable(value):
-                value = await _awaited(value)
-        return await in_thread(functools.partial(of_value, value))
+                value = await _await_value(value)
+        return await in_thread(functools.partial(answer_from_value, value))
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
+async def _await_value(value: Awaitable[Any]) -> Any:
     return await value
 
 
 @contextlib.contextmanager
-def _same_folder() -> Iterator[None]:
-    before = _folder()
+def _restored_directory() -> Iterator[None]:
+    original = _working_directory()
     try:
         yield
     finally:
-        if before is not None and _folder() != before:
+        if original is not None and _working_directory() != original:
             with contextlib.suppress(OSError):
-                os.chdir(before)
-            say_once(f"a hook changed the working directory, which was restored: {before}")
+                os.chdir(original)
+            say_once(f"a hook changed the working directory, which was restored: {original}")
 
 
-def _folder() -> str | None:
+def _working_directory() -> str | None:
     try:
         return str(Path.cwd())
-    except OSError:  # it was deleted
+    except OSError:  # the directory was deleted
         return None
 
 
-async def _give_up(task: asyncio.Task[Json]) -> None:
-    process.part(State).left.add(task)
-    task.add_done_callback(_forget)
+async def _abandon(task: asyncio.Task[Json]) -> None:
+    process.state(State).abandoned.add(task)
+    task.add_done_callback(_discard)
     task.cancel()
     await asyncio.wait({task}, timeout=CLEAN_UP_S)
 
 
-def _forget(task: asyncio.Task[Json]) -> None:
-    process.part(State).left.discard(task)
+def _discard(task: asyncio.Task[Json]) -> None:
+    process.state(State).abandoned.discard(task)
     if not task.cancelled():
-        task.exception()  # mark as retrieved, because nothing waits for it any more
+        task.exception()  # mark it as retrieved, because nothing else waits for the task
 
 
 class State:
-    """Cancelled work that is still cleaning up."""
+    """Cancelled hooks that are still cleaning up."""
 
     def __init__(self) -> None:
-        self.left: set[asyncio.Task[Any]] = set()
-        """An event loop holds only weak references to tasks."""
+        self.abandoned: set[asyncio.Task[Any]] = set()
+        """Strong references to their tasks, because an event loop holds only weak ones."""

@@ -1,7 +1,8 @@
-"""Run hooks that are HTTP servers. A request only goes to an address that was checked.
+"""Run hooks that are HTTP servers. A request is sent only to an address that was checked.
 
-A name is resolved once, all of its addresses are checked, and one of them is used, so that a second
-DNS answer cannot lead elsewhere. Redirects are followed here, each checked like the first request.
+A host name is resolved once, all of its addresses are checked, and the request is sent to one of them. A second DNS
+answer therefore cannot redirect the request. This module follows redirects itself, and checks each of them like the
+first request.
 """
 
 from __future__ import annotations
@@ -13,8 +14,18 @@ from dataclasses import dataclass
 
 import httpx2
 
-from agentobs.agent.execution.hook_output import ANSWER_BYTES_MAX, failed, of_bytes, quoted
-from agentobs.agent.execution.network_addresses import Resolve, is_loopback, refused, resolved
+from agentobs.agent.execution.hook_output import (
+    ANSWER_BYTES_MAX,
+    answer_from_bytes,
+    excerpt,
+    failed_answer,
+)
+from agentobs.agent.execution.network_addresses import (
+    Resolve,
+    is_loopback,
+    refusal_reason,
+    resolve_host,
+)
 from agentobs.agent.hooks.declarations import Http
 from agentobs.agent.tools.results import error_text
 from agentobs.errors import ReplaySays
@@ -28,23 +39,23 @@ _REDIRECTS = (301, 302, 303, *_KEEPS_METHOD)
 
 
 class _Refused(Exception):
-    """A request must not be sent."""
+    """A request must not be sent; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Hop:
-    """One request on the way to the response."""
+    """One request of a chain of redirects."""
 
     url: httpx2.URL
     method: str
     body: bytes
     headers: Mapping[str, str]
     loopback: bool
-    """Whether it may connect to this machine."""
+    """Whether the request may connect to this machine."""
 
 
-async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Json:
-    """Send the payload to a server and return its answer; cancellation closes the connection."""
+async def post(http: Http, payload: bytes, resolve: Resolve = resolve_host) -> Json:
+    """Send the payload to a server and return its answer. Cancellation closes the connection."""
     headers = {
         "accept": "application/json",
         "accept-encoding": "identity",
@@ -54,55 +65,57 @@ async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Jso
     hop = _Hop(httpx2.URL(http.url), "POST", payload, headers, loopback=True)
     try:
         for _ in range(REDIRECTS_MAX + 1):
-            found = await _send_hop(hop, http.proxy, resolve)
-            if not isinstance(found, _Hop):
-                return found
+            received = await _send_hop(hop, http.proxy, resolve)
+            if not isinstance(received, _Hop):
+                return received
             if http.proxy is not None:
-                return failed("it redirects, and the target cannot be checked behind a proxy")
-            hop = found
-        return failed(f"it redirects more than {REDIRECTS_MAX} times")
+                return failed_answer(
+                    "it redirects, and the redirect target cannot be checked behind a proxy"
+                )
+            hop = received
+        return failed_answer(f"it redirects more than {REDIRECTS_MAX} times")
     except ReplaySays:
         raise
     except _Refused as refusal:
-        return failed(str(refusal))
+        return failed_answer(str(refusal))
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as error:
-        return failed(f"the request failed: {quoted(error_text(error))}")
+        return failed_answer(f"the request failed: {excerpt(error_text(error))}")
 
 
 async def _send_hop(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Json:
-    """Send one request; return the answer, or the next request."""
+    """Send one request. Return the answer, or the next request if the server redirects."""
     if proxy is not None:
-        return await _sent(hop, None, loopback=True, proxy=proxy)
+        return await _send_to_address(hop, None, loopback=True, proxy=proxy)
     host, port = hop.url.raw_host.decode("ascii").strip("[]"), _port(hop.url)
     try:
         addresses = await resolve(host, port)
     except (OSError, UnicodeError) as error:
-        raise _Refused(f"{host} cannot be resolved: {quoted(str(error))}") from None
-    why = refused(addresses, loopback=hop.loopback)
-    if why is not None:
-        raise _Refused(f"{host} is not allowed: {why}")
+        raise _Refused(f"{host} cannot be resolved: {excerpt(str(error))}") from None
+    problem = refusal_reason(addresses, loopback=hop.loopback)
+    if problem is not None:
+        raise _Refused(f"{host} is not allowed: {problem}")
     loopback = all(is_loopback(ipaddress.ip_address(address)) for address in addresses)
     *others, last = addresses
     for address in others:
         try:
-            return await _sent(hop, address, loopback=loopback)
+            return await _send_to_address(hop, address, loopback=loopback)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             continue
-    return await _sent(hop, last, loopback=loopback)
+    return await _send_to_address(hop, last, loopback=loopback)
 
 
-async def _sent(
+async def _send_to_address(
     hop: _Hop, address: str | None, *, loopback: bool, proxy: str | None = None
 ) -> _Hop | Json:
-    """Send a request to an address, with the original host name."""
+    """Send a request to an address, with the host name of the URL in the header and for TLS."""
     url, extensions = hop.url, {}
     headers = {**hop.headers, "host": url.netloc.decode("ascii")}
     if address is not None:
         extensions = {"sni_hostname": url.raw_host.decode("ascii").strip("[]")}
         url = url.copy_with(host=address)
-    # One client per request, because a kept-alive connection could be reused under another name.
+    # Use a new client for each request, because a kept-alive connection could be reused for another host name.
     client = httpx2.AsyncClient(
-        verify=_trusted(hop, proxy),
+        verify=_tls_context(hop, proxy),
         trust_env=False,
         follow_redirects=False,
         timeout=None,
@@ -114,28 +127,32 @@ async def _sent(
         )
         response = await client.send(request, stream=True)
         try:
-            return await _read(hop, response, loopback=loopback)
+            return await _read_response(hop, response, loopback=loopback)
         finally:
             await response.aclose()
 
 
-async def _read(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop | Json:
+async def _read_response(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop | Json:
     status = response.status_code
     if status in _REDIRECTS and "location" in response.headers:
-        return _next(hop, response, loopback=loopback)
+        return _redirected_hop(hop, response, loopback=loopback)
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        return failed("its response is compressed, although the request did not accept compression")
+        return failed_answer(
+            "its response is compressed, although the request did not accept compression"
+        )
     body = bytearray()
     async for data in response.aiter_raw():
         body += data
         if len(body) > ANSWER_BYTES_MAX:
-            return failed(f"its response is longer than {ANSWER_BYTES_MAX:,} bytes")
+            return failed_answer(f"its response is longer than {ANSWER_BYTES_MAX:,} bytes")
     if not 200 <= status < 300:
-        return failed(f"it answered {status}: {quoted(body.decode('utf-8', 'replace'))}")
-    return of_bytes(bytes(body))
+        return failed_answer(
+            f"it responded with status {status}: {excerpt(body.decode('utf-8', 'replace'))}"
+        )
+    return answer_from_bytes(bytes(body))
 
 
-def _next(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop:
+def _redirected_hop(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop:
     """Return the request for a redirect.
 
     Raises:
@@ -146,20 +163,22 @@ def _next(hop: _Hop, response: httpx2.Response, *, loopback: bool) -> _Hop:
         raise _Refused("it redirects to an address that is not a server")
     if hop.url.scheme == "https" and url.scheme == "http":
         raise _Refused("it redirects from https to http")
-    keeps = response.status_code in _KEEPS_METHOD
-    same = (url.scheme, url.raw_host, _port(url)) == (
+    keeps_method = response.status_code in _KEEPS_METHOD
+    is_same_origin = (url.scheme, url.raw_host, _port(url)) == (
         hop.url.scheme,
         hop.url.raw_host,
         _port(hop.url),
     )
-    known = ("accept", "accept-encoding", *(("content-type",) if keeps else ()))
-    headers = {name: value for name, value in hop.headers.items() if same or name in known}
-    if not keeps:
+    kept_headers = ("accept", "accept-encoding", *(("content-type",) if keeps_method else ()))
+    headers = {
+        name: value for name, value in hop.headers.items() if is_same_origin or name in kept_headers
+    }
+    if not keeps_method:
         headers.pop("content-type", None)
     return _Hop(
-        url if same else url.copy_with(userinfo=b""),
-        hop.method if keeps else "GET",
-        hop.body if keeps else b"",
+        url if is_same_origin else url.copy_with(userinfo=b""),
+        hop.method if keeps_method else "GET",
+        hop.body if keeps_method else b"",
         headers,
         loopback=loopback,
     )
@@ -169,8 +188,8 @@ def _port(url: httpx2.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def _trusted(hop: _Hop, proxy: str | None) -> ssl.SSLContext:
-    """Return the TLS context from the environment; without TLS, an empty one."""
+def _tls_context(hop: _Hop, proxy: str | None) -> ssl.SSLContext:
+    """Return the TLS context for a request: the default one, or an empty one if TLS is not used."""
     if hop.url.scheme == "https" or (proxy or "").startswith("https:"):
         return httpx2.create_ssl_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

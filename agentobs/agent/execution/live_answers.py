@@ -1,6 +1,7 @@
-"""Live answers to the loop's questions except model and tool calls: approvals, messages, file system, spending.
+"""Live answers to the loop's questions: approvals, messages, file system, spending.
 
-Each answer is JSON, so that it can be recorded and returned in a replay.
+Model and tool calls are not questions in this sense. Each answer is JSON, so that it can be recorded and returned in a
+replay.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from anthropic import AsyncAnthropic
 from agentobs.agent.execution.daemon_threads import in_thread
 from agentobs.agent.execution.path_resolution import resolver
 from agentobs.agent.execution.tool_runner import LiveTools
-from agentobs.agent.model.prompt import Written
+from agentobs.agent.model.prompt import SectionFunction
 from agentobs.agent.tools.results import error_text
 from agentobs.agent.tools.tool import Tool
 from agentobs.errors import AgentobsError, RecordingError, ReplaySays, UsageError, say_once
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolQuestion, WorldQuestion
-from agentobs.world import nobody
+from agentobs.world import answer_unattended
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class Consent:
     """An approval request to a person."""
 
     about: Json
-    """The call: `tool`, `input` and, if it has any, `paths` with links resolved. Or the `limit` that was reached."""
+    """The call: `tool`, `input`, and `paths` with links resolved if the call has paths. If the agent reached a limit, the
+    `limit` instead.
+    """
     reason: str
     """Why approval is requested."""
 
@@ -44,22 +47,22 @@ class Reply:
 
     allow: bool
     scope: Literal["once", "session"] = "once"
-    """For this call only, or for every identical call of the conversation."""
+    """`once` for this call only, `session` for every identical call of the conversation."""
     reason: str = ""
-    """The reason for a denial, which the model sees."""
+    """The reason, which the model sees."""
 
 
 WITHDRAW_S = 1.0
-"""How long the slower of person and classifier may take to withdraw, in seconds. Our choice."""
+"""How long the slower of person and classifier may take to handle its cancellation, in seconds. Our choice."""
 
 Person = Callable[[Consent], Reply | bool | Awaitable[Reply | bool]]
-"""Requests approval from a person. A sync function runs in a thread, which cannot be stopped: if a
-classifier was faster, its answer is ignored, and it is not called again until it has returned. An
-async function is cancelled and must withdraw its prompt.
+"""Requests approval from a person. If the classifier answers first, an async function is cancelled and must withdraw its
+prompt. A sync function runs in a thread, which cannot be stopped: its answer is ignored, and the function is not called
+again until it has returned.
 """
 
-LOOK_S = 0.05
-"""Polling interval for a pending answer to an earlier approval request, in seconds. Our choice."""
+POLL_S = 0.05
+"""How often to check whether a person has answered an earlier approval request, in seconds. Our choice."""
 
 
 class Inbox:
@@ -71,12 +74,12 @@ class Inbox:
         self._lock = threading.Lock()
 
     def steer(self, text: str) -> None:
-        """Send a message now: the model sees it after the running tools; calls that have not started are skipped."""
-        self._say("steering", text)
+        """Send a message now. The model sees it after the running tools; calls that have not started are skipped."""
+        self._add("steering", text)
 
     def follow_up(self, text: str) -> None:
-        """Queue a message for when the agent is about to stop; the agent then continues with it."""
-        self._say("follow_up", text)
+        """Queue a message until the agent is about to stop. The agent then continues with this message."""
+        self._add("follow_up", text)
 
     def take(self, kind: Literal["steering", "follow_up"]) -> list[str]:
         """Return and clear the messages of a kind."""
@@ -84,7 +87,7 @@ class Inbox:
             texts, self._waiting[kind] = self._waiting[kind], []
         return texts
 
-    def _say(self, kind: str, text: str) -> None:
+    def _add(self, kind: str, text: str) -> None:
         sendable = text.encode("utf-8", "replace").decode(
             "utf-8"
         )  # a lone surrogate cannot be sent
@@ -100,7 +103,7 @@ class LiveAnswers:
     def __init__(
         self,
         tools: Sequence[Tool],
-        running: LiveTools,
+        live_tools: LiveTools,
         *,
         person: Person | None = None,
         inbox: Inbox | None = None,
@@ -110,102 +113,115 @@ class LiveAnswers:
         hooks: Callable[[WorldQuestion], Awaitable[Json]] | None = None,
         refresh: Callable[[], object] | None = None,
         load: Callable[[Json], Json] | None = None,
-        sections: Mapping[str, Written] | None = None,
+        sections: Mapping[str, SectionFunction] | None = None,
         memory: Callable[[], str | None] | None = None,
     ) -> None:
-        """Create the answers for these tools; without a person, every approval is denied.
+        """Create the answers for these tools.
 
-        `classify` answers approval requests in addition to the person. `hooks` runs a hook,
-        `refresh` renews the credentials, `load` reads an earlier conversation, `sections` write
-        sections of the system prompt. Their failures are handled in `ask`.
+        Their failures are handled in `ask`, unless noted otherwise.
+
+        Args:
+            tools: the agent's tools.
+            live_tools: runs the checks of the tools, and stores results that are too long.
+            person: requests approval from a person; without it and `classify`, every call that
+                needs approval is denied.
+            inbox: messages to the agent.
+            roots: the directories that tools may access; defaults to the working directory.
+            spent_today: returns the amount spent today; its exceptions are raised.
+            classify: answers approval requests in addition to the person.
+            hooks: runs one hook.
+            refresh: renews the credentials.
+            load: reads an earlier conversation.
+            sections: functions that write sections of the system prompt, by name.
+            memory: returns the session's memory.
         """
         self._tools = {tool.name: tool for tool in tools}
-        self._running, self._person, self._inbox = running, person, inbox
+        self._live_tools, self._person, self._inbox = live_tools, person, inbox
         self._resolve = resolver(roots or (Path.cwd(),))
         self._spent_today, self._classify = spent_today, classify
         self._hooks, self._refresh, self._load = hooks, refresh, load
         self._sections = dict(sections or {})
         self._memory = memory
-        self._is_asked = False
-        """Whether a sync `person` is busy with a question, possibly a withdrawn one."""
+        self._is_person_busy = False
+        """Whether a sync `person` function is running, possibly for a request that no longer needs an answer."""
 
     async def ask(self, question: WorldQuestion) -> Any:
         """Answer a question; see `World.ask`."""
         match question.kind:
             case "consent":
-                return await self._consent(question)
+                return await self._request_approval(question)
             case "check":
-                details = question.asked
+                details = question.payload
                 call = ToolQuestion(question.key, details["tool"], details["input"])
-                return await self._running.check(call)
+                return await self._live_tools.check(call)
             case "path":
-                return self._resolve(question.asked)
+                return self._resolve(question.payload)
             case "tool_set":
-                return await in_thread(lambda: self._there(question.asked))
+                return await in_thread(lambda: self._available_tools(question.payload))
             case "steering" | "follow_up":
                 return self._inbox.take(question.kind) if self._inbox else []
             case "spent_today":
-                spent = self._spent_today
-                return None if spent is None else str(await in_thread(spent))
+                spent_today = self._spent_today
+                return None if spent_today is None else str(await in_thread(spent_today))
             case "hook":
-                return await (self._hooks or nobody)(question)
+                return await (self._hooks or answer_unattended)(question)
             case "refresh":
-                return await self._refreshed()
+                return await self._refresh_credentials()
             case "conversation":
-                return await self._loaded(question.asked)
+                return await self._load_conversation(question.payload)
             case "section":
-                return await self._section(question.asked["section"])
+                return await self._write_section(question.payload["section"])
             case "memory":
-                return await self._remembered()
+                return await self._read_memory()
             case "keep":
-                keep, key, text = self._running.kept, question.key, question.asked
+                keep, key, text = self._live_tools.keep_full_result, question.key, question.payload
                 return await in_thread(lambda: keep(key, text))
             case "limit" | "background" | "elapsed" | "compacted" | "abort":
-                return await nobody(question)
+                return await answer_unattended(question)
         assert_never(question.kind)
 
-    async def _remembered(self) -> str | None:
-        """Return the session's memory; None if that fails, so that a summary is made."""
+    async def _read_memory(self) -> str | None:
+        """Return the session's memory, or None if it cannot be read. A summary is then created instead."""
         memory = self._memory
         if memory is None:
             return None
         try:
-            remembered = str(await in_thread(memory) or "")
-            return remembered.encode("utf-8", "replace").decode("utf-8") or None
+            memory_text = str(await in_thread(memory) or "")
+            return memory_text.encode("utf-8", "replace").decode("utf-8") or None
         except ReplaySays:
             raise
         except Exception as error:
             say_once(f"the session's memory cannot be read: {error_text(error)}", about="memory")
             return None
 
-    async def _refreshed(self) -> bool:
-        """Renew the credentials; return False if anything goes wrong."""
+    async def _refresh_credentials(self) -> bool:
+        """Renew the credentials; return whether that succeeded."""
         refresh = self._refresh
         if refresh is None:
             return False
         try:
-            made = await in_thread(refresh)
-            return bool(await made if inspect.isawaitable(made) else made)
+            refreshed = await in_thread(refresh)
+            return bool(await refreshed if inspect.isawaitable(refreshed) else refreshed)
         except ReplaySays:
             raise
         except Exception as error:
             say_once(f"the credentials were not renewed: {error_text(error)}", about="refresh")
             return False
 
-    async def _section(self, name: str) -> str | None:
-        """Write a section of the system prompt; a section that fails is left out.
+    async def _write_section(self, name: str) -> str | None:
+        """Return a section of the system prompt, or None if its function fails.
 
         Raises:
             UsageError: the section has no function.
         """
-        written = self._sections.get(name)
-        if written is None:
+        write_section = self._sections.get(name)
+        if write_section is None:
             raise UsageError(
-                f"the section {name} of the system prompt is dynamic, and no function returns it",
-                todo="Pass it to live_world: sections=prompt.asked",
+                f"the section {name} of the system prompt is dynamic, and this world has no function for it",
+                todo="Pass it to live_world: sections=prompt.function_sections",
             )
         try:
-            section_text = await in_thread(written)
+            section_text = await in_thread(write_section)
             section_text = await section_text if inspect.isawaitable(section_text) else section_text
             return (
                 None
@@ -221,8 +237,8 @@ class LiveAnswers:
             )
             return None
 
-    async def _loaded(self, request: Json) -> Json:
-        """Read an earlier conversation; errors are answers as well, so that a replay raises them too."""
+    async def _load_conversation(self, request: Json) -> Json:
+        """Read an earlier conversation. An error is an answer as well, so that a replay raises the same error."""
         load = self._load
         if load is None:
             return refusal(
@@ -241,39 +257,40 @@ class LiveAnswers:
             found = f"the earlier session was not read: {error_text(error)}"
             return refusal(RecordingError(found, todo="agentobs verify lists all damage"))
 
-    async def _consent(self, question: WorldQuestion) -> Json:
-        """Request approval from the person and the classifier in parallel; the first answer counts,
-        the other is withdrawn.
+    async def _request_approval(self, question: WorldQuestion) -> Json:
+        """Request approval from the person and the classifier in parallel.
+
+        The first answer counts, and the other request is cancelled.
         """
         classify = self._classify
-        if classify is None or "tool" not in question.asked["about"]:
-            return await self._by_person(question)
-        if question.asked.get("person_only"):
-            return await self._by_person(question)
-        approvers = [self._by_person] if self._person is not None else []
-        return await _first(
+        if classify is None or "tool" not in question.payload["about"]:
+            return await self._person_answer(question)
+        if question.payload.get("person_only"):
+            return await self._person_answer(question)
+        approvers = [self._person_answer] if self._person is not None else []
+        return await _first_answer(
             [asyncio.ensure_future(ask(question)) for ask in (*approvers, classify)]
         )
 
-    async def _by_person(self, question: WorldQuestion) -> Json:
+    async def _person_answer(self, question: WorldQuestion) -> Json:
         if self._person is None:
-            answer: Json = await nobody(question)
+            answer: Json = await answer_unattended(question)
             return answer
-        consent = Consent(question.asked["about"], question.asked["reason"])
+        consent = Consent(question.payload["about"], question.payload["reason"])
         try:
-            reply = await self._replied(self._person, consent)
+            reply = await self._reply_of(self._person, consent)
         except ReplaySays:
             raise
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return _not_asked("it was cancelled")
+            return _unanswered("it was cancelled")
         except BaseException as error:
-            return _not_asked(error_text(error))
+            return _unanswered(error_text(error))
         if isinstance(reply, bool):
             reply = Reply(reply)
         if not isinstance(reply, Reply):
-            return _not_asked(f"the answer was a {type(reply).__name__}, not a Reply")
+            return _unanswered(f"the answer was a {type(reply).__name__}, not a Reply")
         return {
             "behavior": "allow" if reply.allow is True else "deny",
             "resolver": "person",
@@ -281,77 +298,80 @@ class LiveAnswers:
             "reason": str(reply.reason).encode("utf-8", "replace").decode("utf-8"),
         }
 
-    async def _replied(self, person: Person, consent: Consent) -> Any:
+    async def _reply_of(self, person: Person, consent: Consent) -> Any:
         if inspect.iscoroutinefunction(person):
             return await person(consent)
-        while self._is_asked:  # noqa: ASYNC110 - a thread that ends may find the event loop gone
-            await asyncio.sleep(LOOK_S)
-        self._is_asked = True
+        while self._is_person_busy:  # noqa: ASYNC110 - the event loop may be closed when the thread ends
+            await asyncio.sleep(POLL_S)
+        self._is_person_busy = True
 
         def ask() -> Any:
             try:
                 return person(consent)
             finally:
-                self._is_asked = False
+                self._is_person_busy = False
 
         try:
-            replied: Any = await in_thread(ask)
-        except RuntimeError:  # also if no thread could be started
-            self._is_asked = False
+            reply: Any = await in_thread(ask)
+        except RuntimeError:  # such as: no thread could be started
+            self._is_person_busy = False
             raise
-        return await replied if inspect.isawaitable(replied) else replied
+        return await reply if inspect.isawaitable(reply) else reply
 
-    def _there(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if self._is_there(name)]
+    def _available_tools(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if self._is_available(name)]
 
-    def _is_there(self, name: str) -> bool:
+    def _is_available(self, name: str) -> bool:
         tool = self._tools.get(name)
         try:
             return tool is not None and (tool.available is None or bool(tool.available()))
-        except BaseException as error:  # including a SystemExit of the tool's own code
+        except BaseException as error:  # including a SystemExit in the tool's code
             say_once(
-                f"whether the tool {name} is available is unknown: {error_text(error)}. It counts as missing.",
+                f"cannot determine whether the tool {name} is available: {error_text(error)}. It counts as missing.",
                 about=f"availability of {name}",
             )
             return False
 
 
 def refusal(error: AgentobsError) -> Json:
-    """Return the answer that a conversation cannot be loaded, with the reason."""
+    """Return the answer for a conversation that cannot be loaded, with the error."""
     facts = {"found": error.found, "where": error.where, "todo": error.todo}
     return {"error": {"kind": type(error).__name__, **facts}}
 
 
-async def _first(pending: Sequence[asyncio.Future[Json]]) -> Json:
-    """Return the first real answer, with the usage of all requests; the others are cancelled.
+async def _first_answer(pending: Sequence[asyncio.Future[Json]]) -> Json:
+    """Return the first answer that allows or denies the call, and cancel the other requests.
 
-    If two arrive at the same time, the first in order counts. If there is no answer, all reasons are combined.
+    The result contains the usage of all requests. If two answers arrive at the same time, the first in the order of
+    `pending` counts. If every request remains unanswered, the result combines the reasons.
     """
-    left, answers = set(pending), list[Json]()
+    unfinished, answers = set(pending), list[Json]()
     try:
-        while left and all(answer["resolver"] == "unattended" for answer in answers):
-            ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            answers += [dict(task.result()) for task in pending if task in ended]
+        while unfinished and all(answer["resolver"] == "unattended" for answer in answers):
+            finished, unfinished = await asyncio.wait(
+                unfinished, return_when=asyncio.FIRST_COMPLETED
+            )
+            answers += [dict(task.result()) for task in pending if task in finished]
     finally:
-        for task in left:
+        for task in unfinished:
             task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=WITHDRAW_S)
-    slow = [task for task in left if task.done() and not task.cancelled() and not task.exception()]
-    every_answer = [*answers, *(task.result() for task in slow)]
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=WITHDRAW_S)
+    late = [
+        task for task in unfinished if task.done() and not task.cancelled() and not task.exception()
+    ]
+    every_answer = [*answers, *(task.result() for task in late)]
     usage = [each for answer in every_answer for each in answer.get("usage", [])]
     reason = " ".join(filter(None, (answer.get("reason") for answer in answers)))
-    nobody_did: Json = {"behavior": "deny", "resolver": "unattended", "reason": reason}
-    first = next((answer for answer in answers if answer["resolver"] != "unattended"), nobody_did)
+    unattended: Json = {"behavior": "deny", "resolver": "unattended", "reason": reason}
+    first = next((answer for answer in answers if answer["resolver"] != "unattended"), unattended)
     return {**first, "usage": usage} if usage else first
 
 
 def token_refresh(client: AsyncAnthropic) -> Callable[[], bool] | None:
-    """Return a function that makes a client request a new token from its `credentials`; None for a
-    fixed key.
+    """Return a function that makes a client request a new token, or None if the client has a fixed key.
 
-    The SDK (2.12, `AsyncAnthropic._should_retry`) does the same after a 401, but only if it handles
-    retries itself.
+    The SDK (2.12, `AsyncAnthropic._should_retry`) does the same after a 401, but only if it handles the retries itself.
     """
     cache: Any = getattr(client, "_token_cache", None)
 
@@ -362,5 +382,5 @@ def token_refresh(client: AsyncAnthropic) -> Callable[[], bool] | None:
     return None if cache is None else refresh
 
 
-def _not_asked(why: str) -> Json:
+def _unanswered(why: str) -> Json:
     return {"behavior": "deny", "resolver": "unattended", "reason": f"the call failed: {why}"}

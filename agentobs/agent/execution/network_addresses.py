@@ -1,8 +1,8 @@
 """The addresses that an HTTP hook may connect to: the public internet, and this machine.
 
-An address is checked together with any IPv4 address embedded in it. Anything not known to be public
-is refused: private networks, link-local networks with the metadata services of clouds, shared
-provider networks, and reserved ranges.
+An IPv6 address is checked together with any IPv4 address embedded in it. Every address that is not known to be public
+is refused: private networks, link-local networks with the metadata services of clouds, shared provider networks, and
+reserved ranges.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentobs.agent.execution.daemon_threads import in_thread
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the addresses of a host name, as texts."""
+"""Returns the addresses of a host name (and port), as strings."""
 
 _NOT_PUBLIC_4 = tuple(
     ipaddress.IPv4Network(network)
@@ -24,7 +24,7 @@ _NOT_PUBLIC_4 = tuple(
         "0.0.0.0/8",  # this host; connecting to it reaches the machine itself
         "10.0.0.0/8",  # private
         "100.64.0.0/10",  # shared by a provider's customers (CGNAT); contains Alibaba's metadata service
-        "127.0.0.0/8",  # loopback: allowed explicitly, below
+        "127.0.0.0/8",  # loopback; `is_loopback` handles it separately
         "169.254.0.0/16",  # link-local; contains the metadata services of most clouds
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # protocol assignments; contains Oracle's metadata service
@@ -36,15 +36,15 @@ _NOT_PUBLIC_4 = tuple(
         "203.0.113.0/24",  # documentation
         "224.0.0.0/4",  # multicast
         "240.0.0.0/4",  # reserved, broadcast
-        "168.63.129.16/32",  # Azure's services for its machines, in the middle of the public space
+        "168.63.129.16/32",  # Azure's services for its virtual machines, within the public address space
     )
 )
-"""https://www.iana.org/assignments/iana-ipv4-special-registry (2025-10), and ranges that clouds
-reserve for machines.
+"""IPv4 ranges that are not public, from https://www.iana.org/assignments/iana-ipv4-special-registry (2025-10), and the
+ranges that clouds reserve for their machines.
 """
 
 _PUBLIC_6 = ipaddress.IPv6Network("2000::/3")
-"""All global unicast space (https://www.iana.org/assignments/ipv6-address-space)."""
+"""The global unicast addresses (https://www.iana.org/assignments/ipv6-address-space)."""
 
 _NOT_PUBLIC_6 = tuple(
     ipaddress.IPv6Network(network)
@@ -54,33 +54,35 @@ _NOT_PUBLIC_6 = tuple(
         "3fff::/20",  # documentation
     )
 )
-"""The parts of it that are not public (https://www.iana.org/assignments/iana-ipv6-special-registry, 2025-10)."""
+"""Ranges within the global unicast addresses that are not public
+(https://www.iana.org/assignments/iana-ipv6-special-registry, 2025-10).
+"""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""Embeds an IPv4 address in its last 32 bits (RFC 6052). The local-use prefix 64:ff9b:1::/48 is refused entirely."""
+"""Addresses with an IPv4 address in the last 32 bits (RFC 6052). The local-use prefix 64:ff9b:1::/48 is refused."""
 
 _ISATAP = (bytes.fromhex("00005efe"), bytes.fromhex("02005efe"))
-"""Precedes the IPv4 address in an ISATAP address (RFC 5214, section 6.1)."""
+"""The bytes before the IPv4 address in an ISATAP address (RFC 5214, section 6.1)."""
 
 
-async def resolved(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a host from the system's resolver; an address in any notation resolves to itself.
+async def resolve_host(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host from the system's resolver. An address, in any notation, resolves to itself.
 
     Raises:
-        OSError: there are none.
+        OSError: the host has no addresses.
     """
     found = await in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def refused(addresses: Sequence[str], *, loopback: bool = True) -> str | None:
-    """Return why a host with these addresses must not be connected to; None if it may be.
+def refusal_reason(addresses: Sequence[str], *, loopback: bool = True) -> str | None:
+    """Return why connections to a host are refused, or None if they are allowed.
 
-    A single refused address is enough, because any of them could be used.
+    One address that is not allowed is enough, because the connection could use any of them.
 
     Args:
-        addresses: all addresses of its name.
-        loopback: whether this machine is allowed.
+        addresses: all addresses of the host.
+        loopback: whether connections to this machine are allowed.
     """
     if not addresses:
         return "it has no address"
@@ -98,19 +100,19 @@ def refused(addresses: Sequence[str], *, loopback: bool = True) -> str | None:
 
 
 def is_loopback(address: Address) -> bool:
-    """Return whether an address is this machine, directly or as an IPv4-mapped IPv6 address."""
+    """Return whether an address is a loopback address, also as an IPv4-mapped IPv6 address."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
     return address.is_loopback
 
 
 def is_public(address: Address) -> bool:
-    """Return whether an address, and any address embedded in it, is on the public internet."""
+    """Return whether an address, and any IPv4 address embedded in it, is on the public internet."""
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     if address.scope_id is not None:
         return False
-    inner = _inner(address)
+    inner = _embedded_ipv4(address)
     if inner is not None and not is_public(inner):
         return False
     if address.ipv4_mapped is not None or address in _NAT64:
@@ -118,8 +120,8 @@ def is_public(address: Address) -> bool:
     return address in _PUBLIC_6 and not any(address in network for network in _NOT_PUBLIC_6)
 
 
-def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address embedded in an IPv6 address."""
+def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address embedded in an IPv6 address, if any."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:

@@ -32,18 +32,18 @@ from agentobs.sink import sink
 from agentobs.tracing.ambient import keyed
 
 Keep = Callable[[str, str], str]
-"""Stores a text under the ID of its call, and returns the path."""
+"""Stores the text of a result, given the ID of its call, and returns the path."""
 
 CLEAN_UP_S = 1.0
 """How long a cancelled async tool may take to clean up before it is abandoned. Our choice."""
 
 STOPPED_MAX = 1_000
-"""How many IDs of calls that were stopped before they started are remembered. Our choice."""
+"""Maximum number of calls that are remembered because they were stopped before they started. Our choice."""
 
-RECORDED_S = 0.25
-"""How long a call waits for earlier records to become durable, in seconds. The response that requests the call must
-survive this process, because the effects of a tool cannot be undone. Our
-choice: it usually takes a millisecond.
+RECORDING_WAIT_S = 0.25
+"""How long a call waits until all earlier records are durable, in seconds. The record of the response that requests the
+call must survive a crash of this process, because the effects of a tool may be permanent. Our choice: it usually takes a
+millisecond.
 """
 
 R = TypeVar("R")
@@ -56,108 +56,110 @@ def live_tools(
 
     Args:
         tools: the tools.
-        keep: stores results that are too long; without it, the part that the model does not see is
-            lost.
+        keep: stores results that are too long. Without it, the part of a result that the model
+            does not see is lost.
         person: whether a person is available for tools that need one.
 
     Raises:
-        UsageError: the tools cannot be used together, or the settings of a tool contradict each
+        UsageError: two tools have the same name or alias, or the settings of a tool contradict each
             other.
     """
     return LiveTools(tools, keep, person)
 
 
 class LiveTools:
-    """Executes tools; its methods are what a `World` needs."""
+    """Executes tools. A `World` uses its methods."""
 
     def __init__(self, tools: Sequence[Tool], keep: Keep | None, person: bool) -> None:
         """Create the runner; see `live_tools`."""
         check_tools(tools)
         self._tools = tuple(tools)
-        self._named = {name: each for each in tools for name in (*each.aliases, each.name)}
-        self._keep, self._person = keep, person
+        self._by_name = {name: each for each in tools for name in (*each.aliases, each.name)}
+        self._keep, self._has_person = keep, person
         self._running: dict[_Call, list[asyncio.Future[None]]] = {}
         self._stopped: dict[_Call, None] = {}
         self._lock = threading.Lock()
 
     def function(self, name: str) -> Function | None:
-        """Return the function of a tool; None if there is no such tool."""
-        known = self._named.get(name)
-        return None if known is None else known.function
+        """Return the function of a tool, or None if the tool is unknown."""
+        tool = self._by_name.get(name)
+        return None if tool is None else tool.function
 
     def is_mutating(self, name: str) -> bool:
-        """Return whether a tool may change something outside; see `World.is_mutating`."""
-        known = self._named.get(name)
-        return known is not None and known.destructive
+        """Return whether a tool may have effects that cannot be undone; see `World.is_mutating`."""
+        tool = self._by_name.get(name)
+        return tool is not None and tool.destructive
 
     async def run_tool(self, question: ToolQuestion) -> ToolAnswer:
         """Execute one call and return its result; see `World.run_tool`.
 
-        A sync function runs in a thread, with the caller's context. After its timeout it is
+        A sync function runs in a thread, with the caller's context. After its timeout, the thread is
         abandoned, because it cannot be stopped.
 
         Raises:
             ReplaySays: a replay differs from its recording, in a tool that calls the model.
         """
-        tool = self._named.get(question.name)
+        tool = self._by_name.get(question.name)
         if tool is None:
             return unknown(self._tools, question.name)
-        if tool.needs_person and not self._person:
+        if tool.needs_person and not self._has_person:
             text = (
                 f"{tool.name} needs a person to answer it, and nobody is there. Go on without it."
             )
             return ToolAnswer(text, is_error=True, outcome="failed", attempts=0)
-        with self._under_way(_call(question.tool_use_id)) as stop:
+        with self._registered(_call(question.tool_use_id)) as stop:
             if stop.done():
                 text = f"{tool.name} was stopped before it began."
                 return ToolAnswer(text, is_error=True, outcome="aborted", attempts=0)
-            await sink.settle(RECORDED_S)
-            for tries in itertools.count(1):
+            await sink.settle(RECORDING_WAIT_S)
+            for attempts in itertools.count(1):
                 try:
                     bound = bind(tool, question.input)
                 except ValueError as error:
                     return invalid(tool, error)
                 with keyed(question.tool_use_id):
-                    answer = await _Try(tool, question.tool_use_id, self.kept).answer(bound, stop)
-                again = answer.outcome in ("failed", "timeout") and tries <= tool.retries
-                if not again or stop.done():
-                    return replace(answer, attempts=tries)
-        raise AssertionError("the attempts are unlimited")
+                    answer = await _Attempt(
+                        tool, question.tool_use_id, self.keep_full_result
+                    ).answer(bound, stop)
+                should_retry = answer.outcome in ("failed", "timeout") and attempts <= tool.retries
+                if not should_retry or stop.done():
+                    return replace(answer, attempts=attempts)
+        raise AssertionError("unreachable: the loop ends with a return")
 
     def stop_tool(self, tool_use_id: str) -> None:
-        """Stop a call, started or not, from any thread; see `World.stop_tool`."""
+        """Stop a call, even before it has started. May be called from any thread; see `World.stop_tool`."""
         call = _call(tool_use_id)
         with self._lock:
-            waiting = list(self._running.get(call, ()))
-            if not waiting:
+            stops = list(self._running.get(call, ()))
+            if not stops:
                 self._stopped[call] = None
                 if len(self._stopped) > STOPPED_MAX:
                     del self._stopped[next(iter(self._stopped))]
-        for stop in waiting:
+        for stop in stops:
             with contextlib.suppress(RuntimeError):  # its loop was closed
-                stop.get_loop().call_soon_threadsafe(_set, stop)
+                stop.get_loop().call_soon_threadsafe(_resolve, stop)
 
-    def kept(self, tool_use_id: str, text: str) -> str | None:
-        """Store the full version of a result that is too long, and return its path; None if that fails."""
+    def keep_full_result(self, tool_use_id: str, text: str) -> str | None:
+        """Store the complete text of a result that is too long, and return its path; None if that fails."""
         if self._keep is None:
             return None
         try:
             return str(self._keep(tool_use_id, text))
         except Exception as error:
             say_once(
-                f"the complete result of a tool is not kept: {error}", about="keeping a result"
+                f"the complete result of a tool was not stored: {error}", about="keeping a result"
             )
             return None
 
     async def check(self, question: ToolQuestion) -> str | None:
-        """Return the complaint of the tool's own check for the model; None if the call may run.
+        """Return the complaint of the tool's check, which the model will see; None if the call may run.
 
         A check that fails, or takes longer than the tool's timeout, counts as a complaint.
 
         Raises:
             ReplaySays: a replay differs from its recording, in a check that calls the model.
         """
-        tool = self._named.get(question.name)
+        tool = self._by_name.get(question.name)
         if tool is None or tool.check is None:
             return None
         try:
@@ -165,19 +167,19 @@ class LiveTools:
         except ValueError as error:
             return str(error)
         assert call is not None
-        task = asyncio.create_task(_ended(tool.check, call, _complaint, _check_failed))
-        ended = await _first(task, None, tool.timeout_s)
-        if not ended:
+        task = asyncio.create_task(_run_to_end(tool.check, call, _check_complaint, _check_failed))
+        outcome = await _wait_for_end(task, None, tool.timeout_s)
+        if not outcome:
             return f"its check did not finish within {tool.timeout_s:g} seconds"
         complaint = _result(task)
         if complaint is None:
             return None
-        shown = fit(complaint, tool.result_chars_max, lambda _: None)
-        return shown if isinstance(shown, str) else None
+        limited = fit(complaint, tool.result_chars_max, lambda _: None)
+        return limited if isinstance(limited, str) else None
 
     @contextlib.contextmanager
-    def _under_way(self, call: _Call) -> Iterator[asyncio.Future[None]]:
-        """Yield a future that is resolved when the call is to stop."""
+    def _registered(self, call: _Call) -> Iterator[asyncio.Future[None]]:
+        """Yield a future that is resolved when the call must stop."""
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._running.setdefault(call, []).append(stop)
@@ -194,70 +196,72 @@ class LiveTools:
 
 
 _Call = tuple[str | None, str]
-"""A call by its lane and its ID, because parallel agents may have calls with the same ID."""
+"""The lane and the ID of a call, because calls of parallel agents may have the same ID."""
 
 
 def _call(tool_use_id: str) -> _Call:
-    here = tracing.place()
-    return (here.lane if here is not None else None), tool_use_id
+    place = tracing.place()
+    return (place.lane if place is not None else None), tool_use_id
 
 
 @dataclass(slots=True)
-class _Try:
-    """One attempt of a call, and the conversion of its outcome to a result."""
+class _Attempt:
+    """One attempt of a call. Converts its return value or exception to a result."""
 
     tool: Tool
     tool_use_id: str
     keep: Callable[[str, str], str | None]
-    is_given_up: bool = False
-    """Whether it was abandoned; read by its thread."""
+    is_abandoned: bool = False
+    """Whether the attempt has ended for its caller. The thread of the function, which may still run, reads it."""
 
     async def answer(self, bound: Bound, stop: asyncio.Future[None]) -> ToolAnswer:
         tool = self.tool
-        task = asyncio.create_task(_ended(tool.function, bound.call, self.done, self.failed))
-        stoppable = stop if tool.interrupt == "cancel" else None
+        task = asyncio.create_task(_run_to_end(tool.function, bound.call, self.done, self.failed))
+        stop_if_allowed = stop if tool.interrupt == "cancel" else None
         try:
-            ended = await _first(task, stoppable, tool.timeout_s)
+            outcome = await _wait_for_end(task, stop_if_allowed, tool.timeout_s)
         finally:
-            self.is_given_up = True
-        if ended:
+            self.is_abandoned = True
+        if outcome:
             return _result(task)
-        if stoppable is not None and stoppable.done():
-            return self._given_up(f"{tool.name} was stopped before it had finished", "aborted")
+        if stop_if_allowed is not None and stop_if_allowed.done():
+            return self._abandoned_result(
+                f"{tool.name} was stopped before it had finished", "aborted"
+            )
         text = f"{tool.name} did not finish within {tool.timeout_s:g} seconds and was given up"
-        return self._given_up(text, "timeout")
+        return self._abandoned_result(text, "timeout")
 
     def done(self, value: Any) -> ToolAnswer:
-        return ToolAnswer(fit(render(value), self.tool.result_chars_max, self._kept))
+        return ToolAnswer(fit(render(value), self.tool.result_chars_max, self._keep_full_result))
 
     def failed(self, error: BaseException) -> ToolAnswer:
         text = f"{self.tool.name} failed with {error_text(error)}"
-        content = fit(text, self.tool.result_chars_max, self._kept)
+        content = fit(text, self.tool.result_chars_max, self._keep_full_result)
         return ToolAnswer(content, is_error=True, outcome="failed")
 
-    def _given_up(self, text: str, outcome: ToolOutcome) -> ToolAnswer:
-        still = "" if _is_async(self.tool.function) else " It may still be running."
-        return ToolAnswer(f"{text}.{still}", is_error=True, outcome=outcome)
+    def _abandoned_result(self, text: str, outcome: ToolOutcome) -> ToolAnswer:
+        note = "" if _is_async(self.tool.function) else " It may still be running."
+        return ToolAnswer(f"{text}.{note}", is_error=True, outcome=outcome)
 
-    def _kept(self, text: str) -> str | None:
-        return None if self.is_given_up else self.keep(self.tool_use_id, text)
+    def _keep_full_result(self, text: str) -> str | None:
+        return None if self.is_abandoned else self.keep(self.tool_use_id, text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A value from a sync function that must be awaited in the event loop."""
+    """A value that a sync function returned and that must be awaited in the event loop."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Divergence:
-    """A replay that differs from its recording, found inside a tool. It is not a failure of the tool."""
+    """The error of a replay that differs from its recording, raised inside a tool. It is not a failure of the tool."""
 
     error: ReplaySays
 
 
-async def _ended(
+async def _run_to_end(
     function: Function,
     call: Callable[[], Any],
     done: Callable[[Any], R],
@@ -265,8 +269,8 @@ async def _ended(
 ) -> R | _Divergence:
     """Run a call to its end, and return the result of `done` or `failed`. Never raises.
 
-    They run in the thread as well unless there is almost nothing to do, because a result may be large and rendering it
-    runs the tool's own code.
+    `done` runs in a thread as well, unless the value is small, because rendering a large value takes time and may run
+    the tool's own code.
     """
 
     def caught(error: BaseException) -> R | _Divergence:
@@ -282,50 +286,50 @@ async def _ended(
             return caught(error)
 
     try:
-        ended = _Pending(call()) if _is_async(function) else await in_thread(work)
-        if not isinstance(ended, _Pending):
-            return ended
-        value = await _awaited(ended.value)
+        outcome = _Pending(call()) if _is_async(function) else await in_thread(work)
+        if not isinstance(outcome, _Pending):
+            return outcome
+        value = await _await_value(outcome.value)
         return done(value) if is_quick(value) else await in_thread(partial(done, value))
     except Exception as error:
         try:
             return await in_thread(partial(caught, error))
-        except BaseException:  # stopped in the meantime, or no thread available
+        except BaseException:  # cancelled in the meantime, or no thread is available
             return caught(error)
     except BaseException as error:  # such as SystemExit, which would end the event loop
         return caught(error)
 
 
-async def _first(
+async def _wait_for_end(
     task: asyncio.Task[Any], stop: asyncio.Future[None] | None, timeout_s: float | None
 ) -> bool:
-    """Wait for the first of a task, a stop and a timeout; return whether the task ended. If not, it is cancelled."""
-    state = process.part(State)
+    """Wait until a task ends, a stop is requested, or a timeout passes. Return whether the task ended; if not, cancel it."""
+    state = process.state(State)
     try:
         waited: set[asyncio.Future[Any]] = {task} if stop is None else {task, stop}
         await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         return task.done()
     finally:
         if not task.done():
-            state.left.add(task)
-            task.add_done_callback(state.left.discard)
+            state.abandoned.add(task)
+            task.add_done_callback(state.abandoned.discard)
             task.cancel()
             await asyncio.wait({task}, timeout=CLEAN_UP_S)
 
 
 class State:
-    """Cancelled work that is still cleaning up."""
+    """Cancelled tools that are still cleaning up."""
 
     def __init__(self) -> None:
-        self.left: set[asyncio.Task[Any]] = set()
-        """An event loop holds only weak references to tasks."""
+        self.abandoned: set[asyncio.Task[Any]] = set()
+        """Strong references to their tasks, because an event loop holds only weak ones."""
 
 
 def _result(task: asyncio.Task[R | _Divergence]) -> R:
-    ended = task.result()
-    if isinstance(ended, _Divergence):
-        raise ended.error
-    return ended
+    outcome = task.result()
+    if isinstance(outcome, _Divergence):
+        raise outcome.error
+    return outcome
 
 
 def _is_async(function: Function) -> bool:
@@ -339,7 +343,7 @@ def _is_pending(value: Any) -> bool:
     return inspect.isawaitable(value) or isinstance(value, AsyncIterator)
 
 
-async def _awaited(value: Any) -> Any:
+async def _await_value(value: Any) -> Any:
     if isinstance(value, AsyncIterator):
         items = Items()
         async for item in value:
@@ -349,7 +353,7 @@ async def _awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _complaint(value: Any) -> str | None:
+def _check_complaint(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return f"its check returned a {type(value).__name__} instead of a string or None"
@@ -359,6 +363,6 @@ def _check_failed(error: BaseException) -> str:
     return f"its check failed with {error_text(error)}"
 
 
-def _set(stop: asyncio.Future[None]) -> None:
+def _resolve(stop: asyncio.Future[None]) -> None:
     if not stop.done():
         stop.set_result(None)

@@ -146,7 +146,7 @@ Run = Function | Command | Http | PromptHook | AgentHook
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A declared hook: an event, and what runs on it."""
+    """A declared hook: an event, and what runs when it occurs."""
 
     event: HookEvent
     run: Run

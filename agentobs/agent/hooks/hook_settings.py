@@ -43,7 +43,7 @@ def hooks_from_settings(
     """Return the hooks of one source, for `table`.
 
     Args:
-        settings: the mapping, or the JSON file that holds it.
+        settings: the mapping, or the path of a JSON file that contains it.
         source: the source recorded for the hooks, a label.
         where: how errors name the settings; defaults to the file's path, or the source.
 

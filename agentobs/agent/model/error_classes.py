@@ -1,7 +1,7 @@
-"""Error classes of LLM requests and the reaction to each, in one table; `retry` decides how long to
-wait.
+"""Error classes of LLM requests, and one table with the reaction to each class.
 
-Nothing here waits or does I/O. `docs/recovery.md` shows the texts of the table.
+The module `retry` decides how long to wait. Nothing in this module waits or does I/O.
+`docs/recovery.md` shows the texts of the table.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from agentobs.records.labels import is_label
 PROVIDER_ERRORS = (APIError, RetryableError, httpx2.RequestError)
 """The errors that an attempt may end with through no fault of the agent.
 
-A connection that breaks in the middle of a stream raises the bare exception of httpx2. Any other
-`AnthropicError`, such as a replay that differs from its recording, is never retried and leaves the
-loop unchanged.
+A connection that breaks in the middle of a stream raises an exception of httpx2, which the SDK does
+not wrap. Any other `AnthropicError`, such as the divergence of a replay, is never retried, and the
+loop raises it unchanged.
 """
 
 
@@ -75,110 +75,114 @@ ErrorClass = Literal[
 ]
 
 Step = Literal["refresh", "lower", "fall_back", "unstream", "shorten"]
-"""What is changed so that the next attempt may succeed: the credentials, `max_tokens`, the model,
-streaming, or the conversation. The loop itself changes the conversation.
+"""A change that lets the next attempt succeed: refresh the credentials, lower `max_tokens`, use the
+fallback model, switch off streaming, or shorten the conversation. `shorten` is not a retry: the
+loop compacts the conversation and sends a new request.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Follows:
+class Reaction:
     """The reaction to an error class."""
 
     when: str
     """How the class is recognized."""
     is_retried: bool = False
-    """Whether the same request may succeed a moment later, unless the provider says otherwise."""
+    """Whether the same request is retried, unless a header of the provider decides otherwise."""
     step: Step | None = None
-    """A change that may help, made once per request."""
+    """A change that may help; it is made at most once per request."""
     fails_fast: bool = False
     """Whether a background request gives up immediately."""
-    is_waited_for: bool = False
+    waits_unattended: bool = False
     """Whether an unattended run waits for hours."""
-    is_down: bool = False
+    counts_as_outage: bool = False
     """Whether the error indicates that the provider is down, which the circuit breaker counts."""
     reason: TerminalReason = "model_error"
-    """The terminal reason of a run that ends with it."""
+    """The terminal reason of a run that ends with an error of this class."""
 
 
-FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
+REACTIONS: Mapping[ErrorClass, Reaction] = MappingProxyType(
     {
-        "overflow": Follows(
+        "overflow": Reaction(
             "400 whose message contains prompt + `max_tokens` > window",
             step="lower",
             reason="prompt_too_long",
         ),
-        "beyond_model": Follows(
+        "beyond_model": Reaction(
             "400 whose message contains `max_tokens` > the model's limit", step="lower"
         ),
-        "too_long": Follows(
-            "400 whose message says that the prompt, or its text, is too long",
+        "too_long": Reaction(
+            "400 whose message states that the prompt or its text is too long",
             step="shorten",
             reason="prompt_too_long",
         ),
-        "too_large": Follows("413, or its type or code", step="shorten", reason="prompt_too_long"),
-        "window_full": Follows(
-            "200 that stopped with `model_context_window_exceeded`, without a call",
+        "too_large": Reaction(
+            "413, or the error type or code of a 413", step="shorten", reason="prompt_too_long"
+        ),
+        "window_full": Reaction(
+            "200 with stop reason `model_context_window_exceeded` and no tool call",
             step="shorten",
             reason="prompt_too_long",
         ),
-        "image": Follows("400 whose message or code concerns an image", reason="image_error"),
-        "bad_request": Follows("any other 400, and any status below 500 not listed here"),
-        "unauthorized": Follows("401", step="refresh"),
-        "forbidden": Follows("403"),
-        "not_found": Follows("404"),
-        "timeout": Follows(
+        "image": Reaction("400 whose message or code concerns an image", reason="image_error"),
+        "bad_request": Reaction("any other 400, and any status below 500 that is not listed here"),
+        "unauthorized": Reaction("401", step="refresh"),
+        "forbidden": Reaction("403"),
+        "not_found": Reaction("404"),
+        "timeout": Reaction(
             "408, no response in time, or a `timeout_error` in a 200 stream",
             is_retried=True,
-            is_waited_for=True,
-            is_down=True,
+            waits_unattended=True,
+            counts_as_outage=True,
         ),
-        "conflict": Follows("409", is_retried=True),
-        "rate_limit": Follows(
+        "conflict": Reaction("409", is_retried=True),
+        "rate_limit": Reaction(
             "429, or a `rate_limit_error` in a 200 stream",
             is_retried=True,
             fails_fast=True,
-            is_waited_for=True,
+            waits_unattended=True,
         ),
-        "server_error": Follows(
-            "500 to 599 but 529, or an `api_error` in a 200 stream",
+        "server_error": Reaction(
+            "500 to 599 except 529, or an `api_error` in a 200 stream",
             is_retried=True,
-            is_waited_for=True,
-            is_down=True,
+            waits_unattended=True,
+            counts_as_outage=True,
         ),
-        "overloaded": Follows(
+        "overloaded": Reaction(
             "529, or an `overloaded_error` at any status or in a 200 stream",
             is_retried=True,
             step="fall_back",
             fails_fast=True,
-            is_waited_for=True,
-            is_down=True,
+            waits_unattended=True,
+            counts_as_outage=True,
         ),
-        "connection": Follows(
-            "no connection, or one that was reset before a response arrived",
+        "connection": Reaction(
+            "no connection, or a connection that was reset before a response arrived",
             is_retried=True,
-            is_waited_for=True,
-            is_down=True,
+            waits_unattended=True,
+            counts_as_outage=True,
         ),
-        "cut_before_content": Follows(
-            "a stream that ended early, before any content",
+        "cut_before_content": Reaction(
+            "a 200 stream that ended early, before any content",
             is_retried=True,
             step="unstream",
-            is_waited_for=True,
-            is_down=True,
+            waits_unattended=True,
+            counts_as_outage=True,
         ),
-        "cut_after_content": Follows(
-            "a stream that ended early, after some content",
+        "cut_after_content": Reaction(
+            "a 200 stream that ended early, after some content",
             is_retried=True,
-            is_waited_for=True,
-            is_down=True,
+            waits_unattended=True,
+            counts_as_outage=True,
         ),
-        "error_in_stream": Follows("an error event of any other type in a 200 stream"),
-        "unreadable": Follows("a 200 that is not a message, or is incomplete"),
-        "circuit_open": Follows("not sent: the circuit breaker is open"),
+        "error_in_stream": Reaction("a 200 stream with an error event of any other type"),
+        "unreadable": Reaction("a 200 whose body is not a message, or is incomplete"),
+        "circuit_open": Reaction("not sent, because the circuit breaker is open"),
     }
 )
-"""The transient statuses are those of the SDK (2.12, `_should_retry`): 408, 409, 429 and all from
-500. The types of errors inside a 200 stream are from https://docs.anthropic.com/en/api/errors.
+"""The reaction to each error class. The retried statuses are those of the SDK (2.12, `_should_retry`):
+408, 409, 429, and 500 and above. The types of errors inside a 200 stream are from
+https://docs.anthropic.com/en/api/errors.
 """
 
 _STATUSES: dict[int, ErrorClass] = {
@@ -202,24 +206,24 @@ _CODES: dict[str, ErrorClass] = {
     "image_dimensions_too_large": "image",
     "request_body_too_large_after_decoding": "too_large",
 }
-"""Stable codes in an error's details, a subset of those in the SDK (2.12)."""
+"""Stable codes in the details of an error; a subset of the codes in the SDK (2.12)."""
 
 _OVERFLOW = re.compile(r"exceed context limit: ([\d,]+) \+ ([\d,]+) > ([\d,]+)")
-"""Prompt, `max_tokens`, window; in tokens."""
+"""The groups are the prompt, `max_tokens` and the window, all in tokens."""
 _BEYOND_MODEL = re.compile(r"max_tokens: ([\d,]+) > ([\d,]+)")
-"""`max_tokens`, and the model's maximum."""
+"""The groups are `max_tokens` and the maximum of the model."""
 _TOO_LONG = re.compile(
     r"prompt is too long|exceed.{0,20} context limit|too many total text bytes|request_too_large",
     re.I,
 )
-"""The provider's messages for a prompt that is too long (from real 400s, except the second and the last)."""
+"""The provider's messages for a prompt that is too long. The first and the third are from real 400 responses."""
 _IMAGE = re.compile(r"\bimages?\b", re.I)
 
 
 def classify(error: Exception, *, has_content: bool = False) -> ErrorClass:
     """Return the class of one of the `PROVIDER_ERRORS`.
 
-    `has_content` tells whether part of the response had arrived.
+    `has_content` is whether part of the response had arrived.
     """
     match error:
         case CircuitOpenError():
@@ -227,7 +231,7 @@ def classify(error: Exception, *, has_content: bool = False) -> ErrorClass:
         case WindowFullError():
             return "window_full"
         case APIStatusError():
-            return _of_status(error)
+            return _class_of_status(error)
         case APITimeoutError():
             return "timeout"
         case CutError() | httpx2.RequestError():
@@ -238,7 +242,7 @@ def classify(error: Exception, *, has_content: bool = False) -> ErrorClass:
             return "unreadable"
 
 
-def _of_status(error: APIStatusError) -> ErrorClass:
+def _class_of_status(error: APIStatusError) -> ErrorClass:
     kind = error.type if isinstance(error.type, str) else ""
     if error.response.is_success:
         error_class = _TYPES.get(kind, "error_in_stream")
@@ -252,13 +256,13 @@ def _of_status(error: APIStatusError) -> ErrorClass:
     if kind in ("overloaded_error", "request_too_large"):
         return _TYPES[kind]
     if error.status_code == 400:
-        return _of_400(error)
+        return _class_of_400(error)
     if error.status_code in _STATUSES:
         return _STATUSES[error.status_code]
     return "server_error" if error.status_code >= 500 else "bad_request"
 
 
-def _of_400(error: APIStatusError) -> ErrorClass:
+def _class_of_400(error: APIStatusError) -> ErrorClass:
     text = text_of(error)
     if _OVERFLOW.search(text):
         return "overflow"
@@ -273,22 +277,22 @@ def _says_too_long(error: APIStatusError) -> bool:
     return _TOO_LONG.search(text_of(error)) is not None
 
 
-OVERFLOW_SPARE = 1_000
-"""Safety margin in tokens when a response limit is lowered to fit, for anything that we do not count exactly. Our
-choice.
+OVERFLOW_MARGIN = 1_000
+"""Safety margin, in tokens, if a response limit is lowered to fit into the window, because our counts are not exact.
+Our choice.
 """
 
-ANSWER_LEAST = 3_000
-"""A lower limit for the response than this is useless: the prompt is too long. Specified."""
+RESPONSE_TOKENS_MIN = 3_000
+"""If less than this remains for the response, the prompt is too long. From the specification of the agent loop."""
 
 
-def room(error: Exception) -> int | None:
-    """Return the `max_tokens` that fits according to an error; None if it says nothing or the rest is too small."""
+def max_tokens_available(error: Exception) -> int | None:
+    """Return the highest `max_tokens` that fits, according to an error; None if unknown or too small to be useful."""
     text = text_of(error)
     if found := _OVERFLOW.search(text):
         prompt, _, window = (int(digits.replace(",", "")) for digits in found.groups())
-        left = window - prompt - OVERFLOW_SPARE
-        return left if left >= ANSWER_LEAST else None
+        remaining = window - prompt - OVERFLOW_MARGIN
+        return remaining if remaining >= RESPONSE_TOKENS_MIN else None
     if found := _BEYOND_MODEL.search(text):
         return int(found[2].replace(",", "")) or None
     return None
@@ -297,7 +301,7 @@ def room(error: Exception) -> int | None:
 def may_have_cost(error: Exception) -> bool:
     """Return whether a failed attempt without reported usage may have cost money.
 
-    A request that the provider refused, or that never reached it, costs nothing.
+    A request costs nothing if the provider refused it or never received it.
     """
     if isinstance(error, APIStatusError | CircuitOpenError):
         return False
@@ -321,23 +325,23 @@ def name_of(error: Exception) -> str:
 
 def terminal_reason(error: Exception) -> TerminalReason:
     """Return the terminal reason of a run that ends with a provider error."""
-    return FOLLOWS[classify(error)].reason
+    return REACTIONS[classify(error)].reason
 
 
-def is_beyond(error: Exception) -> bool:
-    """Return whether an error says that `max_tokens` was too high."""
-    return FOLLOWS[classify(error)].step == "lower"
+def exceeds_max_tokens(error: Exception) -> bool:
+    """Return whether the provider refused a request because `max_tokens` was too high."""
+    return REACTIONS[classify(error)].step == "lower"
 
 
-def is_too_long(what: Exception | Json) -> bool:
-    """Return whether an error or a response says that the conversation must become shorter."""
-    if isinstance(what, Exception):
-        return terminal_reason(what) == "prompt_too_long"
-    return bool(what.get("stop_reason") == "model_context_window_exceeded")
+def is_too_long(outcome: Exception | Json) -> bool:
+    """Return whether the conversation must become shorter, according to an error or a response."""
+    if isinstance(outcome, Exception):
+        return terminal_reason(outcome) == "prompt_too_long"
+    return bool(outcome.get("stop_reason") == "model_context_window_exceeded")
 
 
 def text_of(error: Exception) -> str:
-    """Return the provider's error message, or else the exception's text; content."""
+    """Return the provider's error message, or else the text of the exception. The text is content."""
     return (error.api_message if isinstance(error, APIStatusError) else None) or str(error)
 
 

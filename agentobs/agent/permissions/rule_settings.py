@@ -27,7 +27,7 @@ def from_settings(
     """Return the rules of one source.
 
     Args:
-        settings: the mapping, or the JSON file that holds it.
+        settings: the mapping, or the path of a JSON file that contains it.
         source: where the rules come from.
         where: how errors name the settings; defaults to the file's path, or the source.
 

@@ -44,7 +44,7 @@ _TOOL = re.compile(r"[A-Za-z0-9_.*-]{1,128}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The decision for the calls that it matches."""
+    """A permission rule: the decision (allow, ask or deny) for the calls that it matches."""
 
     behavior: Behavior
     tool: str

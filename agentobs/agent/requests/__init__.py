@@ -1,1 +1,1 @@
-"""Requests to the model: one attempt, one LLM request with its retries, the request of a turn."""
+"""LLM requests: a single attempt, a request with its retries, the request of a turn, and maintenance requests."""

@@ -1,6 +1,6 @@
-"""One attempt of an LLM request, which yields deltas and builds one message.
+"""Send one attempt of an LLM request, yield its deltas, and build its message.
 
-It reads the response's raw JSON, not the SDK's typed view, so that nothing is lost.
+The raw JSON of the response is read, not the typed objects of the SDK, so that unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentobs.agent import telemetry
 from agentobs.agent.events import TextDelta, ThinkingDelta
 from agentobs.agent.interruption import Interrupted, Stopped, Watch
 from agentobs.agent.model.error_classes import PROVIDER_ERRORS, CutError
-from agentobs.agent.state import question_of
+from agentobs.agent.state import tool_question
 from agentobs.provider.anthropic.messages import tool_uses
 from agentobs.provider.anthropic.streams import fold
 from agentobs.provider.server_events import is_stream
@@ -31,13 +31,15 @@ from agentobs.records.canonical_json import Json, parse
 from agentobs.records.exchanges import Place, ToolQuestion
 from agentobs.world import Abort
 
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""Maximum bytes of one response; an endless stream is given up here. Our choice: 64 k tokens are far less."""
+RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+"""Maximum bytes of one response, so that an endless stream is given up. Our choice: a response of 64,000 tokens is far
+smaller.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallComplete:
-    """A tool call is complete, possibly before its response."""
+    """A tool call is complete, although the rest of the response may still arrive."""
 
     question: ToolQuestion
 
@@ -47,13 +49,13 @@ Step = TextDelta | ThinkingDelta | ToolCallComplete
 
 @dataclass(frozen=True, slots=True)
 class AttemptSetup:
-    """Everything that an attempt needs besides the request."""
+    """Everything that an attempt needs in addition to the request."""
 
     client: AsyncAnthropic
-    """Its own retries must be disabled."""
+    """A client whose own retries are disabled."""
     abort: Abort
     point: str
-    """The point at which the run may be stopped, as named by `Abort.reached`."""
+    """The point at which the run may be stopped, as in `Abort.should_stop`."""
     seconds: float | None
     """Timeout of the complete response; None for no timeout."""
 
@@ -61,62 +63,61 @@ class AttemptSetup:
 async def attempt(
     setup: AttemptSetup, arguments: dict[str, Any], here: Place | None, message: Json
 ) -> AsyncGenerator[Step, None]:
-    """Send the request once; yield deltas as they arrive and fill the empty `message` with the
-    response.
+    """Send the request once; yield deltas as they arrive, and fill the empty `message` with the response.
 
-    After an error, `message` holds what had arrived.
+    After an error, `message` holds the part of the response that had arrived.
 
     Raises:
-        APIStatusError: the provider refused, or an error event arrived in the stream (its status is
-            200).
-        APIConnectionError: no response, a timeout, or a stream that ended early.
-        APIResponseValidationError: the response is not a message, or has no end.
-            httpx2.RequestError: the connection broke during the response.
+        APIStatusError: the provider refused the request, or an error event arrived in the stream
+            (its status is 200).
+        APIConnectionError: there was no response, a timeout, or a stream that ended early.
+        APIResponseValidationError: the response is not a message, or too long.
+        httpx2.RequestError: the connection broke during the response.
         Stopped: the run was aborted.
     """
-    seen = _Seen()
+    progress = _StreamProgress()
     try:
         async with Watch(setup.abort, setup.seconds) as watch:
             async with contextlib.aclosing(
-                _answer(setup, arguments, here, message, watch, seen)
+                _receive(setup, arguments, here, message, watch, progress)
             ) as steps:
                 async for step in steps:
                     yield step
     except Interrupted as error:
         if error.cause == "abort":
-            raise Stopped(setup.point, seen.events) from None
+            raise Stopped(setup.point, progress.events) from None
         request = httpx2.Request("POST", str(setup.client.base_url))
         raise APITimeoutError(request=request) from None
     except PROVIDER_ERRORS:
-        if setup.abort.reached(setup.point, seen.events):
-            raise Stopped(setup.point, seen.events) from None
+        if setup.abort.should_stop(setup.point, progress.events):
+            raise Stopped(setup.point, progress.events) from None
         raise
 
 
 @dataclass(slots=True)
-class _Seen:
+class _StreamProgress:
     events: int = 0
-    """Number of stream events read."""
+    """Number of stream events that were read."""
 
 
-async def _answer(
+async def _receive(
     setup: AttemptSetup,
     arguments: dict[str, Any],
     here: Place | None,
     message: Json,
     watch: Watch,
-    seen: _Seen,
+    progress: _StreamProgress,
 ) -> AsyncGenerator[Step, None]:
     response = await watch.guard(_send(setup.client, arguments, here))
 
-    def go_on() -> None:
-        if setup.abort.reached(setup.point, seen.events):
-            raise Stopped(setup.point, seen.events)
+    def check_abort() -> None:
+        if setup.abort.should_stop(setup.point, progress.events):
+            raise Stopped(setup.point, progress.events)
 
     async with contextlib.aclosing(response):
-        go_on()
+        check_abort()
         if is_stream(dict(response.headers)):
-            stream = _read_stream(response, message, watch, seen, go_on)
+            stream = _read_stream(response, message, watch, progress, check_abort)
             async with contextlib.aclosing(stream) as steps:
                 async for step in steps:
                     yield step
@@ -125,7 +126,7 @@ async def _answer(
             with _readable(response):
                 message.update(parse(body))
                 for block in tool_uses(message):
-                    question_of(block)
+                    tool_question(block)
     if message.get("role") != "assistant" or not isinstance(message.get("content"), list):
         raise _unreadable(response, "it is not an assistant message")
 
@@ -133,12 +134,12 @@ async def _answer(
 async def _send(
     client: AsyncAnthropic, arguments: dict[str, Any], here: Place | None
 ) -> httpx2.Response:
-    with telemetry.at(here):
+    with telemetry.at_place(here):
         if arguments.get("stream"):
             streamed: AsyncStream[Any] = await client.messages.create(**arguments)
             return streamed.response
-        whole: Any = await client.messages.with_raw_response.create(**arguments)
-        response: httpx2.Response = whole.http_response
+        raw: Any = await client.messages.with_raw_response.create(**arguments)
+        response: httpx2.Response = raw.http_response
         return response
 
 
@@ -146,18 +147,18 @@ async def _read_stream(
     response: httpx2.Response,
     message: Json,
     watch: Watch,
-    seen: _Seen,
-    go_on: Callable[[], None],
+    progress: _StreamProgress,
+    check_abort: Callable[[], None],
 ) -> AsyncGenerator[Step, None]:
     """Fold the stream's events into `message`, and yield the deltas and complete tool calls.
 
-    A connection that breaks after the last event has lost nothing and is not an error.
+    A connection that breaks after the last event is not an error, because nothing is lost.
     """
     last = None
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _Bounded(response.stream, response)
     try:
-        raw: Any = AsyncStream.raw_events(response)  # a generator, although not declared as one
+        raw: Any = AsyncStream.raw_events(response)  # It is a generator, but not declared as one.
         async with contextlib.aclosing(raw) as events:
             while True:
                 with _readable(response):
@@ -171,10 +172,10 @@ async def _read_stream(
                         raise APIStatusError(received.data, response=response, body=event)
                     fold(message, event)
                     step = _step(message, event)
-                seen.events += 1
+                progress.events += 1
                 if step is not None:
                     yield step
-                go_on()
+                check_abort()
     except httpx2.RequestError:
         if last != "message_stop":
             raise
@@ -184,7 +185,7 @@ async def _read_stream(
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """Passes on the bytes of a response up to a maximum."""
+    """The bytes of a response; too many bytes raise an error."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, response: httpx2.Response) -> None:
         self._inner, self._response = inner, response
@@ -193,8 +194,8 @@ class _Bounded(httpx2.AsyncByteStream):
         size = 0
         async for data in self._inner:
             size += len(data)
-            if size > ANSWER_BYTES_MAX:
-                why = f"it continues after {ANSWER_BYTES_MAX:,} bytes"
+            if size > RESPONSE_BYTES_MAX:
+                why = f"it has more than {RESPONSE_BYTES_MAX:,} bytes"
                 raise _unreadable(self._response, why)
             yield data
 
@@ -210,14 +211,16 @@ def _step(message: Json, event: Json) -> Step | None:
             return ThinkingDelta(thinking)
         case {"type": "content_block_stop", "index": int(index)}:
             block = message["content"][index]
-            return ToolCallComplete(question_of(block)) if block.get("type") == "tool_use" else None
+            return (
+                ToolCallComplete(tool_question(block)) if block.get("type") == "tool_use" else None
+            )
         case _:
             return None
 
 
 @contextlib.contextmanager
 def _readable(response: httpx2.Response) -> Iterator[None]:
-    """Convert any exception caused by a malformed response to a single error."""
+    """Convert any exception that a malformed response causes to an `APIResponseValidationError`."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -229,5 +232,5 @@ def _unreadable(response: httpx2.Response, why: str) -> APIResponseValidationErr
     return APIResponseValidationError(
         response,
         None,
-        message=f"The answer cannot be read as a message ({kind}, status {response.status_code}): {why}.",
+        message=f"The response is not a valid message ({kind}, status {response.status_code}): {why}.",
     )

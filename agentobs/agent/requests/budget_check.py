@@ -9,92 +9,96 @@ from typing import get_args
 
 from agentobs.agent import budget, telemetry
 from agentobs.agent.agent_run import Run
-from agentobs.agent.conversation_hooks import occasion
+from agentobs.agent.conversation_hooks import turn_occasion
 from agentobs.agent.events import BudgetReached, HookRan, Limit
 from agentobs.ledger import RISING_TURNS, runaway
 from agentobs.records.exchanges import Place
 
-LOOKED_AT = RISING_TURNS + 1
-"""How many of the last turns are checked for a runaway."""
+RUNAWAY_TURNS = RISING_TURNS + 1
+"""The number of most recent turns that are checked for a runaway."""
 
 
-async def within_budget(
-    this: Run, here: Place | None, key: str
+async def enforce_budget(
+    run: Run, here: Place | None, key: str
 ) -> AsyncGenerator[BudgetReached | HookRan, None]:
-    """Check whether a limit is reached and act on it; at a hard limit, the run ends.
+    """Check whether a limit of the budget is reached. If so, end the run or emit that it continues.
 
-    `key` distinguishes this check from others in the lane.
+    `key` distinguishes this check from other checks in the lane.
     """
-    allowed = this.options.budget
-    if allowed.day_usd is not None:
-        spent = await telemetry.ask(this.world, here, "spent_today", key)
-        this.day_usd = Decimal(spent) if spent is not None else Decimal(0)
-    limit = await _reached(this, here, key)
-    if limit is None or limit in this.goes_beyond:
+    limits = run.inputs.options.budget
+    if limits.day_usd is not None:
+        spent = await telemetry.ask(run.inputs.world, here, "spent_today", key)
+        run.totals.day_usd = Decimal(spent) if spent is not None else Decimal(0)
+    limit = await _reached(run, here, key)
+    if limit is None or limit in run.progress.exceeded_limits:
         return
-    continues = allowed.at_limit == "warn"
-    if allowed.at_limit == "ask":
+    continues = limits.at_limit == "warn"
+    if limits.at_limit == "ask":
         facts = {"kind": "budget", "reason": f"The budget {limit} is used up."}
-        rung = occasion("notification", this.state.turn, key, facts)
-        for ran in (await this.hooks.fire(rung, here))[1]:
-            yield ran
-        continues = await _may_go_beyond(this, here, key, limit)
-        if this.world.abort.reached(f"{key.partition(':')[0]}:beginning", 0):
-            return  # no answer
-    telemetry.event(this.world, here, "budget", limit, {"continues": continues})
+        occasion = turn_occasion("notification", run.progress.state.turn, key, facts)
+        for hook_event in (await run.hooks.fire(occasion, here))[1]:
+            yield hook_event
+        continues = await _may_exceed(run, here, key, limit)
+        if run.inputs.world.abort.should_stop(f"{key.partition(':')[0]}:beginning", 0):
+            return  # The approval request was not answered.
+    telemetry.event(run.inputs.world, here, "budget", limit, {"continues": continues})
     if continues:
-        this.goes_beyond.add(limit)
+        run.progress.exceeded_limits.add(limit)
     elif limit == "session_turns":
-        this.ended("error_max_turns", "max_turns")
+        run.end("error_max_turns", "max_turns")
     else:
-        this.ended("error_max_budget_usd", "max_budget")
+        run.end("error_max_budget_usd", "max_budget")
     yield BudgetReached(limit, continues)
 
 
-async def _may_go_beyond(this: Run, here: Place | None, key: str, limit: Limit) -> bool:
-    """Request approval from a person to continue beyond a limit."""
+async def _may_exceed(run: Run, here: Place | None, key: str, limit: Limit) -> bool:
+    """Request a person's approval to continue beyond a limit; return whether it was given."""
     question = {"about": {"limit": limit}, "reason": f"The budget {limit} is used up."}
     with telemetry.span(
-        "blocked_on_user", here, "budget", expected_s=telemetry.PERSON_S
-    ) as blocked:
-        answer = await telemetry.ask(this.world, blocked, "consent", f"{key}:{limit}", question)
+        "blocked_on_user", here, "budget", expected_s=telemetry.APPROVAL_SECONDS
+    ) as place:
+        answer = await telemetry.ask(run.inputs.world, place, "consent", f"{key}:{limit}", question)
     return isinstance(answer, dict) and answer.get("behavior") == "allow"
 
 
-async def is_over_budget(this: Run, here: Place | None) -> bool:
-    """Return whether the response that requests these tools has used up the budget, so that none may run."""
-    allowed = this.options.budget
-    if allowed.at_limit != "stop":
+async def is_over_budget(run: Run, here: Place | None) -> bool:
+    """Return whether the last response has used up the budget, so that none of its tool calls may run."""
+    limits = run.inputs.options.budget
+    if limits.at_limit != "stop":
         return False
-    limit = await _reached(this, here, f"{this.state.turn}:tools")
+    limit = await _reached(run, here, f"{run.progress.state.turn}:tools")
     return limit in ("interaction_usd", "session_usd", "day_usd")
 
 
-async def _reached(this: Run, here: Place | None, key: str) -> Limit | None:
-    """Return the limit that was reached. If runs share a budget, the result is recorded and replayed."""
-    limit = budget.reached(this.options.budget, await _spent(this))
-    if this.shares and this.options.budget != budget.Budget():
-        recorded = await telemetry.ask(this.world, here, "limit", key, limit)
+async def _reached(run: Run, here: Place | None, key: str) -> Limit | None:
+    """Return the limit that was reached, or None. If runs share a budget, this answer is recorded and replayed."""
+    limit = budget.reached(run.inputs.options.budget, await _spent(run))
+    if run.shares_budget and run.inputs.options.budget != budget.Budget():
+        recorded = await telemetry.ask(run.inputs.world, here, "limit", key, limit)
         limit = recorded if recorded in get_args(Limit) else None
     return limit
 
 
-async def _spent(this: Run) -> budget.Spent:
-    """Return the amounts spent; money only if a limit needs it, computed outside the event loop's thread."""
-    turns, day_usd = this.talks[-1].tool_turns, this.day_usd
-    if not this.options.budget.is_priced:
+async def _spent(run: Run) -> budget.Spent:
+    """Return the amounts spent so far.
+
+    Money is only computed if a limit needs it, and in a thread, because prices are loaded first.
+    """
+    turns, day_usd = run.conversations[-1].tool_turns, run.totals.day_usd
+    if not run.inputs.options.budget.is_priced:
         return budget.Spent(day_usd=day_usd, session_turns=turns)
-    return await asyncio.to_thread(_priced, this, day_usd, turns)
+    return await asyncio.to_thread(_priced, run, day_usd, turns)
 
 
-def _priced(this: Run, day_usd: Decimal, turns: int) -> budget.Spent:
-    talk, last = this.talks[-1].meter.total(), this.latest[-LOOKED_AT:]
-    costs = [meter.total().usd for meter, _ in last]
+def _priced(run: Run, day_usd: Decimal, turns: int) -> budget.Spent:
+    session = run.conversations[-1].meter.total()
+    last_turns = run.totals.turn_usage[-RUNAWAY_TURNS:]
+    costs = [meter.total().usd for meter, _ in last_turns]
     return budget.Spent(
-        interaction_usd=this.purse.total().usd or Decimal(0),
-        session_usd=talk.usd or Decimal(0),
+        interaction_usd=run.totals.interaction_meter.total().usd or Decimal(0),
+        session_usd=session.usd or Decimal(0),
         day_usd=day_usd,
         session_turns=turns,
-        unpriced_calls=talk.unpriced_calls,
-        runaway=runaway(costs, [output_tokens for _, output_tokens in last]),
+        unpriced_calls=session.unpriced_calls,
+        runaway=runaway(costs, [output_tokens for _, output_tokens in last_turns]),
     )

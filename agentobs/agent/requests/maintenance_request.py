@@ -1,8 +1,8 @@
 """Maintenance requests that a run makes in addition to its turns, such as the summary of a
 compaction.
 
-Each has its own lane and counts toward the run's cost. Its retries depend on the source: a turn needs the summary of a
-compaction, while a background request has an alternative.
+Each request has its own lane and counts toward the cost of the run. Its retries depend on its source: a turn needs the
+summary of a compaction, but the run can continue without a background request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
 from agentobs.agent.events import BudgetReached, Degraded, Event, Heartbeat, Retry
 from agentobs.agent.interruption import Stopped
-from agentobs.agent.requests.llm_request import Request, answer
+from agentobs.agent.requests.llm_request import LlmRequest, send
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource
 
@@ -26,58 +26,59 @@ class MaintenanceRequest:
     """One maintenance request of a run, and its response."""
 
     arguments: dict[str, Any]
-    """Arguments of the SDK's `messages.create`; the response is streamed, so it may be long."""
+    """Arguments of the SDK's `messages.create`. The response is streamed, so it may be long."""
     source: QuerySource
     """The source of the request."""
     lane: str
-    """Its own lane, see `lane_under`."""
+    """The lane of this request alone, see `child_lane`."""
     point: str
-    """The point at which the run may be stopped, `TURN:NAME` and unique, such as `3:compaction`."""
-    answer: Json | None = None
+    """The point at which the run may be stopped: `TURN:NAME`, unique in the run, such as `3:compaction`."""
+    response: Json | None = None
     """The response; None if failed attempts have used up the budget."""
 
 
-async def upkeep(
-    this: Run, wanted: MaintenanceRequest, here: Place | None
+async def send_maintenance_request(
+    run: Run, maintenance: MaintenanceRequest, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Send one maintenance request of a run; `wanted.answer` is the response.
+    """Send one maintenance request of a run; `maintenance.response` is the response.
 
-    Retries and waits are yielded as events. The text is not, because it is not part of the run's
-    response.
+    Retries and waits are yielded as events. The text is not, because it is not part of the
+    response of the run.
 
     Args:
-        this: the run; its meters count the response, and its abort interrupts it.
-        wanted: the request.
-        here: the place in the turn.
+        run: the run. Its meters count the response, and its abort interrupts the request.
+        maintenance: the request.
+        here: the place of the turn.
 
     Raises:
-    error_classes.PROVIDER_ERRORS: there is no response. Background requests have few retries, and none
-    if the provider is overloaded.
+        error_classes.PROVIDER_ERRORS: there is no response. Background requests are retried only a
+            few times, and never if the provider is overloaded.
         Stopped: the run was aborted.
     """
     with telemetry.span(
         "llm_request",
-        this.asking(here, wanted.source, lane=wanted.lane),
-        wanted.arguments["model"],
-    ) as inside:
-        request = Request(
-            turn=this.state.turn,
-            point=wanted.point,
-            arguments={**wanted.arguments, "stream": True},
-            inside=inside,
-            source=wanted.source,
-            transition=this.state.transition,
+        run.request_place(here, maintenance.source, lane=maintenance.lane),
+        maintenance.arguments["model"],
+    ) as place:
+        request = LlmRequest(
+            turn=run.progress.state.turn,
+            point=maintenance.point,
+            arguments={**maintenance.arguments, "stream": True},
+            place=place,
+            source=maintenance.source,
+            transition=run.progress.state.transition,
         )
         try:
-            async with aclosing(answer(this, request, None, here)) as events:
+            async with aclosing(send(run, request, None, here)) as events:
                 async for event in events:
                     if isinstance(event, Retry | Heartbeat | Degraded | BudgetReached):
                         yield event
         except Stopped:
-            this.broken.append({})  # the partial response is not part of the conversation
+            # The loop stores the last void response in the conversation; this one is not part of it.
+            run.totals.void_responses.append({})
             raise
-    if this.subtype != "success":
+    if run.progress.subtype != "success":
         return
-    this.counted(request.message, "exact")
-    this.upkept.append(request.message)
-    wanted.answer = request.message
+    run.count_usage(request.message, "exact")
+    run.totals.maintenance_responses.append(request.message)
+    maintenance.response = request.message

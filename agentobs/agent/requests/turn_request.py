@@ -14,183 +14,210 @@ from agentobs.agent.agent_run import Run
 from agentobs.agent.events import Continuation, Event, Message
 from agentobs.agent.model import error_classes, output_limits
 from agentobs.agent.model.thinking import without_thinking
-from agentobs.agent.requests.budget_check import within_budget
-from agentobs.agent.requests.llm_request import Request, answer, void_answer
-from agentobs.agent.requests.prefix_stability import RequestSettings, settle
-from agentobs.agent.state import State, go_on, own_copy, request
+from agentobs.agent.requests.budget_check import enforce_budget
+from agentobs.agent.requests.llm_request import LlmRequest, send, void_response
+from agentobs.agent.requests.prefix_stability import RequestSettings, prepare_settings
+from agentobs.agent.state import State, deep_copy, prompted_again, request_arguments
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place
 
 
-async def ask(
-    this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
+async def send_turn_request(
+    run: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
     """Send requests until there is a complete response; the last event is its `Message`.
 
-    Concurrency-safe calls start while it arrives. Once per turn, a response that was cut at its limit is void and the
-    request is repeated with a higher limit. If that fails, the cut response is kept.
+    Concurrency-safe calls start while the response arrives. The first time in a turn that a
+    response is cut at its token limit, it is void and the request is repeated with a higher limit.
+    If the repeated request fails, the cut response is kept.
 
     Raises:
-    error_classes.PROVIDER_ERRORS: the last failure, if retrying is pointless. If `recovery.is_too_long`
-    is true, a shorter conversation may help.
+        error_classes.PROVIDER_ERRORS: the last failure, if the request is given up. If
+            `error_classes.is_too_long` is true, a shorter conversation may help.
         Stopped: the run was aborted.
     """
-    if this.talk.fell_back_to not in (None, this.options.model):
-        # The other model's thinking is signed by it; the current model cannot use it.
-        this.state = replace(this.state, messages=without_thinking(this.state.messages))
-        this.talk.fell_back_to = None
-    settled = await settle(this, tools, here)
-    for event in settled.events:
+    progress = run.progress
+    if progress.conversation.fell_back_to not in (None, run.inputs.options.model):
+        # Thinking is signed by the model that wrote it, and the current model cannot use it.
+        messages = without_thinking(progress.state.messages)
+        progress.state = replace(progress.state, messages=messages)
+        progress.conversation.fell_back_to = None
+    settings = await prepare_settings(run, tools, here)
+    for event in settings.events:
         yield event
-    number = had = 0
+    number = exceeded_limit = 0
     while True:
         try:
-            with telemetry.span("llm_request", this.asking(here), this.options.model) as inside:
-                llm_request = _turn_request(this, settled, inside, number, had)
-                async with aclosing(answer(this, llm_request, dispatcher, here)) as events:
+            model = run.inputs.options.model
+            with telemetry.span("llm_request", run.request_place(here), model) as place:
+                request = _turn_request(run, settings, place, number, exceeded_limit)
+                async with aclosing(send(run, request, dispatcher, here)) as events:
                     async for event in events:
                         yield event
         except error_classes.PROVIDER_ERRORS as error:
-            if this.cut is None or not error_classes.is_beyond(error):
+            if progress.cut_response is None or not error_classes.exceeds_max_tokens(error):
                 raise
-            this.state = replace(this.state, max_tokens=had or this.state.max_tokens)
-            for message in stands(this):
+            max_tokens = exceeded_limit or progress.state.max_tokens
+            progress.state = replace(progress.state, max_tokens=max_tokens)
+            for message in keep_cut_response(run):
                 yield message
             return
-        if this.subtype != "success":
+        if progress.subtype != "success":
             return
-        more = _more_room(this, llm_request)
-        if more is not None:
-            async for reached in within_budget(this, here, f"{this.state.turn}:raised"):
+        raised = _raised_limit(run, request)
+        if raised is not None:
+            async for reached in enforce_budget(run, here, f"{progress.state.turn}:raised"):
                 yield reached
-        if more is None or this.subtype != "success":
+        if raised is None or progress.subtype != "success":
             break
-        number, had = llm_request.number, output_limits.max_tokens_of(llm_request.arguments)
-        this.cut = llm_request.message
-        async for event in _void(this, llm_request, dispatcher):
+        number, exceeded_limit = request.number, output_limits.max_tokens_of(request.arguments)
+        progress.cut_response = request.message
+        async for event in _void(run, request, dispatcher):
             yield event
-        this.state = replace(this.state, max_tokens=more, transition="max_output_tokens_raised")
-        yield _continuation(this, here, 1, more, is_void=True)
-    if error_classes.is_too_long(llm_request.message) and output_limits.has_no_calls(
-        llm_request.message
-    ):
-        async for event in _void(this, llm_request, dispatcher):
+        progress.state = replace(
+            progress.state, max_tokens=raised, transition="max_output_tokens_raised"
+        )
+        yield _continuation(run, here, 1, raised, is_void=True)
+    has_no_calls = output_limits.has_no_calls(request.message)
+    if error_classes.is_too_long(request.message) and has_no_calls:
+        async for event in _void(run, request, dispatcher):
             yield event
-        text = "The answer has filled the model's context window."
-        url = str(this.client.base_url)
+        text = "The response has filled the model's context window."
+        url = str(progress.client.base_url)
         raise error_classes.WindowFullError(text, httpx2.Request("POST", url), body=None)
-    this.answered(llm_request.message)
-    yield Message(this.state.turn, own_copy(llm_request.message))
+    run.accept_response(request.message)
+    yield Message(progress.state.turn, deep_copy(request.message))
 
 
-def stands(this: Run) -> Iterator[Message]:
-    """Keep a cut response if the repeated request failed."""
-    message = this.put_back()
+def keep_cut_response(run: Run) -> Iterator[Message]:
+    """Make a cut response the response of the turn, and yield its event; nothing if no response was cut."""
+    message = run.restore_cut_response()
     if message is not None:
-        yield Message(this.state.turn, own_copy(message))
+        yield Message(run.progress.state.turn, deep_copy(message))
 
 
 def _turn_request(
-    this: Run, settled: RequestSettings, inside: Place | None, number: int, had: int
-) -> Request:
-    """Return the request of the turn after `number` attempts; `had` is the limit at which the response was cut."""
+    run: Run, settings: RequestSettings, place: Place | None, number: int, exceeded_limit: int
+) -> LlmRequest:
+    """Return the next LLM request of the turn.
 
-    def arguments() -> dict[str, Any]:
-        options = replace(settled.options, model=this.options.model)
-        made = request(this.state, options, settled.tools, this.owed, this.sent)
-        most = _most(this, made, this.state)
-        if most == output_limits.max_tokens_of(made):
-            return made
-        # A limit set by the caller is validated by the SDK.
-        timeout = this.client.timeout if this.state.max_tokens else None
-        return output_limits.with_max_tokens(made, most, timeout)
+    Args:
+        run: the run.
+        settings: the settings of the turn.
+        place: the place inside the span of the request.
+        number: the number of attempts in the turn so far.
+        exceeded_limit: the limit at which the previous response was cut; 0 if none was cut.
+    """
+    progress = run.progress
 
-    return Request(
-        turn=this.state.turn,
-        point=str(this.state.turn),
-        arguments=arguments(),
-        inside=inside,
-        source=this.source,
-        transition=this.state.transition,
-        remake=arguments,
+    def build_arguments() -> dict[str, Any]:
+        arguments = request_arguments(
+            progress.state,
+            replace(settings.options, model=run.inputs.options.model),
+            settings.tools,
+            run.inputs.output_declaration,
+            progress.request_messages,
+        )
+        limit = _response_limit(run, arguments, progress.state)
+        if limit == output_limits.max_tokens_of(arguments):
+            return arguments
+        # The SDK checks a limit that the caller has set, but not a limit that the loop has raised.
+        timeout = progress.client.timeout if progress.state.max_tokens else None
+        return output_limits.with_max_tokens(arguments, limit, timeout)
+
+    return LlmRequest(
+        turn=progress.state.turn,
+        point=str(progress.state.turn),
+        arguments=build_arguments(),
+        place=place,
+        source=run.inputs.source,
+        transition=progress.state.transition,
+        rebuild_arguments=build_arguments,
         number=number,
-        had=had,
+        exceeded_limit=exceeded_limit,
     )
 
 
-def _most(this: Run, arguments: Mapping[str, Any], state: State) -> int:
-    """Return the response limit: the raised or the configured one, capped at the model's known
-    maximum.
+def _response_limit(run: Run, arguments: Mapping[str, Any], state: State) -> int:
+    """Return the `max_tokens` for a response: the raised or configured limit, capped at the model's known maximum.
 
-    If the cap leaves no room besides thinking, it is ignored and the provider reports the error.
+    If the maximum is not higher than the thinking budget, it is ignored, and the provider reports
+    the error.
     """
-    reported = this.talk.most_tokens.get(this.options.model)
-    if reported is not None and reported <= output_limits.thinking_of(arguments):
+    reported = run.progress.conversation.reported_max_tokens.get(run.inputs.options.model)
+    if reported is not None and reported <= output_limits.thinking_budget_of(arguments):
         reported = None
-    return output_limits.within(
+    return output_limits.capped(
         state.max_tokens or output_limits.max_tokens_of(arguments), reported
     )
 
 
-def _more_room(this: Run, llm_request: Request) -> int | None:
-    """Return the raised limit for a response that was cut for the first time; otherwise None."""
-    if not output_limits.is_cut(llm_request.message) or this.state.max_tokens is not None:
+def _raised_limit(run: Run, request: LlmRequest) -> int | None:
+    """Return the raised limit if the response was cut for the first time in the turn, or else None."""
+    if not output_limits.is_cut(request.message) or run.progress.state.max_tokens is not None:
         return None
-    reported = this.talk.most_tokens.get(this.options.model)
-    return output_limits.raised(llm_request.arguments, this.options.max_tokens_raised, reported)
+    reported = run.progress.conversation.reported_max_tokens.get(run.inputs.options.model)
+    return output_limits.raised_limit(
+        request.arguments, run.inputs.options.max_tokens_raised, reported
+    )
 
 
 async def _void(
-    this: Run, llm_request: Request, dispatcher: Dispatcher
+    run: Run, request: LlmRequest, dispatcher: Dispatcher
 ) -> AsyncGenerator[Event, None]:
-    """Count a complete but void response, and stop the calls that had started."""
-    this.broken.append(llm_request.message)
-    this.counted(llm_request.message, "exact")
-    yield void_answer(this, llm_request, await dispatcher.discard())
+    """Count a complete response that is void, and stop its calls that had started."""
+    run.totals.void_responses.append(request.message)
+    run.count_usage(request.message, "exact")
+    yield void_response(run, request, await dispatcher.discard())
 
 
 def _continuation(
-    this: Run, here: Place | None, number: int, max_tokens: int, *, is_void: bool
+    run: Run, here: Place | None, number: int, max_tokens: int, *, is_void: bool
 ) -> Continuation:
     label, numbers = "void" if is_void else "kept", {"number": number, "max_tokens": max_tokens}
-    telemetry.event(this.world, here, "continuation", label, numbers)
-    return Continuation(this.state.turn, number, max_tokens, is_void)
+    telemetry.event(run.inputs.world, here, "continuation", label, numbers)
+    return Continuation(run.progress.state.turn, number, max_tokens, is_void)
 
 
-def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
-    """Continue a response that is not finished and calls no tool, or end the run if the limit is
-    reached.
+def continue_response(run: Run, state: State, here: Place | None) -> Iterator[Event]:
+    """Continue a cut or paused response without calls, or end the run if there were too many continuations.
 
-    Its complete parts are already in the conversation.
+    The complete blocks of the response are already in the conversation.
     """
-    message = this.answers[-1]
+    message = run.totals.responses[-1]
     is_paused = output_limits.is_paused(message)
-    text_so_far = output_limits.joined_text(state.said, message, is_paused=is_paused)
+    response_text = output_limits.text_so_far(state.response_text, message, is_paused=is_paused)
     if is_paused:
         if state.pauses >= output_limits.PAUSES_MAX:
-            text = f"The model has paused its answer {output_limits.PAUSES_MAX + 1} times in a row."
-            url = str(this.client.base_url)
+            text = (
+                f"The model has paused its response {output_limits.PAUSES_MAX + 1} times in a row."
+            )
+            url = str(run.progress.client.base_url)
             error = error_classes.PausedError(text, httpx2.Request("POST", url), body=None)
-            this.failed("too_many_pauses", error)
+            run.fail("too_many_pauses", error)
             return
-        this.following = replace(
+        run.progress.next_state = replace(
             state,
             phase="awaiting_model",
             turn=state.turn + 1,
             transition="pause_turn",
             pauses=state.pauses + 1,
-            said=text_so_far,
+            response_text=response_text,
         )
         return
     number = state.continuations + 1
     if number > output_limits.CONTINUATIONS_MAX:
-        this.ended("error_during_execution", "max_output_tokens")
-        telemetry.event(this.world, here, "max_output_tokens", None, {"continuations": number - 1})
+        run.end("error_during_execution", "max_output_tokens")
+        numbers = {"continuations": number - 1}
+        telemetry.event(run.inputs.world, here, "max_output_tokens", None, numbers)
         return
-    following = go_on(state, [output_limits.GO_ON], "max_output_tokens_continued")
-    this.following = replace(
-        following, continuations=number, max_tokens=state.max_tokens, said=text_so_far
+    prompt = output_limits.CONTINUE_PROMPT
+    next_state = prompted_again(state, [prompt], "max_output_tokens_continued")
+    run.progress.next_state = replace(
+        next_state, continuations=number, max_tokens=state.max_tokens, response_text=response_text
     )
-    options = {"max_tokens": this.options.max_tokens, "extra_body": this.options.extra}
-    yield _continuation(this, here, number, _most(this, options, state), is_void=False)
+    options = run.inputs.options
+    arguments = {"max_tokens": options.max_tokens, "extra_body": options.extra}
+    limit = _response_limit(run, arguments, state)
+    yield _continuation(run, here, number, limit, is_void=False)

@@ -1,4 +1,4 @@
-"""Read the recorded answers of hooks as the loop read them; pure functions."""
+"""Interpret the recorded answers of hooks in the same way as the loop did. All functions are pure."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from typing import Any
 from agentobs.agent.conversation_hooks import objection
 from agentobs.agent.hooks import HookAnswer, HookEvent, Verdict, parse, verdict
 from agentobs.agent.hooks.declarations import MAY
-from agentobs.agent.lifecycle_hooks import ON, STOP_BLOCKS_MAX
+from agentobs.agent.lifecycle_hooks import DEFAULT_STOP_OBJECTION, STOP_BLOCKS_MAX
 from agentobs.agent.permissions import Denials
 from agentobs.agent.tools.results import render
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer, ToolExchange, WorldExchange
 
-UNSEEN = ToolAnswer(
+NOT_INSPECTED = ToolAnswer(
     "The run was interrupted before the hooks had looked at the result of this tool, so it is not shown.",
     is_error=True,
     outcome="aborted",
 )
-"""Placeholder for a result that hooks should have inspected, because they might have changed it."""
+"""Replaces a result that hooks should have inspected but did not, because they might have changed it."""
 
-_AFTER: tuple[HookEvent, ...] = ("post_tool_use", "post_tool_use_failure")
+_POST_TOOL_EVENTS: tuple[HookEvent, ...] = ("post_tool_use", "post_tool_use_failure")
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
-    """The combined answers of hooks to one event."""
+class HookOutcome:
+    """The combined answers of the hooks to one event."""
 
     event: HookEvent
-    asked: Json
-    """The question to the first hook."""
+    payload: Json
+    """The payload that the first hook got."""
     verdict: Verdict
 
     @property
     def tool_use_id(self) -> str | None:
-        """The call that the event is about."""
-        found = self.asked.get("tool_use_id")
-        return found if isinstance(found, str) else None
+        """The ID of the tool call that the event is about; None if it is not about a call."""
+        tool_use_id = self.payload.get("tool_use_id")
+        return tool_use_id if isinstance(tool_use_id, str) else None
 
 
-def fired(exchanges: Iterable[WorldExchange]) -> list[Fired]:
-    """Return the answers of hooks by event, in the order in which the hooks ran.
+def hook_outcomes(exchanges: Iterable[WorldExchange]) -> list[HookOutcome]:
+    """Return the outcome of each event for which hooks ran, in the order of the events.
 
     Args:
         exchanges: the world exchanges of one lane, in order.
     """
     occasions: dict[str, list[WorldExchange]] = {}
     for each in exchanges:
-        payload = each.question.asked
+        payload = each.question.payload
         if (
             each.question.kind == "hook"
             and isinstance(payload, dict)
@@ -58,85 +58,93 @@ def fired(exchanges: Iterable[WorldExchange]) -> list[Fired]:
             key = each.question.key.removesuffix(f":{payload.get('hook')}")
             occasions.setdefault(key, []).append(each)
     return [
-        Fired(
-            ran[0].question.asked["event"],
-            ran[0].question.asked,
-            verdict([_answer(each) for each in ran]),
+        HookOutcome(
+            answered[0].question.payload["event"],
+            answered[0].question.payload,
+            verdict([_answer(each) for each in answered]),
         )
-        for ran in occasions.values()
+        for answered in occasions.values()
     ]
 
 
-def names(exchanges: Iterable[WorldExchange]) -> set[str]:
-    """Return the names of the hooks that ran; `once` hooks among them are done."""
+def hook_names(exchanges: Iterable[WorldExchange]) -> set[str]:
+    """Return the names of the hooks that ran, so that the `once` hooks among them do not run again."""
     return {
-        str(each.question.asked.get("hook"))
+        str(each.question.payload.get("hook"))
         for each in exchanges
-        if each.question.kind == "hook" and isinstance(each.question.asked, dict)
+        if each.question.kind == "hook" and isinstance(each.question.payload, dict)
     }
 
 
-def denials(exchanges: Iterable[WorldExchange], before: Denials) -> Denials:
-    """Return how often the classifier has denied calls."""
+def denials_after(exchanges: Iterable[WorldExchange], denials: Denials) -> Denials:
+    """Return how often the classifier has denied calls; `denials` are those before these exchanges."""
     for each in exchanges:
         if each.question.kind == "consent":
-            before = before.after(each.answer)
-    return before
+            denials = denials.after(each.answer)
+    return denials
 
 
-def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dict[str, ToolAnswer]:
-    """Return the results of calls as the model sees them, after the hooks."""
+def results_after_hooks(
+    executed: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]
+) -> dict[str, ToolAnswer]:
+    """Return the results of calls as the model sees them, after the hooks, by tool call ID.
+
+    Args:
+        executed: the executed calls.
+        exchanges: the world exchanges of their lane.
+    """
     changed = {
         each.tool_use_id: each.verdict.output
-        for each in fired(exchanges)
-        if each.event in _AFTER and each.verdict.output is not None
+        for each in hook_outcomes(exchanges)
+        if each.event in _POST_TOOL_EVENTS and each.verdict.output is not None
     }
-    changed_by_hook = {
-        (each.question.asked.get("tool_use_id"), each.question.asked.get("hook"))
+    inspections = {
+        (each.question.payload.get("tool_use_id"), each.question.payload.get("hook"))
         for each in exchanges
-        if each.question.kind == "hook" and each.question.asked.get("event") in _AFTER
+        if each.question.kind == "hook" and each.question.payload.get("event") in _POST_TOOL_EVENTS
     }
-    found = {}
-    for each in ran:
-        name, answer = each.question.tool_use_id, each.answer
-        if any((name, hook) not in changed_by_hook for hook in each.inspected_by):
-            answer = UNSEEN
-        elif name in changed:
-            answer = replace(answer, content=render(changed[name]), outcome="substituted")
-        found[name] = answer
-    return found
+    results = {}
+    for each in executed:
+        tool_use_id, answer = each.question.tool_use_id, each.answer
+        if any((tool_use_id, hook) not in inspections for hook in each.inspected_by):
+            answer = NOT_INSPECTED
+        elif tool_use_id in changed:
+            content = render(changed[tool_use_id])
+            answer = replace(answer, content=content, outcome="substituted")
+        results[tool_use_id] = answer
+    return results
 
 
-def context(answers: Sequence[Fired], calls: Sequence[str]) -> list[str]:
-    """Return the context that hooks add to the results of these calls."""
+def added_context(outcomes: Sequence[HookOutcome], call_ids: Sequence[str]) -> list[str]:
+    """Return the texts that hooks add after the results of these calls."""
     texts: list[str] = []
-    for each in answers:
-        if each.tool_use_id not in calls:
+    for each in outcomes:
+        if each.tool_use_id not in call_ids:
             continue
         texts += each.verdict.context
-        if each.event in _AFTER and each.verdict.blocked:
-            texts.append(objection(str(each.asked.get("tool_name")), each.verdict.reason))
+        if each.event in _POST_TOOL_EVENTS and each.verdict.blocked:
+            texts.append(objection(str(each.payload.get("tool_name")), each.verdict.reason))
     return texts
 
 
-def kept_on(answers: Sequence[Fired], turn: int) -> list[str]:
-    """Return the reasons of hooks that kept an agent from ending after a turn."""
+def stop_objections(outcomes: Sequence[HookOutcome], turn: int) -> list[str]:
+    """Return the reasons of the hooks that kept an agent from ending after a turn."""
     return [
-        each.verdict.reason or ON
-        for each in answers
+        each.verdict.reason or DEFAULT_STOP_OBJECTION
+        for each in outcomes
         if each.event in ("stop", "sub_agent_stop")
-        and each.asked.get("turn") == turn
+        and each.payload.get("turn") == turn
         and each.verdict.blocked
         and not each.verdict.stop
-        and each.asked.get("blocked_before", 0) < STOP_BLOCKS_MAX
+        and each.payload.get("blocked_before", 0) < STOP_BLOCKS_MAX
     ]
 
 
-def inputs(answers: Sequence[Fired]) -> dict[str, Any]:
-    """Return the inputs of calls that hooks changed."""
+def changed_inputs(outcomes: Sequence[HookOutcome]) -> dict[str, Any]:
+    """Return the inputs of calls that hooks have changed, by tool call ID."""
     return {
         each.tool_use_id: each.verdict.input
-        for each in answers
+        for each in outcomes
         if each.event == "pre_tool_use"
         and each.tool_use_id is not None
         and each.verdict.input is not None
@@ -144,7 +152,7 @@ def inputs(answers: Sequence[Fired]) -> dict[str, Any]:
 
 
 def _answer(exchange: WorldExchange) -> HookAnswer:
-    payload = exchange.question.asked
+    payload = exchange.question.payload
     answer = parse(exchange.answer, payload["event"])
     if payload.get("background") and answer.outcome == "success":
         return HookAnswer(usage=answer.usage, reason=answer.reason)

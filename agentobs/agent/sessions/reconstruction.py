@@ -1,7 +1,7 @@
-"""Rebuild the conversation of a recorded session as one JSON object; pure functions.
+"""Rebuild the conversation of a recorded session as one JSON object. All functions are pure.
 
-The agent's last request contains everything before it. Later records are added: the response as far as the loop keeps
-it, a result for each call (real, or a note that there is none), and messages to the agent.
+The last request of an agent contains everything before it. The records after it are added: the response as far as the
+loop keeps it, a result for each of its calls (or a note that there is none), and messages to the agent.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from agentobs.agent.permissions import Denials
 from agentobs.agent.sessions import hook_history
 from agentobs.agent.state import (
     State,
-    answered,
-    broken_off,
+    after_partial_response,
+    after_response,
     calls,
-    go_on,
-    owed_results,
-    told_apart,
-    used_ids,
+    missing_results,
+    prompted_again,
+    tool_call_ids,
+    with_unique_ids,
 )
 from agentobs.errors import RecordingError, UsageError
-from agentobs.provider.anthropic.messages import fault, tool_results, tool_uses
+from agentobs.provider.anthropic.messages import conversation_error, tool_results, tool_uses
 from agentobs.provider.anthropic.streams import assemble
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import (
@@ -36,35 +36,35 @@ from agentobs.records.exchanges import (
     ToolAnswer,
     ToolExchange,
     WorldExchange,
-    lane_under,
+    child_lane,
 )
 from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Usage
 
 MESSAGES = "/v1/messages"
-"""The path of requests that contain a conversation."""
+"""The path of LLM requests, which contain a conversation."""
 
-_OTHER_TURN = "Fork it at an earlier turn"
+_FORK_EARLIER = "Fork the session at an earlier turn"
 
 
 class AttemptSummary(NamedTuple):
-    """One attempt of a message request, without its content."""
+    """One attempt of an LLM request, without its content."""
 
     attempt_id: str
     lane: str
     turn: int | None
     started_ns: int
     is_kept: bool
-    """Whether its response is in the conversation, because it was complete or stopped on purpose."""
+    """Whether its response is in the conversation, because it is complete or was stopped on purpose."""
 
 
 def end_of_turn(attempts: Sequence[AttemptSummary], turn: int) -> int | None:
-    """Return when the turn after `turn` started; None if there is none.
+    """Return when the turn after `turn` started; None if there is no later turn.
 
     Args:
         attempts: the attempts of a session, in the order in which they started.
-        turn: a turn of the main lane, from 1. If the session has several conversations, a turn of
-            the last one.
+        turn: the number of a turn of the main lane, from 1. If several conversations of the session
+            have this turn, the last one is used.
 
     Raises:
         UsageError: there is no such turn.
@@ -76,34 +76,33 @@ def end_of_turn(attempts: Sequence[AttemptSummary], turn: int) -> int | None:
         raise UsageError(
             f"the session has no turn {turn}",
             where="turn",
-            todo=f"Its turns are {_span(turns)}" if turns else "It has no turns at all",
+            todo=f"It has turns {_turn_range(turns)}" if turns else "It has no turns",
         )
-    after = main[found[-1] + 1 :]
-    return after[0].started_ns if after else None
+    later = main[found[-1] + 1 :]
+    return later[0].started_ns if later else None
 
 
-def _span(turns: Sequence[int]) -> str:
+def _turn_range(turns: Sequence[int]) -> str:
     """Return the range of some turns: `3`, or `3 to 7`."""
     first, last = turns[0], turns[-1]
     return str(first) if first == last else f"{first} to {last}"
 
 
-def needed(attempts: Sequence[AttemptSummary], until_ns: int | None) -> frozenset[str]:
-    """Return the attempts whose requests rebuild a conversation: the last of each lane before an
-    instant.
+def needed_attempts(attempts: Sequence[AttemptSummary], until_ns: int | None) -> frozenset[str]:
+    """Return the IDs of the attempts whose requests are needed to rebuild a conversation.
 
-    Also the next one of the main lane, which contains the results sent by an agent whose tools were
-    not recorded.
+    These are the last attempt of each lane before an instant, and the next attempt of the main lane.
+    The latter contains the tool results of an agent whose tools were not recorded.
     """
     last = {
         each.lane: each.attempt_id for each in attempts if _is_before(each.started_ns, until_ns)
     }
-    after = [
+    later = [
         each.attempt_id
         for each in attempts
         if each.lane == "main" and not _is_before(each.started_ns, until_ns)
     ]
-    return frozenset((*last.values(), *after[:1]))
+    return frozenset((*last.values(), *later[:1]))
 
 
 def conversation_of(
@@ -113,22 +112,24 @@ def conversation_of(
     until_ns: int | None = None,
     lost: int = 0,
 ) -> Json:
-    """Return the conversation of a recorded session, in the form of the world's answer.
+    """Return the conversation of a recorded session, in the form of the world's answer (see `resumption`).
 
     Args:
-        recording: the session; the requests that are `needed` have their bodies.
-        usage: its own billed usage rows.
-        until_ns: only what started before, nanoseconds since 1970, see `end_of_turn`; None for all.
-        lost: records that the recorder could not write, which make the spending a lower bound.
+        recording: the session; the requests of the `needed_attempts` have their bodies.
+        usage: the billed usage rows of the session, without those of earlier sessions.
+        until_ns: use only records that started before this time, in nanoseconds since 1970 (see
+            `end_of_turn`); None uses all records.
+        lost: the number of records that the recorder could not write, which make the spending a
+            lower bound.
 
     Raises:
-        RecordingError: it contains no conversation, or none that the provider would accept.
+        RecordingError: the recording contains no conversation, or the provider would refuse it.
     """
     records = _Records(recording, until_ns)
-    node = records.agent("main", records.earlier("main"))
+    node = records.conversation("main", records.continued_conversation("main"))
     if not node["messages"]:
-        raise _nothing(recording, "no request of its main agent was recorded")
-    _share_out(node, records, [row for row in usage if _is_before(row.at_ns, until_ns)])
+        raise _no_conversation(recording, "no request of the main agent was recorded")
+    _assign_usage(node, records, [row for row in usage if _is_before(row.at_ns, until_ns)])
     node["lost"] += lost
     return {"session_id": recording.session_id, **node}
 
@@ -139,34 +140,35 @@ class _Records:
 
     recording: Recording
     until_ns: int | None
-    told: dict[str, Json] = field(init=False)
-    """The responses that the loop keeps, by attempt."""
+    kept_responses: dict[str, Json] = field(init=False)
+    """The responses that the loop has kept, by attempt ID."""
     lanes: dict[str, list[ModelExchange]] = field(init=False)
-    """The message requests, by lane."""
+    """The LLM requests, by lane."""
 
     def __post_init__(self) -> None:
         """Assemble the responses once."""
-        self.told, self.lanes = {}, {}
+        self.kept_responses, self.lanes = {}, {}
         for each in self.recording.exchanges:
-            if not isinstance(each, ModelExchange) or not _is_for_message(each):
+            if not isinstance(each, ModelExchange) or not _is_message_request(each):
                 continue
             self.lanes.setdefault(each.place.lane, []).append(each)
             if message := _kept_message(each):
-                self.told[each.attempt_id] = message
+                self.kept_responses[each.attempt_id] = message
         for lane, requests in self.lanes.items():
-            # Background agents keep sending requests; those after the bodies were chosen have none.
+            # Background agents keep sending requests. A request that was sent after the needed attempts
+            # had been chosen has no body.
             while lane != "main" and requests and not requests[-1].question.body:
                 requests.pop()
 
-    def asks(self, lane: str, *, later: bool = False) -> list[ModelExchange]:
-        """Return the message requests of a lane before the instant, or after it if `later`."""
+    def requests(self, lane: str, *, later: bool = False) -> list[ModelExchange]:
+        """Return the LLM requests of a lane before the instant, or those after it if `later` is true."""
         requests = self.lanes.get(lane, [])
         return [
             each for each in requests if _is_before(each.started_ns, self.until_ns) is not later
         ]
 
-    def earlier(self, lane: str) -> Json | None:
-        """Return the conversation that this session continued, or None."""
+    def continued_conversation(self, lane: str) -> Json | None:
+        """Return the conversation that this session has resumed or forked in a lane, or None."""
         found = [
             each.answer
             for each in self.recording.exchanges
@@ -178,13 +180,13 @@ class _Records:
         ]
         return found[-1] if found else None
 
-    def agent(self, lane: str, base: Json | None) -> Json:
-        """Return the conversation of the agent in a lane, including those of its sub-agents.
+    def conversation(self, lane: str, base: Json | None) -> Json:
+        """Return the conversation of the agent in a lane, including the conversations of its sub-agents.
 
-        `base` is the conversation that the agent continued when this was recorded, or None.
+        `base` is the conversation that the agent continued when the session was recorded, or None.
         """
-        asks = self._latest(self.asks(lane))
-        base = base if base is not None and _goes_on(base, asks) else None
+        requests = self._latest(self.requests(lane))
+        base = base if base is not None and _continues(base, requests) else None
         node: Json = {
             "messages": list(base["messages"]) if base else [],
             "turns": base["turns"] if base else 0,
@@ -197,16 +199,18 @@ class _Records:
             "children": {},
             "lanes": [lane],
         }
-        self._judged(node, lane, base, asks)
+        self._add_hook_state(node, lane, base, requests)
         node["children"] = self._children(lane, base["children"] if base else {})
-        if asks:
-            self._continue(node, asks)
-        self._shorten(node, lane, asks)
+        if requests:
+            self._continue(node, requests)
+        self._apply_manual_compaction(node, lane, requests)
         return node
 
-    def _shorten(self, node: Json, lane: str, asks: list[ModelExchange]) -> None:
-        """Apply a manual compaction after the conversation's last request."""
-        since_ns = asks[-1].started_ns if asks else 0
+    def _apply_manual_compaction(
+        self, node: Json, lane: str, requests: list[ModelExchange]
+    ) -> None:
+        """Apply a manual compaction that was made after the last request of the conversation."""
+        since_ns = requests[-1].started_ns if requests else 0
         for each in self.recording.exchanges:
             if (
                 isinstance(each, WorldExchange)
@@ -218,25 +222,31 @@ class _Records:
             ):
                 node["messages"] = each.answer["messages"]
 
-    def _judged(
-        self, node: Json, lane: str, base: Json | None, asks: Sequence[ModelExchange]
+    def _add_hook_state(
+        self, node: Json, lane: str, base: Json | None, requests: Sequence[ModelExchange]
     ) -> None:
-        """Add the hooks that have run in a conversation, and the classifier's denials.
+        """Add the names of the hooks that have run in a conversation, and the denials of the classifier.
 
-        Denials are counted over all agents, and an agent starts with those of its starter.
+        The denials of all agents are counted together, because an agent starts with the denials of
+        its starter.
         """
-        before = [each for each in self.asks(lane) if asks and each.started_ns < asks[0].started_ns]
-        since_ns = before[-1].started_ns + before[-1].ended_ns if before else 0
+        earlier = [
+            each
+            for each in self.requests(lane)
+            if requests and each.started_ns < requests[0].started_ns
+        ]
+        since_ns = earlier[-1].started_ns + earlier[-1].ended_ns if earlier else 0
         found = self._questions(lane, since_ns)
-        done, denied = (base.get("hooks_done"), base.get("denials")) if base else (None, None)
-        node["hooks_done"] = sorted({*(done or ()), *hook_history.names(found)})
+        earlier_hooks = base.get("hooks_done") if base else None
+        earlier_denials = base.get("denials") if base else None
+        node["hooks_done"] = sorted({*(earlier_hooks or ()), *hook_history.hook_names(found)})
         if lane == "main":
-            everywhere = self._questions(None, since_ns)
-            denials = hook_history.denials(everywhere, Denials(*(denied or ())))
+            questions = self._questions(None, since_ns)
+            denials = hook_history.denials_after(questions, Denials(*(earlier_denials or ())))
             node["denials"] = [denials.in_a_row, denials.in_all]
 
     def _questions(self, lane: str | None, since_ns: int = 0) -> list[WorldExchange]:
-        """Return the questions to the world in a lane, or in all lanes, from an instant on."""
+        """Return the questions to the world from `since_ns` on, in one lane or, if `lane` is None, in all lanes."""
         return [
             each
             for each in self.recording.exchanges
@@ -247,124 +257,138 @@ class _Records:
         ]
 
     def _inputs(self, lane: str) -> dict[str, Any]:
-        """Return the inputs with which calls of a lane ran, as far as known, because hooks may have changed them."""
-        ran = {
+        """Return the inputs with which the calls of a lane ran, as far as they are known, by tool call ID.
+
+        They may differ from the requested inputs, because hooks can change them.
+        """
+        executed = {
             each.question.tool_use_id: each.question.input
             for each in self.recording.exchanges
             if isinstance(each, ToolExchange) and each.place.lane == lane
         }
-        return hook_history.inputs(hook_history.fired(self._questions(lane))) | ran
+        return (
+            hook_history.changed_inputs(hook_history.hook_outcomes(self._questions(lane)))
+            | executed
+        )
 
-    def _children(self, lane: str, before: Json) -> Json:
-        """Return the agents started in a lane, earlier ones included, by their IDs.
+    def _children(self, lane: str, earlier_agents: Json) -> Json:
+        """Return the conversations of the agents that a lane has started, by agent ID.
 
-        An agent that was continued has one ID per call; the earlier ones only refer to the last.
+        `earlier_agents` are the agents of the conversation that the lane continued. An agent that was
+        resumed has one ID per call; the earlier IDs only refer to the last ID.
         """
         children: Json = {}
-        for agent_id, earlier in before.items():
+        for agent_id, earlier in earlier_agents.items():
             is_same = "same" in earlier
             children[agent_id] = (
-                earlier if is_same else self.agent(lane_under(lane, agent_id), earlier)
+                earlier if is_same else self.conversation(child_lane(lane, agent_id), earlier)
             )
         inputs = self._inputs(lane)
-        for ask in self.asks(lane):
-            for block in _calls(self.told.get(ask.attempt_id, {})):
-                inside = lane_under(lane, block["id"])
-                if not self.asks(inside):
+        for request in self.requests(lane):
+            for block in _calls(self.kept_responses.get(request.attempt_id, {})):
+                agent_lane = child_lane(lane, block["id"])
+                if not self.requests(agent_lane):
                     continue
                 call_input = inputs.get(block["id"], block.get("input"))
                 resumed_id = call_input.get("resume") if isinstance(call_input, dict) else None
-                former = same(children, resumed_id)
+                earlier_id = last_id(children, resumed_id)
                 try:
-                    child = self.agent(inside, children.get(former))
+                    child = self.conversation(agent_lane, children.get(earlier_id))
                 except RecordingError:
-                    continue  # the others can continue without it
-                if former:
-                    child["lanes"] = [*children[former]["lanes"], *child["lanes"]]
-                    children[former] = {"same": block["id"]}
+                    continue  # The other agents do not depend on this one.
+                if earlier_id:
+                    child["lanes"] = [*children[earlier_id]["lanes"], *child["lanes"]]
+                    children[earlier_id] = {"same": block["id"]}
                 children[block["id"]] = child
         return children
 
-    def _latest(self, asks: list[ModelExchange]) -> list[ModelExchange]:
-        """Return the requests of a lane's last conversation, whose turns count from 1 again.
+    def _latest(self, requests: list[ModelExchange]) -> list[ModelExchange]:
+        """Return the requests of the last conversation of a lane.
 
-        A turn may be repeated within its interaction, and by the next interaction if it had no
-        response.
+        The turns of each conversation start from 1, but a repeated turn does not always start a new
+        conversation: a turn may be repeated within its interaction, and by the next interaction if
+        it had no response.
         """
-        begins, last_turn, before = 0, 0, None
-        for at, each in enumerate(asks):
+        start, last_turn, last_interaction = 0, 0, None
+        for at, each in enumerate(requests):
             turn = each.place.turn or 0
-            if 0 < turn <= last_turn and each.place.interaction_id != before:
-                begins, last_turn = at, 0
-            if each.attempt_id in self.told:
+            if 0 < turn <= last_turn and each.place.interaction_id != last_interaction:
+                start, last_turn = at, 0
+            if each.attempt_id in self.kept_responses:
                 last_turn = turn
-            before = each.place.interaction_id
-        return asks[begins:]
+            last_interaction = each.place.interaction_id
+        return requests[start:]
 
-    def _continue(self, node: Json, asks: list[ModelExchange]) -> None:
-        """Add the content of a lane to a conversation; the last request contains everything before it."""
-        last = asks[-1]
-        answered_requests = [each for each in asks if each.attempt_id in self.told]
-        turn = last.place.turn or len(answered_requests)
+    def _continue(self, node: Json, requests: list[ModelExchange]) -> None:
+        """Add the last request of a lane, which contains everything before it, and the records after it."""
+        last = requests[-1]
+        with_response = [each for each in requests if each.attempt_id in self.kept_responses]
+        turn = last.place.turn or len(with_response)
         body = _body(self.recording, last)
-        messages = tuple(unmarked(message) for message in body["messages"])
+        messages = tuple(without_breakpoints(message) for message in body["messages"])
         state = State("awaiting_model", messages, turn, 0, 0, "start")
-        if last in answered_requests:
+        if last in with_response:
             state = self._answered(state, last, frozenset(node["children"]))
-        extra_texts = [*self._unsent_messages(last), *self._kept_on(last, turn)]
+        extra_texts = [*self._unsent_messages(last), *self._stop_objections(last, turn)]
         extra_texts += self._unreported(last, frozenset(node["children"]))
         if extra_texts:
-            state = go_on(state, extra_texts, "follow_up")
-        why = fault(state.messages)
+            state = prompted_again(state, extra_texts, "follow_up")
+        why = conversation_error(state.messages)
         if why is not None:
             raise RecordingError(
                 f"the provider would refuse this conversation: {why}",
                 where=self.recording.session_id,
-                todo=_OTHER_TURN,
+                todo=_FORK_EARLIER,
             )
-        used = {
+        tool_turns = {
             each.place.turn or at
-            for at, each in enumerate(answered_requests)
-            if _calls(self.told[each.attempt_id])
+            for at, each in enumerate(with_response)
+            if _calls(self.kept_responses[each.attempt_id])
         }
         node["messages"] = list(state.messages)
-        node["turns"] = turn if last in answered_requests else max(turn - 1, node["turns"])
-        node["tool_turns"] += len(used)
+        node["turns"] = turn if last in with_response else max(turn - 1, node["turns"])
+        node["tool_turns"] += len(tool_turns)
         node["model"] = body.get("model")
-        if answered_requests and any(has_thinking(message) for message in state.messages):
-            node["thought_ns"] = answered_requests[-1].started_ns + answered_requests[-1].ended_ns
+        if with_response and any(has_thinking(message) for message in state.messages):
+            node["thought_ns"] = with_response[-1].started_ns + with_response[-1].ended_ns
 
     def _answered(self, state: State, last: ModelExchange, agents: frozenset[str]) -> State:
         """Return the state after the last response, with a result for each of its calls."""
-        whole = last.answer.ending == "complete"
-        message, _ = told_apart(self.told[last.attempt_id], used_ids(state.messages))
+        is_complete = last.answer.ending == "complete"
+        message, _ = with_unique_ids(
+            self.kept_responses[last.attempt_id], tool_call_ids(state.messages)
+        )
         try:
-            if whole:
-                state, requested = answered(state, message), calls(message)
+            if is_complete:
+                state, requested = after_response(state, message), calls(message)
             else:
-                state, requested = broken_off(state, message)
+                state, requested = after_partial_response(state, message)
         except ValueError as error:
             raise RecordingError(
-                f"the last answer cannot be read: {error}",
+                f"the last response cannot be read: {error}",
                 where=self.recording.session_id,
-                todo=_OTHER_TURN,
+                todo=_FORK_EARLIER,
             ) from error
         if not requested:
             return state
-        known = {name: interrupted(name) for name in agents} | self._answers(last)
-        sent = self._sent(last)
-        content = [sent.get(r["tool_use_id"], r) for r in owed_results(state.messages, known)]
-        fired = hook_history.fired(self._questions(last.place.lane, last.started_ns))
-        texts = hook_history.context(fired, [question.tool_use_id for question in requested])
+        known = {name: interrupted_agent(name) for name in agents} | self._results(last)
+        sent = self._sent_results(last)
+        content = [sent.get(r["tool_use_id"], r) for r in missing_results(state.messages, known)]
+        outcomes = hook_history.hook_outcomes(self._questions(last.place.lane, last.started_ns))
+        texts = hook_history.added_context(
+            outcomes, [question.tool_use_id for question in requested]
+        )
         content += [{"type": "text", "text": text} for text in texts]
         messages = (*state.messages, {"role": "user", "content": content})
         return State("awaiting_model", messages, state.turn + 1, 0, 0, "next_turn")
 
     def _unreported(self, last: ModelExchange, agents: frozenset[str]) -> list[str]:
-        """Return notes about background agents whose reports no request contains."""
+        """Return notes about background agents whose reports are in no request."""
         lane = last.place.lane
         calls_made = [
-            block for ask in self.asks(lane) for block in _calls(self.told.get(ask.attempt_id, {}))
+            block
+            for request in self.requests(lane)
+            for block in _calls(self.kept_responses.get(request.attempt_id, {}))
         ]
         inputs = self._inputs(lane)
         call_inputs = {
@@ -383,13 +407,15 @@ class _Records:
             and each.started_ns < last.started_ns
             for agent_id in each.answer or ()
         }
-        known = self._answers_of(lane)
+        called = self._calls_with_result(lane)
         return [
-            unheard(name) for name in started if name in agents & known and name not in reported
+            unreported_agent(name)
+            for name in started
+            if name in agents & called and name not in reported
         ]
 
-    def _answers_of(self, lane: str) -> set[str]:
-        """Return the calls of a lane that have a result."""
+    def _calls_with_result(self, lane: str) -> set[str]:
+        """Return the IDs of the tool calls of a lane that have a result."""
         return {
             each.question.tool_use_id
             for each in self.recording.exchanges
@@ -398,10 +424,10 @@ class _Records:
             and _is_before(each.started_ns, self.until_ns)
         }
 
-    def _answers(self, last: ModelExchange) -> dict[str, ToolAnswer]:
-        """Return the results of the last response's calls as the model sees them, as far as they exist."""
+    def _results(self, last: ModelExchange) -> dict[str, ToolAnswer]:
+        """Return the results of the calls of the last response, as the model sees them, by tool call ID."""
         lane = last.place.lane
-        ran = [
+        executed = [
             each
             for each in self.recording.exchanges
             if isinstance(each, ToolExchange)
@@ -409,24 +435,24 @@ class _Records:
             and each.started_ns >= last.started_ns
             and _is_before(each.started_ns, self.until_ns)
         ]
-        return hook_history.seen(ran, self._questions(lane, last.started_ns))
+        return hook_history.results_after_hooks(executed, self._questions(lane, last.started_ns))
 
-    def _sent(self, last: ModelExchange) -> dict[str, Json]:
-        """Return the tool results sent in the request after `last`, if it was recorded."""
-        following = self.asks(last.place.lane, later=True)[:1]
+    def _sent_results(self, last: ModelExchange) -> dict[str, Json]:
+        """Return the tool results in the request after `last`, by tool call ID; empty if there is no such request."""
+        following = self.requests(last.place.lane, later=True)[:1]
         bodies = [_body(self.recording, each) for each in following if each.question.body]
         messages = [message for body in bodies for message in body["messages"]]
         return {
             block["tool_use_id"]: block
             for message in messages
-            for block in tool_results(unmarked(message))
+            for block in tool_results(without_breakpoints(message))
             if isinstance(block.get("tool_use_id"), str)
         }
 
     def _unsent_messages(self, last: ModelExchange) -> list[str]:
-        """Return messages to the agent after the last response that no request contains.
+        """Return messages that the agent received after the last response and that are in no request.
 
-        Empty if there is a cutoff instant, because the messages belong to what followed.
+        Empty if the conversation ends at an earlier turn, because the messages belong to later turns.
         """
         if self.until_ns is not None:
             return []
@@ -442,27 +468,28 @@ class _Records:
             if isinstance(text, str)
         ]
 
-    def _kept_on(self, last: ModelExchange, turn: int) -> list[str]:
-        """Return the reasons of hooks that kept the agent from ending after the last response and
-        that no request contains.
+    def _stop_objections(self, last: ModelExchange, turn: int) -> list[str]:
+        """Return the reasons of hooks that kept the agent from ending after the last response.
+
+        Empty if the conversation ends at an earlier turn, because the reasons belong to later turns.
         """
-        if self.until_ns is not None or last.attempt_id not in self.told:
+        if self.until_ns is not None or last.attempt_id not in self.kept_responses:
             return []
-        return hook_history.kept_on(
-            hook_history.fired(self._questions(last.place.lane, last.started_ns)), turn
+        return hook_history.stop_objections(
+            hook_history.hook_outcomes(self._questions(last.place.lane, last.started_ns)), turn
         )
 
 
-def unheard(agent_id: str) -> str:
-    """Return the note about an agent that was running in the background when the run ended."""
+def unreported_agent(agent_id: str) -> str:
+    """Return the note about an agent that was still running in the background when the run ended."""
     return (
         f"The agent {agent_id}, which worked in the background, had not reported when the run ended. "
         "What it has done is kept under that id."
     )
 
 
-def interrupted(agent_id: str) -> ToolAnswer:
-    """Return the result of a call whose agent was running when the run was interrupted."""
+def interrupted_agent(agent_id: str) -> ToolAnswer:
+    """Return the result of a call whose agent was still running when the run was interrupted."""
     return ToolAnswer(
         f"The run was interrupted before the agent {agent_id} had ended. What it has done is kept under that id.",
         is_error=True,
@@ -470,11 +497,11 @@ def interrupted(agent_id: str) -> ToolAnswer:
     )
 
 
-def unmarked(value: Any) -> Any:
-    """Return a message or a block without cache breakpoints, which each request sets for itself.
+def without_breakpoints(value: Any) -> Any:
+    """Return a message or a block without cache breakpoints, because each request sets its own breakpoints.
 
-    A user message with a single text block becomes that text, because setting breakpoints had
-    converted it to a list.
+    The content of a user message with a single text block becomes a string again, because it was
+    converted to a list for the breakpoints.
     """
     if not isinstance(value, dict):
         return value
@@ -485,7 +512,7 @@ def unmarked(value: Any) -> Any:
         ) == "user" and more.keys() <= {"cache_control"}:
             remaining["content"] = text
         case list(blocks):
-            remaining["content"] = [unmarked(block) for block in blocks]
+            remaining["content"] = [without_breakpoints(block) for block in blocks]
     return remaining
 
 
@@ -493,56 +520,59 @@ def _is_before(at_ns: int, until_ns: int | None) -> bool:
     return until_ns is None or at_ns < until_ns
 
 
-def _goes_on(base: Json, asks: list[ModelExchange]) -> bool:
-    """Return whether requests continue an earlier conversation instead of starting a new one."""
-    return not asks or asks[0].place.turn != 1 or base["turns"] == 0
+def _continues(base: Json, requests: list[ModelExchange]) -> bool:
+    """Return whether the requests continue an earlier conversation instead of starting a new one."""
+    return not requests or requests[0].place.turn != 1 or base["turns"] == 0
 
 
-def _body(recording: Recording, ask: ModelExchange) -> Json:
-    """Return a request's body.
+def _body(recording: Recording, request: ModelExchange) -> Json:
+    """Return the body of a request.
 
     Raises:
-        RecordingError: it contains no conversation.
+        RecordingError: the body does not contain the conversation.
     """
     try:
-        body = json.loads(ask.question.body)
+        body = json.loads(request.question.body)
         messages = body["messages"]
         readable = isinstance(messages, list) and all(isinstance(m, dict) for m in messages)
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise _nothing(recording, "its last request contains no messages") from None
+        raise _no_conversation(recording, "the last request contains no messages") from None
     thread = body.get("thread")
     if isinstance(thread, dict) and "previous_message_id" in thread:
         raise RecordingError(
-            "its requests reference the previous response, and do not contain the conversation",
+            "the requests refer to the previous response and do not contain the conversation",
             where=recording.session_id,
-            todo="Only the client that keeps the conversation can continue it",
+            todo="Continue it with the client that recorded it",
         )
     if not readable:
-        raise _nothing(recording, "its last request contains no messages")
+        raise _no_conversation(recording, "the last request contains no messages")
     found: Json = body
     return found
 
 
-def _nothing(recording: Recording, why: str) -> RecordingError:
+def _no_conversation(recording: Recording, why: str) -> RecordingError:
     return RecordingError(
         f"there is no conversation to continue: {why}",
         where=recording.session_id,
-        todo="agentobs show --content shows the conversation",
+        todo="See what was recorded: agentobs show --content",
     )
 
 
-def _is_for_message(ask: ModelExchange) -> bool:
-    return ask.question.path.partition("?")[0] == MESSAGES
+def _is_message_request(request: ModelExchange) -> bool:
+    return request.question.path.partition("?")[0] == MESSAGES
 
 
-def _kept_message(ask: ModelExchange) -> Json:
-    """Return a request's response if the loop keeps it: complete, or stopped on purpose; otherwise empty."""
-    if ask.answer.status != 200 or ask.answer.ending not in ("complete", "cancelled"):
+def _kept_message(request: ModelExchange) -> Json:
+    """Return the response to a request if it is complete or was stopped on purpose, because the loop keeps it then.
+
+    Otherwise, return an empty object.
+    """
+    if request.answer.status != 200 or request.answer.ending not in ("complete", "cancelled"):
         return {}
-    message = assemble(ask.answer.headers, ask.answer.body)
+    message = assemble(request.answer.headers, request.answer.body)
     if not isinstance(message.get("content"), list) or "error" in message:
         return {}
-    # Such a response is void, see `turn_request.ask`, because the conversation has to be shorter.
+    # Such a response is void, see `send_turn_request`: the conversation has to be compacted.
     is_void = error_classes.is_too_long(message) and not tool_uses(message)
     return {} if is_void else message
 
@@ -551,46 +581,47 @@ def _calls(message: Json) -> list[Json]:
     return [block for block in tool_uses(message) if isinstance(block.get("id"), str)]
 
 
-def _share_out(node: Json, records: _Records, rows: Sequence[UsageRow]) -> None:
-    """Assign each usage row to the agent of its lane, or of the lane's parent.
+def _assign_usage(node: Json, records: _Records, rows: Sequence[UsageRow]) -> None:
+    """Assign each usage row to the agent of its lane or, if there is none, to the agent of a lane above it.
 
-    The lanes, which are only needed for this, are removed from the conversation again.
+    The lanes of the agents are only needed for this, and are then removed from the conversation.
     """
     lane_of = {
         each.attempt_id: each.place.lane
         for each in records.recording.exchanges
         if isinstance(each, ModelExchange)
     }
-    by_lane = {lane: each for each in nodes(node) for lane in each["lanes"]}
+    by_lane = {lane: each for each in conversation_nodes(node) for lane in each["lanes"]}
     for row in rows:
         lane = lane_of.get(row.attempt_id, "main")
         while lane not in by_lane:
             lane = lane.rpartition("/")[0] or "main"
         by_lane[lane]["usage"].append(_row(row))
-    for each in nodes(node):
+    for each in conversation_nodes(node):
         del each["lanes"]
 
 
-def nodes(node: Json) -> Iterable[Json]:
-    """Yield a conversation and those of all agents below it."""
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
+def conversation_nodes(node: Json) -> Iterable[Json]:
+    """Yield a conversation and the conversations of all agents below it."""
+    pending = [node]
+    while pending:
+        each = pending.pop()
         yield each
-        waiting += [child for child in each["children"].values() if "same" not in child]
+        pending += [child for child in each["children"].values() if "same" not in child]
 
 
-def same(children: Json, agent_id: Any) -> str:
-    """Return the last ID of an agent that may have several; empty if there is no such agent."""
+def last_id(children: Json, agent_id: Any) -> str:
+    """Return the last ID of an agent, which has several IDs if it was resumed; empty if there is no such agent."""
     while isinstance(agent_id, str) and "same" in children.get(agent_id, {}):
         agent_id = children[agent_id]["same"]
     return agent_id if agent_id in children else ""
 
 
-FIELDS = {each.name: each.default for each in fields(Usage)}
+USAGE_FIELDS = {each.name: each.default for each in fields(Usage)}
+"""The fields of a usage row, with their defaults."""
 
 
 def _row(row: UsageRow) -> Json:
-    """Return a usage row as JSON, without empty values."""
-    values = {name: getattr(row, name) for name in FIELDS}
+    """Return a usage row as a JSON object without empty values."""
+    values = {name: getattr(row, name) for name in USAGE_FIELDS}
     return {"at_ns": row.at_ns, **{name: value for name, value in values.items() if value}}

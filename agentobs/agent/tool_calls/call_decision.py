@@ -9,16 +9,16 @@ from typing import Any
 
 from agentobs.agent import telemetry
 from agentobs.agent.conversation_hooks import (
-    answered_by_hook,
+    apply_hook_decision,
+    approval_decision,
     denied_by_hook,
     objection,
-    occasion,
-    wished,
+    turn_occasion,
 )
 from agentobs.agent.events import ToolDone
 from agentobs.agent.hooks import Hook, HookEvent, Occasion, Verdict, usage_in
 from agentobs.agent.permissions import Decision, consented, decide, needs_person
-from agentobs.agent.state import own_copy
+from agentobs.agent.state import deep_copy
 from agentobs.agent.tool_calls.plan import Crew, Plan
 from agentobs.agent.tool_calls.rule_subject import call_of, is_concurrent, raw_paths, resolved_paths
 from agentobs.agent.tools.results import fit, render
@@ -69,7 +69,7 @@ class CallDecider:
 
     async def _rewrite(self, plan: Plan, tool: Tool, value: Any) -> None:
         """Continue with the hooks' input; the model's own input stays in the response."""
-        before, plan.question = plan.question, replace(plan.question, input=own_copy(value))
+        before, plan.question = plan.question, replace(plan.question, input=deep_copy(value))
         self._rewritten(plan, "input", before.input, plan.question.input)
         try:
             plan.bound = bind(tool, plan.question.input)
@@ -88,7 +88,7 @@ class CallDecider:
             "tool_input": question.input,
             **more,
         }
-        return occasion(
+        return turn_occasion(
             event,
             self.turn,
             question.tool_use_id,
@@ -115,7 +115,7 @@ class CallDecider:
         if self.crew.hooks is None:
             return None
         what = self._occasion(event, plan, more)
-        hooks = self.crew.hooks.claimed(what)
+        hooks = self.crew.hooks.claim(what)
         if not hooks:
             return None
         verdict = await self._fired(plan, hooks, what)
@@ -132,7 +132,7 @@ class CallDecider:
     async def _fired(self, plan: Plan, hooks: Sequence[Hook], what: Occasion) -> Verdict:
         assert self.crew.hooks is not None
         self.open(plan)
-        verdict, ran = await self.crew.hooks.fire_these(hooks, what, plan.inside)
+        verdict, ran = await self.crew.hooks.fire_claimed(hooks, what, plan.inside)
         plan.hooks_ran += ran
         key = f"{what.event}:{plan.question.tool_use_id}"
         self.look_for_abort(f"{self.turn}:hook:{key}", 0)
@@ -174,7 +174,7 @@ class CallDecider:
             over_budget=self.over_budget,
         )
         mode = self.crew.permissions.mode
-        plan.decision = wished(decision, plan.wish, plan.call.tool, mode)
+        plan.decision = apply_hook_decision(decision, plan.wish, plan.call.tool, mode)
 
     async def consent(self, plan: Plan, pending: Decision) -> None:
         """Request approval from hooks, then from a person, interruptible by an abort; record the
@@ -183,7 +183,7 @@ class CallDecider:
         world, key = self.crew.world, plan.question.tool_use_id
         assert plan.call is not None
         verdict = await self.hooked("permission_request", plan, {"reason": pending.reason})
-        if verdict is not None and (answer := answered_by_hook(pending, verdict, plan.call.tool)):
+        if verdict is not None and (answer := approval_decision(pending, verdict, plan.call.tool)):
             plan.decision = answer
             return
         facts = {"kind": "permission", "reason": pending.reason}
@@ -192,7 +192,7 @@ class CallDecider:
         if plan.call.paths:
             about["paths"] = [path.path for path in plan.call.paths]
         with telemetry.span(
-            "blocked_on_user", plan.inside, plan.call.tool, expected_s=telemetry.PERSON_S
+            "blocked_on_user", plan.inside, plan.call.tool, expected_s=telemetry.APPROVAL_SECONDS
         ) as blocked:
             started_ns = world.now()
             question: Json = {"about": about, "reason": pending.reason}
@@ -202,7 +202,7 @@ class CallDecider:
             plan.waited_ns = max(world.now() - started_ns, 0)
         self.crew.talk.denials = self.crew.talk.denials.after(answer)
         if self.crew.hooks is not None:
-            self.crew.hooks.count(usage_in(answer))
+            self.crew.hooks.count_usage(usage_in(answer))
         plan.decision, grant = consented(pending, answer, plan.call)
         if grant is not None:
             self.crew.talk.grants |= {grant}
@@ -224,7 +224,7 @@ class CallDecider:
                 "outcome": answer.outcome,
             }
             what = self._occasion(after(done), plan, facts)
-            if claimed := hooks.claimed(what):
+            if claimed := hooks.claim(what):
                 firing.append(self._follow_up(plan, done, claimed, what))
             else:
                 plan.close()
@@ -243,7 +243,7 @@ class CallDecider:
         if verdict.output is not None:
             content = fit(render(verdict.output), plan.tool.result_chars_max, lambda _: None)
             answer = replace(done.answer, content=content, outcome="substituted")
-            plan.done = replace(done, answer=answer, came=done.answer)
+            plan.done = replace(done, answer=answer, original_result=done.answer)
             self._rewritten(plan, "output", done.answer.content, content)
         plan.close()
         return verdict, texts

@@ -34,7 +34,7 @@ from agentobs.agent.events import (
 )
 from agentobs.agent.interruption import Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
-from agentobs.agent.state import own_copy
+from agentobs.agent.state import deep_copy
 from agentobs.agent.tool_calls.call_decision import CallDecider, after
 from agentobs.agent.tool_calls.plan import Crew, Plan
 from agentobs.agent.tool_calls.rule_subject import is_concurrent
@@ -307,7 +307,7 @@ class Dispatcher:
         else:
             yield ToolDispatch(plan.shown)
             if tool.agents is not None:
-                plan.abort, self._rising.is_used = world.abort.under(), True
+                plan.abort, self._rising.is_used = world.abort.child(), True
                 plan.trust = trust_in(self.crew.talk)
             plan.task = asyncio.create_task(self._run(plan))
 
@@ -319,7 +319,7 @@ class Dispatcher:
             done = ToolDone(question, answer, max(world.now() - started_ns, 0))
             hooks = self.deciding.following(after(done), plan)
             looking = tuple(hook.name for hook in hooks if not (hook.once or hook.background))
-            telemetry.tool(inside, started_ns, done, plan.meant(has_run=True), looking)
+            telemetry.tool(inside, started_ns, done, plan.processed(has_run=True), looking)
             self.tools_ns += done.duration_ns
         except BaseException as error:
             plan.close(error)
@@ -332,7 +332,7 @@ class Dispatcher:
 
     async def _executed(self, plan: Plan) -> ToolAnswer:
         """Execute the tool of a call. A sub-agent that it starts has its own span."""
-        with telemetry.at(plan.inside):
+        with telemetry.at_place(plan.inside):
             agent = self._agent(plan)
             if agent is not None:
                 return await agent
@@ -342,7 +342,7 @@ class Dispatcher:
             telemetry.span(
                 "execution", plan.inside, plan.tool.name, expected_s=expected_s
             ) as inside,
-            telemetry.at(inside),
+            telemetry.at_place(inside),
         ):
             # A tool may modify its input; the recording has the input as requested.
             return await self.crew.world.run_tool(plan.shown)
@@ -371,7 +371,7 @@ class Dispatcher:
                 continue
             if plan.abort is not None:
                 plan.abort.stop()
-            with telemetry.at(plan.inside):
+            with telemetry.at_place(plan.inside):
                 self.crew.world.stop_tool(plan.question.tool_use_id)
 
     async def _gather(self) -> AsyncGenerator[HookRan | SubAgent | ToolDone, None]:
@@ -461,18 +461,18 @@ class Dispatcher:
         if self.crew.starter is not None:
             self.crew.starter.collect(plan.question.tool_use_id)
         self.results.append(done)
-        answer = replace(done.answer, content=own_copy(done.answer.content))
+        answer = replace(done.answer, content=deep_copy(done.answer.content))
         return replace(done, question=plan.shown, answer=answer)
 
     def _made(self, plan: Plan, answer: ToolAnswer) -> ToolDone:
         done = ToolDone(plan.question, answer, 0)
         self.deciding.open(plan)
-        telemetry.tool(plan.inside, self.crew.world.now(), done, plan.meant(has_run=False))
+        telemetry.tool(plan.inside, self.crew.world.now(), done, plan.processed(has_run=False))
         plan.close()
         return done
 
     def _look_for_abort(self, point: str, count: int) -> None:
-        if self.stopped_at is None and self.crew.world.abort.reached(point, count):
+        if self.stopped_at is None and self.crew.world.abort.should_stop(point, count):
             self.stopped_at = point, count
 
 

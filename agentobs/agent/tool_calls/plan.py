@@ -13,15 +13,15 @@ from agentobs.agent import telemetry
 from agentobs.agent.conversation_hooks import ConversationHooks
 from agentobs.agent.events import HookRan, SubAgent, ToolDone
 from agentobs.agent.permissions import Behavior, Call, Decision, Permissions
-from agentobs.agent.state import Conversation, own_copy
-from agentobs.agent.telemetry import Meant
+from agentobs.agent.state import Conversation, deep_copy
+from agentobs.agent.telemetry import ProcessedCall
 from agentobs.agent.tool_calls.trust import Trust
 from agentobs.agent.tools.tool import Bound, Tool
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion
 from agentobs.tracing import Span
 from agentobs.world import Abort, World
 
-Tell = Callable[[SubAgent], Awaitable[None]]
+EventReceiver = Callable[[SubAgent], Awaitable[None]]
 """Receives an event of a sub-agent."""
 
 
@@ -31,12 +31,12 @@ class Starts(Protocol):
     async def start(
         self,
         question: ToolQuestion,
-        used: Tool,
+        tool: Tool,
         arguments: Mapping[str, Any],
-        inside: Place | None,
+        place: Place | None,
         abort: Abort,
         trust: Trust,
-        tell: Tell,
+        receive: EventReceiver,
     ) -> ToolAnswer:
         """Start an agent and return its result, or a note that it runs in the background."""
 
@@ -124,16 +124,16 @@ class Plan:
             return False
         return tool.tool_class == "read" and self.concurrent and self.answer is None
 
-    def meant(self, *, has_run: bool) -> Meant:
-        """Return the processed form of the call, and the input that its tool received."""
+    def processed(self, *, has_run: bool) -> ProcessedCall:
+        """Return the form in which the call was executed, or not if `has_run` is false."""
         coerced = self.bound.coerced if self.bound is not None else ()
-        ran: Any = self.question.input if has_run else None
+        executed_input: Any = self.question.input if has_run else None
         if has_run and coerced and self.bound is not None:
-            ran = self.bound.arguments
-        return Meant(
+            executed_input = self.bound.arguments
+        return ProcessedCall(
             tool=self.tool.name if self.tool is not None else None,
-            asked=None if self.question is self.asked else self.asked.input,
-            ran=ran,
+            requested_input=None if self.question is self.asked else self.asked.input,
+            executed_input=executed_input,
             coerced=len(coerced),
             called_id=self.called_id,
         )
@@ -146,4 +146,4 @@ class Plan:
     @property
     def shown(self) -> ToolQuestion:
         """A copy of the question for consumers, who may modify it."""
-        return replace(self.question, input=own_copy(self.question.input))
+        return replace(self.question, input=deep_copy(self.question.input))

@@ -163,7 +163,7 @@ def tool(
         settings: see `Tool`.
 
     Raises:
-        UsageError: the signature cannot be declared to the model, or the settings contradict each
+        UsageError: the signature cannot be expressed as a JSON schema, or the settings contradict each
             other.
     """
 
