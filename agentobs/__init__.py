@@ -1,7 +1,7 @@
 """agentobs: a flight recorder for LLM agents.
 
-What happened, what it cost, where the time went; and a failed session becomes a test that runs offline.
-The public names are imported at first use, so that `import agentobs` costs next to nothing.
+It records what an agent did, what it cost and how long each step took, and turns a failed session into a test that
+runs offline. The public names are imported at first use, so `import agentobs` takes very little time.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ _MODULES = {
 }
 """The public names by the module that defines them; the imports above repeat them for type checkers."""
 
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = list(_HOMES)
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("agentobs-kit")
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'agentobs' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

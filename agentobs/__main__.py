@@ -1,4 +1,4 @@
-"""`python -m agentobs` is the command `agentobs`."""
+"""Entry point of `python -m agentobs`, which is the same as the command `agentobs`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Exceptions of agentobs. Each error states what was found, where, and what to do next.
 
-AgentobsError ├── UsageError          the caller's request cannot be fulfilled (unknown session, invalid option) ├──
-HomeError           the home directory cannot be used (not writable, a symlink, another owner) ├── DamagedError
-data that agentobs wrote cannot be read back (segment, fixture, store) ├── ForeignError        a file that agentobs did
-not write, or that a newer version wrote └── RecordingError      a session cannot be frozen or served (incomplete,
-content off)
+    AgentobsError
+    ├── UsageError      the caller's request cannot be fulfilled (unknown session, invalid option)
+    ├── HomeError       the home directory cannot be used (not writable, a symlink, another owner)
+    ├── DamagedError    data that agentobs wrote cannot be read back (segment, fixture, store)
+    ├── ForeignError    a file that agentobs did not write, or that a newer version wrote
+    └── RecordingError  a session cannot be frozen or served (incomplete, content off)
 
-ReplaySays              not an error: base class of the exceptions that end a replay
+    ReplaySays          not an error: base class of the exceptions that end a replay
 
 `DivergenceError` lives in `replay.divergence.divergence`, because it must also be an `anthropic.AnthropicError`:
 the SDK then raises it once and unchanged. This module imports nothing from agentobs.
@@ -24,9 +25,9 @@ class AgentobsError(Exception):
     """Base class of all errors of agentobs, with its parts as fields.
 
     Attributes:
-        found: what was found, in one sentence without a final full stop.
+        found: the problem, in one sentence without a final period.
         where: the file, option or ID with the problem, or an empty string.
-        todo: what the reader can do now, in one sentence, or an empty string.
+        todo: what the user can do now, in one sentence without a final period, or an empty string.
     """
 
     def __init__(self, found: str, *, where: str = "", todo: str = "") -> None:
@@ -35,12 +36,12 @@ class AgentobsError(Exception):
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
-        after = f" {self.todo}." if self.todo else ""
-        return f"{place}{self.found}.{after}"
+        action = f" {self.todo}." if self.todo else ""
+        return f"{place}{self.found}.{action}"
 
 
 class UsageError(AgentobsError):
-    """The caller's request names something that does not exist, or combines things that exclude each other."""
+    """The caller's request names something that does not exist, or combines options that exclude each other."""
 
 
 class HomeError(AgentobsError):
@@ -72,13 +73,13 @@ def error_kind(error: BaseException) -> str:
 
 
 class ReplaySays(Exception):
-    """Raised by a replay that has diverged, or that has reached the end of its recorded part.
+    """Base class of the exceptions with which a replay ends: it diverged, or its recorded part is over.
 
-    It must not be swallowed, retried, or turned into a failed tool call.
+    Code must not swallow it, retry after it, or turn it into a failed tool call.
     """
 
 
-_said: set[str] = set()
+_reported: set[str] = set()
 
 
 def say_once(text: str, *, about: str = "") -> None:
@@ -88,15 +89,14 @@ def say_once(text: str, *, about: str = "") -> None:
 
     Args:
         text: what happened, and the consequence.
-        about: the key that identifies repeats of the same failure. Default: the text.
+        about: a key; later warnings with the same key are not shown. Default: the text.
     """
-    if (about or text) in _said:
+    if (about or text) in _reported:
         return
-    _said.add(about or text)
+    _reported.add(about or text)
     try:
         warnings.warn(f"agentobs: {text}", RuntimeWarning, stacklevel=3)
-    except (
-        Exception
-    ):  # warnings are errors in this process; without a standard error stream the text is lost
+    except Exception:
+        # Warnings are errors in this process. If there is no standard error either, the text is lost.
         with contextlib.suppress(Exception):
             print(f"agentobs: {text}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The runtime: who answers in the place of the outside world, and what is shared by a whole process.
+"""The runtime: what answers in place of the outside world, and the state that a whole process shares.
 
-`current()` is what is in force. A replay puts another `Runtime` in its place with `replaced`, and restores the one
-before it on any exit; so replays can be nested, and one hook replaces all. `process` holds what no replay replaces.
+`current()` returns the active runtime. A replay replaces it with `replaced`, which restores the previous runtime on
+any exit, so replays can be nested. `process` holds the state that no replay replaces.
 """
 
 from __future__ import annotations
@@ -18,143 +18,145 @@ from agentobs.records.exchanges import Answer, ModelExchange, Place, Question
 from agentobs.world import World
 
 Answerer = Callable[[Question, Place], Answer]
-"""Answers a model request in the provider's place; may raise what the agent is to see."""
-Noted = Callable[[str, Any, FrameType], None]
-"""Is called with each read of patched code: the function, its result, and the caller."""
+"""Answers an HTTP request in the provider's place; may raise the exception that the agent should get."""
+ReadObserver = Callable[[str, Any, FrameType], None]
+"""Is called for each call of a patched function: its name, its result, and the caller's frame."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Who answers. Every field that is None stands for the real thing."""
+    """What answers in place of the outside world. If a field is None, the real outside world is used."""
 
     answerer: Answerer | None = None
-    """Answers model requests."""
-    stopped: Callable[[], Exception] | None = None
-    """Makes the exception for a client that reads on where the recorded client had stopped."""
+    """Answers requests to the provider."""
+    overread_error: Callable[[], Exception] | None = None
+    """Creates the exception for a client that continues to read where the recorded client had stopped."""
     continues_live: bool = False
     """Whether the answerer may pass requests on to the provider, so that the session is recorded as usual."""
     identifies_callers: bool = True
     """Whether the callers of requests are recorded, which takes time."""
     functions: Any = None
-    """Answers recorded functions: an `agentobs.determinism.functions.Answerer`."""
+    """Answers recorded functions: an `agentobs.determinism.functions.FunctionAnswerer`."""
     ambient: Any = None
-    """Clock, IDs and chance of every session: an `agentobs.tracing.ambient.Ambient`."""
-    noted: Noted | None = None
-    """Is called with each read of patched code, which then returns its real value."""
+    """Clock, IDs and random numbers of every session: an `agentobs.tracing.ambient.Ambient`."""
+    read_observer: ReadObserver | None = None
+    """Is called for each call of a patched function. While it is set, patched functions return their real values."""
     transform: Callable[[World], World] | None = None
-    """Makes the world of our agent loop from the live one."""
-    _parts: dict[type, object] = field(default_factory=dict, repr=False, compare=False)
+    """Returns the world that the agent loop of agentobs uses in place of the live one."""
+    _states: dict[type, object] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_answered(self) -> bool:
-        """Whether model requests are answered here, so that nothing is to be recorded."""
+        """Whether requests to the provider are answered here, so that they are not recorded."""
         return self.answerer is not None and not self.continues_live
 
-    def part(self, kind: type[T]) -> T:
-        """Return the state of a class that belongs to this runtime alone, made at first use.
+    def state(self, kind: type[T]) -> T:
+        """Return the state that a module keeps for this runtime only; it is created at its first use.
 
         Args:
-            kind: the class; called without arguments.
+            kind: the class of the state, called without arguments.
         """
-        return cast(T, self._parts.get(kind) or self._parts.setdefault(kind, kind()))
+        return cast(T, self._states.get(kind) or self._states.setdefault(kind, kind()))
 
 
 def current() -> Runtime:
-    """Return the runtime in force. It is the same in all threads: those that an agent starts are answered, too."""
+    """Return the active runtime. It is the same in all threads, including those that an agent starts."""
     return process.runtime
 
 
 @contextlib.contextmanager
 def replaced(**changes: Any) -> Iterator[Runtime]:
-    """Put a runtime in force that differs from the current one in some fields, as long as the context is open.
+    """Activate a runtime that differs from the current one in some fields, while the context is open.
 
     Args:
         changes: fields of `Runtime`.
     """
     before = process.runtime
-    process.runtime = dataclasses.replace(before, **changes, _parts={})
+    process.runtime = dataclasses.replace(before, **changes, _states={})
     try:
         yield process.runtime
     finally:
         process.runtime = before
 
 
-def world_in_force(live: World) -> World:
-    """Return the world that stands for a live one: itself, or what a replay makes of it."""
+def effective_world(live: World) -> World:
+    """Return the world to use: the live world, or in a replay the world that replaces it."""
     transform = current().transform
     return live if transform is None else transform(live)
 
 
-class Tape(Protocol):
-    """What is collected of an exchange that has not ended."""
+class OpenExchange(Protocol):
+    """An exchange that is in progress, as it is being recorded."""
 
     @property
     def place(self) -> Place:
-        """Where the exchange belongs."""
+        """The place of the exchange."""
 
-    def so_far(self) -> ModelExchange | None:
-        """Return the exchange so far; None if it is no longer recorded."""
+    def partial_exchange(self) -> ModelExchange | None:
+        """Return the part of the exchange that has arrived; None if it is no longer recorded."""
 
 
-class Attendant(Protocol):
-    """Is notified of each request, and may make the end of an answer wait until it is safe: the recorder."""
+class ExchangeObserver(Protocol):
+    """Is notified of each request, and can delay the end of a response until it is safely written: the recorder."""
 
     def opened(self) -> None:
-        """Note that an exchange has started; returns quickly."""
+        """Receive the notice that an exchange has started; returns quickly."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait until what ended is safe, at most so long; return whether it is."""
+        """Wait until the exchanges that have ended are safely written, at most `seconds`; return whether they are."""
 
     async def settle(self, seconds: float) -> bool:
-        """Wait without blocking an event loop."""
+        """Do the same as `wait` without blocking the event loop."""
 
 
 class Process:
     """The state that a whole process shares, live or in a replay."""
 
     def __init__(self) -> None:
-        """Start with the real world."""
+        """Start with a runtime that uses the real outside world."""
         self.runtime = Runtime()
-        self.attendant: Attendant | None = None
+        self.exchange_observer: ExchangeObserver | None = None
         """The recorder, while it records."""
         self.wait_seconds = 0.0
-        """How long the end of an answer may wait for the attendant."""
+        """The maximum time that the end of a response waits for `exchange_observer`. [s]"""
         self.propagates = False
-        """Whether requests carry the trace in which they are made."""
-        self.open_tapes: weakref.WeakSet[Any] = weakref.WeakSet()
-        """The tapes of exchanges that have not ended and are recorded."""
+        """Whether requests carry the trace context in which they are made."""
+        self.open_exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The recorded exchanges that are in progress."""
         self.listener: Callable[[ModelExchange], None] | None = None
-        """Receives each exchange when it has ended, in the thread of its caller; in replays, too."""
-        self.watched_tapes: weakref.WeakSet[Any] = weakref.WeakSet()
-        """The tapes whose ends the listener receives."""
+        """Receives each exchange when it has ended, in the caller's thread; also in replays."""
+        self.watched_exchanges: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The exchanges in progress that `listener` receives when they end."""
         self.span_place_outside: Callable[[], Place] | None = None
         """Returns the place of spans that are opened outside every session; None: they are not recorded."""
         self.place_outside: Callable[[], Place | None] | None = None
         """Returns the place of calls of recorded functions outside every session."""
-        self._parts: dict[type, object] = {}
+        self._states: dict[type, object] = {}
 
-    def part(self, kind: type[T]) -> T:
-        """Return the state of a class that this process keeps for a module, made at first use.
+    def state(self, kind: type[T]) -> T:
+        """Return the state that a module keeps for this process; it is created at its first use.
 
         Args:
-            kind: the class; called without arguments.
+            kind: the class of the state, called without arguments.
         """
-        return cast(T, self._parts.get(kind) or self._parts.setdefault(kind, kind()))
+        return cast(T, self._states.get(kind) or self._states.setdefault(kind, kind()))
 
     def unfinished(self, session_id: str) -> list[ModelExchange]:
-        """Return the watched exchanges of a session that have not ended, as they stand."""
-        tapes: list[Tape] = listed(self.watched_tapes)
-        found = [tape.so_far() for tape in tapes if tape.place.session_id == session_id]
+        """Return the watched exchanges of a session that are in progress, as far as they have arrived."""
+        watched: list[OpenExchange] = members(self.watched_exchanges)
+        found = [each.partial_exchange() for each in watched if each.place.session_id == session_id]
         return [exchange for exchange in found if exchange is not None]
 
 
 process = Process()
 
 
-def listed(tapes: weakref.WeakSet[Any]) -> list[Any]:
-    """Return the members of a set that other threads may be changing."""
+def members(values: weakref.WeakSet[Any]) -> list[Any]:
+    """Return the members of a set that other threads may change at the same time."""
     for _ in range(100):
-        with contextlib.suppress(RuntimeError):  # another thread opened one meanwhile
-            return list(tapes)
+        with contextlib.suppress(
+            RuntimeError
+        ):  # another thread changed the set during the iteration
+            return list(values)
     return []

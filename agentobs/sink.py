@@ -1,12 +1,13 @@
-"""The sink: the destination of every record, and its dispatcher.
+"""The sink: receives every record, and delivers it to the consumers.
 
-Records may be emitted before a consumer is attached. A bounded queue keeps the first of them, and the first consumer
-then receives them in order, in small batches, never inside the call that attaches. From then on, each record is
-delivered where it is emitted. Emitting never raises and never waits for another thread: if another thread is
-delivering, the record is left to it. A consumer that raises is counted, reported once, and removed.
+Records may be emitted before a consumer is attached. A bounded queue keeps the first records, and the first consumer
+then receives them in order, in small batches, and never inside the call that attaches it. When the queue is empty, each
+record is delivered directly by the thread that emits it. Emitting never raises and never waits for another thread: if
+another thread is delivering, that thread also delivers the new record. A consumer that raises an exception is counted,
+reported once, and removed.
 
-While a consumer runs, no lock is held except a delivery turn that nothing waits for. A record may therefore be emitted
-from a signal handler or during garbage collection, and a process may fork at any time.
+While a consumer runs, no lock is held. There is only a delivery turn, and no thread waits for it. A record may
+therefore be emitted from a signal handler or during garbage collection, and a process may fork at any time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from agentobs.records.exchanges import (
     SessionReturn,
     ToolExchange,
     WorldExchange,
-    weight,
+    queue_bytes,
 )
 from agentobs.records.facts import Event, Fact
 from agentobs.records.labels import Label
@@ -38,22 +39,22 @@ from agentobs.runtime import process
 
 Record = Fact | ModelExchange | ToolExchange | WorldExchange | SessionCall | SessionReturn
 Consumer = Callable[[Record], None]
-"""Takes one record, quickly; it is removed if it raises."""
+"""Receives each record, and must return quickly. It is removed if it raises an exception."""
 
 WAITING_RECORDS = 4096
-"""Maximum records that wait for a first consumer. Our choice."""
+"""The maximum number of records that wait for the first consumer. Our choice."""
 WAITING_BYTES = 8 * 1024 * 1024
-"""Maximum bytes that wait for a first consumer, which is attached right away or not at all."""
-BEHIND_BYTES = 64 * 1024 * 1024
-"""Maximum bytes that wait behind them once a consumer is attached; beyond that, the consumer is
-stuck. Our choice: as for the recorder.
+"""The maximum size of the records that wait for the first consumer. Our choice: it is attached soon or never."""
+BACKLOG_BYTES = 64 * 1024 * 1024
+"""The maximum size of the queue after a consumer was attached; if it is larger, the consumer is stuck. Our choice: the
+same size as the queue of the recorder.
 """
 BATCH = 64
-"""How many records are delivered at a time while other work continues. Our choice."""
-KNOWN_LOSSES = 1024
-"""For how many sessions and kinds dropped records are counted separately. Our choice."""
+"""How many queued records are delivered before other work continues. Our choice."""
+KNOWN_DROPS = 1024
+"""For how many pairs of session and kind dropped records are counted separately. Our choice."""
 RETIRED_MAX = 10_000
-"""How many sessions whose recorder is gone are remembered. Our choice."""
+"""How many sessions are remembered whose recorder was stopped. Our choice."""
 
 _LABELS = {
     ModelExchange: Label("attempt"),
@@ -61,7 +62,7 @@ _LABELS = {
     WorldExchange: Label("world_answer"),
     SessionCall: Label("session"),
 }
-"""The kinds of records that a replay of a session requires."""
+"""The kinds of records without which a session cannot be replayed, with the kind under which they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,154 +72,156 @@ class Statistics:
     emitted: int
     """Records that were emitted."""
     queued: int
-    """Records that wait for a first consumer, or behind those that do."""
+    """Records in the queue."""
     dropped: int
-    """Records that were dropped because the queue was full or closed, or the recorder of their session was gone."""
+    """Records that were dropped because the queue was full or closed, or the recorder of their session was stopped."""
     consumers_removed: int
-    """Consumers that raised and were removed."""
+    """Consumers that raised an exception and were removed."""
     refused_attaches: int = 0
-    """Failed attempts to attach consumers because others were attached."""
+    """How often consumers could not be attached because others already were."""
     dropped_by_kind: Mapping[str, int] = field(default_factory=dict)
     """The dropped records, by kind."""
 
 
 class Sink:
-    """A dispatcher to a fixed tuple of consumers, with a bounded queue before the first one is attached."""
+    """Delivers records to a fixed tuple of consumers, and queues them until the first consumer is attached."""
 
     def __init__(self, capacity: int = WAITING_RECORDS) -> None:
         """Keep at most `capacity` records, and `WAITING_BYTES`, until a consumer is attached."""
-        state = process.part(State)
+        state = process.state(State)
         self._consumers: tuple[Consumer, ...] = ()
-        self._aside: tuple[Consumer, ...] | None = None
-        self._beside: Consumer | None = None
+        self._redirected: tuple[Consumer, ...] | None = None
+        """The only consumers while `redirect` is active."""
+        self._observer: Consumer | None = None
+        """An additional consumer while `observed` is active."""
         self._capacity = capacity
         self._retired: dict[str, None] = {}
         """Sessions whose further records are dropped, oldest first."""
-        self._begin()
+        self._reset()
         state.sinks.add(self)
 
-    def _begin(self) -> None:
-        """Reset all state, for a new sink or in a forked child process."""
-        # Reentrant, and never held while foreign code runs: a signal or the garbage collector may
-        # emit at any point.
+    def _reset(self) -> None:
+        """Clear the queue and the counts, in a new sink or in a forked child process."""
+        # Reentrant, because a signal handler or the garbage collector may emit a record at any point. It is never
+        # held while other code runs.
         self._lock = threading.RLock()
         self._waiting: deque[tuple[Record, int]] = deque()
         self._waiting_bytes, self._given_up = 0, False
         self._turn: object = None
-        """The token of the current delivery turn; nothing waits for it."""
+        """A token of the thread that is delivering; None if no thread is. No thread waits for it."""
         self._turn_thread = 0
-        self._is_handed_on = False
-        """Whether the event loop, or a thread, delivers the queue."""
+        self._is_drain_scheduled = False
+        """Whether the event loop or a thread will deliver the queue."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._emitted = self._removed = self._refused = 0
+        self._emitted = self._removed = self._refused_attaches = 0
         self._dropped: Counter[str] = Counter()
-        self._untold: Counter[tuple[str, Label, bool]] = Counter()
-        """Dropped records that were not reported yet: by session, kind, and whether the session is
-        incomplete without them.
+        self._unreported_drops: Counter[tuple[str, Label, bool]] = Counter()
+        """Dropped records that are not reported yet, by session, kind, and whether the session is incomplete without
+        them.
         """
 
     def emit(self, record: Record) -> None:
-        """Deliver a record to every consumer, or queue it if others are queued."""
-        aside = self._aside
-        if self._beside is not None:
-            self._give(self._beside, record)
-        if aside is not None:
+        """Deliver a record to every consumer, or queue it if it cannot be delivered now."""
+        redirected = self._redirected
+        if self._observer is not None:
+            self._deliver(self._observer, record)
+        if redirected is not None:
             self._emitted += 1
-            for consumer in aside:
-                self._give(consumer, record)
+            for consumer in redirected:
+                self._deliver(consumer, record)
             return
         if self._retired and session_of(record) in self._retired:
-            self._refuse(record)
+            self._drop_retired(record)
             return
         consumers: tuple[Consumer, ...] = ()
         me = object()
         try:
             with self._lock:
                 self._emitted += 1
-                if self._turn is None and not self._waiting and not self._untold:
+                if self._turn is None and not self._waiting and not self._unreported_drops:
                     consumers = self._consumers
                     if consumers:
                         self._turn, self._turn_thread = me, threading.get_ident()
             for consumer in consumers:
-                self._give(consumer, record)
+                self._deliver(consumer, record)
         finally:
-            # There is no call between the check and the release, so no signal can interrupt.
+            # There is no call between the check and the release, so no signal handler can run between them.
             if self._turn is me:
                 self._turn = None
         if not consumers:
-            self._keep(record)
-        if self._waiting or self._untold:
-            self._go_on()
+            self._queue(record)
+        if self._waiting or self._unreported_drops:
+            self._schedule_drain()
 
     async def settle(self, seconds: float) -> None:
-        """Wait until everything emitted so far is durable, for consumers that support it, up to
-        `seconds` each.
+        """Wait until all records emitted so far are durable, at most `seconds` for each consumer.
 
-        The event loop continues meanwhile. A consumer supports it with an async method
-        `settle(seconds)`.
+        The event loop continues meanwhile. A consumer is included if it has an async method `settle(seconds)`.
         """
         for consumer in self._consumers:
             if (settle := getattr(consumer, "settle", None)) is not None:
                 await settle(seconds)
 
     def attach(self, *consumers: Consumer) -> bool:
-        """Attach the consumers and schedule the delivery of the queue, in order. Only the first call succeeds.
+        """Attach consumers and schedule the delivery of the queue, in order. Only the first call succeeds.
 
-        The running event loop delivers in between other work, or else a thread does.
+        The running event loop delivers the queue between other work; without an event loop, a thread does.
 
         Returns:
-            Whether these consumers are now attached: False, and counted, if others already were.
+            Whether these consumers are attached now. If others already were, this returns False and counts the call.
         """
         with self._lock:
-            if self._consumers or self._aside is not None or not consumers:
-                self._refused += 1
+            if self._consumers or self._redirected is not None or not consumers:
+                self._refused_attaches += 1
                 return False
             self._consumers, self._given_up = consumers, False
-            if not self._waiting and not self._untold:
+            if not self._waiting and not self._unreported_drops:
                 return True
-            self._is_handed_on = True
+            self._is_drain_scheduled = True
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._begin_thread()
+            self._start_thread()
         else:
             self._loop.call_soon(self._tick, self._loop)
         return True
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Deliver the queue now; return whether it is empty, which it is not if there is no consumer.
+        """Deliver the queue now; return whether it is empty. Without a consumer, queued records stay in the queue.
 
-        If another thread is delivering, wait for it up to `seconds`. Inside a consumer this does
-        nothing, because the wait might never end.
+        If another thread is delivering, wait for it at most `seconds`. Inside a consumer this does nothing, because the
+        wait might never end.
         """
-        until = world.monotonic() + int(seconds * 1e9)
-        while self._consumers and (self._waiting or self._untold or self._turn is not None):
+        deadline = world.monotonic() + int(seconds * 1e9)
+        while self._consumers and (
+            self._waiting or self._unreported_drops or self._turn is not None
+        ):
             if self._turn is not None:
-                if self._turn_thread == threading.get_ident() or world.monotonic() > until:
+                if self._turn_thread == threading.get_ident() or world.monotonic() > deadline:
                     return False
                 world.pause(0.001)
-            self._hand_over(BATCH)
-        return not (self._waiting or self._untold)
+            self._deliver_queue(BATCH)
+        return not (self._waiting or self._unreported_drops)
 
     def give_up(self) -> None:
-        """Drop the queue and all further records, until a consumer is attached after all."""
+        """Drop the queue and all further records until a consumer is attached."""
         with self._lock:
             self._given_up = True
             while self._waiting:
-                self._lose(self._waiting.popleft()[0])
+                self._drop(self._waiting.popleft()[0])
             self._waiting_bytes = 0
 
     def detach(self) -> tuple[Consumer, ...]:
-        """Remove all consumers, clear the queue, and return the consumers."""
+        """Remove all consumers, clear the queue, and return the removed consumers."""
         with self._lock:
             consumers, self._consumers = self._consumers, ()
             self._waiting.clear()
-            self._untold.clear()
-            self._waiting_bytes, self._is_handed_on, self._loop = 0, False, None
+            self._unreported_drops.clear()
+            self._waiting_bytes, self._is_drain_scheduled, self._loop = 0, False, None
             return consumers
 
     def retire(self, session_ids: Iterable[str]) -> None:
-        """Drop and count further records of these sessions, because the next consumer would not have their starts."""
+        """Drop and count further records of some sessions, because the next consumer would not have their starts."""
         with self._lock:
             self._retired |= dict.fromkeys(session_ids)
             while len(self._retired) > RETIRED_MAX:
@@ -226,21 +229,21 @@ class Sink:
 
     @contextlib.contextmanager
     def redirect(self, consumer: Consumer) -> Iterator[None]:
-        """Send every record directly to `consumer` only, while the context is open."""
-        before, self._aside = self._aside, (consumer,)
+        """Deliver every record directly to `consumer`, and to no other consumer, while the context is active."""
+        previous, self._redirected = self._redirected, (consumer,)
         try:
             yield
         finally:
-            self._aside = before
+            self._redirected = previous
 
     @contextlib.contextmanager
-    def overheard(self, consumer: Consumer) -> Iterator[None]:
-        """Send every record directly to `consumer` as well, while the context is open."""
-        before, self._beside = self._beside, consumer
+    def observed(self, consumer: Consumer) -> Iterator[None]:
+        """Deliver every record also directly to `consumer`, while the context is active."""
+        previous, self._observer = self._observer, consumer
         try:
             yield
         finally:
-            self._beside = before
+            self._observer = previous
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
@@ -250,115 +253,115 @@ class Sink:
                 len(self._waiting),
                 self._dropped.total(),
                 self._removed,
-                self._refused,
+                self._refused_attaches,
                 dict(self._dropped),
             )
 
-    def _keep(self, record: Record) -> None:
-        """Queue a record, after a report of dropped ones if any, or drop it."""
-        size = weight(record)
+    def _queue(self, record: Record) -> None:
+        """Queue a record, after a report of dropped records if there are any; if the queue is full, drop it."""
+        size = queue_bytes(record)
         with self._lock:
-            if self._untold and self._has_room(size):
-                self._tell_dropped()
-            if self._has_room(size):
+            if self._unreported_drops and self._has_space(size):
+                self._queue_drop_reports()
+            if self._has_space(size):
                 self._waiting.append((record, size))
                 self._waiting_bytes += size
             else:
-                self._lose(record)
+                self._drop(record)
 
-    def _has_room(self, size: int) -> bool:
+    def _has_space(self, size: int) -> bool:
         if self._consumers:
-            return self._waiting_bytes + size <= BEHIND_BYTES
+            return self._waiting_bytes + size <= BACKLOG_BYTES
         if self._given_up or len(self._waiting) >= self._capacity:
             return False
         return self._waiting_bytes + size <= WAITING_BYTES
 
-    def _refuse(self, record: Record) -> None:
+    def _drop_retired(self, record: Record) -> None:
+        """Count a record of a retired session as dropped. It is not reported, because no consumer knows the session."""
         kind = _kind_of(record)
         with self._lock:
             self._emitted += 1
             self._dropped[str(kind)] += 1
 
-    def _lose(self, record: Record) -> None:
+    def _drop(self, record: Record) -> None:
+        """Count a record as dropped, to be reported later."""
         is_exchange = type(record) in _LABELS
         kind = _kind_of(record)
         self._dropped[str(kind)] += 1
-        lost = session_of(record), kind, is_exchange
-        if lost in self._untold or len(self._untold) < KNOWN_LOSSES:
-            self._untold[lost] += 1
+        key = session_of(record), kind, is_exchange
+        if key in self._unreported_drops or len(self._unreported_drops) < KNOWN_DROPS:
+            self._unreported_drops[key] += 1
 
-    def _tell_dropped(self) -> None:
-        """Queue reports of dropped records, as far as there is room."""
-        for lost in list(self._untold):
-            event = _drop(*lost, self._untold[lost])
-            size = weight(event)
-            if not self._has_room(size):
+    def _queue_drop_reports(self) -> None:
+        """Queue reports of dropped records, as many as the queue has space for."""
+        for key in list(self._unreported_drops):
+            event = _drop_report(*key, self._unreported_drops[key])
+            size = queue_bytes(event)
+            if not self._has_space(size):
                 return
-            del self._untold[lost]
+            del self._unreported_drops[key]
             self._waiting.append((event, size))
             self._waiting_bytes += size
 
-    def _go_on(self) -> None:
-        """Schedule a drain of the queue if a consumer is attached.
+    def _schedule_drain(self) -> None:
+        """Ensure that the queue will be delivered if a consumer is attached.
 
-        The emitter helps if nothing is delivering, or the queue is too long, so no burst is lost even if the loop is
-        busy.
+        The emitting thread delivers a batch itself if no delivery is scheduled or the queue is too long, so that no
+        record of a burst is lost while the event loop is busy.
         """
         if not self._consumers:
             return
         loop = self._loop
-        is_left = loop is not None and not loop.is_running()
-        if self._is_handed_on and not is_left and len(self._waiting) < self._capacity:
+        is_loop_stopped = loop is not None and not loop.is_running()
+        if self._is_drain_scheduled and not is_loop_stopped and len(self._waiting) < self._capacity:
             return
-        if not self._hand_over(BATCH):
-            # Occasionally yield to the delivering thread, because the queue grows faster than it is
-            # emptied.
+        if not self._deliver_queue(BATCH):
+            # Occasionally yield to the delivering thread, because the queue grows faster than it is delivered.
             if len(self._waiting) >= self._capacity and self._emitted % BATCH == 0:
                 world.pause(0)
-        elif self._waiting or self._untold:
+        elif self._waiting or self._unreported_drops:
             with self._lock:
-                begins = is_left or not self._is_handed_on
-                self._is_handed_on = True
-            if begins:
+                needs_thread = is_loop_stopped or not self._is_drain_scheduled
+                self._is_drain_scheduled = True
+            if needs_thread:
                 self._loop = None
-                self._begin_thread()
+                self._start_thread()
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Deliver one batch, and reschedule for the next one."""
+        """Deliver a batch in the event loop, and schedule the next one."""
         if self._loop is loop:
-            self._hand_over(BATCH)
-            if not self._has_ended():
+            self._deliver_queue(BATCH)
+            if not self._is_drained():
                 loop.call_soon(self._tick, loop)
 
-    def _begin_thread(self) -> None:
+    def _start_thread(self) -> None:
         try:
-            # Not `threading.Thread`: its start takes a lock, during which a finalizer may emit.
+            # Not `threading.Thread`: its start takes a lock, and a finalizer may emit a record while it is held.
             _thread.start_new_thread(self._work, ())
         except RuntimeError:
-            # No more threads, or the interpreter is exiting: the next record or a flush continues.
-            self._is_handed_on = False
+            # There are no more threads, or the interpreter is exiting: the next record or a flush delivers the queue.
+            self._is_drain_scheduled = False
 
     def _work(self) -> None:
-        while not self._has_ended():
-            if not self._hand_over(BATCH):
+        while not self._is_drained():
+            if not self._deliver_queue(BATCH):
                 world.pause(0.001)
 
-    def _has_ended(self) -> bool:
-        """Return whether the queue is empty or there is no consumer; from then on records are delivered directly."""
+    def _is_drained(self) -> bool:
+        """Return whether the queue is empty or there is no consumer; if so, no delivery is scheduled any more."""
         with self._lock:
-            if self._consumers and (self._waiting or self._untold):
+            if self._consumers and (self._waiting or self._unreported_drops):
                 return False
-            self._is_handed_on, self._loop = False, None
+            self._is_drain_scheduled, self._loop = False, None
             return True
 
-    def _hand_over(self, most: int) -> bool:
-        """Deliver up to `most` queued records; return False immediately if another thread is
-        delivering.
+    def _deliver_queue(self, limit: int) -> bool:
+        """Deliver at most `limit` queued records; return False immediately if another thread is delivering.
 
-        After each turn it checks again, because records emitted during the turn are left to it.
+        The queue is checked again after each turn, because other threads queue the records that they emit meanwhile.
         """
-        left = most
-        while left > 0 and self._consumers and (self._waiting or self._untold):
+        remaining = limit
+        while remaining > 0 and self._consumers and (self._waiting or self._unreported_drops):
             if self._turn is not None:
                 return False
             me = object()
@@ -368,34 +371,36 @@ class Sink:
                         self._turn, self._turn_thread = me, threading.get_ident()
                 if self._turn is not me:
                     return False
-                while left > 0 and (record := self._next()) is not None:
-                    left -= 1
+                while remaining > 0 and (record := self._next()) is not None:
+                    remaining -= 1
                     for consumer in self._consumers:
-                        self._give(consumer, record)
+                        self._deliver(consumer, record)
             finally:
                 if self._turn is me:
                     self._turn = None
         return True
 
     def _next(self) -> Record | None:
+        """Remove and return the next queued record; None if there is none."""
         with self._lock:
-            if not self._waiting and self._untold and self._consumers:
-                self._tell_dropped()
+            if not self._waiting and self._unreported_drops and self._consumers:
+                self._queue_drop_reports()
             if not self._waiting:
                 return None
             record, size = self._waiting.popleft()
             self._waiting_bytes -= size
             return record
 
-    def _give(self, consumer: Consumer, record: Record) -> None:
+    def _deliver(self, consumer: Consumer, record: Record) -> None:
+        """Call a consumer with a record; remove the consumer if it raises an exception."""
         try:
             consumer(record)
         except Exception as error:
             with self._lock:
                 self._removed += 1
                 self._consumers = tuple(c for c in self._consumers if c is not consumer)
-                if self._aside is not None:
-                    self._aside = tuple(c for c in self._aside if c is not consumer)
+                if self._redirected is not None:
+                    self._redirected = tuple(c for c in self._redirected if c is not consumer)
             with contextlib.suppress(Exception):  # even the text of a foreign error may fail
                 say_once(
                     f"a consumer of records failed and was removed: {error_kind(error)}. "
@@ -414,12 +419,13 @@ def session_of(record: Record) -> str:
 
 
 def _kind_of(record: Record) -> Label:
-    """Return the name under which a dropped record is counted."""
+    """Return the kind under which a dropped record is counted."""
     fact = record.end if isinstance(record, SessionReturn) else record
     return _LABELS.get(type(fact)) or kind_of(fact)  # type: ignore[arg-type]
 
 
-def _drop(session_id: str, kind: Label, is_exchange: bool, count: int) -> Event:
+def _drop_report(session_id: str, kind: Label, is_exchange: bool, count: int) -> Event:
+    """Return the event that reports dropped records."""
     return Event(
         session_id=session_id,
         interaction_id=None,
@@ -433,16 +439,16 @@ def _drop(session_id: str, kind: Label, is_exchange: bool, count: int) -> Event:
 
 
 class State:
-    """The sinks of this process, which a child process resets."""
+    """The sinks of this process."""
 
     def __init__(self) -> None:
         self.sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In a child process, reset the state: the queue and the counts belong to the parent."""
-    for each in list(process.part(State).sinks):
-        each._begin()
+    """In a child process, reset all sinks, because their queues and counts belong to the parent."""
+    for each in list(process.state(State).sinks):
+        each._reset()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -1,6 +1,9 @@
 """Callables that connect an agent with the recorder and the store; pass them to `live_world`.
 
-from agentobs import wiring world = live_world(client, tools, keep=wiring.keep_result, load=wiring.load_conversation)
+from agentobs import wiring
+from agentobs.agent import live_world
+
+world = live_world(client, tools, keep=wiring.keep_result, load=wiring.load_conversation)
 """
 
 from __future__ import annotations

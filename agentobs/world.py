@@ -31,7 +31,7 @@ def now() -> int:
 
 
 def monotonic() -> int:
-    """Return a clock in nanoseconds that never goes back; only differences are meaningful."""
+    """Return a clock in nanoseconds that never goes backward; only differences are meaningful."""
     return time.monotonic_ns()
 
 
@@ -46,10 +46,10 @@ def thread_cpu() -> int:
 
 
 def new_id() -> str:
-    """Return a new ID: 32 hex digits, the first 12 of which are the millisecond (UUIDv7, RFC 9562
-    section 5.7).
+    """Return a new ID of 32 hex digits (UUIDv7, RFC 9562 section 5.7).
 
-    It has the form of an OpenTelemetry trace ID; its last 16 digits are random.
+    The first 12 digits encode the time in milliseconds, and the last 16 are random. It has the form of an
+    OpenTelemetry trace ID.
     """
     high = (now() // 1_000_000) << 16 | 0x7000 | secrets.randbits(12)
     low = 0x8000_0000_0000_0000 | secrets.randbits(62)
@@ -61,11 +61,11 @@ os.register_at_fork(after_in_child=_span_ids.seed)
 
 
 def new_span_id() -> str:
-    """Return a new span ID: 16 hex digits. Not from the system's random source, which takes four
-    times as long.
+    """Return a new span ID of 16 hex digits.
 
-    Reseeded only in a forked process, so a program that seeds `random` still gets other IDs in each
-    run.
+    The digits come from a separate generator, because the random source of the operating system takes four times as
+    long. This generator is reseeded only in a forked process, so a program that seeds `random` still gets different
+    IDs in each run.
     """
     return f"{_span_ids.getrandbits(64) or 1:016x}"
 
@@ -100,18 +100,18 @@ def environ(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
-def taken_environ(name: str) -> str | None:
+def pop_environ(name: str) -> str | None:
     """Return an environment variable and remove it, so that no child inherits it; None if it is unset or empty."""
     return os.environ.pop(name, None) or None
 
 
 def environment() -> dict[str, str]:
-    """Return a copy of the whole environment, for a child program."""
+    """Return a copy of all environment variables, for a child program."""
     return dict(os.environ)
 
 
 @contextlib.contextmanager
-def lent_environ(name: str, value: str) -> Iterator[None]:
+def default_environ(name: str, value: str) -> Iterator[None]:
     """Set an environment variable if it is unset, while the context is open."""
     if environ(name) is not None:
         yield
@@ -168,9 +168,8 @@ class Abort:
         """Create an abort that is not set."""
         self._is_set = False
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
-        self._lock = (
-            threading.RLock()
-        )  # reentrant, because a signal handler may stop the run while its thread holds it
+        # Reentrant, because a signal handler may stop the run while its own thread holds the lock.
+        self._lock = threading.RLock()
 
     def stop(self) -> None:
         """Stop every run with this abort, from any thread; a second call has no effect."""
@@ -178,9 +177,7 @@ class Abort:
             self._is_set = True
             waiting, self._waiting = self._waiting, set()
         for loop, future in waiting:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the loop was closed, nothing waits there any more
+            with contextlib.suppress(RuntimeError):  # the loop was closed, so nothing waits in it
                 loop.call_soon_threadsafe(_wake, future)
 
     def clear(self) -> None:
@@ -188,57 +185,57 @@ class Abort:
         with self._lock:
             self._is_set = False
 
-    def under(self) -> Abort:
+    def child(self) -> Abort:
         """Return an abort for a child run: it stops with this one, and can be stopped separately."""
-        return _Under(self)
+        return _ChildAbort(self)
 
-    def reached(self, point: str, count: int) -> bool:
-        """Return whether the run is to stop here.
+    def should_stop(self, point: str, count: int) -> bool:
+        """Return whether the run must stop at a point that it has reached.
 
         Args:
             point: the turn and the position in it: `1:beginning`; an attempt, as in `1:asking:2`,
-                `1:unsent:2`, `1:streaming:2` or `1:waiting:2` (for the next one); `1:dispatch`; a
-                call, as in `1:call:toolu_1`, `1:hook:pre_tool_use:toolu_1`, `1:consent:toolu_1` or
+                `1:unsent:2`, `1:streaming:2` or `1:waiting:2` (the wait before the next attempt); `1:dispatch`;
+                a call, as in `1:call:toolu_1`, `1:hook:pre_tool_use:toolu_1`, `1:consent:toolu_1` or
                 `1:tool:toolu_1`; `1:tools`.
-            count: stream events seen so far, or batches of tools that have ended.
+            count: the number of stream events received so far, or of batches of tools that have ended.
         """
         return self._is_set
 
     async def wait(self) -> None:
-        """Return when the run is to stop while it waits."""
+        """Wait until the run must stop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         try:
-            for each in self._line():
+            for each in self._with_ancestors():
                 with each._lock:
                     if each._is_set:
                         return
                     each._waiting.add((loop, future))
             await future
         finally:
-            for each in self._line():
+            for each in self._with_ancestors():
                 with each._lock:
                     each._waiting.discard((loop, future))
 
-    def _line(self) -> tuple[Abort, ...]:
+    def _with_ancestors(self) -> tuple[Abort, ...]:
         """Return all aborts that stop the run: this one, and its ancestors."""
         return (self,)
 
 
-class _Under(Abort):
+class _ChildAbort(Abort):
     """Stops one run, as does the abort of the parent run."""
 
     def __init__(self, above: Abort) -> None:
         """Create a child of an abort."""
         super().__init__()
-        self._above = above
+        self._parent = above
 
-    def reached(self, point: str, count: int) -> bool:
-        """Return whether the run is to stop here."""
-        return self._is_set or self._above.reached(point, count)
+    def should_stop(self, point: str, count: int) -> bool:
+        """Return whether the run must stop at a point that it has reached."""
+        return self._is_set or self._parent.should_stop(point, count)
 
-    def _line(self) -> tuple[Abort, ...]:
-        return (self, *self._above._line())
+    def _with_ancestors(self) -> tuple[Abort, ...]:
+        return (self, *self._parent._with_ancestors())
 
 
 def _wake(future: asyncio.Future[None]) -> None:
@@ -246,21 +243,21 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def nobody(question: WorldQuestion) -> Any:
-    """Answer for a world without people: no approval, no messages, no path inside a root."""
+async def answer_unattended(question: WorldQuestion) -> Any:
+    """Answer a question without a user: deny approvals, deliver no messages, place no path inside a root."""
     match question.kind:
         case "consent":
             return {"behavior": "deny", "resolver": "unattended"}
         case "path":
-            return [{"path": path, "inside": False} for path in question.asked]
+            return [{"path": path, "inside": False} for path in question.payload]
         case "steering" | "follow_up":
             return []
         case "tool_set":
-            return list(question.asked)
+            return list(question.payload)
         case "hook":
             return {"outcome": "cancelled", "reason": "this world does not run hooks"}
         case "limit" | "background" | "elapsed" | "compacted":
-            return question.asked
+            return question.payload
         case "keep":
             return None
         case "check" | "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
@@ -268,27 +265,27 @@ async def nobody(question: WorldQuestion) -> Any:
     assert_never(question.kind)
 
 
-def _as_it_is(name: str, former: Sequence[str]) -> str:  # noqa: ARG001 - the port has two arguments
+def _same_name(name: str, former: Sequence[str]) -> str:  # noqa: ARG001 - the port has two arguments
     return name
 
 
-async def _nothing_left() -> None:
+async def _nothing_in_background() -> None:
     """Return immediately: nothing runs in the background."""
 
 
-def _not_stopped(tool_use_id: str) -> None:
-    """Do not stop a tool call."""
+def _ignore_stop(tool_use_id: str) -> None:
+    """Do nothing: the tool call continues."""
 
 
-def _harmless(name: str) -> bool:  # noqa: ARG001 - the port has an argument
+def _never_mutating(name: str) -> bool:  # noqa: ARG001 - the port has an argument
     return False
 
 
-def _unknown(name: str) -> Callable[..., Any] | None:  # noqa: ARG001 - the port has an argument
+def _no_function(name: str) -> Callable[..., Any] | None:  # noqa: ARG001 - the port has an argument
     return None
 
 
-def _billed(message: Mapping[str, Any]) -> bool:  # noqa: ARG001 - the port has an argument
+def _always_billed(message: Mapping[str, Any]) -> bool:  # noqa: ARG001 - the port has an argument
     return True
 
 
@@ -304,25 +301,29 @@ class World:
     """The provider's client; LLM requests are recorded in its transport."""
     run_tool: Callable[[ToolQuestion], Awaitable[ToolAnswer]]
     """Execute one tool call and return its result; never raises for a failing tool."""
-    tool_name: Callable[[str, Sequence[str]], str] = _as_it_is
+    tool_name: Callable[[str, Sequence[str]], str] = _same_name
     """Return the current name of a tool from its name and its aliases; a replay uses the recorded one."""
-    stop_tool: Callable[[str], None] = _not_stopped
-    """Stop a tool call by its ID, started or not: its result follows soon, `aborted` unless it was finished."""
-    ask: Callable[[WorldQuestion], Awaitable[Any]] = nobody
-    """Answer a question that is for neither the model nor a tool, with a JSON value."""
-    settled: Callable[[], Awaitable[None]] = _nothing_left
-    """Return when all background hooks have ended, each within its timeout."""
+    stop_tool: Callable[[str], None] = _ignore_stop
+    """Stop a tool call by its ID, started or not. Its result follows soon, with the outcome `aborted` unless the call
+    was already finished.
+    """
+    ask: Callable[[WorldQuestion], Awaitable[Any]] = answer_unattended
+    """Answer a question that goes to neither the model nor a tool, with a JSON value."""
+    settled: Callable[[], Awaitable[None]] = _nothing_in_background
+    """Wait until all background hooks have ended; each has a timeout."""
     abort: Abort = field(default_factory=Abort)
-    """Tells whether the run is to stop."""
-    is_mutating: Callable[[str], bool] = _harmless
-    """Whether a tool is known to change something outside, by name; a replay only runs such a tool if it is listed."""
-    tool_function: Callable[[str], Callable[..., Any] | None] = _unknown
+    """Stops the run from outside."""
+    is_mutating: Callable[[str], bool] = _never_mutating
+    """Whether a tool, given by name, changes something outside the agent; a replay only runs such a tool if it is
+    listed.
+    """
+    tool_function: Callable[[str], Callable[..., Any] | None] = _no_function
     """The function of a tool, by the tool's name; used only by reports that show its source line."""
     sections: Callable[[Sequence[tuple[str, str]]], None] = _ignore_sections
-    """Receives the names and texts of the sections in the next system prompt of its lane. A replay
-    uses them to tell which section has changed.
+    """Receives the names and texts of the sections in the next system prompt of its lane, so that a replay can
+    identify a section that has changed.
     """
-    is_billed: Callable[[Mapping[str, Any]], bool] = _billed
+    is_billed: Callable[[Mapping[str, Any]], bool] = _always_billed
     """Whether a response is billed: responses that a fork replays cost nothing."""
     now: Callable[[], int] = now
     """Wall clock, nanoseconds since 1970."""

@@ -1,4 +1,4 @@
-"""What agentobs warned of, among all that was warned of meanwhile: garbage of an earlier test warns when it likes."""
+"""Select the warnings of agentobs, because garbage of an earlier test may cause other warnings at any time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import warnings
 from collections.abc import Iterable
 
 
-def said(warned: Iterable[warnings.WarningMessage]) -> list[str]:
-    """Return the texts of our own warnings, in their order."""
+def own_warnings(warned: Iterable[warnings.WarningMessage]) -> list[str]:
+    """Return the texts of the warnings of agentobs, in order."""
     return [str(each.message) for each in warned if str(each.message).startswith("agentobs: ")]

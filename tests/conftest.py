@@ -1,4 +1,4 @@
-"""What holds for all tests: which run in one process, what they leave, and how what they start is interrupted."""
+"""Settings for all tests: interruption, certificates, cleanup after each test, and groups of tests for one process."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No property is decided by how busy the machine is. Counts that a test states itself stay as they are.
+# Deadlines are off, because a busy machine must not fail a test. Tests may set their own number of examples.
 settings.register_profile("quick", deadline=None)
 settings.register_profile("soak", deadline=None, max_examples=2000)
 settings.load_profile("quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the process: how it is interrupted, and which certificates clients load."""
-    _interruptible()
-    _few_certificates(config)
+    """Make this process interruptible, and reduce the certificates that clients load."""
+    _enable_interrupts()
+    _load_one_certificate(config)
 
 
-def _interruptible() -> None:
-    """Hear Ctrl-C, which a shell has what it starts in the background ignore; processes that tests start inherit it."""
+def _enable_interrupts() -> None:
+    """Enable Ctrl-C, which a shell disables for background processes; processes that tests start inherit this."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _few_certificates(config: pytest.Config) -> None:
-    """Make clients load one trusted certificate instead of all, which costs 20 ms for each client.
+def _load_one_certificate(config: pytest.Config) -> None:
+    """Make clients load one trusted certificate, because loading all of them takes 20 ms per client.
 
-    Tests never leave the machine. Programs that tests start inherit the setting.
+    Tests never connect to other machines. Programs that tests start inherit the setting.
     """
     trusted = Path(ssl.get_default_verify_paths().openssl_cafile)
     if "SSL_CERT_FILE" in os.environ or not trusted.is_file():
@@ -49,9 +49,9 @@ def _few_certificates(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def stopped() -> Iterator[None]:
-    """Stop the recorder that a test leaves: whichever runs next in its process would record there.
+    """Stop a recorder that a test leaves running, because the next test in this process would use it.
 
-    A divergence of the next test does not mention the agents of this one either.
+    Also forget the agents of a test, so that a divergence report of a later test does not mention them.
     """
     yield
     if (sessions := sys.modules.get("agentobs.recording.session")) is not None:
@@ -61,21 +61,21 @@ def stopped() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the name of its group behind the ID of each test, where `--dist loadgroup` looks for it.
+    """Append the name of its group to the ID of each test, because `--dist loadgroup` expects it there.
 
-    The tests that share a fixture of their module are a group as well, so that it is made in one process alone. xdist
-    3.8 puts the name of a group into an attribute that pytest 9.2 no longer reads.
+    Tests that share a module-scoped fixture are a group as well, so that the fixture is created in only one process.
+    xdist 3.8 stores the name of a group in an attribute that pytest 9.2 no longer reads.
     """
     if not getattr(config.option, "loadgroup", False):
         return
     for item in items:
         marker = item.get_closest_marker("xdist_group")
-        group = marker.args[0] if marker else item.path.stem if _shares(item) else None
+        group = marker.args[0] if marker else item.path.stem if _uses_module_fixture(item) else None
         if group and "@" not in item.nodeid:
             item._id = type(item._id).parse(f"{item.nodeid}@{group}")
 
 
-def _shares(item: pytest.Item) -> bool:
-    """Return whether a test uses a fixture of its module that is made once for all its tests."""
+def _uses_module_fixture(item: pytest.Item) -> bool:
+    """Return whether a test uses a module-scoped fixture."""
     used = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - it is private
     return any(each[-1].scope == "module" for each in used)

@@ -1,4 +1,4 @@
-"""Holding requests back, so that a test says what comes first, and no clock does."""
+"""Hold requests back, so that a test determines their order, independent of timing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentobs import tracing
 
 
 def hold(client: AsyncAnthropic, whose: Callable[[str], bool], until: asyncio.Event) -> None:
-    """Let the requests of some lanes wait before they go out, until something has happened."""
+    """Make the requests of the lanes that `whose` selects wait until an event is set, before they are sent."""
 
     async def wait(request: httpx2.Request) -> None:
         here = tracing.place()

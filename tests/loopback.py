@@ -1,4 +1,4 @@
-"""HTTP servers on the loopback interface, as the tests need them."""
+"""HTTP servers on the loopback interface, for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Listens on a free port; a client that has gone away is no news."""
+    """Listens on a free port, and ignores clients that disconnect."""
 
     daemon_threads = True
 
@@ -23,7 +23,9 @@ class LoopbackServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tell what went wrong, unless the client went: a thread would tell it in a later test's output."""
+        """Print an error unless the client has disconnected, because a thread may print it in the output of a later
+        test.
+        """
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -37,7 +39,7 @@ class LoopbackServer(ThreadingHTTPServer):
 
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Serve while the context is open; yields the URL."""
+    """Serve while the context is open; yield the URL."""
     server = LoopbackServer(handler)
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""Which parameters of a test `make test` runs, and which only a longer run."""
+"""Select the parameters of a test that `make test` runs; the others run only in longer test runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 
-def but_first(values: Iterable[Any], mark: pytest.MarkDecorator, *, kept: int = 1) -> list[Any]:
-    """Return values for `parametrize`, with a mark on each but the first.
+def mark_all_but_first(
+    values: Iterable[Any], mark: pytest.MarkDecorator, *, kept: int = 1
+) -> list[Any]:
+    """Return values for `parametrize`, with a mark on all of them except the first.
 
     Args:
-        values: the value of the parameter; a tuple for several parameters.
-        mark: `pytest.mark.crash` or `pytest.mark.soak`: what `make test` leaves out.
-        kept: how many values stay without the mark.
+        values: the values of the parameter; tuples if there are several parameters.
+        mark: `pytest.mark.crash` or `pytest.mark.soak`, which `make test` does not run.
+        kept: how many values get no mark.
     """
     return [
         value

@@ -1,4 +1,4 @@
-"""Answers in the provider's format, made for tests, and a recording of them to be served."""
+"""Create responses in the provider's format for tests, and a recording with which they can be served."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL = "claude-sonnet-5"
 
 
 def sse(*events: dict[str, Any]) -> list[bytes]:
-    """Return stream events as the provider frames them."""
+    """Return stream events with the provider's framing."""
     return [f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events]
 
 
@@ -69,14 +69,14 @@ def call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def streamed(*content: dict[str, Any], number: int = 1) -> Answer:
-    """Return a whole streamed answer."""
+    """Return a complete streamed response."""
     chunks = tuple(Chunk(data, 0) for data in message_events(*content, number=number))
     headers = {"content-type": "text/event-stream; charset=utf-8", "request-id": f"req_{number}"}
     return Answer(200, headers, chunks, "complete")
 
 
 def refused(status: int, kind: str = "overloaded_error", **headers: str) -> Answer:
-    """Return an error answer."""
+    """Return an error response."""
     body = json.dumps({"type": "error", "error": {"type": kind, "message": "no"}}).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Answer(
@@ -85,13 +85,13 @@ def refused(status: int, kind: str = "overloaded_error", **headers: str) -> Answ
 
 
 def cut(answer: Answer, chunks: int) -> Answer:
-    """Return an answer whose connection breaks after some chunks."""
+    """Return a response whose connection breaks after a number of chunks."""
     failure = Failure("RemoteProtocolError", "peer closed connection")
     return Answer(answer.status, answer.headers, answer.chunks[:chunks], "cut", failure)
 
 
 def script(*answers: Answer, name: str = "script") -> Recording:
-    """Return answers as a recording to be served in order."""
+    """Return a recording that serves responses in order."""
     exchanges = tuple(
         ModelExchange(
             place=Place(name),

@@ -1,7 +1,7 @@
-"""The canary: a text with a blank in it is put wherever content can enter, and looked for wherever none may be.
+"""The canary: a text with a space is inserted wherever content can enter, and is searched for outside content files.
 
-Content is in the content files of a session alone, and on spans where the session opted in. Names that might hold
-content stand as keyed digests everywhere else.
+Content is only in the content files of a session, and on spans if the session opted in. Everywhere else, keyed digests
+replace names that may contain content.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from tests.exporters.collector import Collector
 from tests.loopback import LoopbackServer
 
 WORD = "Kanarien"
-"""The part of it that is looked for: whatever cuts at blanks or escapes them leaves it."""
+"""The searched part of the canary, which remains intact if a text is split at spaces or escaped."""
 
-OTHERS_SWITCHES = {
+CONTENT_SWITCHES = {
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_AND_EVENT",
     "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
     "OTEL_INSTRUMENTATION_GENAI_UPLOAD_BASE_PATH": "/tmp",
@@ -64,7 +64,7 @@ OTHERS_SWITCHES = {
     "OTEL_LOG_TOOL_DETAILS": "1",
     "OTEL_LOG_TOOL_CONTENT": "1",
 }
-"""The variables by which others switch content on, the SDK's own among them."""
+"""Environment variables with which other instrumentations, including the SDK's own, enable content."""
 
 
 PLACES = (
@@ -79,11 +79,11 @@ tag name;task;thinking;tier;to write;tool error;tool name;tool output;unknown in
     .strip()
     .split(";")
 )
-"""Where it was put, as far as the content files tell: others, such as headers that are not kept, are nowhere."""
+"""The places of the canary that the content files contain. Other places, such as headers, are not recorded at all."""
 
 
 LIVE = ("both", "genai-1.41", "openinference")
-"""What is spoken to the three collectors while it runs."""
+"""The profiles of the three collectors that receive telemetry during the run."""
 
 
 def canary(place: str) -> str:
@@ -91,7 +91,7 @@ def canary(place: str) -> str:
 
 
 class Exotic(Exception):
-    """An exception whose class has a name that nobody chose well."""
+    """An exception with the canary in the name of its class."""
 
 
 Exotic.__name__ = Exotic.__qualname__ = canary("class")
@@ -145,12 +145,12 @@ def _person(consent: Any) -> Reply:
     return Reply("to write" in str(consent.about), reason=canary("person"))
 
 
-def _turn(*blocks: dict[str, Any], **more: Any) -> Answer:
-    return streamed(message(*blocks, stop_reason="tool_use", **more))
+def _turn(*blocks: dict[str, Any], **options: Any) -> Answer:
+    return streamed(message(*blocks, stop_reason="tool_use", **options))
 
 
-def _loop(folder: Path) -> None:
-    """Our own loop, with hooks, consent, files, and an agent that it starts."""
+def _run_agent_loop(folder: Path) -> None:
+    """Run the agent loop of agentobs, with hooks, approvals, files and a sub-agent."""
     helper = Agent("helper", canary("agent description"), system=canary("agent system"))
     start = sub_agents([helper], background=False)
     tools = (look, write, read, start)
@@ -199,18 +199,18 @@ def _loop(folder: Path) -> None:
 
 
 class _Hostile(BaseHTTPRequestHandler):
-    """A provider that puts the canary wherever it can."""
+    """A provider that puts the canary into all parts of its responses."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length") or 0))
         if self.path.startswith("/v1/messages?beta") or "redirected" in self.path:
-            self._say(400, self._error(canary("refused")))
+            self._respond(400, self._error(canary("refused")))
         elif "count_tokens" in self.path:
-            self._say(307, b"{}", location=f"/v1/redirected/{WORD}%20vogel%20location")
+            self._respond(307, b"{}", location=f"/v1/redirected/{WORD}%20vogel%20location")
         else:
-            self._say(400, self._error(canary("bad request")))
+            self._respond(400, self._error(canary("bad request")))
 
     do_GET = do_POST
 
@@ -218,7 +218,7 @@ class _Hostile(BaseHTTPRequestHandler):
         inner = {"type": canary("error type"), "message": words}
         return json.dumps({"type": "error", "error": inner, canary("error key"): 1}).encode()
 
-    def _say(self, status: int, body: bytes, **headers: str) -> None:
+    def _respond(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
         for name, value in {
             "content-type": "application/json",
@@ -239,25 +239,25 @@ class _Hostile(BaseHTTPRequestHandler):
         pass
 
 
-def _sdk() -> None:
-    """The SDK alone, against a hostile provider and a broken line."""
+def _use_sdk() -> None:
+    """Use the SDK without the agent loop, with a hostile provider and a broken connection."""
     server = LoopbackServer(_Hostile)
     server.start()
-    ask: dict[str, Any] = {
+    request: dict[str, Any] = {
         "model": canary("model"),
         "max_tokens": 5,
         "messages": [{"role": "user", "content": canary("sdk prompt")}],
     }
-    more: dict[str, Any] = {
+    options: dict[str, Any] = {
         "stop_sequences": [canary("stop sequence")],
         "extra_headers": {"anthropic-beta": canary("beta"), "x-own": canary("own header")},
         "extra_query": {canary("query"): canary("value")},
     }
     client = agentobs.record(Anthropic(api_key="made-up", base_url=server.base_url, max_retries=0))
     with contextlib.suppress(APIError):
-        client.messages.create(**ask, **more)
+        client.messages.create(**request, **options)
     with contextlib.suppress(APIError):
-        client.messages.count_tokens(model=ask["model"], messages=ask["messages"])
+        client.messages.count_tokens(model=request["model"], messages=request["messages"])
     with contextlib.suppress(APIError):
         client.beta.files.download(canary("file id"))
 
@@ -267,12 +267,12 @@ def _sdk() -> None:
     http = httpx2.Client(transport=httpx2.MockTransport(breaks))
     broken = agentobs.record(Anthropic(api_key="made-up", http_client=http, max_retries=1))
     with contextlib.suppress(APIError):
-        broken.messages.create(**ask)
+        broken.messages.create(**request)
     server.stop()
 
 
-def _emits(session_id: str) -> None:
-    """Facts and metadata of somebody who takes no care."""
+def _emit_canaries(session_id: str) -> None:
+    """Emit facts and metadata with the canary in every text."""
     word = unchecked(canary("own kind"))
     place: dict[str, Any] = {"session_id": session_id, "interaction_id": canary("interaction")}
     sink.emit(
@@ -314,35 +314,35 @@ def _emits(session_id: str) -> None:
         pass
 
 
-_sung: dict[str, Any] = {}
-"""The folder and the session of the song: `_within` gets arguments that can be recorded, and those alone."""
+_run: dict[str, Any] = {}
+"""The folder and the session of the run. They cannot be arguments of `_record_all`, which are recorded."""
 
 
-def _within(first: str, second: dict[str, str]) -> None:
-    _loop(_sung["folder"])
-    _sdk()
+def _record_all(first: str, second: dict[str, str]) -> None:
+    _run_agent_loop(_run["folder"])
+    _use_sdk()
     here = tracing.place()
     assert here is not None
-    _sung["opened"].session_id = here.session_id
-    _emits(here.session_id)
+    _run["opened"].session_id = here.session_id
+    _emit_canaries(here.session_id)
     raise Exotic(canary("exception"))
 
 
-def sing(folder: Path, content: Any) -> str:
-    """Put the canary wherever content can enter, in one session; returns its id."""
+def record_canary(folder: Path, content: Any) -> str:
+    """Insert the canary wherever content can enter, in one session, and return the session's ID."""
     tags = {"note": canary("tag"), canary("tag name"): "x"}
     opened = agentobs.session(canary("session name"), tags=tags, content=content)
 
-    _sung["folder"], _sung["opened"] = folder, opened
+    _run["folder"], _run["opened"] = folder, opened
     with contextlib.suppress(Exotic):
-        opened(_within)(canary("argument"), {canary("key"): canary("argument value")})
+        opened(_record_all)(canary("argument"), {canary("key"): canary("argument value")})
     with agentobs.session("failed", content=content):
         agentobs.fail(canary("failure"))
     return opened.session_id
 
 
-class Heard:
-    """Everything that left the process, but the recording itself."""
+class Outputs:
+    """Everything that left the process, except the recording itself."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.collectors = [Collector(each) for each in ("http/protobuf", "http/json", "grpc")]
@@ -354,17 +354,19 @@ class Heard:
 
 
 @contextlib.contextmanager
-def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[Heard]:
-    """Record with every backend on, and hear everything."""
-    heard = Heard(tmp_path)
-    monkeypatch.setenv("AGENTOBS_HOME", str(heard.home))
-    monkeypatch.setattr("agentobs.errors._said", set())
+def collecting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> Iterator[Outputs]:
+    """Record with all backends, and collect everything that leaves the process."""
+    collected = Outputs(tmp_path)
+    monkeypatch.setenv("AGENTOBS_HOME", str(collected.home))
+    monkeypatch.setattr("agentobs.errors._reported", set())
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            # The SDK and its transport log their own requests; that is for whoever asked them to.
+            # The SDK and its transport log their requests if users enable that.
             if not record.name.startswith(("anthropic", "httpx2", "httpcore2")):
-                heard.logged.append(f"{record.name} {record.getMessage()} {record.exc_text}")
+                collected.logged.append(f"{record.name} {record.getMessage()} {record.exc_text}")
 
     handler = Keep(logging.DEBUG)
     logging.getLogger().addHandler(handler)
@@ -373,41 +375,41 @@ def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     try:
         with contextlib.ExitStack() as stack, warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            for collector, profile in zip(heard.collectors, LIVE, strict=True):
+            for collector, profile in zip(collected.collectors, LIVE, strict=True):
                 stack.enter_context(collector)
                 protocol: Any = collector.protocol
                 made = otlp.beta(collector.endpoint, protocol=protocol, profile=profile)
-                heard.backends.append(made)
-            drawn = perfetto.trace_file(heard.traces)
-            chosen = Options(backends=(*heard.backends, drawn), **options)
-            assert start_recorder(str(heard.home), chosen) is not None
-            yield heard
+                collected.backends.append(made)
+            drawn = perfetto.trace_file(collected.traces)
+            chosen = Options(backends=(*collected.backends, drawn), **options)
+            assert start_recorder(str(collected.home), chosen) is not None
+            yield collected
             assert sessions.flush(30)
-            assert all(backend.flush(30) for backend in heard.backends)
+            assert all(backend.flush(30) for backend in collected.backends)
             assert agentobs.stop_recorder()
-            assert [backend.failed for backend in heard.backends] == [0, 0, 0]
+            assert [backend.failed for backend in collected.backends] == [0, 0, 0]
             assert drawn.failed == 0
-            heard.warned = [str(each.message) for each in warned]
+            collected.warned = [str(each.message) for each in warned]
     finally:
         logging.getLogger().removeHandler(handler)
         logging.getLogger().setLevel(before)
 
 
-def told(heard: Heard) -> dict[str, bytes]:
-    """Everything that was sent, written as a trace, warned of or logged, by where."""
-    found = {f"sent over {each.protocol}": each.bytes for each in heard.collectors}
-    # JSON may spell a letter in another way; what was understood counts as well.
-    for collector in heard.collectors:
+def outputs(collected: Outputs) -> dict[str, bytes]:
+    """Return everything that was sent, written to a trace, reported as a warning, or logged, by destination."""
+    found = {f"sent over {each.protocol}": each.bytes for each in collected.collectors}
+    # JSON may escape letters, so the parsed messages are searched as well.
+    for collector in collected.collectors:
         whole = [str(got.message) for got in collector.got]
         found[f"understood over {collector.protocol}"] = "\n".join(whole).encode()
-    found |= {f"trace {path.name}": path.read_bytes() for path in heard.traces.iterdir()}
-    found["warnings"] = "\n".join(heard.warned).encode()
-    found["log lines"] = "\n".join(heard.logged).encode()
+    found |= {f"trace {path.name}": path.read_bytes() for path in collected.traces.iterdir()}
+    found["warnings"] = "\n".join(collected.warned).encode()
+    found["log lines"] = "\n".join(collected.logged).encode()
     return found
 
 
-def asked(home: Path, session_id: str) -> dict[str, bytes]:
-    """What the commands say that look at sessions without their content, but for names and reasons of sessions."""
+def command_outputs(home: Path, session_id: str) -> dict[str, bytes]:
+    """Return the output of commands that show sessions without content, except names and reasons of sessions."""
     runs = [
         ["ingest"], ["sessions"], ["show", session_id], ["diagnose", session_id],
         ["time", session_id], ["tools"], ["waits"], ["models"], ["orphans"], ["cost"], ["cache"],
@@ -419,15 +421,15 @@ def asked(home: Path, session_id: str) -> dict[str, bytes]:
         assert ran.exception is None or isinstance(ran.exception, SystemExit), (run, ran.exception)
         found[f"agentobs {run[0]}"] = ran.output.encode()
     for name in ("sessions", "show", "diagnose", "cache"):
-        # The names and reasons of sessions are shown on this machine as they were written, and nothing else is.
+        # On this machine, names and reasons of sessions are shown as text; all other content is not.
         for place in ("session name", "failure", "class"):
-            told = found[f"agentobs {name}"]
-            found[f"agentobs {name}"] = told.replace(canary(place).encode(), b"")
+            outputs = found[f"agentobs {name}"]
+            found[f"agentobs {name}"] = outputs.replace(canary(place).encode(), b"")
     return found
 
 
-def taken_out(home: Path, session_id: str, folder: Path) -> dict[str, bytes]:
-    """Every file that commands write for other tools and other machines, and what a machine makes of a bundle."""
+def exported_files(home: Path, session_id: str, folder: Path) -> dict[str, bytes]:
+    """Return all files that commands write for other tools and machines, and the home after the import of a bundle."""
     folder.mkdir()
     runs = [
         ["export", form, session_id, "--of", of]
@@ -456,11 +458,11 @@ def taken_out(home: Path, session_id: str, folder: Path) -> dict[str, bytes]:
     other = folder / "other"
     ran = CliRunner().invoke(cli, ["--home", str(other), "import", "bundle", str(path)])
     assert ran.exit_code == 0, ran.exception
-    return {**found, **{f"imported {name}": data for name, data in kept(other).items()}}
+    return {**found, **{f"imported {name}": data for name, data in home_files(other).items()}}
 
 
-def sent_later(home: Path) -> dict[str, bytes]:
-    """What goes to a collector after the fact, and what is noted of it, in the words of each profile."""
+def later_exports(home: Path) -> dict[str, bytes]:
+    """Return the bytes that are sent to a collector after the run, and the reports about it, for each profile."""
     found = {}
     with open_store(str(home)) as store:
         for profile in PROFILES:
@@ -474,8 +476,8 @@ def sent_later(home: Path) -> dict[str, bytes]:
     return found
 
 
-def stored(home: Path) -> dict[str, bytes]:
-    """Every table and view of the store, as text."""
+def store_tables(home: Path) -> dict[str, bytes]:
+    """Return every table and view of the store, as text."""
     with agentobs.connect(str(home)) as connection:
         named = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables"
         tables = [
@@ -488,8 +490,8 @@ def stored(home: Path) -> dict[str, bytes]:
         }
 
 
-def kept(home: Path) -> dict[str, bytes]:
-    """Every file of a home by its path, name and bytes."""
+def home_files(home: Path) -> dict[str, bytes]:
+    """Return the path and the bytes of every file of a home."""
     paths = [path for path in home.rglob("*") if path.is_file()]
     return {
         str(path.relative_to(home)): str(path.relative_to(home)).encode() + path.read_bytes()
@@ -498,7 +500,7 @@ def kept(home: Path) -> dict[str, bytes]:
 
 
 def leaks(places: dict[str, bytes]) -> dict[str, str]:
-    """Where the canary is, and a bit of what is around it."""
+    """Return the places that contain the canary, each with an excerpt."""
     word = WORD.lower().encode()
     return {
         name: data[max(data.lower().index(word) - 80, 0) :][:160].decode("utf-8", "replace")
@@ -510,38 +512,38 @@ def leaks(places: dict[str, bytes]) -> dict[str, str]:
 def test_content_stays_in_the_content_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default the canary is nowhere else: in no fact, table, event, span, metric, log record, warning, log line,
-    exported byte, trace or answer of a command; nobody else's variable changes that.
+    """By default, the canary is only in the content files: in no fact, table, event, span, metric, log record, warning,
+    log line, exported byte, trace or command output. Environment variables of other tools do not change that.
     """
-    for name, value in OTHERS_SWITCHES.items():
+    for name, value in CONTENT_SWITCHES.items():
         monkeypatch.setenv(name, value)
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    with listening(tmp_path, monkeypatch) as heard:
-        session_id = sing(folder, None)
-    # Before anybody ingests, which compresses what has ended.
-    files = kept(heard.home)
+    with collecting(tmp_path, monkeypatch) as collected:
+        session_id = record_canary(folder, None)
+    # Look before the ingest, which compresses ended segments.
+    files = home_files(collected.home)
     content = {name for name in files if name.endswith(".content")}
     assert len(content) == 1
     assert len([name for name in files if name.endswith(".facts")]) == 1
     assert set(leaks(files)) == content
-    assert leaks(told(heard)) == {}
-    assert leaks(asked(heard.home, session_id)) == {}
-    assert leaks(stored(heard.home)) == {}
-    files_of_others = taken_out(heard.home, session_id, tmp_path / "out")
+    assert leaks(outputs(collected)) == {}
+    assert leaks(command_outputs(collected.home, session_id)) == {}
+    assert leaks(store_tables(collected.home)) == {}
+    files_of_others = exported_files(collected.home, session_id, tmp_path / "out")
     assert leaks(files_of_others) == {}
-    assert leaks(sent_later(heard.home)) == {}
+    assert leaks(later_exports(collected.home)) == {}
     assert len(files_of_others) > 25
-    assert set(leaks(kept(heard.home))) <= content
-    # It was there to be found.
-    said = b"".join(files[name] for name in content)
-    missing = [place for place in PLACES if canary(place).encode() not in said]
+    assert set(leaks(home_files(collected.home))) <= content
+    # The canary was recorded, so a leak would have been found.
+    content_bytes = b"".join(files[name] for name in content)
+    missing = [place for place in PLACES if canary(place).encode() not in content_bytes]
     assert missing == []
-    assert any(b"chat " in got.body for got in heard.collectors[0].got)
+    assert any(b"chat " in got.body for got in collected.collectors[0].got)
 
 
-SAID = {
+CONTENT_ATTRIBUTES = {
     "gen_ai.input.messages": "prompt",
     "gen_ai.output.messages": "answer",
     "gen_ai.system_instructions": "system",
@@ -549,23 +551,25 @@ SAID = {
     "gen_ai.tool.call.arguments": "input",
     "gen_ai.tool.call.result": "tool output",
 }
-"""What holds content where a session opted in, and one thing of it; OpenInference has other names for the same."""
+"""The attributes with content in a session that opted in, each with a text that it contains. OpenInference uses other
+names for these attributes.
+"""
 
 
-def test_content_goes_out_where_a_session_opted_in_and_from_no_other(
+def test_content_is_exported_only_from_sessions_that_opted_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `content="export"` prompts, answers, tools' inputs and results are on spans of that session: not on those of
-    another one, in no log record, no metric, no trace file.
+    """With `content="export"`, prompts, responses, tool inputs and results are on the spans of that session. They are
+    not on spans of another session, and not in log records, metrics or trace files.
     """
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    with listening(tmp_path, monkeypatch) as heard:
-        loud = sing(folder, "export")
-        quiet = sing(folder, None)
+    with collecting(tmp_path, monkeypatch) as collected:
+        loud = record_canary(folder, "export")
+        quiet = record_canary(folder, None)
     assert loud != quiet
-    for collector in heard.collectors:
+    for collector in collected.collectors:
         holding = {
             span.attributes["session.id"]: span
             for span in collector.spans()
@@ -580,30 +584,34 @@ def test_content_goes_out_where_a_session_opted_in_and_from_no_other(
         if any(name.startswith("llm.") for name in by_name):
             parts = {name.partition(".")[0] for name in by_name}
             assert parts == {"llm", "input", "output"}
-            said = "".join(by_name.values())
-            assert [place for place in SAID.values() if canary(place) not in said] == []
+            exported_text = "".join(by_name.values())
+            assert [
+                place for place in CONTENT_ATTRIBUTES.values() if canary(place) not in exported_text
+            ] == []
         else:
-            assert set(by_name) == set(SAID)
-            assert [n for n, place in SAID.items() if canary(place) not in by_name[n]] == []
+            assert set(by_name) == set(CONTENT_ATTRIBUTES)
+            assert [
+                n for n, place in CONTENT_ATTRIBUTES.items() if canary(place) not in by_name[n]
+            ] == []
         others = [got for got in collector.got if got.signal != "traces"]
         assert not [got.signal for got in others if WORD.encode() in got.body]
-    places = told(heard)
+    places = outputs(collected)
     assert leaks({name: data for name, data in places.items() if "over" not in name}) == {}
-    assert leaks(taken_out(heard.home, loud, tmp_path / "out")) == {}
+    assert leaks(exported_files(collected.home, loud, tmp_path / "out")) == {}
 
 
-def test_with_content_off_it_is_nowhere_at_all(
+def test_with_content_off_nothing_contains_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not one byte of a home holds it, whatever the name; `AGENTOBS_CONTENT` is the default of sessions that start."""
+    """No file of a home contains the canary; `AGENTOBS_CONTENT` is the default for sessions that start."""
     monkeypatch.setenv("AGENTOBS_CONTENT", "off")
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    with listening(tmp_path, monkeypatch) as heard:
-        session_id = sing(folder, None)
+    with collecting(tmp_path, monkeypatch) as collected:
+        session_id = record_canary(folder, None)
         monkeypatch.setenv("AGENTOBS_CONTENT", "export")
-    assert leaks(kept(heard.home)) == {}
-    assert leaks(told(heard)) == {}
-    assert leaks(asked(heard.home, session_id)) == {}
-    assert leaks(kept(heard.home)) == {}
+    assert leaks(home_files(collected.home)) == {}
+    assert leaks(outputs(collected)) == {}
+    assert leaks(command_outputs(collected.home, session_id)) == {}
+    assert leaks(home_files(collected.home)) == {}

@@ -1,4 +1,4 @@
-"""The documents: the code in them runs, and the files that they name are there."""
+"""The documents: the code in them runs, and the files that they mention exist."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def blocks(document: str, language: str) -> list[str]:
     return found
 
 
-def test_the_ten_lines_record_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first code of the README works as it stands, and names its entry and arguments."""
+def test_the_first_example_records_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first code block of the README works unchanged, and the entry and its arguments are recorded."""
     first = blocks("README.md", "python")[0]
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
     variables: dict[str, Any] = {"__name__": "hello_agent"}
@@ -42,10 +44,10 @@ def test_the_ten_lines_record_a_session(tmp_path: Path, monkeypatch: pytest.Monk
     assert session.arguments == {"prompt": "Say hello."}
 
 
-def test_any_client_opens_the_file(
+def test_any_duckdb_client_opens_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The README's way to open the published file with DuckDB alone works, while others record."""
+    """The README's code that opens the published file with DuckDB alone works while other processes record."""
     [snippet] = [block for block in blocks("README.md", "python") if "duckdb.connect" in block]
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENTOBS_HOME", raising=False)
@@ -58,13 +60,13 @@ def test_any_client_opens_the_file(
     assert "opened" in capsys.readouterr().out
 
 
-def test_a_session_goes_on_as_in_the_readme(
+def test_a_session_resumes_as_in_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The README's way to resume a session works as it stands."""
+    """The README's code that resumes a session works unchanged."""
     found = blocks("README.md", "python")
     [reader] = [block for block in found if "async def main" in block]
-    [snippet] = [block for block in found if "async def go_on" in block]
+    [snippet] = [block for block in found if "async def resume" in block]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
@@ -77,7 +79,7 @@ def test_a_session_goes_on_as_in_the_readme(
         exec(compile(snippet, "README.md", "exec"), variables)
         assert agentobs.stop_recorder()
         first = last_session(tmp_path / "home").session_id
-        assert asyncio.run(variables["go_on"](first, "Again.")) == "again"
+        assert asyncio.run(variables["resume"](first, "Again.")) == "again"
     assert agentobs.stop_recorder()
     [(parts,)] = agentobs.query("SELECT count(DISTINCT conversation_id) FROM sessions")
     assert parts == 1
@@ -85,14 +87,14 @@ def test_a_session_goes_on_as_in_the_readme(
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_python_in_documents_compiles(document: str) -> None:
-    """Every block of Python is Python."""
+    """Every Python block compiles."""
     for block in blocks(document, "python"):
         compile(block, document, "exec")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_of_documents_lead_somewhere(document: str) -> None:
-    """Every relative link names a file of the project."""
+def test_links_of_documents_lead_to_files(document: str) -> None:
+    """Every relative link leads to a file of the project."""
     text_of = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", text_of):
         assert (ROOT / target).exists(), target
@@ -105,16 +107,16 @@ LOOP_ROWS = [
 ]
 
 
-def test_every_capability_of_the_loop_has_its_row() -> None:
-    """The table is there, and each scenario is named in it."""
+def test_every_scenario_of_the_loop_has_a_row() -> None:
+    """The table exists, and contains every scenario."""
     assert len(LOOP_ROWS) > 40
     scenarios = {path.name for path in (ROOT / "fixtures" / "loop").iterdir() if path.is_dir()}
     assert {row[2] for row in LOOP_ROWS if not row[2].startswith("- (")} == scenarios
 
 
 @pytest.mark.parametrize("row", LOOP_ROWS, ids=lambda row: row[0][:40])
-def test_a_capability_of_the_loop_is_held(row: list[str]) -> None:
-    """No cell is empty; the test and the scenario exist."""
+def test_a_capability_of_the_loop_is_tested(row: list[str]) -> None:
+    """No cell of the row is empty; the test and the scenario exist."""
     capability, test, scenario = row
     assert capability
     file, _, name = test.strip("`").partition("::")

@@ -1,4 +1,4 @@
-"""The glossary: one word per concept in prose. CONTRIBUTING.md describes how we write."""
+"""Check that prose uses one word per concept, see CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ PHRASES = {
     r"\bit stands\b(?! for)|\bstands? (?:in|at|here|there|beside)\b": "is, is in",
     r"\bcassettes?\b|\bgolden\b": "recording, fixture, snapshot",
 }
-"""Expressions that the glossary forbids in prose, each with what to write instead."""
+"""Expressions that are forbidden in prose, each with words that replace it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of prose."""
+    """A line of prose."""
 
     path: str
     line: int
@@ -87,7 +87,7 @@ def _lines(path: Path, text: str) -> Iterator[Text]:
 
 
 def _in_python(path: Path) -> Iterator[Text]:
-    """Yield the docstrings, those of fields included, and the comments of a module."""
+    """Yield the docstrings of a module, including those of fields, and its comments."""
     source, relative = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -107,7 +107,7 @@ _ARGUMENT = re.compile(r"^\s+\w+: ")
 
 
 def wrong_phrases() -> Iterator[str]:
-    """Yield each use of an expression that the glossary forbids."""
+    """Yield each use of a forbidden expression."""
     patterns = [
         (re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in PHRASES.items()
     ]
@@ -117,8 +117,8 @@ def wrong_phrases() -> Iterator[str]:
                 yield f"{each.path}:{each.line}: {match[0]!r}: write {instead}"
 
 
-def test_prose_uses_the_words_of_the_glossary() -> None:
-    """Docstrings, comments, documents, pages and comments in SQL avoid the forbidden expressions."""
+def test_prose_contains_no_forbidden_expressions() -> None:
+    """Docstrings, comments, documents, pages and comments in SQL contain no forbidden expressions."""
     assert list(wrong_phrases()) == []
 
 

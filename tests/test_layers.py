@@ -1,4 +1,4 @@
-"""The picture of ARCHITECTURE.md, held by a test: imports point down, and only the seam looks outside."""
+"""Check the package diagram in ARCHITECTURE.md: imports point down, and only `world` accesses the outside."""
 
 from __future__ import annotations
 
@@ -97,8 +97,9 @@ ORDER = [
     "agentobs.cli",
     "agentobs.__main__",
 ]
-"""The rooms, from the ground up. A module belongs to the longest prefix of its name. A room imports itself and what
-comes before it."""
+"""The packages, from the bottom up. A module belongs to the package with the longest matching prefix of its name. It
+imports only its own package and those before it.
+"""
 
 _ABOVE = ("agentobs.agent", "agentobs.store")
 NEVER = {
@@ -115,13 +116,13 @@ NEVER = {
     "exporters": ("replay", "dashboards"),
     "dashboards": ("replay", "exporters"),
 }
-"""What a package must not import, although the order allows it."""
+"""Imports that are forbidden although the order allows them, by package."""
 
 MODULES_MAX, LEVELS_MAX, REPEATED_MAX = 22, 8, 10
-"""How many modules a room may have, how many levels of imports, and how many module names may recur."""
+"""The maximum number of modules in a package, of levels of imports, and of module names that occur more than once."""
 
 DEFERRED = ("agentobs/cli/", "agentobs/__init__.py", "agentobs/ledger/", "replay/plugin.py")
-"""Where an import inside a function is allowed: start-up is paid there."""
+"""Files in which imports inside functions are allowed, because they make the start faster."""
 
 AMBIENT = re.compile(
     r"\btime\.(?:time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_ns|sleep)\("
@@ -142,8 +143,8 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(module: str) -> str:
-    return max((room for room in ORDER if is_in(module, room)), key=len)
+def package_of(module: str) -> str:
+    return max((package for package in ORDER if is_in(module, package)), key=len)
 
 
 def is_in(module: str, package: str) -> bool:
@@ -152,7 +153,7 @@ def is_in(module: str, package: str) -> bool:
 
 @cache
 def imports(module: str) -> list[tuple[str, bool]]:
-    """Return (imported module, whether inside a function) of each import of ours, those for type checkers included."""
+    """Return (module, whether inside a function) for each import of a module of agentobs, also for type checkers."""
 
     def walk(node: ast.AST, deep: bool) -> Iterator[tuple[str, bool]]:
         for child in ast.iter_child_nodes(node):
@@ -171,12 +172,12 @@ def imports(module: str) -> list[tuple[str, bool]]:
 
 
 def wrong_imports(module: str) -> Iterator[str]:
-    """Yield what is wrong with the imports of a module."""
-    room = room_of(module)
+    """Yield a description of each wrong import of a module."""
+    package = package_of(module)
     never = [each for package, others in NEVER.items() if is_in(module, package) for each in others]
     for name, deep in imports(module):
-        other = room_of(name)
-        if ORDER.index(other) > ORDER.index(room):
+        other = package_of(name)
+        if ORDER.index(other) > ORDER.index(package):
             yield f"{module} imports {name}"
         if any(is_in(name, package) for package in never):
             yield f"{module} must not import {name}"
@@ -185,15 +186,15 @@ def wrong_imports(module: str) -> Iterator[str]:
 
 
 def test_imports_point_down() -> None:
-    """A module imports only rooms that come before its own, and its own."""
+    """A module imports only its own package and the packages before it."""
     assert [wrong for module in modules() for wrong in wrong_imports(module)] == []
 
 
 def levels(inside: set[str]) -> dict[str, int]:
-    """Return how many modules the longest chain of imports has that starts at each module and stays inside.
+    """Return for each module the length of the longest chain of imports that starts at it and stays inside the set.
 
     Raises:
-        AssertionError: they import each other in a circle.
+        AssertionError: the imports form a cycle.
     """
     done: dict[str, int] = {}
 
@@ -213,26 +214,28 @@ def is_package(module: str) -> bool:
     return modules()[module].name == "__init__.py"
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
-    """Imports form no cycle; those inside functions and for type checkers count, too."""
+def test_imports_are_not_circular() -> None:
+    """Imports form no cycle, including imports inside functions and for type checkers."""
     levels({module for module in modules() if not is_package(module)})
 
 
-def test_a_room_is_small() -> None:
-    """No folder has too many modules, or too many levels of imports; few module names recur."""
-    rooms: dict[str, set[str]] = {}
+def test_packages_are_small() -> None:
+    """No package has too many modules or too many levels of imports, and few module names occur more than once."""
+    packages: dict[str, set[str]] = {}
     for module in modules():
         if not is_package(module):
-            rooms.setdefault(module.rpartition(".")[0], set()).add(module)
-    assert {room: len(inside) for room, inside in rooms.items() if len(inside) > MODULES_MAX} == {}
-    highest = {room: max(levels(inside).values()) for room, inside in rooms.items()}
-    assert {room: height for room, height in highest.items() if height > LEVELS_MAX} == {}
+            packages.setdefault(module.rpartition(".")[0], set()).add(module)
+    assert {
+        package: len(inside) for package, inside in packages.items() if len(inside) > MODULES_MAX
+    } == {}
+    highest = {package: max(levels(inside).values()) for package, inside in packages.items()}
+    assert {package: height for package, height in highest.items() if height > LEVELS_MAX} == {}
     names = Counter(path.name for path in modules().values())
     assert sum(count > 1 for name, count in names.items() if name[0] != "_") <= REPEATED_MAX
 
 
-def test_only_the_seam_looks_outside() -> None:
-    """Clocks, chance, ids and the environment are read in world.py alone; the roof may set the environment."""
+def test_only_world_accesses_the_outside() -> None:
+    """Only world.py reads clocks, random numbers, IDs and the environment; the command line may use the environment."""
     found = {}
     for path in modules().values():
         relative = path.relative_to(ROOT).as_posix()
@@ -241,8 +244,8 @@ def test_only_the_seam_looks_outside() -> None:
     assert {relative: reads for relative, reads in found.items() if reads} == {}
 
 
-def test_a_module_is_one_idea_said_first() -> None:
-    """Every module says what it is; none is longer than 700 lines."""
+def test_modules_are_documented_and_short() -> None:
+    """Every module has a docstring, and no module is longer than 700 lines."""
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in modules().values()}
     assert [each for each, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
     assert [each for each, text in texts.items() if text.count("\n") > 700] == []

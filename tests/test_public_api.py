@@ -1,4 +1,4 @@
-"""The public surface: one list of names, in completion, in imports for type checkers and in the document."""
+"""The public API is one list of names, which completion, imports for type checkers and docs/api.md share."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_each_public_name_is_listed_once(package: ModuleType) -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert typed == {name: f"{package._HOMES[name]}.{name}" for name in names}
+    assert typed == {name: f"{package._MODULE_OF[name]}.{name}" for name in names}
     for name in names:
         assert getattr(package, name) is getattr(
-            importlib.import_module(package._HOMES[name]), name
+            importlib.import_module(package._MODULE_OF[name]), name
         )
 
 

@@ -1,4 +1,4 @@
-"""Shared state of a process is in one object: few module globals are mutable, and a replay replaces one object."""
+"""The shared state of a process is in one object: few module globals are mutable, and a replay replaces one object."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.test_layers import modules
 
 GLOBALS_MAX = 4
 MUTABLE = {
-    "agentobs.errors._said": "what was reported once; errors come before the runtime",
-    "agentobs.runtime.process": "the object that holds the rest",
-    "agentobs.sink.sink": "takes the records of every module",
+    "agentobs.errors._reported": "the warnings that were reported; this module may not import the runtime",
+    "agentobs.runtime.process": "the object that contains all other state",
+    "agentobs.sink.sink": "receives the records of every module",
     "agentobs.tracing.places.open_spans": "read for each span and request; removing a span ends it atomically",
-    "replay.virtual_time.time_patches._ORIGINALS": "the functions of `time` in front of which the patches stand",
+    "replay.virtual_time.time_patches._ORIGINALS": "the original functions of `time`, which the patches replace",
 }
 """The module globals that change while the program runs, each with the reason."""
 MUTABLE_MAX = 7
 CONSTANT = {
     "agentobs.recording.vault.stream_secrets._PLAIN_REDACTOR": "has no key and no rules; only counts failures",
     "agentobs.redaction._PLAIN": "has no key and no rules; only counts failures",
-    "exporters.otlp.backfill._NEW": "stands for a mark that is not there; nothing advances it",
+    "exporters.otlp.backfill._NEW": "the position of a session that was never sent; it never changes",
 }
 """Instances of mutable classes that serve as constants, each with the reason."""
 CHANGING = {
@@ -57,38 +57,38 @@ def classes(module: str) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in tree_of(module).body if isinstance(node, ast.ClassDef)}
 
 
-def home_of(module: str, name: str) -> str | None:
-    """Return the full name of a module global or class of ours that a module calls `name`; None if it is none."""
+def origin_of(module: str, name: str) -> str | None:
+    """Return the full name of the module global or class to which `name` refers in a module; None if there is none."""
     if name in assigned(module) | classes(module).keys():
         return f"{module}.{name}"
     for node in tree_of(module).body:
         if isinstance(node, ast.ImportFrom) and node.module in modules():
             for alias in node.names:
                 if name == (alias.asname or alias.name):
-                    return home_of(str(node.module), alias.name)
+                    return origin_of(str(node.module), alias.name)
     return None
 
 
 def locals_of(function: ast.AST) -> set[str]:
-    """Return the names that are bound somewhere in a function."""
+    """Return the names that are bound in a function."""
     nodes = list(ast.walk(function))
     shared = {name for n in nodes if isinstance(n, ast.Global) for name in n.names}
     bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     return (bound | {n.arg for n in nodes if isinstance(n, ast.arg)}) - shared
 
 
-def changed(function: ast.AST) -> Iterator[str]:
-    """Yield the names whose objects a function changes, and those that it binds again outside of itself."""
+def changed_names(function: ast.AST) -> Iterator[str]:
+    """Yield the names of objects that a function changes, and the globals that it binds."""
     for node in ast.walk(function):
-        held: ast.expr | None = None
+        target: ast.expr | None = None
         if isinstance(node, ast.Global):
             yield from node.names
         elif isinstance(node, ast.Subscript | ast.Attribute):
-            held = node.value if isinstance(node.ctx, ast.Store | ast.Del) else None
+            target = node.value if isinstance(node.ctx, ast.Store | ast.Del) else None
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            held = node.func.value if node.func.attr in CHANGING else None
-        if isinstance(held, ast.Name):
-            yield held.id
+            target = node.func.value if node.func.attr in CHANGING else None
+        if isinstance(target, ast.Name):
+            yield target.id
 
 
 def mutable_globals() -> set[str]:
@@ -96,18 +96,18 @@ def mutable_globals() -> set[str]:
     for module in modules():
         for function in ast.walk(tree_of(module)):
             if isinstance(function, FUNCTIONS):
-                names = set(changed(function)) - locals_of(function)
-                found |= {home for name in names if (home := home_of(module, name))}
+                names = set(changed_names(function)) - locals_of(function)
+                found |= {home for name in names if (home := origin_of(module, name))}
         found |= {f"{module}.{name}" for name in instances(module)}
     return found
 
 
 def instances(module: str) -> Iterator[str]:
-    """Yield the globals of a module that are instances of mutable classes of ours."""
+    """Yield the globals of a module that are instances of mutable classes of agentobs."""
     for node in tree_of(module).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
             made = node.value.func
-            home = home_of(module, made.id) if isinstance(made, ast.Name) else None
+            home = origin_of(module, made.id) if isinstance(made, ast.Name) else None
             where, _, name = (home or "").rpartition(".")
             if where in modules() and name in classes(where) and is_mutable(classes(where)[name]):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -115,7 +115,7 @@ def instances(module: str) -> Iterator[str]:
 
 
 def is_mutable(kind: ast.ClassDef) -> bool:
-    """Return whether methods of a class other than its constructor assign its attributes."""
+    """Return whether methods of a class other than its constructor assign attributes."""
     methods = (each for each in kind.body if isinstance(each, ast.FunctionDef))
     return any(
         isinstance(node, ast.Attribute)
@@ -144,27 +144,27 @@ def test_few_module_globals_change() -> None:
 
 
 class Kept:
-    """State that a test keeps."""
+    """The state of a test."""
 
 
-def test_a_runtime_has_state_of_its_own_and_a_process_one() -> None:
-    shared, outer = runtime.process.part(Kept), runtime.current().part(Kept)
+def test_runtimes_and_processes_have_separate_state() -> None:
+    shared, outer = runtime.process.state(Kept), runtime.current().state(Kept)
     with runtime.replaced() as inner:
         assert runtime.current() is inner
-        assert inner.part(Kept) is inner.part(Kept) is not outer
-        assert runtime.process.part(Kept) is shared
-    assert runtime.current().part(Kept) is outer
-    assert runtime.Process().part(Kept) is not shared
+        assert inner.state(Kept) is inner.state(Kept) is not outer
+        assert runtime.process.state(Kept) is shared
+    assert runtime.current().state(Kept) is outer
+    assert runtime.Process().state(Kept) is not shared
 
 
-def test_runtimes_nest_and_each_puts_back_what_it_found() -> None:
+def test_runtimes_nest_and_restore_the_previous_one() -> None:
     def answered(status: int) -> runtime.Answerer:
         return lambda question, place: Answer(status, {}, (), "complete")
 
     def status() -> int | None:
         answerer = runtime.current().answerer
-        asked = Question("POST", "/v1/messages", {}, b"")
-        return None if answerer is None else answerer(asked, Place("s")).status
+        request = Question("POST", "/v1/messages", {}, b"")
+        return None if answerer is None else answerer(request, Place("s")).status
 
     seen: list[int | None] = []
     with runtime.replaced(answerer=answered(200)):
@@ -176,12 +176,12 @@ def test_runtimes_nest_and_each_puts_back_what_it_found() -> None:
     assert [*seen, status()] == [201, 200, None]
 
 
-def test_reads_are_noted_by_the_runtime_in_force() -> None:
+def test_the_active_runtime_observes_reads() -> None:
     seen: list[str] = []
-    with runtime.replaced(noted=lambda name, value, frame: seen.append(name)):
+    with runtime.replaced(read_observer=lambda name, value, frame: seen.append(name)):
         with patched(["uuid"]), runtime.replaced(answerer=None):
             uuid.uuid4()
-        noted = len(seen)
+        observed = len(seen)
     with patched(["uuid"]):
         uuid.uuid4()
-    assert (noted, len(seen)) == (1, 1)
+    assert (observed, len(seen)) == (1, 1)

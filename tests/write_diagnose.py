@@ -1,8 +1,10 @@
-"""docs/diagnose.md: what each signature means, and what it says of recorded traffic and of logs of people at work."""
+"""Generate docs/diagnose.md: the meaning of each signature, and its findings in recorded traffic and in real logs."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -20,7 +22,8 @@ from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import Record
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.duckdb.connection import connect, named
-from tests.store.making import SECOND, T0, end, record, session_id, start
+from tests.store.making import SECOND, T0, a_home, end, record, session_id, start
+from tests.store.talking import Talk
 from tests.wire import corpus
 
 TRANSCRIPTS = Path(
@@ -30,43 +33,57 @@ TRANSCRIPTS = Path(
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What the signatures say of one corpus."""
+class CorpusFindings:
+    """The findings of the signatures in one corpus."""
 
     sessions: int
     answers: int
     calls: int
-    told: Counter[str]
-    """In how many sessions a signature had something to look at."""
+    applicable: Counter[str]
+    """For each signature, the number of sessions to which it applies."""
     alarms: list[tuple[str, str, str, str, str]]
-    """Signature, session, what it is about, the detail, and how often in that session."""
+    """Signature, session, subject, detail, and the number of times in that session."""
 
 
 def has_corpora() -> bool:
-    """Return whether both corpora are there."""
+    """Return whether both corpora exist."""
     return (corpus.folder() / "manifest.json").is_file() and TRANSCRIPTS.is_dir()
 
 
 def diagnose() -> str:
-    """Return the document."""
+    """Return the text of the document."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # models of then without a price
+        warnings.simplefilter("ignore")  # some models of that time have no price
         wire = _tried(*_wire(Path(folder) / "wire"))
         logs = _tried(*_logs(Path(folder) / "logs"))
-    parts = [_HEAD, _meanings(), _TELLS, _table(wire, logs), _LOOKED_AT]
+    parts = [_HEAD, _example(), _COMMANDS, _meanings(), _TELLS, _table(wire, logs), _LOOKED_AT]
     parts += [_alarms("Recorded traffic", wire), _alarms("Logs", logs), _UNTRIED]
     return "".join(parts)
 
 
+def _example() -> str:
+    """Return the output of `agentobs diagnose` for a session that repeats a failing call."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = a_home(Path(folder))
+        conversation = Talk(1)
+        for _ in range(4):
+            [call] = conversation.calls(("lookup_order", {"order_id": "A-17"}))
+            conversation.result(call, "no such order", is_error=True)
+        record(home, [start(1, "refund-loop"), *conversation.records[1:], end(1)])
+        command = [sys.executable, "-m", "agentobs", "--home", str(home.path), "diagnose"]
+        done = subprocess.run([*command, "refund-loop"], capture_output=True, text=True, check=True)
+    return f"```\n$ agentobs diagnose refund-loop\n{done.stdout}```\n"
+
+
 def _home(path: Path) -> Home:
-    """Open a home whose key is always the same: how far two inputs are apart depends on it a little."""
+    """Open a home with a constant key, because the distance of two inputs depends slightly on the key."""
     home = open_home(path)
     create(path / "key", bytes(range(32)))
     return home
 
 
 def _wire(path: Path) -> tuple[Home, dict[str, str]]:
-    """Record every file of the corpus as a session of its own, an exchange a second."""
+    """Record every file of the corpus as a separate session, with one exchange per second."""
     home, names = _home(path), corpus.files()
     records = (each for number, name in enumerate(names, 1) for each in _session(number, name))
     record(home, records)
@@ -107,7 +124,7 @@ def _logs(path: Path) -> tuple[Home, dict[str, str]]:
     return home, names
 
 
-_COULD = {
+_APPLICABLE_SESSIONS = {
     "repeated_calls": """
         SELECT DISTINCT session_id FROM (
             SELECT session_id, lane FROM attempts WHERE tool_use_count > 0 GROUP BY ALL HAVING count(*) >= 3
@@ -129,20 +146,23 @@ _COULD = {
     "repeated_tool_errors": "SELECT DISTINCT session_id FROM tool_results WHERE is_error",
     "contradictions": "SELECT DISTINCT session_id FROM attempts WHERE claims_success IS NOT NULL",
 }
-"""Sessions in which a signature has something to look at."""
+"""For each signature, a query for the sessions to which it applies."""
 
 
-def _tried(home: Home, names: dict[str, str]) -> Tried:
+def _tried(home: Home, names: dict[str, str]) -> CorpusFindings:
     with connect(home, ingest=False) as connection:
-        told = Counter(
-            {name: len(connection.execute(sql).fetchall()) for name, sql in _COULD.items()}
+        applicable = Counter(
+            {
+                name: len(connection.execute(sql).fetchall())
+                for name, sql in _APPLICABLE_SESSIONS.items()
+            }
         )
         rows = _rows(connection, "diagnoses_by_session")
-        return Tried(
+        return CorpusFindings(
             sessions=_count(connection, "sessions"),
             answers=_count(connection, "turns"),
             calls=_count(connection, "tool_calls"),
-            told=told,
+            applicable=applicable,
             alarms=sorted(
                 (
                     row["signature"],
@@ -168,58 +188,60 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, A
 
 
 def _meanings() -> str:
-    lines = ["| signature | fires on | what to do |", "| --- | --- | --- |"]
+    lines = ["| signature | found if a session contains | suggested fix |", "| --- | --- | --- |"]
     lines += [f"| `{each.name}` | {each.fires} | {each.todo} |" for each in SIGNATURES]
     return "\n".join(lines) + "\n"
 
 
-def _table(wire: Tried, logs: Tried) -> str:
+def _table(wire: CorpusFindings, logs: CorpusFindings) -> str:
     head = (
-        f"\nRecorded traffic: {wire.sessions:,} sessions, {wire.answers:,} answers, {wire.calls:,} tool calls. "
-        f"Logs: {logs.sessions:,} sessions, {logs.answers:,} answers, {logs.calls:,} tool calls. *Could* counts the "
-        "sessions in which there is something to look at.\n\n"
+        f"\n- Recorded traffic: {wire.sessions:,} sessions, {wire.answers:,} responses, {wire.calls:,} tool calls.\n"
+        f"- Logs: {logs.sessions:,} sessions, {logs.answers:,} responses, {logs.calls:,} tool calls.\n\n"
+        "*Eligible* is the number of sessions that contain the data that the signature needs. *Found* is the "
+        "number of\nsessions with a finding.\n\n"
     )
     lines = [
-        "| signature | traffic: could | fires | logs: could | fires |",
+        "| signature | traffic: eligible | traffic: found | logs: eligible | logs: found |",
         "| --- | --- | --- | --- | --- |",
     ]
     for each in SIGNATURES:
         cells = []
         for tried in (wire, logs):
             fired = {alarm[1] for alarm in tried.alarms if alarm[0] == each.name}
-            cells += [str(tried.told[each.name]), str(len(fired))]
+            cells += [str(tried.applicable[each.name]), str(len(fired))]
         lines.append(f"| `{each.name}` | {' | '.join(cells)} |")
     return head + "\n".join(lines) + "\n"
 
 
-JUDGED = {
+VERDICTS = {
     (
         "rising_costs",
         "crewAIInc__crewAI/utilities_TestAnthropicStructuredPlanning.test_anthropic_research_workflow_generates_steps.e9e08914.jsonl",
-    ): "True. A research agent sends its whole history each turn and caches none of it: 753 tokens at first, 2,610 "
-    "at last.",
+    ): "True. A research agent sends its whole history in each turn and does not cache any of it. The prompt grew "
+    "from 753 to 2,610 tokens.",
     (
         "repeated_denials",
         "entireio__cli/37-995ebed6e4-3.jsonl",
-    ): "True. A person sent the plan back four times, at last since it rested on something that the agent had made up.",
+    ): "True. A person rejected the plan four times, the last time because it was based on something that the "
+    "agent had made up.",
     (
         "large_results",
         "entireio__cli/55-04c1f4266f-0.jsonl",
-    ): "True. A web page of 73,469 characters went into a conversation of 133 messages.",
+    ): "True. A web page of 73,469 characters was added to a conversation of 133 messages.",
     (
         "repeated_tool_errors",
         "entireio__cli/37-995ebed6e4-3.jsonl",
-    ): "True, and the same four denials again.",
+    ): "True. These are the same four denials.",
 }
-"""What was found when each alarm was looked at beside its session."""
+"""The verdict on each finding, from a review of its session."""
 
 
-def _alarms(title: str, tried: Tried) -> str:
-    lines = [f"\n### {title}\n", "| signature | session | about | detail | times | looked at |"]
+def _alarms(title: str, tried: CorpusFindings) -> str:
+    lines = [f"\n### {title}\n", "| signature | session | about | detail | times | verdict |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for signature, name, about, detail, times in tried.alarms:
-        judged = JUDGED.get((signature, name), "NOT LOOKED AT")
-        lines.append(f"| `{signature}` | {name} | {about} | {detail} | {times} | {judged} |")
+        verdict = VERDICTS.get((signature, name), "NOT REVIEWED")
+        lines.append(f"| `{signature}` | {name} | {about} | {detail} | {times} | {verdict} |")
     return "\n".join(lines) + "\n"
 
 
@@ -229,59 +251,77 @@ _HEAD = """\
 <!-- Generated by `make docs` from agentobs/store/analysis/diagnosis.py and two corpora.
 Change those, not this file. -->
 
-`agentobs diagnose SESSION` tells which ways to fail a session shows: each with its evidence, how far that is beyond
-the threshold, and what to do. `agentobs diagnose --all --since 7d` is a table over sessions, and `--fail` makes either
-an exit code for CI. No word of content is needed, so all of it works with content off. Over millions of calls `--since`
-keeps it to a second.
+`agentobs diagnose SESSION` lists the failure signatures found in a session. For each signature, it prints the evidence,
+how far the value exceeds the threshold, and a suggested fix:
 
-Each signature is a view of the store with a row for each place where it fires, and a named query of the same name;
-`FROM diagnoses` has them all. For a session
-without rows nothing was found, or it could not be checked: the command reports which, and why.
+"""
+
+_COMMANDS = """
+- `agentobs diagnose --all --since 7d` prints a table of all sessions. On a store with millions of calls, use `--since`;
+  the command then takes about a second.
+- With `--fail`, both commands exit with status 1 if they find a signature, for use in CI.
+- With `--json`, both commands print one JSON object per line.
+- `agentobs diagnose SESSION --judge MODEL` asks a model whether the final responses contradict the tool results since
+  the last prompt. It sends at most 20 responses, and 50 results of 4,000 characters each. The requests go through the
+  SDK, send content to the provider, and are recorded as a session named `agentobs-judge` with the source `classifier`.
+  If content is off, this option is not available.
+
+Signatures need no content, so they also work with `AGENTOBS_CONTENT=off`.
+
+In SQL, each signature is a view in the store, with one row per finding, and a named query of the same name. The view
+`diagnoses` combines all signatures. If a session has no rows, either nothing was found or the signature could not be
+checked. Only the command reports which, and why.
+
+## Signatures
 
 """
 
 _TELLS = """
-## How they tell without content
+## How signatures work without content
 
-- *Like arguments* is a keyed number of 64 bits that is noted with each call, `tool_uses.input_similarity`: a simhash
-  in which each argument counts the same. Inputs are like each other at 6 bits of difference or fewer; unrelated ones
-  are about 32 apart. Equal inputs are always found, whatever their case, blanks and punctuation. Of an argument of
-  more than 16 words most are found that differ in a word; a shorter one, such as a path, has to be the same. The
-  number is keyed with the home's own key: nobody without it can try inputs until one fits, and it cannot be turned
-  back.
-- *Claims success* is a flag, `attempts.claims_success`, noted while the text passes by, and only for an answer without
-  calls to a result that is an error: words of success, and not one that owns up to a failure. It is English only.
-  Reading the content later was the alternative; it would tell nothing with content off, and nothing over many sessions
-  in a second.
-- *The kind of an error* is noted of results that are read off the wire, `tool_results.error_kind`, by the words that
-  clients say it with; our own loop says it itself. What none of the patterns fits is `semantic`.
-- *Windows* are those that the loop compacts by. Where our loop says what it takes for the window, that counts. The
-  beta for a window of a million is not noted: a `claude-sonnet-4` or `-4-5` that has it fires between 160,000 and
-  200,000 tokens, until a prompt has been longer than that. A model that nobody knows counts as one of 200,000.
-- *A large result* is one text of more than 10,000 characters, not bytes; recordings from before characters were
-  counted go by bytes. *30 messages* are those of the request that carries it.
-- *A wait* below a second never fires, whatever its share; nor does one that a classifier answered. The share is that
-  of a whole interaction, concurrent waits added up.
-- *A broken cache* leaves out what expired, and what a compaction of our loop was meant to break.
+- *Similar arguments*: each call is recorded with a keyed 64-bit simhash of its input (`tool_uses.input_similarity`), in
+  which all arguments have the same weight. Two inputs are similar if their hashes differ in at most 6 bits; the hashes
+  of unrelated inputs differ in about 32. Inputs that differ only in case, spaces or punctuation always count as
+  similar. Arguments of more than 16 words usually count as similar if they differ in one word. Shorter arguments, such
+  as paths, must be identical. The hash uses the home's key. Nobody without the key can find an input by hashing
+  candidates, and the input cannot be reconstructed from the hash.
+- *Claims success* is a flag (`attempts.claims_success`), which is set while the response is recorded. It is evaluated
+  only for responses without tool calls that follow an error result. It is true if the text contains words of success
+  and no admission of failure. It works only for English text. Alternative: reading the content later. This would not
+  work with content off, and it would be too slow for many sessions.
+- *The kind of an error* (`tool_results.error_kind`): for third-party clients, the kind is derived from the error texts
+  that these clients use. The agent loop of agentobs records the kind directly. An error that matches no pattern has the
+  kind `semantic`.
+- *Context windows* come from the table that the agent loop uses for compaction. If the agent loop recorded the window
+  that it used, that value is used instead. An unknown model is assumed to have a window of 200,000 tokens. The beta
+  header that enables a window of one million tokens is not recorded. Therefore `full_contexts` is reported for a
+  `claude-sonnet-4` or `-4-5` with this beta at 160,000 to 200,000 tokens, unless a prompt in the same lane was longer
+  than 200,000 tokens.
+- *A large result* is one text of more than 10,000 characters, not bytes. Old recordings do not contain the number of
+  characters; for these, bytes are used. *30 messages* is the number of messages in the request that contains the
+  result.
+- *Long waits* do not include waits that a classifier answered. For each interaction, the total waiting time is divided
+  by the wall time; concurrent waits count once. If the total is less than one second, it is not reported.
+- *Broken caches* do not include cache entries that expired, or cache misses that a compaction of the agent loop caused.
 
-`--judge MODEL` asks a model whether the final answers contradict the results since the last prompt, at most 20 answers
-and 50 results of 4,000 characters each. Its calls go through the SDK, are recorded as a session `agentobs-judge` of
-the source `classifier`, and send content to the provider. With content off this is not possible.
+## False positives
 
-## False alarms
-
-All signatures are tried on recorded provider traffic of other projects' tests, and on logs of people at work with
-Claude Code.
+All signatures were evaluated on two corpora: recorded provider traffic from the tests of other projects, and logs of
+developers who use Claude Code.
 """
 
 _LOOKED_AT = """
-Each alarm was compared with its session; whether it is correct is noted.
+Each finding was compared with its session. The last column shows whether the finding is correct.
 """
 
 _UNTRIED = """
-What these corpora cannot show: traffic of tests is short, so that little can repeat or rise; neither tells who
-was asked and how long that took (`long_waits`); logs hold no requests, so that no changed prefix is seen in
-them (`broken_caches`), and their times are those at which lines were written. Of the hooks in the logs none was
-cancelled. These signatures are tested on sessions that show them and on sessions that nearly do, in
-tests/store/test_diagnosis.py.
+### Limits of the corpora
+
+- Test sessions are short, so few of them can contain repeated calls or rising costs.
+- Neither corpus contains approval waits (`long_waits`).
+- Logs do not contain requests, so they cannot show a changed prefix (`broken_caches`). Their times are the times at
+  which lines were written.
+- No hook in the logs was canceled (`silent_hook_cancels`).
+
+These signatures are tested in tests/store/test_diagnosis.py, on sessions just above and just below their thresholds.
 """

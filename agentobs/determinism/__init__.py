@@ -1,1 +1,3 @@
-"""Determinism for foreign programs: callers, recorded functions, patched clock and random numbers."""
+"""Determinism for agents that do not use the agent loop of agentobs: callers, recorded functions, patched clocks and
+random numbers.
+"""

@@ -1,11 +1,11 @@
-"""Callers: who makes a request, as far as the code of the caller shows it, to distinguish identical requests.
+"""Identify the callers of requests, as far as the caller's code shows them, to distinguish identical requests.
 
 Two sub-agents that send the same request at the same time get different responses, and in a replay they may start in
-the other order. The arguments of their functions distinguish them. The frames from the transport outward are inspected;
-in frames of the caller's own code, the plain values among the arguments, and the plain values in argument objects, are
-collected. Of other local variables only the IDs of tool calls count. The arguments of the functions that started the
-task or the work item are included, see `jobs`. No code of the caller is called, and no line or file name is recorded,
-so that code may move. All of it is content: it is recorded as digests, in the content of an exchange.
+the other order. The arguments of their functions distinguish them. The frames from the transport outward are inspected.
+In frames of the caller's own code, the plain values among the arguments and in argument objects are collected. Of other
+local variables, only the IDs of tool calls are collected. The arguments of the functions that started the task or work
+item are included, see `jobs`. No code of the caller is called, and no line numbers or file names are recorded, so that
+code may be moved. All collected values are content: they are recorded as digests, in the content of an exchange.
 """
 
 from __future__ import annotations
@@ -50,91 +50,92 @@ SCOPE_VALUES_MAX = 16
 HELD_MAX = 32
 """The maximum number of values that are read from one object. Our choice."""
 DEPTH_MAX = 3
-"""The maximum depth: `state.job.block.id` is a value of `state` at this depth. Our choice."""
-LOOKS_MAX = 256
-"""The maximum number of values of objects that are read for one request. Our choice."""
+"""The maximum nesting depth: `state.job.block.id` is a value of `state` at this depth. Our choice."""
+READS_MAX = 256
+"""The maximum number of values that are read from objects for one request. Our choice."""
 TEXT_MAX = 200
 """The maximum length of a text; a longer one is ignored. Our choice."""
 BITS_MAX = 256
 """The maximum number of bits of a number. Our choice."""
 DIGEST_BYTES = 4
-"""The length of the recorded digest of a value, in the content: anybody who can enumerate the possible values can find
-it. A fixture, which is meant to be committed, contains only as much of it as distinguishes a group, see `shortest`.
+"""The length of the recorded digest of a value. A digest is content, because the value can be found by trying all
+possible values. A fixture is meant to be committed, so it contains only the prefix of a digest that is needed to
+distinguish the requests of a group, see `shortened_digests`.
 """
-DRAWN_BYTES = 3
-"""The minimum length of the digest of a value that looks random, such as a request ID: it is new in each run, and must
-not match another agent's by chance. There are too many such values to try.
+RANDOM_VALUE_BYTES = 3
+"""The minimum length of the digest of a value that looks random, such as a request ID. Such a value is new in each run,
+and its digest must not match that of another agent by chance. There are too many such values to try all of them.
 """
-_DRAWN = re.compile(
+_RANDOM_LOOKING = re.compile(
     r"(?=(?:[a-f-]{0,11}[0-9][0-9-]{0,11}[a-f]){2})[0-9a-f-]{12}"
     r"|(?=(?:[A-Za-z]{0,15}(?<![0-9])[0-9]{1,5}[A-Za-z]){2})[0-9A-Za-z]{16}"
 )
-"""Digits and letters that alternate. Digits alone do not count, however many: all phone numbers of a region, all
-account numbers and all times of a year can be tried. The same holds for digits with few letters, such as
-`20261123T042011Z`."""
+"""Matches alternating digits and letters. Digits alone do not match, even if there are many of them, because all phone
+numbers of a region, all account numbers or all times of a year can be tried. The same applies to digits with few
+letters, such as `20261123T042011Z`.
+"""
 NAME_BYTES = 2
-"""The length of the digest of the function's name, which is code, not content."""
+"""The length of the digest of a function and the name of its argument, which are code, not content."""
 
 
 def origin_here(attempt_id: str, session_id: str | None, *, is_async: bool) -> Origin | None:
-    """Return the caller of a request, seen from the transport; None if it cannot be determined. Never raises.
+    """Return the caller of a request; to be called by the transport. Never raises; None if the caller is unknown.
 
     Args:
-        attempt_id: the attempt.
-        session_id: the session that it belongs to.
-        is_async: whether it is made in a task.
+        attempt_id: the attempt that sends the request.
+        session_id: the session of the attempt.
+        is_async: whether the attempt is made in a task.
     """
     try:
         job = jobs.current(may_root=is_opener())
-        before = job.asked(attempt_id) if job is not None else None
-        told, takes_work = _told(sys._getframe(1), VALUES_MAX)
+        previous = job.note_attempt(attempt_id) if job is not None else None
+        values, takes_work = _plain_arguments(sys._getframe(1), VALUES_MAX)
         if is_async:
-            told += _task_name()
-        told += _context_values() + _span_names()
+            values += _task_name()
+        values += _context_values() + _span_names()
         if job is not None:
             jobs.note_request(job, session_id)
             job.is_worker = job.is_worker or takes_work
-            told += job.values
-        return Origin(attempt_id, tuple(told), before, job)
-    except (
-        Exception
-    ):  # frames hold values of any sort; a call without an origin is identified by its order
+            values += job.values
+        return Origin(attempt_id, tuple(values), previous, job)
+    except Exception:
+        # Frames may contain values of any kind. A request without a known caller is identified by its order.
         return None
 
 
 def follow_jobs() -> None:
-    """Track which task, work item or thread starts which in this process, from the first call on."""
-    jobs.install(_scope)
+    """Start to track in this process which task, work item or thread starts which other one."""
+    jobs.install(_starter_arguments)
 
 
-def _scope(frame: FrameType | None) -> tuple[jobs.Values, bool]:
+def _starter_arguments(frame: FrameType | None) -> tuple[jobs.Values, bool]:
     """Return the arguments of the functions that start a job, and whether they take work from a queue."""
-    told, takes_work = _told(frame, SCOPE_VALUES_MAX)
-    return tuple(told), takes_work
+    values, takes_work = _plain_arguments(frame, SCOPE_VALUES_MAX)
+    return tuple(values), takes_work
 
 
 def digests(
     origin: Origin, redactor: Redactor | None = None, secrets: Iterable[bytes] = ()
 ) -> tuple[str, ...]:
-    """Return a caller as digests, one for each of its values, those of the nearest frame first.
+    """Return a caller as digests, one for each of its values, starting with the innermost frame.
 
-    With a redactor, values that are among the `secrets` or look like one are left out.
+    If there is a redactor, values that contain one of the `secrets` or look like a secret are left out.
     """
-    told = origin.told
-    texts = [f"{where} {name}={value!r}" for where, name, value, *_ in told]
+    values = origin.values
+    texts = [f"{where} {name}={value!r}" for where, name, value, *_ in values]
     if redactor is not None and redactor.redact_text(joined := "\n".join(texts), secrets) != joined:
         clean = [redactor.redact_text(text, secrets) == text for text in texts]
-        told = tuple(itertools.compress(told, clean))
-    return tuple(dict.fromkeys(_digest_of(*each) for each in told))
+        values = tuple(itertools.compress(values, clean))
+    return tuple(dict.fromkeys(_digest_of(*each) for each in values))
 
 
-def shortest(all_of_group: Iterable[str]) -> dict[str, str]:
-    """Return each digest with as many bytes of its value's as distinguish it from others with its name, at least one.
+def shortened_digests(group: Iterable[str]) -> dict[str, str]:
+    """Return the digests of a group of requests, each mapped to a shortened form that is still unique in the group.
 
-    For a value that looks random it is at least `DRAWN_BYTES`. The digest of a value does not depend on its name, so a
-    value that was passed on under many names reveals no more.
+    At least one byte of the value's digest is kept, and at least `RANDOM_VALUE_BYTES` if the value looks random. The
+    digest of a value does not depend on its name, so a value that was passed under many names reveals no more.
     """
-    every = set(all_of_group)
+    every = set(group)
     for size in range(1, DIGEST_BYTES):
         short = {each: _cut(each, size) for each in every}
         if len(set(short.values())) == len(every):
@@ -142,40 +143,43 @@ def shortest(all_of_group: Iterable[str]) -> dict[str, str]:
     return {each: _cut(each, DIGEST_BYTES) for each in every}
 
 
-def told_of(written: Iterable[str], origin: Origin | None) -> set[str]:
-    """Return which digests, in their short form, match those of a caller."""
+def matching_digests(recorded: Iterable[str], origin: Origin | None) -> set[str]:
+    """Return the recorded digests, in their shortened form, that match a digest of a caller."""
     if origin is None:
         return set()
-    own = digests(origin)
-    whole = {
-        _hex(f"{where} {name}={value!r}", DIGEST_BYTES) for where, name, value, *_ in origin.told
-    }  # as it was before November 22, 2026: one of name and value
+    complete = digests(origin)
+    # Until November 22, 2026, one digest was computed from the name and the value together.
+    combined = {
+        _hex(f"{where} {name}={value!r}", DIGEST_BYTES) for where, name, value, *_ in origin.values
+    }
     return {
         each
-        for each in set(written)
-        if (any(one.startswith(each) for one in own) if _MARK in each else each in whole)
+        for each in set(recorded)
+        if (any(one.startswith(each) for one in complete) if _MARK in each else each in combined)
     }
 
 
 _MARK = "."
-_LOOKS_DRAWN = "00"
-"""The suffix of the complete digest of such a value; never in a fixture."""
+"""Separates the digest of a name from the digest of its value."""
+_RANDOM_SUFFIX = "00"
+"""The suffix of the complete digest of a value that looks random; never in a fixture."""
 
 
-HELD_BY = "@"
-"""The suffix of a recorded digest of a value inside an object: the path of objects to it; never in a fixture."""
+HOLDERS_MARK = "@"
+"""Precedes the suffix of the recorded digest of a value inside an object: the objects that hold it; never in a fixture.
+"""
 
 
-def unshared(
+def distinguishing_digests(
     digests_of: Mapping[int, Sequence[str]], jobs_of: Mapping[int, int]
 ) -> dict[int, list[str]]:
-    """Return the digests that may distinguish identical requests, without the objects that hold their values.
+    """Return the digests that may distinguish identical requests, without the suffixes for objects.
 
-    A value in an object that several jobs were given under one name distinguishes none of them, and may change between
-    their requests. The same holds for a value in an object that not all of them have.
+    A value in an object that several jobs received under the same name does not distinguish them, and it may change
+    between their requests. The same applies to a value in an object that not all requests have.
 
     Args:
-        digests_of: the digests of each request, as they were recorded.
+        digests_of: the recorded digests of each request.
         jobs_of: the number of the job of each request.
     """
     seen: dict[tuple[str, str], set[int]] = {}
@@ -183,21 +187,22 @@ def unshared(
     held: dict[str, set[str]] = {}
     for number, each in digests_of.items():
         for digest in each:
-            own, _, holders = digest.partition(HELD_BY)
-            name = own.partition(_MARK)[0]
+            plain, _, holders = digest.partition(HOLDERS_MARK)
+            name = plain.partition(_MARK)[0]
             names.setdefault(name, set()).add(number)
             for holder in holders.split("+") if holders else ():
                 seen.setdefault((name, holder), set()).add(jobs_of.get(number, 0))
                 held.setdefault(name, set()).add(holder)
-    # For all requests or for none: a missing value must not distinguish a request. Objects may reuse an address.
+    # A value is used for all requests or for none, because a missing value must not distinguish a request. Objects may
+    # reuse an address.
     dropped = {
         name
-        for name, by in held.items()
-        if len(names[name]) < len(digests_of) or any(len(seen[name, each]) > 1 for each in by)
+        for name, holders in held.items()
+        if len(names[name]) < len(digests_of) or any(len(seen[name, each]) > 1 for each in holders)
     }
     found: dict[int, list[str]] = {}
     for number, each in digests_of.items():
-        bare = [digest.partition(HELD_BY)[0] for digest in each]
+        bare = [digest.partition(HOLDERS_MARK)[0] for digest in each]
         kept = [digest for digest in bare if digest.partition(_MARK)[0] not in dropped]
         found[number] = list(dict.fromkeys(kept))
     return found
@@ -205,15 +210,15 @@ def unshared(
 
 def _digest_of(where: str, name: str, value: Any, holders: str = "") -> str:
     text = repr(value)
-    drawn = _LOOKS_DRAWN if _DRAWN.search(text) else ""
-    held = f"{HELD_BY}{holders}" if holders else ""
-    return f"{_hex(f'{where} {name}', NAME_BYTES)}{_MARK}{_hex(text, DIGEST_BYTES)}{drawn}{held}"
+    random_suffix = _RANDOM_SUFFIX if _RANDOM_LOOKING.search(text) else ""
+    held = f"{HOLDERS_MARK}{holders}" if holders else ""
+    return f"{_hex(f'{where} {name}', NAME_BYTES)}{_MARK}{_hex(text, DIGEST_BYTES)}{random_suffix}{held}"
 
 
 def _cut(digest: str, size: int) -> str:
     name, mark, value = digest.partition(_MARK)
-    if value.endswith(_LOOKS_DRAWN, 2 * DIGEST_BYTES):
-        size = max(size, DRAWN_BYTES)
+    if value.endswith(_RANDOM_SUFFIX, 2 * DIGEST_BYTES):
+        size = max(size, RANDOM_VALUE_BYTES)
     return f"{name}{mark}{value[: 2 * size]}" if mark else digest
 
 
@@ -221,70 +226,70 @@ def _hex(text: str, size: int) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
-def _told(frame: FrameType | None, count_max: int) -> tuple[list[tuple[Any, ...]], bool]:
+def _plain_arguments(frame: FrameType | None, count_max: int) -> tuple[list[tuple[Any, ...]], bool]:
     """Return the plain arguments of the caller's own functions, and whether one of them takes work from a queue.
 
-    Each is a function, a name and a value. Runs on the caller's thread, once per request.
+    Each argument is a function, a name and a value. This runs on the caller's thread, once per request.
     """
-    memo = process.part(Known)
+    memo = process.state(Cache)
     values = _Values(count_max)
-    seen = own = 0
-    while frame is not None and seen < FRAMES_MAX and own < OWN_FRAMES_MAX:
+    frames = own_frames = 0
+    while frame is not None and frames < FRAMES_MAX and own_frames < OWN_FRAMES_MAX:
         code = frame.f_code
         known = memo.is_own.get(code.co_filename)
         if known is None:
-            known = _note(code.co_filename)
+            known = _classify_file(code.co_filename)
         if known:
-            own += 1
+            own_frames += 1
             if code.co_flags & OPTIMIZED:
                 values.add_function(frame, code)
-        elif code.co_name in _BEGINS and code.co_qualname in _ROOTS:
-            break  # a task or a thread starts here: the runner of the loop or the pool does not identify it
-        frame, seen = frame.f_back, seen + 1
+        elif code.co_name in _ROOT_NAMES and code.co_qualname in _ROOTS:
+            break  # a task or thread starts here; the outer frames of the loop or pool do not identify the caller
+        frame, frames = frame.f_back, frames + 1
     return values.all(), values.takes_work
 
 
 OPTIMIZED = 0x1
-"""The flag of code with local variables of its own: functions, not modules and classes."""
+"""The flag of code that has local variables: functions, but not modules and class bodies."""
 _STAR, _STARS = 0x04, 0x08
 """The flags of code that takes `*args` and `**kwargs`."""
 _IS_VIEW = sys.version_info >= (3, 13)
-"""Whether each access to a frame's variables returns a new copy."""
-_HANDS_OUT = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
+"""Whether `f_locals` of a function's frame is a view of its variables, not a copy that all readers share (PEP 667)."""
+_VARIABLE_ACCESSES = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
 """Names in a function that may refer to the dict of its variables."""
 _ROOTS = ("Handle._run", "_WorkItem.run", "Thread.run")
-_BEGINS = ("_run", "run")
+_ROOT_NAMES = ("_run", "run")
 
 
 def may_hold_variables(code: CodeType) -> bool:
-    """Return whether a running function may hold its variables as a dict that inspecting its frame would overwrite.
+    """Return whether a function may use the dict of its variables, which an inspection of its frame would overwrite.
 
-    Before Python 3.13 a frame has one such copy for all: values that a function got with `locals()` and changed would
-    be changed back.
+    Before Python 3.13, a frame has only one such dict. If a function got it from `locals()` and changed it, an
+    inspection of the frame would revert the changes.
     """
-    return not _IS_VIEW and not _HANDS_OUT.isdisjoint(code.co_names)
+    return not _IS_VIEW and not _VARIABLE_ACCESSES.isdisjoint(code.co_names)
 
 
 class _Values:
     """The plain values of a stack of functions: first their arguments, then the values in argument objects."""
 
-    __slots__ = ("_count_max", "_found", "_held", "_looked", "_order", "takes_work")
+    __slots__ = ("_count_max", "_found", "_held", "_order", "_read_ids", "takes_work")
 
     def __init__(self, count_max: int) -> None:
         self._found: list[tuple[int, tuple[Any, ...]]] = []
-        """Each with the number of its function, the nearest first."""
+        """The values, each with the number of its function; the innermost function has the number 1."""
         self._held: list[tuple[int, str, str, Any, bool, str]] = []
-        """Objects whose values are still to be read; of some objects only the IDs of tool calls count."""
-        self._looked: set[int] = set()
+        """Objects whose values have not been read yet; from some objects, only the IDs of tool calls are used."""
+        self._read_ids: set[int] = set()
         self._count_max, self._order = count_max, 0
         self.takes_work = False
 
     def add_function(self, frame: FrameType, code: CodeType) -> None:
-        """Add the arguments of a function, and the IDs of tool calls among its other variables."""
+        """Add the arguments of a function, and the IDs of tool calls in its other variables."""
         self._order += 1
         where = code.co_qualname
         self._found.append((self._order, (where, "", None)))
-        takes = not _TAKES.isdisjoint(code.co_names)
+        takes = not _TAKING_METHODS.isdisjoint(code.co_names)
         if takes and not self.takes_work:
             known = frame.f_globals
             self.takes_work = any(_is_queue(known.get(name)) for name in code.co_names)
@@ -293,16 +298,16 @@ class _Values:
         flags, count = code.co_flags, code.co_argcount + code.co_kwonlyargcount
         count += (flags & _STAR != 0) + (flags & _STARS != 0)
         local = frame.f_locals
-        given = [*code.co_varnames[:count], *code.co_freevars]
+        arguments = [*code.co_varnames[:count], *code.co_freevars]
         others = [*code.co_varnames[count:], *code.co_cellvars][:VALUES_MAX]
-        values = [(name, local[name], False) for name in given if name in local]
+        values = [(name, local[name], False) for name in arguments if name in local]
         values += [(name, local[name], True) for name in others if name in local]
         if takes and not self.takes_work:
             self.takes_work = any(_has_queue(value) for _, value, _ in values)
         if takes and self.takes_work:  # an item from a queue may be in any variable
             values = [(name, value, False) for name, value, _ in values]
-        # Before Python 3.13 the frame keeps this copy: it must not keep objects alive that the caller releases.
-        if type(local) is dict and sys.getrefcount(local) <= OURS_ALONE:
+        # Before Python 3.13, the frame keeps this copy, which must not keep objects alive that the caller releases.
+        if type(local) is dict and sys.getrefcount(local) <= UNSHARED_REFERENCES:
             local.clear()
         for name, value, ids_only in values:
             self._add(self._order, where, name, value, ids_only)
@@ -313,40 +318,40 @@ class _Values:
         kind = type(value)
         if kind in _PLAIN:
             if (not ids_only or _is_call_id(name, value)) and _is_short(value):
-                told = (where, name, value, holders) if holders else (where, name, value)
-                self._found.append((order, told))
-        elif id(value) not in self._looked and not (ids_only and kind is list):
+                entry = (where, name, value, holders) if holders else (where, name, value)
+                self._found.append((order, entry))
+        elif id(value) not in self._read_ids and not (ids_only and kind is list):
             holder = f"{id(value) >> 4 & 0xFFFFFFFF:x}"
             holders = f"{holders}+{holder}" if holders else holder
             self._held.append((order, where, name, value, ids_only, holders))
 
     def all(self) -> list[tuple[Any, ...]]:
-        """Return the values, those of the nearest function first."""
-        looks = LOOKS_MAX
+        """Return the values, starting with the innermost function."""
+        reads = READS_MAX
         for _ in range(DEPTH_MAX):
             held, self._held = self._held, []
             for order, where, name, value, ids_only, holders in held:
-                if looks <= 0 or len(self._found) >= self._count_max:
+                if reads <= 0 or len(self._found) >= self._count_max:
                     break
-                if id(value) in self._looked:
+                if id(value) in self._read_ids:
                     continue
-                self._looked.add(id(value))
+                self._read_ids.add(id(value))
                 for inner, each, only in _inside(value, ids_only):
-                    looks -= 1
+                    reads -= 1
                     self._add(order, where, f"{name}.{inner}", each, only, holders)
         found = self._found[: self._count_max]
         return [each for _, each in sorted(found, key=lambda one: one[0])]
 
 
-_TAKES = frozenset(("get", "get_nowait", "receive", "receive_nowait"))
-"""Methods that take something from a queue."""
-_QUEUES = frozenset(
+_TAKING_METHODS = frozenset(("get", "get_nowait", "receive", "receive_nowait"))
+"""Methods that take an item from a queue."""
+_QUEUE_MODULES = frozenset(
     ("asyncio.queues", "queue", "_queue", "multiprocessing.queues", "anyio.streams.memory", "janus")
 )
 
 
 def _is_queue(value: Any) -> bool:
-    return type(value).__module__ in _QUEUES
+    return type(value).__module__ in _QUEUE_MODULES
 
 
 def _has_queue(value: Any) -> bool:
@@ -367,7 +372,7 @@ def _is_call_id(name: str, value: Any) -> bool:
 
 
 def _is_short(value: Any) -> bool:
-    """Return whether a value is plain and small enough to be used."""
+    """Return whether a value has a plain type and is small enough to identify a caller."""
     kind = type(value)
     if kind is str or kind is bytes:
         return len(value) <= TEXT_MAX
@@ -375,47 +380,49 @@ def _is_short(value: Any) -> bool:
 
 
 _PLAIN = frozenset((str, int, bool, type(None), float, bytes, UUID, PosixPath, WindowsPath))
-OURS_ALONE = 3
-"""References to a frame's copy of its variables if nobody else has it: the frame's, ours, and that of the count."""
+UNSHARED_REFERENCES = 3
+"""The reference count of a frame's copy of its variables that no other code uses: the references of the frame, of our
+variable, and of the argument of `sys.getrefcount`.
+"""
 
 
 def _inside(value: Any, ids_only: bool) -> list[tuple[str, Any, bool]]:
-    """Return the values in an object, a dict or a list, and whether only IDs of tool calls count among them.
+    """Return the values in an object, a dict or a list, each with its name and whether only tool call IDs are used.
 
-    No code of its class is called. Objects of libraries count if their class describes data: models of pydantic, data
-    classes, attrs, named tuples. Of other library objects, such as clients, whose values are mostly the same for all
-    callers, only the data and the IDs of tool calls count.
+    No code of the object's class is called. All values of a library object are used if its class describes data:
+    pydantic models, dataclasses, attrs classes, named tuples. Other library objects, such as clients, mostly contain
+    the same values for all callers. From them, only data objects and the IDs of tool calls are used.
     """
-    memo = process.part(Known)
+    memo = process.state(Cache)
     kind = type(value)
     if kind is tuple or kind is list:
         return [(str(at), each, ids_only) for at, each in enumerate(value[:HELD_MAX])]
     if kind is dict:
         items = itertools.islice(value.items(), HELD_MAX)
-        return _told_of_call([(name, each, ids_only) for name, each in items if type(name) is str])
-    sort = memo.sorts.get(kind)
-    if sort is None:
-        sort = _sort_of(kind)
-    if sort.names:
-        named = zip(sort.names, tuple.__iter__(value), strict=False)
-        return _told_of_call([(name, each, ids_only) for name, each in named])
-    if not (sort.variables or sort.slots):
+        return _with_call_ids([(name, each, ids_only) for name, each in items if type(name) is str])
+    layout = memo.layouts.get(kind)
+    if layout is None:
+        layout = _layout_of(kind)
+    if layout.names:
+        named = zip(layout.names, tuple.__iter__(value), strict=False)
+        return _with_call_ids([(name, each, ids_only) for name, each in named])
+    if not (layout.variables or layout.slots):
         return []
-    ids_only = ids_only or not sort.is_data
+    ids_only = ids_only or not layout.is_data
     found: list[tuple[str, Any, bool]] = []
-    if sort.variables is not None:
-        variables = sort.variables.__get__(value)
-        # Not a full copy: the object may be large, and this is the agent's own thread.
+    if layout.variables is not None:
+        variables = layout.variables.__get__(value)
+        # Only the first items are copied, because the object may be large and this runs on the agent's thread.
         items = itertools.islice(variables.items() if type(variables) is dict else (), HELD_MAX)
         found += [(name, each, ids_only) for name, each in items if type(name) is str]
-    for name, slot in sort.slots:
-        with contextlib.suppress(AttributeError):  # it was never set
+    for name, slot in layout.slots:
+        with contextlib.suppress(AttributeError):  # the slot was never set
             found.append((name, slot.__get__(value), ids_only))
-    return _told_of_call(found)
+    return _with_call_ids(found)
 
 
-def _told_of_call(found: list[tuple[str, Any, bool]]) -> list[tuple[str, Any, bool]]:
-    """Return the values in an object; the `id` of a tool call counts as an ID of a tool call, whatever its form."""
+def _with_call_ids(found: list[tuple[str, Any, bool]]) -> list[tuple[str, Any, bool]]:
+    """Return the values in an object; the `id` of a tool call object is used even if it does not look like an ID."""
     if not found or not found[0][2]:
         return found
     if any(name == "type" and type(v) is str and v in _CALLS for name, v, _ in found):
@@ -426,27 +433,27 @@ def _told_of_call(found: list[tuple[str, Any, bool]]) -> list[tuple[str, Any, bo
 _CALLS = call_types() | {"tool_call"}
 
 
-class _Sort(NamedTuple):
-    """The parts of a class that hold the values of its objects."""
+class _Layout(NamedTuple):
+    """How the objects of a class hold their values."""
 
     is_data: bool
-    """Whether all values in its objects count, because it is the caller's own class or describes data."""
+    """Whether all values are used, because the class is the caller's own or describes data."""
     variables: Any
-    """The descriptor of its objects' variables; None if they have none."""
+    """The descriptor of `__dict__` of the objects; None if they have none."""
     slots: tuple[tuple[str, Any], ...]
-    """The names and descriptors of its slots."""
+    """The names and descriptors of the slots."""
     names: tuple[str, ...] = ()
     """The fields of a named tuple."""
 
 
-class Known:
-    """What was found out about classes, modules and files, each limited to `_FILES_MAX` entries."""
+class Cache:
+    """Caches facts about classes, modules and files, each with at most `_FILES_MAX` entries."""
 
     def __init__(self) -> None:
-        self.sorts: dict[type, _Sort] = {}
+        self.layouts: dict[type, _Layout] = {}
         self.own_modules: dict[Any, bool] = {}
         self.is_own: dict[str, bool] = {}
-        """Whether a file is the caller's own code."""
+        """Whether a file contains the caller's own code."""
 
 
 _DESCRIBES_DATA = (
@@ -458,11 +465,11 @@ _DESCRIBES_DATA = (
 )
 
 
-def _sort_of(kind: type) -> _Sort:
-    """Return the layout of a class, without running any code of the class or its metaclass."""
-    memo = process.part(Known)
-    own, variables = is_own_class(kind), None
-    is_data, slots, names = own or kind is SimpleNamespace, list[tuple[str, Any]](), ()
+def _layout_of(kind: type) -> _Layout:
+    """Return the layout of a class, without calling code of the class or its metaclass."""
+    memo = process.state(Cache)
+    is_own, variables = is_own_class(kind), None
+    is_data, slots, names = is_own or kind is SimpleNamespace, list[tuple[str, Any]](), ()
     for each in () if kind is type or issubclass(kind, type) else _mro(kind):
         members = _members(each)
         is_data = is_data or any(name in members for name in _DESCRIBES_DATA)
@@ -472,17 +479,17 @@ def _sort_of(kind: type) -> _Sort:
         if variables is None and type(found) is GetSetDescriptorType:
             variables = found
         slots += [(n, m) for n, m in members.items() if type(m) is MemberDescriptorType]
-    if kind.__module__ in _NOTHING_HELD or (not is_data and kind.__module__ == "builtins"):
+    if kind.__module__ in _OPAQUE_MODULES or (not is_data and kind.__module__ == "builtins"):
         variables, slots, names = None, [], ()
     if not is_data:
         slots = []
-    sort = _Sort(is_data, variables, tuple(slots[:HELD_MAX]), tuple(names))
-    if len(memo.sorts) < _FILES_MAX:
-        memo.sorts[kind] = sort
-    return sort
+    layout = _Layout(is_data, variables, tuple(slots[:HELD_MAX]), tuple(names))
+    if len(memo.layouts) < _FILES_MAX:
+        memo.layouts[kind] = layout
+    return layout
 
 
-_NOTHING_HELD = frozenset(
+_OPAQUE_MODULES = frozenset(
     ("threading", "_thread", "asyncio.locks", "asyncio.queues", "queue", "ssl")
 )
 
@@ -497,13 +504,13 @@ def _members(kind: type) -> Any:
 
 
 def is_own_class(kind: type) -> bool:
-    """Return whether a class is the caller's own: the contents of clients and locks distinguish nothing."""
-    memo = process.part(Known)
+    """Return whether a class is defined in the caller's own code."""
+    memo = process.state(Cache)
     module = type.__dict__["__dict__"].__get__(kind).get("__module__")
     known = memo.own_modules.get(module)
     if known is None and type(module) is str:
         file = getattr(sys.modules.get(module), "__file__", None)
-        known = type(file) is str and _note(file)
+        known = type(file) is str and _classify_file(file)
         if len(memo.own_modules) < _FILES_MAX:
             memo.own_modules[module] = known
     return bool(known)
@@ -520,7 +527,7 @@ def _span_names() -> list[tuple[Any, ...]]:
 
 
 def _context_values() -> list[tuple[Any, ...]]:
-    """Return the plain values of context variables, and the IDs of tool calls in their objects."""
+    """Return the plain values of context variables, and the IDs of tool calls in objects of context variables."""
     found: list[tuple[Any, ...]] = []
     for at, (variable, value) in enumerate(copy_context().items()):
         if at >= HELD_MAX:
@@ -536,27 +543,27 @@ def _context_values() -> list[tuple[Any, ...]]:
 
 
 def _task_name() -> tuple[tuple[str, str, Any], ...]:
-    """Return the name that the program gave the current task; the default names of asyncio only count tasks."""
+    """Return the name that the program gave the current task; empty for a default name."""
     try:
         task = current_task()
     except RuntimeError:  # the event loop is not asyncio's
         return ()
     name = task.get_name() if task is not None else ""
-    return () if not name or _COUNTED.fullmatch(name) else (("task", "name", name[:TEXT_MAX]),)
+    return () if not name or _DEFAULT_NAME.fullmatch(name) else (("task", "name", name[:TEXT_MAX]),)
 
 
-_COUNTED = re.compile(r"Task-\d+|.*<locals>.*|[\w.]+\.[\w.]+")
-"""Default names: asyncio counts, and anyio uses the function."""
+_DEFAULT_NAME = re.compile(r"Task-\d+|.*<locals>.*|[\w.]+\.[\w.]+")
+"""Matches the default names of tasks: asyncio numbers them, and anyio uses the name of the function."""
 
 _FILES_MAX = 4096
 
 
-def _note(file: str) -> bool:
-    memo = process.part(Known)
-    own = not file.startswith("<frozen") and not _is_installed(file)
+def _classify_file(file: str) -> bool:
+    memo = process.state(Cache)
+    is_own = not file.startswith("<frozen") and not _is_installed(file)
     if len(memo.is_own) < _FILES_MAX:
-        memo.is_own[file] = own
-    return own
+        memo.is_own[file] = is_own
+    return is_own
 
 
 def _is_installed(file: str) -> bool:
@@ -572,4 +579,4 @@ _INSTALLED = (
     f"{_HERE}{os.sep}",
     f"{_HERE.parent / 'replay'}{os.sep}",
 )
-"""Where library code is: the standard library, packages, and agentobs."""
+"""The paths of library code: the standard library, installed packages, and agentobs."""

@@ -1,4 +1,4 @@
-"""The entry point of a session: the function that started it, its arguments, and where an exception came from.
+"""The entry point of a session: the function that started it, and its arguments; also the origin of an exception.
 
 A replay calls the entry point again. If that is impossible, the recording contains the reason: `Entry.obstacle`.
 """
@@ -16,13 +16,18 @@ from types import CodeType, FrameType
 from typing import Any
 
 from agentobs.determinism.annotations import classes_in
-from agentobs.determinism.callers import OPTIMIZED, OURS_ALONE, may_hold_variables
-from agentobs.determinism.values import is_not_kept, kept_arguments, knowing, not_kept_in
+from agentobs.determinism.callers import OPTIMIZED, UNSHARED_REFERENCES, may_hold_variables
+from agentobs.determinism.values import (
+    arguments_to_json,
+    declared_classes,
+    is_not_kept,
+    not_kept_in,
+)
 from agentobs.errors import error_kind, say_once
 from agentobs.records.labels import Label, unchecked
 
 SCRIPT = "__main__"
-"""The qualified name of an entry that is a script: the session was opened by its top level."""
+"""The qualified name of an entry that is a script, in which the session is opened at the top level."""
 _WEB = frozenset(
     [
         "aiohttp",
@@ -37,7 +42,7 @@ _WEB = frozenset(
         "tornado",
     ]
 )
-"""Packages whose classes are constructed by a web framework, for a request."""
+"""Packages of web frameworks. Instances of classes derived from theirs are created by the framework, for a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +50,30 @@ class Entry:
     """How a session was started."""
 
     name: str | None = None
-    """The function as `module:qualified.name`; `module:__main__` for a script; None if nothing can be called by a
-    name."""
+    """The function as `module:qualified.name`, or `module:__main__` for a script; None if no name can be given."""
     arguments: dict[str, Any] | None = field(default=None, repr=False)
-    """The arguments by name, as JSON (see `recording.values`); those of `*args` as a list under `*`; of a script
-    `argv`. None if the entry cannot be called with them."""
+    """The arguments by name, as JSON (see `determinism.values`); those of `*args` as a list under `*`; for a script,
+    the command line under `argv`. None if the entry cannot be called with them.
+    """
     obstacle: dict[str, Any] | None = None
-    """Why the entry cannot be called again: its `kind` and further facts, see `replay.agent_code.entry_obstacles`."""
+    """Why the entry cannot be called again: a `kind` and further facts, see `replay.agent_code.entry_obstacles`; None
+    if it can be called.
+    """
 
 
 NOWHERE = Entry()
-"""The entry of a session that no code of the agent opened."""
+"""The entry of a session that was not opened by the agent's code."""
 
 
 def outside() -> Entry:
-    """Return the entry of the session that holds what happens outside of every other one."""
+    """Return the entry of the session for everything that happens outside of other sessions."""
     process = sys.modules.get("multiprocessing.process")
     is_child = process is not None and process.parent_process() is not None
     return Entry(obstacle={"kind": "spawned" if is_child else "outside"})
 
 
 def entry_of(frame: FrameType) -> Entry:
-    """Return the entry of a session that a frame opens: the function that the frame runs."""
+    """Return the entry of a session that is opened in a frame: the function of that frame."""
     code, variables = frame.f_code, frame.f_globals
     module = str(variables.get("__name__"))
     if code.co_qualname == "<module>":
@@ -84,10 +91,10 @@ def entry_of(frame: FrameType) -> Entry:
         count += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         values = {**locals_.get(code.co_varnames[count], {}), **values}
-    # Before Python 3.13 the frame keeps this copy: it must not keep objects alive that the session releases. A class
-    # body has no copy.
+    # Before Python 3.13, the frame keeps this copy, which must not keep objects alive that the session releases. The
+    # frame of a class body has no copy.
     is_copy = type(locals_) is dict and code.co_flags & OPTIMIZED
-    if is_copy and sys.getrefcount(locals_) <= OURS_ALONE:
+    if is_copy and sys.getrefcount(locals_) <= UNSHARED_REFERENCES:
         locals_.clear()
     if rest:
         values = _positional(values, rest, code)
@@ -97,7 +104,7 @@ def entry_of(frame: FrameType) -> Entry:
 def entry_of_call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Entry:
-    """Return the entry point of a session that is opened for a call of a decorated function. Never raises."""
+    """Return the entry of a session that is opened for a call of a decorated function. Never raises."""
     inner = inspect.unwrap(function)
     module = str(getattr(inner, "__module__", ""))
     qualified = str(getattr(inner, "__qualname__", "<unknown>"))
@@ -122,14 +129,14 @@ def entry_of_call(
 def name_of(
     module: str, qualified: str, variables: Mapping[str, Any], code: CodeType | None
 ) -> tuple[str | None, dict[str, Any] | None]:
-    """Return a function as `module:qualified.name`, and what prevents others from calling it by that name.
+    """Return a function as `module:qualified.name`, and the obstacle to calling it by that name; None if there is none.
 
-    A script that is run is named by its file, so that a test can import it.
+    The module of the running script is named after its file, so that a test can import it.
     """
     if module in ("__main__", "__mp_main__"):
         spec, file = variables.get("__spec__"), variables.get("__file__")
         if not spec and not file:
-            return None, {"kind": _typed_in(code)}
+            return None, {"kind": _interactive_source(code)}
         module = spec.name if spec and module == "__main__" else Path(str(file)).stem
     if "<lambda>" in qualified:
         return None, {"kind": "lambda", "module": module}
@@ -139,15 +146,15 @@ def name_of(
     return f"{module}:{qualified}", None
 
 
-def _typed_in(code: CodeType | None) -> str:
-    """Return the source of code that is in no file: a notebook, or an interpreter."""
+def _interactive_source(code: CodeType | None) -> str:
+    """Return the source of code that is not in a file: `notebook` or `interactive`."""
     file = code.co_filename if code is not None else ""
     is_notebook = "ipykernel" in file or "<ipython" in file or "IPython" in sys.modules
     return "notebook" if is_notebook else "interactive"
 
 
 def _script(module: str, code: CodeType, variables: Mapping[str, Any]) -> Entry:
-    """Return the entry of a session that the top level of a module opens."""
+    """Return the entry of a session that is opened at the top level of a module."""
     name, obstacle = name_of(module, SCRIPT, variables, code)
     if name is not None and module != "__main__":
         return Entry(None, None, {"kind": "import", "module": module})
@@ -157,7 +164,7 @@ def _script(module: str, code: CodeType, variables: Mapping[str, Any]) -> Entry:
 
 
 def _positional(values: dict[str, Any], rest: list[Any], code: CodeType) -> dict[str, Any]:
-    """Return arguments with the positional ones together, before those of `*args`."""
+    """Return arguments with all positional ones in a list under `*`, including those of `*args`."""
     first = code.co_varnames[: code.co_argcount]
     return {
         "*": [*(values[name] for name in first if name in values), *rest],
@@ -175,13 +182,15 @@ def _entry(
     name, obstacle = name_of(module, qualified, variables, code)
     if name is None:
         return Entry(None, None, obstacle)
-    function = _found(variables, qualified)
+    function = _lookup(variables, qualified)
     if "." in qualified:
         name, values, obstacle = _method(name, qualified, variables, values)
-    with knowing(classes_in(function)):
-        written = kept_arguments(values)
-    if lost := {key: not_kept_in(value) for key, value in written.items() if is_not_kept(value)}:
-        obstacle = obstacle or {"kind": "arguments", "lost": lost}
+    with declared_classes(classes_in(function)):
+        written = arguments_to_json(values)
+    if unsupported := {
+        key: not_kept_in(value) for key, value in written.items() if is_not_kept(value)
+    }:
+        obstacle = obstacle or {"kind": "arguments", "lost": unsupported}
     facts = {"names": [key for key in written if key != "*"]} if obstacle else {}
     return Entry(name, None if obstacle else written, {**obstacle, **facts} if obstacle else None)
 
@@ -189,8 +198,10 @@ def _entry(
 def _method(
     name: str, qualified: str, variables: Mapping[str, Any], values: dict[str, Any]
 ) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
-    """Return the name of a method with its arguments after the first, and what prevents others from calling it."""
-    cls, method = _found(variables, qualified.rpartition(".")[0]), qualified.rpartition(".")[2]
+    """Return the name of a method, its arguments without `self` or `cls`, and the obstacle to calling it; None if there
+    is none.
+    """
+    cls, method = _lookup(variables, qualified.rpartition(".")[0]), qualified.rpartition(".")[2]
     if not isinstance(cls, type):
         return name, values, None
     raw = inspect.getattr_static(cls, method, None)
@@ -206,9 +217,9 @@ def _method(
     if full is None or isinstance(owner, type):
         return full or name, values, obstacle
     if (
-        given := next((key for key, each in list(known.items()) if each is owner), None)
+        instance := next((key for key, each in list(known.items()) if each is owner), None)
     ) is not None:
-        return f"{full.partition(':')[0]}:{given}.{method}", values, None
+        return f"{full.partition(':')[0]}:{instance}.{method}", values, None
     if any(base.__module__.partition(".")[0] in _WEB for base in kind.__mro__):
         return full, values, {"kind": "view", "class": kind.__qualname__}
     if required := required_of(kind):
@@ -237,7 +248,7 @@ def required_of(cls: type) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in free]
 
 
-def _found(variables: Mapping[str, Any], qualified: str) -> Any:
+def _lookup(variables: Mapping[str, Any], qualified: str) -> Any:
     """Return the object with a qualified name in a module; None if there is none."""
     first, *rest = qualified.split(".")
     found = variables.get(first)
@@ -246,20 +257,20 @@ def _found(variables: Mapping[str, Any], qualified: str) -> Any:
     return found
 
 
-_NOT_AGENTS = ("site-packages", "/agentobs/")
+_LIBRARY_PATHS = ("site-packages", "/agentobs/")
 """Parts of the paths of libraries, and of agentobs itself."""
 
 
 def origin(error: BaseException) -> str:
-    """Return where an exception came from: its class, and the innermost function that is not a library's."""
+    """Return the origin of an exception: its class, and the innermost function that is not in a library."""
     place = ""
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         is_named = not code.co_name.startswith(
             "<"
-        )  # of <genexpr> and <lambda> the function around them says more
-        if is_named and not any(part in code.co_filename for part in _NOT_AGENTS):
+        )  # use the function around a <genexpr> or <lambda>
+        if is_named and not any(part in code.co_filename for part in _LIBRARY_PATHS):
             place = f"@{trace.tb_frame.f_globals.get('__name__')}:{code.co_name}"
         trace = trace.tb_next
     return type(error).__name__ + place
@@ -275,7 +286,7 @@ def version_of(distribution: str) -> Label | None:
 
 
 def entry_or_nothing(find: Callable[[], Entry]) -> Entry:
-    """Return how a session was started; an empty entry if that cannot be determined."""
+    """Return the result of `find`: how a session was started; an empty entry if `find` raises an exception."""
     try:
         return find()
     except Exception as error:

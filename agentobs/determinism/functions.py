@@ -1,13 +1,13 @@
-"""Recorded functions: tools of foreign agents, which take part in recordings and replays.
+"""Recorded functions: the tools of foreign agents, which take part in recordings and replays.
 
     @beta_tool
     @agentobs.record_tool
     def lookup(order_id: str) -> str:
         ...
 
-Each call becomes a `ToolExchange` with the ID of the model's tool call, if a response contains it; otherwise with an ID
-that counts the calls of that name in the lane. Model requests of the function itself are in a lane of their own under
-that call. A replay decides whether the function runs, and what it returns.
+Each call becomes a `ToolExchange`. Its ID is that of the model's tool call, if a response contains one; otherwise it
+counts the calls of that name in the lane. LLM requests of the function itself are in a child lane of the call. A replay
+decides whether the function runs, and what it returns.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from agentobs import tracing, world
-from agentobs.determinism.pending_calls import Outstanding
+from agentobs.determinism.pending_calls import PendingCalls
 from agentobs.determinism.values import (
     NotKept,
-    is_raised,
-    kept,
-    kept_arguments,
-    kept_error,
-    raised_again,
-    read_back,
+    arguments_to_json,
+    error_from_json,
+    error_to_json,
+    from_json,
+    is_error_json,
     register_type,
+    to_json,
 )
 from agentobs.errors import ReplaySays, UsageError, error_kind, say_once
 from agentobs.records.canonical_json import canonical
@@ -42,7 +42,7 @@ from agentobs.records.exchanges import (
     ToolExchange,
     ToolOutcome,
     ToolQuestion,
-    lane_under,
+    child_lane,
 )
 from agentobs.runtime import current, process
 from agentobs.sink import sink
@@ -52,13 +52,13 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class RecordedFunction:
     """A function that is recorded."""
 
     name: str
-    """The name of the tool that the model knows."""
+    """The name of the tool for the model."""
     is_mutating: bool
-    """Whether it changes something outside: then a replay runs it only if it is named."""
+    """Whether the function changes something outside the agent. A replay runs such a function only if it is listed."""
     function: Callable[..., Any]
     signature: inspect.Signature
 
@@ -67,43 +67,45 @@ class Function:
 class Call:
     """One call of a recorded function."""
 
-    of: Function
+    recorded: RecordedFunction
     place: Place
     question: ToolQuestion
-    """The call; its input is the arguments by name, in the form of `values`."""
+    """The call as a tool call; its input is the arguments by name, in the form of `values`."""
     started_ns: int
+    """When the call started, in nanoseconds since 1970."""
     started: int
-    """Its start by the monotonic clock."""
+    """When the call started, on the monotonic clock. [ns]"""
     is_counted: bool = False
-    """Whether its ID counts the calls of that name in the lane, because the model's ID is unknown."""
+    """Whether the ID counts the calls of that name in the lane, because the model's ID is unknown."""
 
 
-class Answerer(Protocol):
-    """Decides in a replay what happens to a call."""
+class FunctionAnswerer(Protocol):
+    """Decides in a replay what happens when a recorded function is called."""
 
     def begin(self, call: Call) -> tuple[Call, ToolAnswer | None]:
-        """Return a call as it was recorded, and its answer, or None if the function is to run; may raise an error of
-        the replay.
+        """Return a call with its recorded ID, and its recorded answer; None if the function must run.
+
+        May raise an error of the replay.
         """
 
     def ended(self, call: Call, answer: ToolAnswer) -> None:
-        """Receive the outcome of a function that ran; may raise an error of the replay."""
+        """Receive the outcome of a function that has run; may raise an error of the replay."""
 
     def unreadable(self, call: Call, why: str) -> BaseException:
-        """Return the exception for an answer that cannot be converted back to a value."""
+        """Return the exception for a recorded answer that cannot be converted back to a value."""
 
     async def cancelled(self, call: Call) -> Any:
-        """Wait for the cancellation by the caller, as recorded; raise if it does not come."""
+        """Wait until the caller cancels the call, as recorded; raise an error if it does not."""
 
 
-def _answerer() -> Answerer | None:
-    found: Answerer | None = current().functions
+def _answerer() -> FunctionAnswerer | None:
+    found: FunctionAnswerer | None = current().functions
     return found
 
 
-def _outstanding() -> Outstanding:
-    """Return the pending tool calls; a replay has its own."""
-    return current().part(Outstanding)
+def _pending_calls() -> PendingCalls:
+    """Return the pending tool calls; each runtime, and so each replay, has its own."""
+    return current().state(PendingCalls)
 
 
 @overload
@@ -122,32 +124,35 @@ def record_tool(
 ) -> Any:
     """Record each call of a function, sync or async, as a tool call; a replay answers it from the recording.
 
-    Apply it directly to the function, below the decorators that turn it into a tool. It changes neither the return
-    values or exceptions of the function nor its signature and docstring.
+    Apply the decorator directly to the function, below decorators that turn it into a tool. The return values and
+    exceptions of the function, its signature and its docstring do not change.
 
     Args:
         function: the function, if the decorator is used without arguments.
-        name: the name by which the model calls it; default the function's.
-        mutating: whether it changes something outside. A replay runs a mutating function only if it is named.
+        name: the name of the tool for the model; default: the name of the function.
+        mutating: whether the function changes something outside the agent. A replay runs such a function only if it is
+            listed.
         returns: classes of return values that are recorded; see `agentobs.register_type`.
 
     Raises:
-        UsageError: it is not a plain function: a generator, a class, or a tool made of a function.
+        UsageError: the argument is not a plain function, but a generator, a class, or a tool made from a function.
     """
     for each in (returns,) if isinstance(returns, type) else returns:
         register_type(each)
 
     def decorate(decorated: Callable[..., Any]) -> Callable[..., Any]:
         _check(decorated)
-        told = name or str(getattr(decorated, "__name__", type(decorated).__name__))
-        process.listener = _heard
-        return _wrapped(Function(told, mutating, decorated, inspect.signature(decorated)))
+        tool_name = name or str(getattr(decorated, "__name__", type(decorated).__name__))
+        process.listener = _keep_response
+        return _wrapped(
+            RecordedFunction(tool_name, mutating, decorated, inspect.signature(decorated))
+        )
 
     return decorate if function is None else decorate(function)
 
 
-def _heard(exchange: Any) -> None:
-    _outstanding().heard(exchange)
+def _keep_response(exchange: Any) -> None:
+    _pending_calls().add_response(exchange)
 
 
 def _check(function: Any) -> None:
@@ -156,9 +161,9 @@ def _check(function: Any) -> None:
     Raises:
         UsageError: the function cannot be recorded.
     """
-    what, todo = (
-        "",
-        "Put record_tool next to the function: below the decorators that turn it into a tool",
+    what = ""
+    todo = (
+        "Put record_tool directly above the function, below the decorators that turn it into a tool"
     )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         what, todo = "a generator", "Return a list, or record a function that does not yield"
@@ -171,87 +176,92 @@ def _check(function: Any) -> None:
     ):
         what = f"a {type(function).__name__}"
     if what:
-        named = getattr(function, "__qualname__", None) or type(function).__qualname__
-        raise UsageError(f"{what} cannot be recorded as a tool", where=str(named), todo=todo)
+        qualified = getattr(function, "__qualname__", None) or type(function).__qualname__
+        raise UsageError(f"{what} cannot be recorded as a tool", where=str(qualified), todo=todo)
 
 
-def _wrapped(told: Function) -> Callable[..., Any]:
-    function = told.function
+def _wrapped(recorded: RecordedFunction) -> Callable[..., Any]:
+    function = recorded.function
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - whether that is async is the question
+        getattr(function, "__call__", None)  # noqa: B004 - the check is whether `__call__` is async
     ):
 
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            begun = _begun(told, args, kwargs)
-            if begun is None:
+            started = _begin(recorded, args, kwargs)
+            if started is None:
                 return await function(*args, **kwargs)
-            call, given = _given(begun)
-            if given is None:
+            call, answer = _recorded_answer(started)
+            if answer is None:
                 with _running(call) as running:
                     running.value = await function(*args, **kwargs)
                 return running.value
-            if given.outcome == "aborted" and (answerer := _answerer()) is not None:
+            if answer.outcome == "aborted" and (answerer := _answerer()) is not None:
                 return await answerer.cancelled(call)
-            return _value(call, given)
+            return _value(call, answer)
 
         return functools.wraps(function)(run_async)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        begun = _begun(told, args, kwargs)
-        if begun is None:
+        started = _begin(recorded, args, kwargs)
+        if started is None:
             return function(*args, **kwargs)
-        call, given = _given(begun)
-        if given is None:
+        call, answer = _recorded_answer(started)
+        if answer is None:
             with _running(call) as running:
                 running.value = function(*args, **kwargs)
             return running.value
-        return _value(call, given)
+        return _value(call, answer)
 
     return functools.wraps(function)(run)
 
 
-def _begun(told: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """Return a call that starts; None if it is not recorded, because the agent loop of agentobs records its calls
-    itself.
+def _begin(
+    recorded: RecordedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Call | None:
+    """Return a call that starts; None if it is not recorded here.
+
+    The agent loop of agentobs records its calls itself. A call outside every session is not recorded either.
     """
     try:
         here = tracing.place() or (process.place_outside and process.place_outside())
         if here is None or here.turn is not None:
             return None
         try:
-            bound = told.signature.bind(*args, **kwargs)
+            bound = recorded.signature.bind(*args, **kwargs)
         except TypeError:
             return None
-        arguments = _by_name(bound, told.signature)
-        found = _outstanding().take(here, told.name, functools.partial(_fits, told, arguments))
-        lane, tool_use_id = found or (here.lane, _outstanding().number(here, told.name))
-        question = ToolQuestion(tool_use_id, told.name, kept_arguments(arguments))
+        arguments = _arguments_by_name(bound, recorded.signature)
+        found = _pending_calls().take(
+            here, recorded.name, functools.partial(_matches_input, recorded, arguments)
+        )
+        lane, tool_use_id = found or (here.lane, _pending_calls().counted_id(here, recorded.name))
+        question = ToolQuestion(tool_use_id, recorded.name, arguments_to_json(arguments))
         here = dataclasses.replace(here, lane=lane)
-        return Call(told, here, question, world.now(), world.monotonic(), found is None)
+        return Call(recorded, here, question, world.now(), world.monotonic(), found is None)
     except Exception as error:
-        _say(error)
+        _warn(error)
         return None
 
 
-def _given(call: Call) -> tuple[Call, ToolAnswer | None]:
-    """Return a call, and the answer of a replay; None if the function is to run."""
+def _recorded_answer(call: Call) -> tuple[Call, ToolAnswer | None]:
+    """Return a call, and its recorded answer in a replay; None if the function must run."""
     answerer = _answerer()
     if answerer is None:
         return call, None
-    call, given = answerer.begin(call)
-    if given is not None:
-        _emit(call, given)
-    return call, given
+    call, answer = answerer.begin(call)
+    if answer is not None:
+        _emit(call, answer)
+    return call, answer
 
 
-def _value(call: Call, given: ToolAnswer) -> Any:
-    """Return the value of a recorded answer, or raise its exception."""
+def _value(call: Call, answer: ToolAnswer) -> Any:
+    """Return the value of a recorded answer, or raise the recorded exception."""
     try:
-        if is_raised(given.content):
-            module = sys.modules.get(str(getattr(call.of.function, "__module__", "")))
-            error = raised_again(given.content, () if module is None else (module,))
+        if is_error_json(answer.content):
+            module = sys.modules.get(str(getattr(call.recorded.function, "__module__", "")))
+            error = error_from_json(answer.content, () if module is None else (module,))
         else:
-            return read_back(given.content)
+            return from_json(answer.content)
     except NotKept as unknown:
         answerer = _answerer()
         assert answerer is not None
@@ -260,16 +270,17 @@ def _value(call: Call, given: ToolAnswer) -> Any:
 
 
 class _Running:
-    """A function that runs."""
+    """A function that is running."""
 
     value: Any = None
+    """The return value, once the function has returned."""
 
 
 @contextlib.contextmanager
 def _running(call: Call) -> Iterator[_Running]:
-    """Stay in the lane of a call while its function runs, and emit the outcome."""
+    """Enter the child lane of a call while its function runs, and emit the outcome."""
     running = _Running()
-    lane = lane_under(call.place.lane, call.question.tool_use_id)
+    lane = child_lane(call.place.lane, call.question.tool_use_id)
     inside = dataclasses.replace(call.place, lane=lane, query_source="sub_agent")
     try:
         with tracing.at(inside):
@@ -278,12 +289,12 @@ def _running(call: Call) -> Iterator[_Running]:
         raise
     except BaseException as error:
         is_failure = isinstance(error, Exception | SystemExit)
-        _tell(call, kept_error(error), "failed" if is_failure else "aborted")
+        _report(call, error_to_json(error), "failed" if is_failure else "aborted")
         raise
-    _tell(call, kept(running.value), "executed")
+    _report(call, to_json(running.value), "executed")
 
 
-def _tell(call: Call, content: Any, outcome: ToolOutcome) -> None:
+def _report(call: Call, content: Any, outcome: ToolOutcome) -> None:
     answer = ToolAnswer(content, is_error=outcome != "executed", outcome=outcome)
     if (answerer := _answerer()) is not None:
         answerer.ended(call, answer)
@@ -300,23 +311,25 @@ def _emit(call: Call, answer: ToolAnswer) -> None:
                 duration_ns=duration_ns,
                 question=call.question,
                 answer=answer,
-                tool=call.of.name,
+                tool=call.recorded.name,
                 executed_input=call.question.input,
                 is_function=True,
             )
         )
     except Exception as error:
-        _say(error)
+        _warn(error)
 
 
-def _say(error: Exception) -> None:
-    with contextlib.suppress(Exception):  # even the text of an error may fail
+def _warn(error: Exception) -> None:
+    with contextlib.suppress(Exception):  # even getting the text of an error may fail
         text = f"a tool call was not recorded: {error_kind(error)}. The agent continues."
         say_once(text, about=f"record_tool {type(error).__name__}")
 
 
-def _by_name(bound: inspect.BoundArguments, signature: inspect.Signature) -> dict[str, Any]:
-    """Return arguments by name, with those of `**` among the others."""
+def _arguments_by_name(
+    bound: inspect.BoundArguments, signature: inspect.Signature
+) -> dict[str, Any]:
+    """Return arguments by name; keyword arguments in `**kwargs` are not nested."""
     arguments = dict(bound.arguments)
     for name, parameter in signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -326,55 +339,58 @@ def _by_name(bound: inspect.BoundArguments, signature: inspect.Signature) -> dic
     return arguments
 
 
-def _fits(told: Function, arguments: Mapping[str, Any], given: Any) -> bool:
-    """Return whether arguments are the input of a call: all of it, plus only defaults and arguments of the framework.
+def _matches_input(
+    recorded: RecordedFunction, arguments: Mapping[str, Any], tool_input: Any
+) -> bool:
+    """Return whether the arguments of a function match the input of a tool call.
 
-    A function may also get the whole input as one argument.
+    The arguments must contain the complete input. All other arguments must be default values or objects of the
+    framework. Alternatively, one argument is the complete input.
     """
-    if not isinstance(given, dict):
+    if not isinstance(tool_input, dict):
         return False
-    shown = {name: _plain(value) for name, value in arguments.items()}
-    if all(name in shown and _same(shown[name], value) for name, value in given.items()):
-        more = shown.keys() - given.keys()
-        return all(_is_aside(told, name, arguments[name]) for name in more)
-    return any(isinstance(value, dict) and _same(value, given) for value in shown.values())
+    shown = {name: _to_json(value) for name, value in arguments.items()}
+    if all(name in shown and _is_equal(shown[name], value) for name, value in tool_input.items()):
+        extra = shown.keys() - tool_input.keys()
+        return all(_is_extra(recorded, name, arguments[name]) for name in extra)
+    return any(isinstance(value, dict) and _is_equal(value, tool_input) for value in shown.values())
 
 
-def _is_aside(told: Function, name: str, value: Any) -> bool:
-    parameter = told.signature.parameters.get(name)
+def _is_extra(recorded: RecordedFunction, name: str, value: Any) -> bool:
+    parameter = recorded.signature.parameters.get(name)
     is_default = parameter is not None and value is parameter.default
-    return is_default or _plain(value) is _NO_JSON or value is None
+    return is_default or _to_json(value) is _NOT_JSON or value is None
 
 
-class _NoJson:
-    """Stands for a value that is not part of an input."""
+class _NotJson:
+    """The type of `_NOT_JSON`, which replaces a value that cannot be part of a tool input."""
 
 
-_NO_JSON = _NoJson()
+_NOT_JSON = _NotJson()
 
 
-def _same(shown: Any, given: Any) -> bool:
-    if shown is _NO_JSON:
+def _is_equal(shown: Any, value: Any) -> bool:
+    if shown is _NOT_JSON:
         return False
-    return canonical(shown) == canonical(given) or str(shown) == str(given)
+    return canonical(shown) == canonical(value) or str(shown) == str(value)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as the JSON from which a framework made it."""
+def _to_json(value: Any) -> Any:
+    """Return a value as the JSON from which a framework created it; `_NOT_JSON` if there is no such JSON."""
     match value:
         case enum.Enum():
             return value.value
         case None | str() | bool() | int() | float():
             return value
         case dict():
-            return {str(key): _plain(inner) for key, inner in value.items()}
+            return {str(key): _to_json(inner) for key, inner in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [_plain(inner) for inner in value]
+            return [_to_json(inner) for inner in value]
     for method in ("model_dump", "isoformat"):
         if callable(found := getattr(value, method, None)) and not isinstance(value, type):
             return found(mode="json") if method == "model_dump" else found()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A framework's context object may be one as well; it contains no JSON, which distinguishes it.
-        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return _NO_JSON if _NO_JSON in fields.values() else fields
-    return str(value) if type(value).__module__ in ("uuid", "decimal", "pathlib") else _NO_JSON
+        # The context object of a framework may be a dataclass as well, but unlike an input its fields are not JSON.
+        fields = {f.name: _to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return _NOT_JSON if _NOT_JSON in fields.values() else fields
+    return str(value) if type(value).__module__ in ("uuid", "decimal", "pathlib") else _NOT_JSON

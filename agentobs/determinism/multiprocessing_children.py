@@ -1,7 +1,7 @@
-"""Processes that `multiprocessing` starts during a replay: their requests are refused, never sent to the provider.
+"""Refuse the requests of processes that `multiprocessing` starts during a replay, instead of sending them.
 
-Such a process is not answered by the replay, and does not know about it. The replaying process passes the information
-in an environment variable, and a file reports requests back to it.
+The replay does not answer such a process. The replaying process sets an environment variable, from which the child
+learns about the replay. The child writes its requests to a file, which the replaying process reads.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 
 from agentobs import runtime, world
 from agentobs.determinism import session_inheritance
-from agentobs.determinism.parent_process import says
+from agentobs.determinism.parent_process import replay_error
 from agentobs.records.exchanges import Answer, Place, Question
 
 VARIABLE = "AGENTOBS_REPLAYED_BY"
-"""The process that replays, and the file in which requests are noted: `4711 /tmp/.../requests`."""
+"""The environment variable with the ID of the replaying process and the file for requests: `4711 /tmp/.../requests`."""
 REFUSED = (
-    "a process that multiprocessing started made a request in a replay, which only answers its own process and those "
-    "that are started with subprocess and agentobs.child_environment"
+    "a process that multiprocessing started made a request in a replay, which only answers its own process and "
+    "processes that are started with subprocess and agentobs.child_environment"
 )
 
 _lock = threading.RLock()
-# If another thread holds this lock during a fork, it stays locked in the child.
+# Without this, the lock would stay locked in a forked child if another thread held it during the fork.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
@@ -35,35 +35,35 @@ class State:
 
     def __init__(self) -> None:
         self.held = contextlib.ExitStack()
-        """Holds the refusal until the process ends."""
+        """Keeps the refusal active until the process ends."""
         self.is_refusing = False
 
 
 def refuse_requests() -> bool:
-    """Refuse all requests from now on if a replay started this process by multiprocessing; return whether it did."""
-    state = runtime.process.part(State)
-    told = world.environ(VARIABLE)
-    if told is None or session_inheritance.channel() is not None:
+    """Refuse all further requests if a replay started this process with multiprocessing; return whether it did."""
+    state = runtime.process.state(State)
+    value = world.environ(VARIABLE)
+    if value is None or session_inheritance.channel() is not None:
         return False
-    process, _, file = told.partition(" ")
+    process, _, file = value.partition(" ")
     if process == str(world.process_id()):
         return False
     with _lock:
         if not state.is_refusing:
             state.held.enter_context(
-                runtime.replaced(answerer=lambda question, place: note(file, question, place))
+                runtime.replaced(answerer=lambda question, place: refuse(file, question, place))
             )
             state.is_refusing = True
     return True
 
 
-def note(file: str, question: Question, place: Place) -> Answer:
-    """Note a request for the replaying process, and refuse it.
+def refuse(file: str, question: Question, place: Place) -> Answer:
+    """Report a request to the replaying process, and refuse it.
 
     Raises:
         ReplaySays: always.
     """
     del place
-    with contextlib.suppress(OSError), Path(file).open("a", encoding="utf-8") as noted:
-        noted.write(f"{question.method} {question.path}\n")
-    raise says(REFUSED)
+    with contextlib.suppress(OSError), Path(file).open("a", encoding="utf-8") as requests:
+        requests.write(f"{question.method} {question.path}\n")
+    raise replay_error(REFUSED)

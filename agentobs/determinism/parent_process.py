@@ -1,7 +1,7 @@
-"""Parent processes: a process that takes part in a replay is answered by the replaying one, over a Unix socket.
+"""Let the replaying parent process answer the requests of a child process, over a Unix socket.
 
-Each question is one connection, with one line of JSON each way. What the parent raises is raised here with the same
-text: nothing retries it, and the parent keeps it.
+Each question is one connection, with one line of JSON in each direction. If the parent raises an exception, an
+exception with the same text is raised in the child. It is not retried, and the parent keeps it as its result.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from agentobs.tracing.ambient import ambient_of
 from agentobs.world import World
 
 ANSWER_SECONDS = 60.0
-"""How long a process waits for its parent. Our choice: the parent answers from memory."""
+"""How long a process waits for an answer of its parent. Our choice: the parent answers from memory."""
 
 _lock = threading.Lock()
 
 
 class State:
-    """How this process is answered by its parent."""
+    """The connection of this process to its replaying parent."""
 
     def __init__(self) -> None:
         self.held: contextlib.ExitStack | None = None
-        """Holds the answering until the process ends; None if nothing is answered."""
-        self.kinds: dict[Any, Any] = {}
-        """The exceptions that are raised for the parent, by their base class."""
+        """Keeps the parent's answers active until the process ends; None if the parent does not answer."""
+        self.error_classes: dict[Any, Any] = {}
+        """The class of exceptions from the parent, by its base class."""
 
 
-def ask_parent() -> bool:
-    """Let the parent answer everything from now on, if it replays; return whether it does."""
-    state = runtime.process.part(State)
+def connect_to_parent() -> bool:
+    """If the parent replays, let it answer all questions from now on; return whether it replays."""
+    state = runtime.process.state(State)
     channel = session_inheritance.channel()
     if channel is None:
         return False
@@ -54,7 +54,7 @@ def ask_parent() -> bool:
             with contextlib.ExitStack() as stack:
                 answering = runtime.replaced(
                     answerer=parent.answer,
-                    stopped=parent.stopped,
+                    overread_error=parent.overread_error,
                     functions=parent,
                     transform=_refuse,
                 )
@@ -65,103 +65,107 @@ def ask_parent() -> bool:
 
 
 def _refuse(live: World) -> World:
-    """Reject our own loop: its questions besides the model are not answered over the socket.
+    """Reject the agent loop of agentobs, because its questions to the world are not answered over the socket.
 
     Raises:
         ReplaySays: always.
     """
     del live
-    raise says(
-        "agentobs.agent runs in a process that its parent's replay started, which "
-        "answers only clients and recorded functions: answer the call that starts the "
-        "process from the recording"
+    raise replay_error(
+        "agentobs.agent cannot run in a child process of a replay, because the replay answers "
+        "only clients and recorded functions there. Record the call that starts the process, "
+        "so that it is answered from the recording"
     )
 
 
 def _drop(record: Record) -> None:
-    """Keep nothing: the parent knows its answers."""
+    """Discard a record, because the parent records the answers that it gives."""
 
 
 class _Parent:
-    """Asks the parent."""
+    """Sends questions to the parent."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     def answer(self, question: Question, place: Place) -> Answer:
-        told = self._ask("model", place=place_told(place), question=question_told(question))
+        response = self._ask("model", place=place_json(place), question=question_json(question))
         known = ambient_of(place.session_id)
         if known is not None:
-            known.move(place.lane, int(told["clock_ms"]))
-        return answer_of(told)
+            known.move(place.lane, int(response["clock_ms"]))
+        return answer_of(response)
 
-    def stopped(self) -> Exception:
-        return says("the client stopped reading here when this was recorded")
+    def overread_error(self) -> Exception:
+        return replay_error("the client stopped reading here when this was recorded")
 
     def begin(self, call: Call) -> tuple[Call, ToolAnswer | None]:
-        told = self._ask("begin", call=call_told(call))
-        renamed = dataclasses.replace(call.question, tool_use_id=told["tool_use_id"])
-        given = told["answer"]
-        return dataclasses.replace(call, question=renamed), None if given is None else ToolAnswer(
-            **given
+        response = self._ask("begin", call=call_json(call))
+        renamed = dataclasses.replace(call.question, tool_use_id=response["tool_use_id"])
+        answer = response["answer"]
+        return dataclasses.replace(call, question=renamed), None if answer is None else ToolAnswer(
+            **answer
         )
 
     def ended(self, call: Call, answer: ToolAnswer) -> None:
-        self._ask("ended", call=call_told(call), answer=dataclasses.asdict(answer))
+        self._ask("ended", call=call_json(call), answer=dataclasses.asdict(answer))
 
     def unreadable(self, call: Call, why: str) -> BaseException:
         try:
-            self._ask("unreadable", call=call_told(call), why=why)
+            self._ask("unreadable", call=call_json(call), why=why)
         except ReplaySays as error:
             return error
-        return says(why)
+        return replay_error(why)
 
     async def cancelled(self, call: Call) -> Any:
         await asyncio.sleep(ANSWER_SECONDS)
-        raise says(f"the call of {call.of.name} was cancelled when this was recorded")
+        raise replay_error(f"the call of {call.recorded.name} was cancelled when this was recorded")
 
-    def _ask(self, kind: str, **told: Any) -> Any:
+    def _ask(self, kind: str, **arguments: Any) -> Any:
         """Return the parent's answer.
 
         Raises:
-            ReplaySays: the path differs, or the parent is gone.
+            ReplaySays: the replay diverged, or the parent has ended.
         """
-        line = json.dumps({"token": self._channel.token, "kind": kind, **told}) + "\n"
+        line = json.dumps({"token": self._channel.token, "kind": kind, **arguments}) + "\n"
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-                made.settimeout(ANSWER_SECONDS)
-                made.connect(self._channel.path)
-                made.sendall(line.encode())
-                with made.makefile("rb") as file:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(ANSWER_SECONDS)
+                connection.connect(self._channel.path)
+                connection.sendall(line.encode())
+                with connection.makefile("rb") as file:
                     answer = json.loads(file.readline())
         except (OSError, ValueError) as error:
-            raise says(f"the replay that started this process has ended: {error}") from error
+            raise replay_error(
+                f"the replay that started this process has ended: {error}"
+            ) from error
         if "raises" in answer:
-            raise says(str(answer["raises"]))
+            raise replay_error(str(answer["raises"]))
         return answer["answer"]
 
 
-def says(text: str) -> Exception:
-    """Return the exception for a replay: one of the SDK's errors, if it is installed, so that nothing retries it."""
-    state = runtime.process.part(State)
+def replay_error(text: str) -> Exception:
+    """Return an exception of a replay. It is an error of the SDK, if the SDK is imported, so that it is not retried."""
+    state = runtime.process.state(State)
     base: Any = getattr(sys.modules.get("anthropic"), "AnthropicError", Exception)
-    made: Any = state.kinds.get(base)
-    if made is None:
-        made = state.kinds[base] = type("ParentSays", (base, ReplaySays), {"__doc__": says.__doc__})
-    error: Exception = made(text)
+    error_class: Any = state.error_classes.get(base)
+    if error_class is None:
+        error_class = state.error_classes[base] = type(
+            "ParentSays", (base, ReplaySays), {"__doc__": replay_error.__doc__}
+        )
+    error: Exception = error_class(text)
     return error
 
 
-# The lines, as both ends of the channel write and read them.
+# The JSON that both ends of the channel exchange.
 
 
-def place_told(place: Place) -> dict[str, Any]:
-    """Return a place as JSON."""
+def place_json(place: Place) -> dict[str, Any]:
+    """Return a place as a JSON object."""
     return dataclasses.asdict(place)
 
 
-def question_told(question: Question) -> dict[str, Any]:
-    """Return a request as JSON, including its credentials, which the parent removes from its body."""
+def question_json(question: Question) -> dict[str, Any]:
+    """Return a request as a JSON object, including its credentials, which the parent redacts in its body."""
     return {
         "method": question.method,
         "path": question.path,
@@ -171,15 +175,15 @@ def question_told(question: Question) -> dict[str, Any]:
     }
 
 
-def question_of(told: dict[str, Any]) -> Question:
-    """Return the request for its JSON."""
-    secrets = tuple(base64.b64decode(each) for each in told["secrets"])
-    body = base64.b64decode(told["body"])
-    return Question(told["method"], told["path"], told["headers"], body, secrets)
+def question_of(data: dict[str, Any]) -> Question:
+    """Return the request in a JSON object."""
+    secrets = tuple(base64.b64decode(each) for each in data["secrets"])
+    body = base64.b64decode(data["body"])
+    return Question(data["method"], data["path"], data["headers"], body, secrets)
 
 
-def answer_told(answer: Answer) -> dict[str, Any]:
-    """Return an answer as JSON."""
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """Return a response as a JSON object."""
     return {
         "status": answer.status,
         "headers": answer.headers,
@@ -190,24 +194,24 @@ def answer_told(answer: Answer) -> dict[str, Any]:
     }
 
 
-def answer_of(told: dict[str, Any]) -> Answer:
-    """Return the answer for its JSON."""
+def answer_of(data: dict[str, Any]) -> Answer:
+    """Return the response in a JSON object."""
     return Answer(
-        told["status"],
-        told["headers"],
-        tuple(Chunk(base64.b64decode(data), after_ns) for data, after_ns in told["chunks"]),
-        told["ending"],
-        Failure(*told["failure"]) if told["failure"] else None,
-        retry_ms=told["retry_ms"],
+        data["status"],
+        data["headers"],
+        tuple(Chunk(base64.b64decode(data), after_ns) for data, after_ns in data["chunks"]),
+        data["ending"],
+        Failure(*data["failure"]) if data["failure"] else None,
+        retry_ms=data["retry_ms"],
     )
 
 
-def call_told(call: Call) -> dict[str, Any]:
-    """Return a call of a recorded function as JSON."""
+def call_json(call: Call) -> dict[str, Any]:
+    """Return a call of a recorded function as a JSON object."""
     return {
-        "name": call.of.name,
-        "is_mutating": call.of.is_mutating,
-        "place": place_told(call.place),
+        "name": call.recorded.name,
+        "is_mutating": call.recorded.is_mutating,
+        "place": place_json(call.place),
         "question": dataclasses.asdict(call.question),
         "started_ns": call.started_ns,
         "started": call.started,

@@ -1,13 +1,13 @@
-"""Patches: `time`, `datetime`, `uuid` and `random` answer from the session, for code that cannot be changed to ask it.
+"""Patches: `time`, `datetime`, `uuid` and `random` return values of the session, for code that cannot be changed.
 
     with agentobs.session("shop", patch=("time", "uuid", "random")):
         ...
 
-This affects only calls inside such a session, and only by code that is neither in the standard library nor in one of
-the packages that a connection, a log line or a test needs (`LEFT_ALONE`): timers, cookies, certificates and logs work
-as usual. The monotonic clocks, `os.urandom`, `secrets` and objects of `random.Random` are never patched: values that
-must not be guessed, and timers that must run, do not come from a recording. Names that a module has imported are
-replaced there; other references, such as default arguments, are not found.
+This affects only calls inside such a session. Calls by the standard library, and by packages that connections, logs and
+tests need (`UNPATCHED_PACKAGES`), get the real values, so timers, cookies, certificates and logs work as usual. The
+monotonic clocks, `os.urandom`, `secrets` and objects of `random.Random` are never patched, because secret values and
+running timers must not come from a recording. Names that a module has imported from these modules are replaced as well;
+other references, such as default arguments, are not found.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from agentobs.records.exchanges import Place
 from agentobs.runtime import current, process
 from agentobs.tracing.ambient import Ambient, Patch, ambient_of
 
-LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
+UNPATCHED_PACKAGES = frozenset(sys.stdlib_module_names) | {
     *("agentobs", "replay", "exporters", "dashboards"),
     *("anthropic", "httpx2", "httpcore2", "h11", "h2", "anyio", "sniffio", "certifi", "truststore"),
     *("aiohttp", "requests", "urllib3", "pydantic", "pydantic_core", "opentelemetry"),
     *("pytest", "_pytest", "pluggy", "xdist", "execnet", "syrupy", "hypothesis", "duckdb"),
 }
-"""Packages whose own reads are not patched: they never reach a request, and need the real time."""
+"""Packages whose calls are not patched, because they need the real time, and their values never become part of a
+request.
+"""
 
 _lock = threading.RLock()
 
@@ -49,16 +51,16 @@ class State:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """How many callers hold each patch."""
+        """How many users each patch has."""
         self.undo: dict[str, list[Callable[[], None]]] = {}
         """The functions that undo each patch; they are called in reverse order."""
 
 
 def check_patch(patch: Collection[str]) -> frozenset[str]:
-    """Return what is to be patched.
+    """Return the names of the modules to patch.
 
     Raises:
-        UsageError: it is not among `time`, `uuid` and `random`.
+        UsageError: a name is not `time`, `uuid` or `random`.
     """
     wrong = [patch] if isinstance(patch, str) else sorted(set(patch) - set(get_args(Patch)))
     if wrong:
@@ -72,7 +74,7 @@ def check_patch(patch: Collection[str]) -> frozenset[str]:
 
 @contextlib.contextmanager
 def patched(patch: Collection[str]) -> Iterator[None]:
-    """Let the standard library answer from the session, as long as the context is open."""
+    """Patch modules of the standard library while the context is open."""
     with contextlib.ExitStack() as stack:
         for name in sorted(patch):
             hold(name)
@@ -81,8 +83,8 @@ def patched(patch: Collection[str]) -> Iterator[None]:
 
 
 def hold(name: str) -> None:
-    """Patch one of them until `release` was called as many times."""
-    state = process.part(State)
+    """Patch a module, until `release` was called as many times as `hold`."""
+    state = process.state(State)
     with _lock:
         state.counts[name] += 1
         if state.counts[name] == 1:
@@ -96,7 +98,7 @@ def hold(name: str) -> None:
 
 def release(name: str) -> None:
     """Undo one `hold`."""
-    state = process.part(State)
+    state = process.state(State)
     with _lock:
         state.counts[name] -= 1
         if state.counts[name] == 0:
@@ -104,9 +106,9 @@ def release(name: str) -> None:
                 each()
 
 
-def _asked(kind: str, frame: FrameType) -> tuple[Ambient, Place] | None:
-    """Return the source of the answer for a caller; None if it gets the unpatched value."""
-    if current().noted is not None or _is_left_alone(frame):
+def _value_source(kind: str, frame: FrameType) -> tuple[Ambient, Place] | None:
+    """Return the source of values for a caller, and its place; None if the caller gets the real value."""
+    if current().read_observer is not None or _is_unpatched(frame):
         return None
     here = tracing.place()
     ambient = ambient_of(here.session_id) if here is not None else None
@@ -115,54 +117,56 @@ def _asked(kind: str, frame: FrameType) -> tuple[Ambient, Place] | None:
     return ambient, here
 
 
-def _is_left_alone(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in LEFT_ALONE
+def _is_unpatched(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in UNPATCHED_PACKAGES
 
 
 def _wrapped(
     kind: str, original: Callable[..., Any], answer: Callable[..., Any], *, now_only: bool = False
 ) -> Callable[..., Any]:
-    """Return a replacement of a function: `answer(ambient, place, *args)` if the session answers.
+    """Return a replacement for a function: it returns `answer(ambient, place, *args)` for calls that are patched.
 
-    With `now_only`, only if the caller passes no time of its own, which is the last argument.
+    If `now_only` is set, calls with a time as their last argument are not patched.
     """
     name = str(getattr(original, "__name__", kind))
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
-        asked = None if now_only and _is_given(name, args) else _asked(kind, frame)
-        if asked is not None:
-            return answer(*asked, *args, **kwargs)
+        source = None if now_only and _has_time_argument(name, args) else _value_source(kind, frame)
+        if source is not None:
+            return answer(*source, *args, **kwargs)
         value = original(*args, **kwargs)
-        noted = current().noted
-        if noted is not None and not _is_left_alone(frame):
-            noted(name, value, frame)
+        observer = current().read_observer
+        if observer is not None and not _is_unpatched(frame):
+            observer(name, value, frame)
         return value
 
     return call
 
 
-def _is_given(name: str, args: tuple[Any, ...]) -> bool:
+def _has_time_argument(name: str, args: tuple[Any, ...]) -> bool:
     return len(args) > (1 if name == "strftime" else 0) and args[-1] is not None
 
 
-def _replace(undo: list[Callable[[], None]], module: ModuleType, made: dict[str, Any]) -> None:
-    """Replace functions of a module, and the names that other modules have imported from it."""
-    olds = {id(getattr(module, name)): new for name, new in made.items()}
-    places = [module, *(each for each in list(sys.modules.values()) if _is_users(each))]
+def _replace(
+    undo: list[Callable[[], None]], module: ModuleType, replacements: dict[str, Any]
+) -> None:
+    """Replace functions of a module, also where other modules have imported them by name."""
+    by_original_id = {id(getattr(module, name)): new for name, new in replacements.items()}
+    places = [module, *(each for each in list(sys.modules.values()) if _may_be_patched(each))]
     for each in places:
         for name, value in list(vars(each).items()):
-            if id(value) in olds and value is not module:
-                setattr(each, name, olds[id(value)])
+            if id(value) in by_original_id and value is not module:
+                setattr(each, name, by_original_id[id(value)])
                 undo.append(functools.partial(setattr, each, name, value))
 
 
-def _is_users(module: Any) -> bool:
-    """Return whether a module may hold an imported name, and is not excluded."""
+def _may_be_patched(module: Any) -> bool:
+    """Return whether names that a module has imported may be replaced."""
     if not isinstance(module, ModuleType):
         return False
-    return module.__name__.partition(".")[0] not in LEFT_ALONE
+    return module.__name__.partition(".")[0] not in UNPATCHED_PACKAGES
 
 
 # time
@@ -193,7 +197,7 @@ def _patch_time(undo: list[Callable[[], None]]) -> None:
         return gmtime(ambient.now_ns(here) // 10**9)
 
     wrap = functools.partial(_wrapped, "time")
-    made = {
+    replacements = {
         "time": wrap(time.time, _seconds),
         "time_ns": wrap(time.time_ns, Ambient.now_ns),
         "localtime": wrap(time.localtime, _local, now_only=True),
@@ -202,12 +206,12 @@ def _patch_time(undo: list[Callable[[], None]]) -> None:
         "asctime": wrap(asctime, written, now_only=True),
         "strftime": wrap(strftime, formatted, now_only=True),
     }
-    _replace(undo, time, made)
+    _replace(undo, time, replacements)
     _patch_datetime(undo)
 
 
 def _patch_datetime(undo: list[Callable[[], None]]) -> None:
-    """Replace the class methods that read the clock, in the class itself: its identity, and all its instances, stay.
+    """Replace the class methods that read the clock, in the class itself, so that its identity and instances remain.
 
     Raises:
         UsageError: this interpreter does not allow it.
@@ -220,33 +224,33 @@ def _patch_datetime(undo: list[Callable[[], None]]) -> None:
     for (cls, name), answer in answers.items():
         methods = gc.get_referents(cls.__dict__)[0]
         original = methods[name]
-        methods[name] = new = classmethod(_method(original, answer))
+        methods[name] = new = classmethod(_patched_method(original, answer))
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
-        undo.append(functools.partial(_put_back, cls, name, original))
+        undo.append(functools.partial(_restore, cls, name, original))
         if cls.__dict__[name] is not new:
             raise UsageError(
-                f"this interpreter does not allow {cls.__name__}.{name} be replaced",
+                f"this interpreter does not allow agentobs to replace {cls.__name__}.{name}",
                 where="patch",
                 todo="Remove 'time', and call agentobs.world_here().now() instead",
             )
 
 
-def _method(original: Any, answer: Callable[..., Any]) -> Callable[..., Any]:
+def _patched_method(original: Any, answer: Callable[..., Any]) -> Callable[..., Any]:
     def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
-        asked = _asked("time", frame)
-        if asked is not None:
-            return answer(*asked, cls, *args, **kwargs)
+        source = _value_source("time", frame)
+        if source is not None:
+            return answer(*source, cls, *args, **kwargs)
         value = original.__get__(None, cls)(*args, **kwargs)
-        noted = current().noted
-        if noted is not None and not _is_left_alone(frame):
-            noted(f"{cls.__name__}.{original.__name__}", value, frame)
+        observer = current().read_observer
+        if observer is not None and not _is_unpatched(frame):
+            observer(f"{cls.__name__}.{original.__name__}", value, frame)
         return value
 
     return call
 
 
-def _put_back(cls: type, name: str, original: Any) -> None:
+def _restore(cls: type, name: str, original: Any) -> None:
     gc.get_referents(cls.__dict__)[0][name] = original
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
@@ -284,32 +288,32 @@ def _naive(cls: Any, at: datetime.datetime) -> Any:
 
 def _patch_uuid(undo: list[Callable[[], None]]) -> None:
     def answer(version: int) -> Callable[..., uuid.UUID]:
-        def drawn(ambient: Ambient, here: Place, *_: Any, **__: Any) -> uuid.UUID:
+        def draw(ambient: Ambient, here: Place, *_: Any, **__: Any) -> uuid.UUID:
             return uuid.UUID(int=ambient.stream(here, "uuid").getrandbits(128), version=version)
 
-        return drawn
+        return draw
 
-    made = {
+    replacements = {
         f"uuid{version}": _wrapped("uuid", found, answer(version if version < 6 else 4))
         for version in (1, 4, 6, 7)
         if (found := getattr(uuid, f"uuid{version}", None)) is not None
     }
-    _replace(undo, uuid, made)
+    _replace(undo, uuid, replacements)
 
 
 def _patch_random(undo: list[Callable[[], None]]) -> None:
-    """Replace the functions of the module, including `seed`; objects of `random.Random` belong to their owners."""
+    """Replace the functions of the module, including `seed`, but not the methods of `random.Random` objects."""
 
     def answer(name: str) -> Callable[..., Any]:
-        def drawn(ambient: Ambient, here: Place, *args: Any, **kwargs: Any) -> Any:
+        def draw(ambient: Ambient, here: Place, *args: Any, **kwargs: Any) -> Any:
             return getattr(ambient.stream(here, "random"), name)(*args, **kwargs)
 
-        return drawn
+        return draw
 
     shared = getattr(random, "_inst", None)
     names = [n for n, f in vars(random).items() if getattr(f, "__self__", None) is shared and f]
-    made = {name: _wrapped("random", getattr(random, name), answer(name)) for name in names}
-    _replace(undo, random, made)
+    replacements = {name: _wrapped("random", getattr(random, name), answer(name)) for name in names}
+    _replace(undo, random, replacements)
 
 
 _PATCHES: dict[str, Callable[[list[Callable[[], None]]], None]] = {

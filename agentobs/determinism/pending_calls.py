@@ -1,8 +1,8 @@
-"""Pending calls: the tool calls in the responses of a session, so that a function that runs knows its call.
+"""Pending calls: find the tool call of the model for which a recorded function runs.
 
-A foreign agent calls its functions itself, and does not name the call. So the newest responses of each
-session are kept, and parsed when such a function runs: its call is the first one with its name and input
-that no function has taken.
+A foreign agent calls its functions itself, without the ID of the tool call. Therefore the newest responses of each
+session are kept, and are parsed when a recorded function runs. Its tool call is the first one with the same name and
+input that has not been assigned to another run.
 """
 
 from __future__ import annotations
@@ -19,85 +19,89 @@ from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.runtime import process
 
 ANSWERS_MAX = 64
-"""How many responses of a session are kept. Our choice: concurrent agents may delay their calls."""
+"""The maximum number of responses that are kept for a session. Our choice: concurrent agents may run their tools late.
+"""
 ANSWER_BYTES = 4 * 1024 * 1024
-"""The maximum size of a response that is parsed for its calls. Our choice."""
+"""The maximum size of a response that is kept. Our choice."""
 SESSIONS_MAX = 256
-"""For how many sessions responses are kept. Our choice."""
+"""The maximum number of sessions for which responses are kept. Our choice."""
 
-Fits = Callable[[Any], bool]
-"""Returns whether the input of a call is that of a function."""
+InputMatcher = Callable[[Any], bool]
+"""Returns whether the input of a tool call matches the arguments of a function call."""
 
 
 @dataclass(slots=True)
-class _Answered:
-    """A response, and those of its calls that were taken."""
+class _Response:
+    """A response and its tool calls."""
 
     exchange: ModelExchange
-    taken: set[int]
+    assigned: set[int]
+    """The indexes of the calls that were assigned to a run of a function."""
     calls: list[tuple[str, str, Any]] | None = None
-    """Its calls, once they were parsed."""
+    """ID, name and input of each call; None until the response is parsed."""
 
-    def of(self, name: str, fits: Fits) -> str | None:
-        """Take the first call with a name whose input fits, and return its ID."""
+    def assign(self, name: str, matches: InputMatcher) -> str | None:
+        """Assign the first matching call with a name, and return its ID; None if there is none."""
         if self.calls is None:
             dialect = dialect_of(self.exchange.question.path)
             made = dialect.facts(decoded(self.exchange).answer).calls
             self.calls = [(call.id, call.name, call.input) for call in made]
-        for at, (tool_use_id, called, given) in enumerate(self.calls):
-            if called == name and at not in self.taken and fits(given):
-                self.taken.add(at)
+        for at, (tool_use_id, tool_name, tool_input) in enumerate(self.calls):
+            if tool_name == name and at not in self.assigned and matches(tool_input):
+                self.assigned.add(at)
                 return tool_use_id
         return None
 
 
 @dataclass(slots=True)
 class _Session:
-    answers: deque[_Answered] = field(default_factory=lambda: deque(maxlen=ANSWERS_MAX))
-    taken: dict[str, set[int]] = field(default_factory=dict)
-    """The calls that were taken from responses in progress, by attempt."""
+    responses: deque[_Response] = field(default_factory=lambda: deque(maxlen=ANSWERS_MAX))
+    assigned: dict[str, set[int]] = field(default_factory=dict)
+    """The indexes of the assigned calls of responses in progress, by attempt."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many functions ran without a call of the model, by lane and name."""
+    """How many functions ran without a tool call of the model, by lane and name."""
 
 
-class Outstanding:
-    """The calls of each session that no function has taken."""
+class PendingCalls:
+    """The tool calls of each session that have not been assigned to a run of a function."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without calls."""
         self._sessions: dict[str, _Session] = {}
         self._lock = threading.Lock()
 
-    def heard(self, exchange: ModelExchange) -> None:
-        """Keep a response."""
+    def add_response(self, exchange: ModelExchange) -> None:
+        """Keep a response, unless it is too large."""
         if sum(len(chunk.data) for chunk in exchange.answer.chunks) > ANSWER_BYTES:
             return
         with self._lock:
             session = self._session(exchange.place.session_id)
-            taken = session.taken.pop(exchange.attempt_id, set())
-            session.answers.append(_Answered(exchange, taken))
+            assigned = session.assigned.pop(exchange.attempt_id, set())
+            session.responses.append(_Response(exchange, assigned))
 
-    def take(self, here: Place, name: str, fits: Fits) -> tuple[str, str] | None:
-        """Return lane and ID of the call that a function runs for; None if there is none.
+    def take(self, here: Place, name: str, matches: InputMatcher) -> tuple[str, str] | None:
+        """Return the lane and ID of the tool call for which a function runs; None if there is none.
 
-        The newest response takes precedence: the calls of a broken response are made again by its retry.
+        Newer responses take precedence, because a retry repeats the calls of a broken response.
         """
-        coming = process.unfinished(here.session_id)
+        unfinished = process.unfinished(here.session_id)
         with self._lock:
             session = self._session(here.session_id)
-            answers = [*reversed(session.answers)]
-            for exchange in coming:
-                taken = session.taken.setdefault(exchange.attempt_id, set())
-                answers.insert(0, _Answered(exchange, taken))
-            for own in (True, False):
-                for each in answers:
+            responses = [*reversed(session.responses)]
+            for exchange in unfinished:
+                assigned = session.assigned.setdefault(exchange.attempt_id, set())
+                responses.insert(0, _Response(exchange, assigned))
+            for is_same_lane in (True, False):
+                for each in responses:
                     lane = each.exchange.place.lane
-                    if (lane == here.lane) is own and (found := each.of(name, fits)) is not None:
+                    if (lane == here.lane) is not is_same_lane:
+                        continue
+                    if (found := each.assign(name, matches)) is not None:
                         return lane, found
         return None
 
-    def number(self, here: Place, name: str) -> str:
-        """Return an ID for a function without a call of the model: how often it ran in its lane."""
+    def counted_id(self, here: Place, name: str) -> str:
+        """Return an ID for a function that runs without a tool call of the model; it counts such runs in the lane."""
         with self._lock:
             counts = self._session(here.session_id).counts
             counts[here.lane, name] += 1

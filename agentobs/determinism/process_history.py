@@ -1,4 +1,4 @@
-"""What runs in this process: entries of sessions, so that a replay can name what ran before it, and event loops."""
+"""The history of this process: the session entries that have run in it, which a replay reports as leftover state."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from agentobs.runtime import process
 
 
 class State:
-    """What ran in this process."""
+    """The session entries that have run in this process."""
 
     def __init__(self) -> None:
-        self.ran: dict[str, str] = {}
-        """The entries, each with the pytest test that first opened a session of it."""
+        self.first_tests: dict[str, str] = {}
+        """Entries, mapped to the ID of the pytest test that first opened a session of that entry."""
 
 
-def ran_in(entry: str) -> str | None:
-    """Return the test in which a session of an entry was first opened in this process; None if there was none.
+def first_test_of(entry: str) -> str | None:
+    """Return the test that first opened a session of an entry in this process; None if no session was opened.
 
-    The test is the id that pytest gives it, or an empty string outside of pytest.
+    The result is the pytest ID of the test, or an empty string outside of pytest.
     """
-    return process.part(State).ran.get(entry)
+    return process.state(State).first_tests.get(entry)
 
 
 def forget() -> None:
     """Forget which entries have run in this process."""
-    process.part(State).ran.clear()
+    process.state(State).first_tests.clear()
 
 
 def note(entry: str | None) -> None:
     """Note that a session of an entry was opened."""
-    state = process.part(State)
-    if entry is not None and entry not in state.ran:
-        state.ran[entry] = world.environment().get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    state = process.state(State)
+    if entry is not None and entry not in state.first_tests:
+        state.first_tests[entry] = (
+            world.environment().get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+        )
 
 
 def in_event_loop() -> bool:
-    """Return whether an event loop of asyncio runs in this thread."""
+    """Return whether an asyncio event loop is running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,10 +1,10 @@
 """Return values: the results of sessions as JSON, which replays compare and never convert back.
 
-The forms are those of `values`. In addition, dataclasses, pydantic models, named tuples and enums need not be
-registered: their fields are kept by name. A part that has no such form, such as a client or an object of an installed
-library, is recorded by its type, and the rest is kept. Methods of a value's own class are avoided if possible, and
-their exceptions do not reach the agent. The class of a value is `type(value)`: `isinstance` reads `__class__`, which
-lazy proxies implement with code of their own.
+Values have the same JSON form as in `values`. In addition, the fields of dataclasses, pydantic models, named tuples and
+enums are recorded even if the class is not registered. A part without such a form, such as a client or an object of an
+installed library, is replaced by a note of its type, and the rest is recorded. Methods of a value's class are avoided
+if possible, and their exceptions do not reach the agent. The class of a value is determined with `type(value)`, because
+`isinstance` reads `__class__`, which runs code of lazy proxies.
 """
 
 from __future__ import annotations
@@ -15,40 +15,41 @@ from typing import Any, cast
 
 from agentobs.determinism.callers import is_own_class
 from agentobs.determinism.values import MARK, NOT_KEPT, NotKept, Writer, kind_of, name_of, text_form
-from agentobs.records.exchanges import Returned
+from agentobs.records.exchanges import ReturnValue
 
 RETURNED_BYTES = 1024 * 1024
-"""The maximum size of a returned value: the length of its texts, plus `NODE_BYTES` for each value in it. Our choice: it
-is converted on the agent's own thread, in at most about 30 ms."""
+"""The maximum size of a returned value: the length of its texts, plus `NODE_BYTES` for each value in it. Our choice:
+the conversion runs on the agent's thread, and takes about 30 ms at most.
+"""
 NODE_BYTES = 64
 """The size of each value in addition to its text."""
 TYPE_MAX = 100
-"""How many characters of a type's name are kept."""
+"""The maximum number of characters of a type's name."""
 RESPONSES = ("anthropic.",)
-"""The installed packages whose classes only hold what the provider sent."""
+"""The prefixes of installed modules with classes that contain only data of the provider."""
 
 
-def returned(value: Any) -> Returned:
-    """Return a value in the form that a replay compares, or a note of its type if it cannot be kept. Never raises."""
+def returned(value: Any) -> ReturnValue:
+    """Return a value in the form that a replay compares, or a note of its type if it is unsupported. Never raises."""
     kind = type(value)
     try:
-        return Returned(_Plain(RETURNED_BYTES, NODE_BYTES).write(value, 0), type_name(kind))
+        return ReturnValue(_Plain(RETURNED_BYTES, NODE_BYTES).write(value, 0), type_name(kind))
     except NotKept as error:
-        return Returned(_note(str(error)), type_name(kind))
+        return ReturnValue(_note(str(error)), type_name(kind))
     except Exception as error:  # code of its class may do anything
-        return Returned(_note(f"{type_name(kind)}, {type(error).__name__}"), type_name(kind))
+        return ReturnValue(_note(f"{type_name(kind)}, {type(error).__name__}"), type_name(kind))
 
 
 class ReturnedItems:
-    """Writes a list item by item, so that no item is held: the values of a generator, as its session returns them."""
+    """Writes the values of a generator as a list, one by one, so that no value is kept alive."""
 
     def __init__(self) -> None:
-        """Start an empty list, which may be as large as any other returned value."""
+        """Start with an empty list; its maximum size is that of other returned values."""
         self._writer = _Plain(RETURNED_BYTES, NODE_BYTES)
         self._items: list[Any] | None = []
 
     def add(self, value: Any) -> None:
-        """Append a value in its current state; once the list is too large nothing of it is kept. Never raises."""
+        """Append a value in its current state; if the list becomes too large, it is discarded. Never raises."""
         if self._items is None:
             return
         kind = type(value)
@@ -62,15 +63,15 @@ class ReturnedItems:
                 why = str(error) if is_known else f"{type_name(kind)}, {type(error).__name__}"
                 self._items.append(_note(why))
 
-    def all(self) -> Returned:
+    def all(self) -> ReturnValue:
         """Return the list, or a note that it was too large."""
         name = type_name(list)
         kept = _note(f"{name}, too large") if self._items is None else self._items
-        return Returned(kept, name)
+        return ReturnValue(kept, name)
 
 
 def type_name(kind: type) -> str:
-    """Return the name of a class as a label has it: `module:qualified.name`."""
+    """Return the name of a class as `module:qualified.name`, in the form of a label."""
     try:
         return name_of(kind).replace("<locals>.", "")[:TYPE_MAX]
     except Exception:  # a metaclass may do anything
@@ -82,14 +83,14 @@ def _note(why: str) -> dict[str, Any]:
 
 
 class _Plain(Writer):
-    """Converts a value, including the fields of classes that are not registered."""
+    """Writes a value, including the fields of unregistered classes."""
 
     def plain(self, value: Any, kind: type) -> Any:
-        """Return a value that a short text represents; for a time with a custom zone, at least the offset."""
+        """Return a value as a short text; for a time with a time zone, the text contains only the offset."""
         return text_form(value, kind)
 
     def other(self, value: Any, kind: type, depth: int) -> Any:
-        """Return a value of a class that has no form of its own, or a note of its type."""
+        """Return a value of an unregistered class, or a note of its type."""
         try:
             return self._other(value, kind, depth)
         except NotKept as error:
@@ -126,9 +127,9 @@ def _as(base: Any, value: Any) -> Any:
 
 
 def _fields(value: Any, kind: type) -> dict[str, Any] | None:
-    """Return the fields by which a value of the caller's own class is compared; None if its class has no fields.
+    """Return the fields to compare of a value of the caller's own class; None if the class has no fields.
 
-    Fields that a dataclass excludes from comparison, or a model from its JSON, are left out.
+    Fields that a dataclass excludes from comparison, or that a model excludes from its JSON, are left out.
     """
     module = kind.__module__
     if not (is_own_class(kind) or module == "__main__" or module.startswith(RESPONSES)):

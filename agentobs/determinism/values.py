@@ -1,9 +1,9 @@
-"""Values: arguments and results of functions as JSON that converts back to the same value, or a note of their type.
+"""Values: convert arguments and results of functions to JSON, and back to the same value.
 
-Strings, numbers, booleans, None, lists and dicts with string keys are kept unchanged. Other values become an object
-with the key `$py` that names their kind: other builtins, registered classes, exceptions. A value of any other kind is
-not kept, and its type is recorded. Nothing is pickled: converting a value back calls no code except that of classes
-that the program itself has registered, or of exceptions.
+Strings, numbers, booleans, None, lists and dicts with string keys are written unchanged. Other builtins, instances of
+registered classes and exceptions become a JSON object with the key `$py`, whose value names the kind. All other values
+are replaced by a note of their type. Nothing is pickled: a conversion back calls only code of exceptions and of classes
+that the program itself has registered.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from agentobs.runtime import process
 MARK = "$py"
 """The key that marks an object of JSON as a converted value."""
 NOT_KEPT = "not kept"
-"""The mark of a value that could not be kept."""
+"""The mark of a note that replaces an unsupported value."""
 RAISED = "raised"
 """The mark of an exception."""
 KEPT_BYTES = 32 * 1024 * 1024
-"""The approximate maximum size of a value: its strings and bytes, and 8 for each other part. Our choice, as for HTTP
-bodies.
+"""The approximate maximum size of a value: the lengths of its strings and bytes, plus 8 for each other part. Our
+choice, the same as for HTTP bodies.
 """
 DEPTH_MAX = 200
 """The maximum nesting depth. Our choice."""
@@ -48,16 +48,16 @@ class Registry:
 
     def __init__(self) -> None:
         self.classes: dict[str, type] = {}
-        """By name."""
+        """The classes, by name."""
 
 
 _declared: ContextVar[Mapping[str, type] | None] = ContextVar("agentobs_declared", default=None)
-"""Classes that count as registered in this context, by name."""
+"""Classes that are treated as registered in this context, by name."""
 
 
 @contextlib.contextmanager
-def knowing(classes: Iterable[type]) -> Iterator[None]:
-    """Treat these classes as registered as long as the context is open."""
+def declared_classes(classes: Iterable[type]) -> Iterator[None]:
+    """Treat classes as registered while the context is open."""
     token = _declared.set({name_of(each): each for each in classes})
     try:
         yield
@@ -66,28 +66,28 @@ def knowing(classes: Iterable[type]) -> Iterator[None]:
 
 
 def _class_of(name: str) -> type | None:
-    """Return the class with a name that is registered, or declared in this context."""
-    return process.part(Registry).classes.get(name) or (_declared.get() or {}).get(name)
+    """Return the class with a name, if it is registered or declared in this context; otherwise None."""
+    return process.state(Registry).classes.get(name) or (_declared.get() or {}).get(name)
 
 
 class ToolFailed(RuntimeError):
-    """Raised in a replay in place of an exception whose class cannot be constructed; the text starts with its name."""
+    """Raised in a replay instead of an exception whose class cannot be instantiated; the text starts with its name."""
 
 
 class NotKept(Exception):
-    """A value cannot be kept; the text is the reason."""
+    """A value cannot be converted; the text is its type and the reason."""
 
 
 def register_type(cls: T) -> T:
-    """Let values of a class be recorded and converted back: a dataclass, a pydantic model, an enum, an exception.
+    """Register a dataclass, pydantic model, enum or exception, so that its values are recorded and converted back.
 
-    An object is created from its fields alone, without its `__init__`. Returns the class, so that it can be used as a
-    decorator.
+    A replay creates an object from its fields, without calling `__init__`. The function returns the class, so it can be
+    used as a decorator.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the class is of another kind.
     """
-    registry = process.part(Registry)
+    registry = process.state(Registry)
     if not isinstance(cls, type) or kind_of(cls) is None:
         raise UsageError(
             f"{getattr(cls, '__qualname__', cls)!r} is not a dataclass, pydantic model, enum or exception",
@@ -99,7 +99,7 @@ def register_type(cls: T) -> T:
 
 
 def name_of(cls: type) -> str:
-    """Return a class as `module:qualified.name`; a class of a script as it is imported elsewhere."""
+    """Return a class as `module:qualified.name`; the module of the running script is named as if it were imported."""
     module = cls.__module__
     if module == "__main__":
         main = sys.modules["__main__"]
@@ -108,7 +108,7 @@ def name_of(cls: type) -> str:
     return f"{module}:{cls.__qualname__}"
 
 
-def kept(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Return a value as JSON, or a note of its type. Never raises."""
     try:
         return Writer().write(value, 0)
@@ -118,24 +118,24 @@ def kept(value: Any) -> Any:
         return {MARK: NOT_KEPT, "type": f"{name_of(type(value))}, {type(error).__name__}"}
 
 
-def kept_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by name as JSON; each one that cannot be kept is noted separately."""
-    return {name: kept(value) for name, value in arguments.items()}
+def arguments_to_json(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by name as JSON; a note of the type replaces each argument that is not supported."""
+    return {name: to_json(value) for name, value in arguments.items()}
 
 
-def kept_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as JSON: its class, its text and its arguments, as far as they can be kept."""
+def error_to_json(error: BaseException) -> dict[str, Any]:
+    """Return an exception as JSON: its class, its text, and its arguments if all of them are supported."""
     try:
         text = str(error)
-    except Exception:  # its text is the agent's own code, which may fail
+    except Exception:  # `__str__` may be code of the agent, which may fail
         text = ""
-    told = {MARK: RAISED, "type": name_of(type(error)), "text": text[:KEPT_BYTES]}
-    arguments = [kept(each) for each in _arguments(error)]
-    return told if any(map(is_not_kept, arguments)) else {**told, "args": arguments}
+    written = {MARK: RAISED, "type": name_of(type(error)), "text": text[:KEPT_BYTES]}
+    arguments = [to_json(each) for each in _arguments(error)]
+    return written if any(map(is_not_kept, arguments)) else {**written, "args": arguments}
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:
-    """Return the arguments of an exception; operating system errors do not include their file names."""
+    """Return the arguments of an exception; for an operating system error, the file names are added."""
     if not isinstance(error, OSError) or error.filename is None:
         return error.args
     if error.filename2 is None:
@@ -144,52 +144,52 @@ def _arguments(error: BaseException) -> tuple[Any, ...]:
 
 
 def is_not_kept(value: Any) -> bool:
-    """Return whether JSON stands for a value that was not kept."""
+    """Return whether JSON is a note that replaces an unsupported value."""
     return isinstance(value, dict) and value.get(MARK) == NOT_KEPT
 
 
 def not_kept_in(value: Any) -> str | None:
-    """Return the type of a value that was not kept; None if it was kept."""
+    """Return the type in a note that replaces an unsupported value; None if the JSON is not a note."""
     return str(value.get("type")) if is_not_kept(value) else None
 
 
-def is_raised(value: Any) -> bool:
-    """Return whether JSON stands for an exception."""
+def is_error_json(value: Any) -> bool:
+    """Return whether JSON represents an exception."""
     return isinstance(value, dict) and value.get(MARK) == RAISED
 
 
-def read_back(value: Any) -> Any:
-    """Return the value of its JSON.
+def from_json(value: Any) -> Any:
+    """Convert JSON back to the value.
 
     Raises:
-        NotKept: it was not kept, or its class is not registered here.
+        NotKept: the value was not supported when it was recorded, or its class is not registered here.
     """
     match value:
         case {"$py": str(kind)}:
             return _marked(kind, value)
         case dict():
-            return {key: read_back(inner) for key, inner in value.items()}
+            return {key: from_json(inner) for key, inner in value.items()}
         case list():
-            return [read_back(inner) for inner in value]
+            return [from_json(inner) for inner in value]
         case _:
             return value
 
 
-def raised_again(value: dict[str, Any], near: Iterable[object] = ()) -> BaseException:
-    """Return the exception of its JSON, with the same class and text, or a `ToolFailed` that names it.
+def error_from_json(value: dict[str, Any], modules: Iterable[object] = ()) -> BaseException:
+    """Convert JSON back to an exception with the same class and text, or to a `ToolFailed` with its name.
 
     Args:
-        value: what `kept_error` returned.
-        near: where a class is looked up in addition to the builtins and the registered ones: modules that were imported
-            already. A fixture may come from an untrusted source, so nothing is imported because of a name in it.
+        value: the JSON of the exception.
+        modules: modules in which a class is looked up if it is neither a builtin nor registered. Nothing is imported
+            for a name in a fixture, because a fixture may come from an untrusted source.
     """
     name, text = str(value.get("type")), str(value.get("text"))
-    cls = _exception(name, near)
+    cls = _exception(name, modules)
     if cls is not None:
         try:
-            arguments = [read_back(each) for each in value.get("args", [text])]
-            for make in (cls, lambda *given: BaseException.__new__(cls, *given)):
-                error = _made(make, arguments)
+            arguments = [from_json(each) for each in value.get("args", [text])]
+            for make in (cls, lambda *args: BaseException.__new__(cls, *args)):
+                error = _instantiate(make, arguments)
                 if error is not None and str(error) == text:
                     return error
         except NotKept:
@@ -197,21 +197,21 @@ def raised_again(value: dict[str, Any], near: Iterable[object] = ()) -> BaseExce
     return ToolFailed(f"{name.partition(':')[2]}: {text}")
 
 
-def _made(make: Callable[..., Any], arguments: list[Any]) -> BaseException | None:
+def _instantiate(make: Callable[..., Any], arguments: list[Any]) -> BaseException | None:
     try:
         error = make(*arguments)
-    except Exception:  # made in another way, or `ToolFailed` stands for it
+    except Exception:  # the caller tries another way, or uses `ToolFailed`
         return None
     return error if isinstance(error, Exception | SystemExit) else None
 
 
-def _exception(name: str, near: Iterable[object]) -> type[BaseException] | None:
-    registry = process.part(Registry)
+def _exception(name: str, modules: Iterable[object]) -> type[BaseException] | None:
+    registry = process.state(Registry)
     module, _, qualified = name.partition(":")
     found: Any = registry.classes.get(name)
     if module == "builtins":
         found = getattr(builtins, qualified, None)
-    for place in near if found is None else ():
+    for place in modules if found is None else ():
         inner: Any = place
         for part in qualified.split("."):
             inner = getattr(inner, part, None)
@@ -223,7 +223,7 @@ def _exception(name: str, near: Iterable[object]) -> type[BaseException] | None:
 
 
 def kind_of(cls: type) -> str | None:
-    """Return the kind of class that can be kept; None if the class cannot."""
+    """Return the kind of a class whose values can be written: enum, dataclass, model or exception; None for others."""
     if issubclass(cls, enum.Enum):
         return "enum"
     if dataclasses.is_dataclass(cls):
@@ -234,26 +234,31 @@ def kind_of(cls: type) -> str | None:
 
 
 class Writer:
-    """Writes one value."""
+    """Writes one value as JSON."""
 
-    def __init__(self, most: int = KEPT_BYTES, node: int = 8) -> None:
-        """Write at most this many bytes; each value counts `node` of them, or the length of its text."""
-        self._left, self._node = most, node
+    def __init__(self, max_bytes: int = KEPT_BYTES, node_bytes: int = 8) -> None:
+        """Create a writer.
+
+        Args:
+            max_bytes: the maximum total size.
+            node_bytes: the size of a value that is neither a text nor bytes; for these, it is their length.
+        """
+        self._bytes_left, self._node_bytes = max_bytes, node_bytes
 
     def is_full(self, depth: int) -> bool:
         """Return whether a value is too large, or nested too deeply, to be written."""
-        return self._left < 0 or depth > DEPTH_MAX
+        return self._bytes_left < 0 or depth > DEPTH_MAX
 
     def write(self, value: Any, depth: int) -> Any:
         """Return a value as JSON.
 
         Raises:
-            NotKept: a part of it cannot be kept.
+            NotKept: a part of the value is not supported.
         """
         kind = type(value)
-        self._left -= len(value) if kind in (str, bytes, bytearray) else self._node
+        self._bytes_left -= len(value) if kind in (str, bytes, bytearray) else self._node_bytes
         if self.is_full(depth):
-            raise NotKept(f"{name_of(kind)}, too {'large' if self._left < 0 else 'deep'}")
+            raise NotKept(f"{name_of(kind)}, too {'large' if self._bytes_left < 0 else 'deep'}")
         if value is None or kind in (str, bool, int):
             return value
         if kind is float:
@@ -276,10 +281,10 @@ class Writer:
         return self._registered(value, kind, depth)
 
     def plain(self, value: Any, kind: type) -> Any:
-        """Return a value that a short text represents.
+        """Return a value that can be written as a short text.
 
         Raises:
-            NotKept: the text does not represent all of it.
+            NotKept: the text would not represent the complete value.
         """
         _check_zone(value)
         return text_form(value, kind)
@@ -288,7 +293,7 @@ class Writer:
         """Return a value of a class that is not registered.
 
         Raises:
-            NotKept: always; a subclass may handle more.
+            NotKept: always; a subclass may support more classes.
         """
         raise NotKept(name_of(kind))
 
@@ -305,15 +310,15 @@ class Writer:
         if issubclass(kind, enum.Enum):
             return {MARK: name, "name": value.name}
         if issubclass(kind, Exception):
-            return {**kept_error(value), MARK: name}
+            return {**error_to_json(value), MARK: name}
         fields = _fields(value, kind)
         written = {key: self.write(inner, depth + 1) for key, inner in fields.items()}
-        more = {}
+        extra = {}
         if kind_of(kind) == "model":
-            more["set"] = sorted(value.model_fields_set)
+            extra["set"] = sorted(value.model_fields_set)
             if value.__pydantic_extra__ is not None:
-                more["extra"] = self._dict(value.__pydantic_extra__, depth + 1)
-        return {MARK: name, "fields": written, **more}
+                extra["extra"] = self._dict(value.__pydantic_extra__, depth + 1)
+        return {MARK: name, "fields": written, **extra}
 
 
 _PLAIN: dict[type, tuple[str, Callable[[Any], str]]] = {
@@ -341,7 +346,7 @@ _READ: dict[str, Callable[[str], Any]] = {
 
 
 def _marked(kind: str, value: dict[str, Any]) -> Any:
-    """Return the value of an object with a mark."""
+    """Convert a JSON object with a mark back to the value."""
     try:
         if kind in _READ:
             return _READ[kind](value["text"])
@@ -351,10 +356,10 @@ def _marked(kind: str, value: dict[str, Any]) -> Any:
         if kind == "timedelta":
             return datetime.timedelta(*value["is"])
         if kind == "dict":
-            return {read_back(key): read_back(inner) for key, inner in value["items"]}
+            return {from_json(key): from_json(inner) for key, inner in value["items"]}
         for group in _GROUPS:
             if kind == group.__name__:
-                return group(read_back(each) for each in value["items"])
+                return group(from_json(each) for each in value["items"])
         if kind in (NOT_KEPT, RAISED):
             raise NotKept(str(value.get("type")))
         return _instance(kind, value)
@@ -370,12 +375,12 @@ def _instance(name: str, value: dict[str, Any]) -> Any:
         case "enum":
             return cls[value["name"]]
         case "exception":
-            return raised_again({**value, MARK: RAISED})
-    fields = {key: read_back(inner) for key, inner in value["fields"].items()}
+            return error_from_json({**value, MARK: RAISED})
+    fields = {key: from_json(inner) for key, inner in value["fields"].items()}
     if kind_of(cls) == "model":
         made = cls.model_construct(_fields_set=set(value["set"]), **fields)
         if "extra" in value:
-            object.__setattr__(made, "__pydantic_extra__", read_back(value["extra"]))
+            object.__setattr__(made, "__pydantic_extra__", from_json(value["extra"]))
         return made
     made = object.__new__(cls)
     for key, inner in fields.items():
@@ -387,7 +392,7 @@ def _fields(value: Any, kind: type) -> dict[str, Any]:
     """Return the fields of a dataclass or a model.
 
     Raises:
-        NotKept: it holds more than its fields.
+        NotKept: the value has data that is not in its fields.
     """
     if kind_of(kind) == "model":
         if getattr(value, "__pydantic_private__", None):
@@ -400,16 +405,18 @@ def _fields(value: Any, kind: type) -> dict[str, Any]:
 
 
 def text_form(value: Any, kind: type) -> dict[str, Any]:
-    """Return a number, a time, a uuid or a path as an object with its text."""
+    """Return a number, a time, a UUID or a path as a JSON object with its text."""
     return {MARK: _PLAIN[kind][0], "text": _PLAIN[kind][1](value)}
 
 
 def _check_zone(value: Any) -> None:
-    """Reject times that ISO 8601 does not represent completely: with a zone that has rules, or in the hour that occurs
-    twice.
+    """Reject times that ISO 8601 does not represent completely.
+
+    These are times with a time zone that has rules, and times in the hour that occurs twice at the end of daylight
+    saving time.
 
     Raises:
-        NotKept: it is such a time.
+        NotKept: the value is such a time.
     """
     zone = getattr(value, "tzinfo", None)
     if getattr(value, "fold", 0) or not isinstance(zone, datetime.timezone | None):

@@ -1,9 +1,8 @@
 """The ledger: the exact cost of a model's tokens, and how certain it is.
 
-`cost_of` prices one usage row, a `Meter` adds up costs while an agent runs, and the store
-multiplies the same unit prices in SQL. Prices come from genai-prices, which is pinned, dated and
-works offline, and from our overlay for what it lacks. Nothing here reads a clock: a price list is a
-set of periods.
+`cost_of` prices one usage row, a `Meter` adds up costs while an agent runs, and the store multiplies the same unit
+prices in SQL. Prices come from genai-prices, which is pinned, dated and works offline. An overlay of agentobs adds the
+prices that it lacks. Nothing here reads a clock: each price is valid for a period.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ class Cost:
     """Web searches."""
     status: CostStatus
     note: str | None
-    """What was added to the price list or assumed, or which count was unreadable, as text for users."""
+    """A text for users: which prices are not from the price list, what was assumed, which counts were unreadable."""
     price_version: str
-    """The version of the prices used."""
+    """The version of the prices."""
 
     @property
     def parts(self) -> dict[PartName, Part]:
@@ -82,9 +82,9 @@ def cost_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> Cost:
     """Return the cost of a usage row, billed or not.
 
     Args:
-        usage: one row, priced by its own model, context and prompt size.
-        at_ns: when the call was sent, nanoseconds since 1970; the prices of that day apply.
-        book: the prices; defaults to the current ones. The first use loads them, which takes 0.4 s.
+        usage: one row, priced by its model, context and prompt size.
+        at_ns: when the call was sent, in nanoseconds since 1970; the prices of that day apply.
+        book: the prices; default: the current ones. Their first use loads them, which takes 0.4 s.
     """
     unit = price_of(usage, at_ns, book)
     each = unit.picodollars_each or (None,) * len(PARTS)
@@ -105,7 +105,7 @@ def price_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> UnitPri
 
 
 def units_of(usage: Usage) -> tuple[int, ...]:
-    """Return the units of each part."""
+    """Return the number of units (tokens or web searches) of each part."""
     return (
         usage.input_tokens,
         usage.output_tokens,
@@ -117,7 +117,7 @@ def units_of(usage: Usage) -> tuple[int, ...]:
 
 
 def status_of(unit: UnitPrices, usage: Usage) -> CostStatus:
-    """Return the certainty of a cost: that of the price comes before that of the counts."""
+    """Return the certainty of a cost: that of the price if it is not exact, otherwise that of the counts."""
     if unit.certainty != "exact":
         return unit.certainty
     if usage.certainty == "exact" and usage.has_unpriced_requests:
@@ -126,7 +126,7 @@ def status_of(unit: UnitPrices, usage: Usage) -> CostStatus:
 
 
 UNNAMED = "unnamed"
-"""Replaces an invalid name, such as one of 10 kB."""
+"""Replaces a name that is not a label, such as one of 10 kB."""
 
 
 def context_of(usage: Usage) -> Context:

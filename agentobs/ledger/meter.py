@@ -1,8 +1,7 @@
 """The meter: the spending so far, updated while an agent runs.
 
-Adding a call only appends it; it is priced when the meter is read, or when many calls are pending.
-Sums of integers do not depend on the order of the calls, and concurrent additions from several
-threads are never lost.
+A call that is added is only queued. It is priced when the meter is read, or when many calls are pending. The sums are
+integers, so they do not depend on the order of the calls. Concurrent additions from several threads are never lost.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from agentobs.provider.registry import ANTHROPIC
 from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Certainty, Usage
 
-WAITING = 64
-"""Maximum pending rows before `add_rows` prices them."""
+PENDING_MAX = 64
+"""Above this number of pending rows, `add_rows` prices them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Spent:
     """A sum of costs, and its certainty."""
 
     calls: int = 0
-    """Billed usage rows: a response with iterations has one per iteration."""
+    """Number of billed usage rows; a response with iterations has one row per iteration."""
     picodollars: Mapping[PartName, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     """The cost of the priced rows, by part."""
     tokens: Mapping[PartName, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
@@ -43,13 +42,13 @@ class Spent:
     uncertain: Mapping[CostStatus, int] = field(default_factory=dict)
     """Number of rows that are not exact, by status."""
     by_model: Mapping[str, Spent] = field(default_factory=dict)
-    """The same per model by canonical name, most expensive first; empty in a model's own sum."""
+    """The sums per model, by canonical name, most expensive first; empty in the sum of a single model."""
     lost: int = 0
-    """Records that were not written, or wait to be written; their cost is not included."""
+    """Records that were not written, or are not written yet; their cost is not included."""
 
     @property
     def unpriced_calls(self) -> int:
-        """Rows of models without a price; `usd` leaves them out."""
+        """Rows of models without a price, which `usd` leaves out."""
         return self.uncertain.get("unknown_model", 0)
 
     @property
@@ -59,10 +58,10 @@ class Spent:
 
     @property
     def status(self) -> CostStatus:
-        """`unknown_model` if nothing has a price, else the least certain of: exact, lower_bound,
-        estimated.
+        """The certainty of the sum.
 
-        A sum is a lower bound if it leaves out unpriced rows or lost records.
+        `unknown_model` if no row has a price; else `estimated` if a row is estimated; else `lower_bound` if rows are
+        lower bounds, or if unpriced rows or lost records are left out; else `exact`.
         """
         if self.calls and self.calls == self.unpriced_calls:
             return "unknown_model"
@@ -79,7 +78,7 @@ class Spent:
 
     @property
     def usd_by_part(self) -> dict[PartName, Decimal]:
-        """The six parts of `usd`, in dollars."""
+        """The cost of the priced rows, in dollars, by part."""
         return {name: to_usd(self.picodollars[name]) for name in PARTS}
 
     def __add__(self, other: Spent) -> Spent:
@@ -87,11 +86,11 @@ class Spent:
         both = _Sum()
         for each in (self, other):
             both.calls += each.calls
-            both.picodollars = _added(both.picodollars, each.picodollars.values())
-            both.tokens = _added(both.tokens, each.tokens.values())
+            both.picodollars = _add_each(both.picodollars, each.picodollars.values())
+            both.tokens = _add_each(both.tokens, each.tokens.values())
             for status, count in each.uncertain.items():
                 both.uncertain[status] = both.uncertain.get(status, 0) + count
-        return dataclasses.replace(both.spent(), lost=self.lost + other.lost)
+        return dataclasses.replace(both.frozen(), lost=self.lost + other.lost)
 
 
 @dataclass(slots=True)
@@ -103,7 +102,7 @@ class _Sum:
     tokens: list[int] = field(default_factory=lambda: [0] * len(PARTS))
     uncertain: dict[CostStatus, int] = field(default_factory=dict)
 
-    def spent(self) -> Spent:
+    def frozen(self) -> Spent:
         """Return the current sum."""
         picodollars = dict(zip(PARTS, self.picodollars, strict=True))
         tokens = dict(zip(PARTS, self.tokens, strict=True))
@@ -116,21 +115,20 @@ class Meter:
     def __init__(
         self, book: PriceBook | None = None, seen: set[tuple[str, int]] | None = None
     ) -> None:
-        """Start at zero, with the current prices or with others.
+        """Start at zero.
 
         Args:
-            book: the prices; defaults to the current ones.
-            seen: the batch results counted so far; meters that share this set count each result
-                once in total.
+            book: the prices; default: the current ones.
+            seen: the batch results that were counted so far. Meters that share this set count each result once in
+                total.
         """
         self._book = book
-        self._waiting: deque[tuple[Usage, int]] = deque()
+        self._pending: deque[tuple[Usage, int]] = deque()
         self._sums: dict[str, _Sum] = {}
         self._seen = set() if seen is None else seen
         self._lost = 0
-        self._parts: list[Meter] = []
-        # Reentrant: garbage collection may end an exchange, and thereby add it, while the meter is
-        # read.
+        self._included: list[Meter] = []
+        # Reentrant: while the meter is read, garbage collection may end an exchange, which adds its usage.
         self._lock = threading.RLock()
 
     def add(
@@ -140,63 +138,63 @@ class Meter:
         at_ns: int,
         certainty: Certainty = "exact",
     ) -> None:
-        """Add the usage object of one response, as the agent's provider reported it.
+        """Add the usage object of one response of the provider of the agent loop.
 
         Args:
             model: the model of the response.
             usage: the provider's object, including iterations.
-            at_ns: when the call was sent, nanoseconds since 1970.
-            certainty: `lower_bound` for a stream that ended before its last counts.
+            at_ns: when the call was sent, in nanoseconds since 1970.
+            certainty: `lower_bound` if the stream ended before its last counts.
         """
         rows = ANTHROPIC.usage_rows(model, usage, certainty)
         self.add_rows((row, at_ns) for row in rows)
 
     def add_rows(self, rows: Iterable[tuple[Usage, int]]) -> None:
-        """Add usage rows with the instants of their calls; unbilled rows are ignored."""
-        self._waiting.extend(row for row in rows if row[0].billed and self._is_new(row[0]))
-        if len(self._waiting) > WAITING:
-            self._settle()
+        """Add usage rows, each with the time when its call was sent; unbilled rows are ignored."""
+        self._pending.extend(row for row in rows if row[0].billed and self._is_new(row[0]))
+        if len(self._pending) > PENDING_MAX:
+            self._price_pending()
 
     def total(self) -> Spent:
         """Return the total, including the sums by model."""
         by_model = self.by_model()
-        whole = sum(by_model.values(), Spent())
-        return dataclasses.replace(whole, by_model=by_model, lost=self._lost)
+        total = sum(by_model.values(), Spent())
+        return dataclasses.replace(total, by_model=by_model, lost=self._lost)
 
-    def lose(self, records: int = 1) -> None:
-        """Record that records were not written, which makes the spending a lower bound."""
+    def add_lost_records(self, records: int = 1) -> None:
+        """Count records that were not written, which makes the spending a lower bound."""
         with self._lock:
             self._lost += records
 
     def add_facts(self, facts: Iterable[UsageRow]) -> None:
-        """Add recorded usage: live, or from the store when a session is resumed."""
-        self.add_rows((_usage(fact), fact.at_ns) for fact in facts)
+        """Add recorded usage, either live or from the store when a session is resumed."""
+        self.add_rows((_usage_of(fact), fact.at_ns) for fact in facts)
 
     def by_model(self) -> dict[str, Spent]:
-        """Return the sums by the model's canonical name, most expensive first."""
+        """Return the sums by canonical model name, most expensive first."""
         with self._lock:
-            self._settle()
-            spent = {name: each.spent() for name, each in self._sums.items()}
-        for part in self._parts:
-            for name, each in part.by_model().items():
+            self._price_pending()
+            spent = {name: each.frozen() for name, each in self._sums.items()}
+        for meter in self._included:
+            for name, each in meter.by_model().items():
                 spent[name] = spent.get(name, Spent()) + each
-        return dict(sorted(spent.items(), key=lambda item: (-_size(item[1]), item[0])))
+        return dict(sorted(spent.items(), key=lambda item: (-_total_picodollars(item[1]), item[0])))
 
-    def include(self, part: Meter) -> None:
+    def include(self, meter: Meter) -> None:
         """Include the current and future usage of another meter."""
-        self._parts.append(part)
+        self._included.append(meter)
 
-    def forked(self) -> None:
-        """In a child process, replace the lock, because another thread of the parent may have held it."""
+    def reset_lock(self) -> None:
+        """Replace the lock in a forked child process, because a thread of the parent may have held it."""
         self._lock = threading.RLock()
 
-    def _settle(self) -> None:
+    def _price_pending(self) -> None:
         with self._lock:
-            while self._waiting:
-                self._price(*self._waiting.popleft())
+            while self._pending:
+                self._price(*self._pending.popleft())
 
     def _is_new(self, usage: Usage) -> bool:
-        """Return whether a batch API result was not counted before."""
+        """Return False for a result of the batch API that was counted before, otherwise True."""
         if usage.batch_result_id is None:
             return True
         key = (usage.batch_result_id, usage.iteration)
@@ -206,7 +204,7 @@ class Meter:
             return len(self._seen) > before
 
     def _price(self, usage: Usage, at_ns: int) -> None:
-        """Price a row like `cost_of`, without the details."""
+        """Add the cost of a row to the sum of its model. Faster than `cost_of`, which also returns the details."""
         unit = price_of(usage, at_ns, self._book)
         status, name = status_of(unit, usage), canonical_model(unit.context.model)
         if status == "unknown_model":
@@ -214,8 +212,8 @@ class Meter:
         found = self._sums.setdefault(name, _Sum())
         units, each = units_of(usage), unit.picodollars_each or _NO_PRICE
         found.calls += 1
-        found.tokens = _added(found.tokens, units)
-        found.picodollars = _added(found.picodollars, map(operator.mul, units, each))
+        found.tokens = _add_each(found.tokens, units)
+        found.picodollars = _add_each(found.picodollars, map(operator.mul, units, each))
         if status != "exact":
             found.uncertain[status] = found.uncertain.get(status, 0) + 1
 
@@ -223,8 +221,8 @@ class Meter:
 _NO_PRICE = (0,) * len(PARTS)
 
 
-def _added(sums: Iterable[int], more: Iterable[int]) -> list[int]:
-    return list(map(operator.add, sums, more))
+def _add_each(sums: Iterable[int], addends: Iterable[int]) -> list[int]:
+    return list(map(operator.add, sums, addends))
 
 
 def say_unknown(model: str) -> None:
@@ -237,18 +235,18 @@ def say_unknown(model: str) -> None:
 
 
 def warm() -> None:
-    """Load the price list, which takes 0.4 s once per process; call it early, in a thread."""
+    """Load the price list, which takes 0.4 s once per process. Call this early, in a thread."""
     in_force().resolve(Context(UNNAMED))
 
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Usage))
 
 
-def _usage(fact: UsageRow) -> Usage:
+def _usage_of(fact: UsageRow) -> Usage:
     values = {name: getattr(fact, name) for name in _FIELDS}
     maps = {name: values[name] or {} for name in ("server_requests", "other_counts")}
     return Usage(**{**values, **maps})
 
 
-def _size(spent: Spent) -> int:
+def _total_picodollars(spent: Spent) -> int:
     return sum(spent.picodollars.values())

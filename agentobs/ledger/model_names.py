@@ -3,7 +3,7 @@
   claude-sonnet-4-5-20250929, claude-sonnet-4-5-latest, claude-sonnet-4.5, claude-4-5-sonnet,
   us.anthropic.claude-sonnet-4-5-20250929-v1:0, claude-sonnet-4-5@20250929   ->  claude-sonnet-4-5
 
-Names are for grouping; prices do not depend on them. The forms of the cloud platforms are from
+Canonical names are for grouping; prices do not depend on them. The names on cloud platforms are from
 platform.claude.com/docs/en/about-claude/models/overview, 2026-11.
 """
 
@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_BEFORE = re.compile(r"^.*(?=claude-)", re.DOTALL)
+_PLATFORM_PREFIX = re.compile(r"^.*(?=claude-)", re.DOTALL)
 """The platform prefix: `anthropic/`, `us.anthropic.`, `arn:aws:bedrock:...:`, `publishers/anthropic/models/`."""
-_AFTER = re.compile(
+_RELEASE_SUFFIX = re.compile(
     r"(?:\[\w+\]"  # a client's context window suffix, as in `claude-opus-5[1m]`
     r"|[-@](?:20\d{6}|20\d\d-\d\d-\d\d|latest|default|preview)"
     r"|-v[1-9](?::\d+)?(?::\d+k)?"  # a platform's revision
@@ -26,28 +26,30 @@ _FAMILY_FIRST = re.compile(r"claude-([a-z]+)-(\d+)(?:-(\d+))?$")
 
 @lru_cache(maxsize=4096)
 def canonical_model(name: str) -> str:
-    """Return the canonical name of a model; a name that is not Claude's is returned unchanged."""
+    """Return the canonical name of a Claude model; any other name is returned unchanged."""
     if "claude-" not in name or len(name) > 256:
         return name
-    plain = _BEFORE.sub("", name)
-    old = re.match(r"claude-v(\d)(?::(\d+))?", plain)
+    bare = _PLATFORM_PREFIX.sub("", name)
+    old = re.match(r"claude-v(\d)(?::(\d+))?", bare)
     if old:  # claude-v1, and the platform's claude-v2:1
         return f"claude-{old[1]}" + (f".{old[2]}" if old[2] and old[2] != "0" else "")
-    while (shorter := _AFTER.sub("", plain)) != plain:
-        plain = shorter
-    if re.fullmatch(r"claude-(?:2|instant-1)(?:[.]\d)?", plain):
-        return plain.removesuffix(".0")
-    return _ordered(plain.replace(".", "-"))
+    while (shorter := _RELEASE_SUFFIX.sub("", bare)) != bare:
+        bare = shorter
+    if re.fullmatch(r"claude-(?:2|instant-1)(?:[.]\d)?", bare):
+        return bare.removesuffix(".0")
+    return _with_period_order(bare.replace(".", "-"))
 
 
-def _ordered(plain: str) -> str:
-    """Order family and version as in the model's own time: `claude-3-5-sonnet`, `claude-sonnet-4-5`."""
-    last, first = _FAMILY_LAST.match(plain), _FAMILY_FIRST.match(plain)
+def _with_period_order(bare: str) -> str:
+    """Order family and version as the provider did when the model appeared: the version first before version 4
+    (`claude-3-5-sonnet`), the family first since then (`claude-sonnet-4-5`).
+    """
+    last, first = _FAMILY_LAST.match(bare), _FAMILY_FIRST.match(bare)
     if last:
         major, minor, family = last.groups()
     elif first:
         family, major, minor = first.groups()
     else:
-        return plain
+        return bare
     version = major if minor in (None, "0") else f"{major}-{minor}"
     return f"claude-{version}-{family}" if int(major) < 4 else f"claude-{family}-{version}"

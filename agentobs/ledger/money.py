@@ -1,8 +1,8 @@
-"""Exact money: integers inside, decimals at the interface.
+"""Exact money: integers internally, decimals at the interface.
 
-An amount is an integer of picodollars, 10^-12 USD: the last digit of the store's DECIMAL(38,12). A
-price per million tokens has at most six decimal places, so the price of one token is a whole number
-of picodollars, and so is every product and sum. Floats are never used.
+An amount is an integer number of picodollars (10^-12 USD), the last digit of the store's DECIMAL(38,12). A price per
+million tokens has at most six decimal places. The price of one token is therefore a whole number of picodollars, and so
+is every product and sum. Floats are never used.
 """
 
 from __future__ import annotations
@@ -21,30 +21,35 @@ PARTS: tuple[PartName, ...] = get_args(PartName)
 """The parts of a cost, in display order."""
 
 CostStatus = Literal["exact", "lower_bound", "estimated", "unknown_model"]
-"""`exact`; `lower_bound`: a stream ended before its last counts, or something without a known price ran; `estimated`: a
-count was unreadable or no price is published for the context; `unknown_model`: no price.
+"""The certainty of a cost.
+
+`exact`: all counts and prices are known; `lower_bound`: a stream ended before its last counts, or the provider ran
+something without a known price; `estimated`: a count was unreadable, or no price is published for the context;
+`unknown_model`: the model has no price.
 """
 
-_WIDE = decimal.Context(prec=200)
-"""Enough for any sum that fits a column; the default of 28 digits would round."""
+_CONTEXT = decimal.Context(prec=200)
+"""Has enough digits for any sum that fits in a column; the default of 28 digits would round."""
 
 
 def to_usd(picodollars: int) -> Decimal:
     """Convert picodollars to dollars, exactly."""
-    return _WIDE.scaleb(Decimal(picodollars), -12)
+    return _CONTEXT.scaleb(Decimal(picodollars), -12)
 
 
 def price_of_one(price: Decimal, per: int) -> int:
     """Return the price of one unit in picodollars.
 
     Args:
-        price: dollars for `per` units, with no more digits than divide evenly.
-        per: the number of units that the price is for: a million tokens, a thousand searches.
+        price: the price of `per` units, in dollars.
+        per: the number of units that the price is for: a million tokens, or a thousand searches.
 
     Raises:
-        ValueError: one unit would not cost a whole number of picodollars.
+        ValueError: the price of one unit is not a whole number of picodollars.
     """
-    whole, rest = _WIDE.divmod(_WIDE.multiply(price, Decimal(PICODOLLARS)), Decimal(per))
+    whole, rest = _CONTEXT.divmod(_CONTEXT.multiply(price, Decimal(PICODOLLARS)), Decimal(per))
     if rest:
-        raise ValueError(f"{price} for {per} is not a whole number of picodollars each")
+        raise ValueError(
+            f"a price of ${price} for {per} units is not a whole number of picodollars per unit"
+        )
     return int(whole)

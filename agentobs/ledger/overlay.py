@@ -1,7 +1,7 @@
-"""The overlay: prices in addition to genai-prices, from a file of ours and one of the user's.
+"""The overlay: prices in addition to genai-prices, from the file of agentobs and from the user's file.
 
   [[price]]                              # replaces listed prices
-  models = ["claude-opus-5-5"]           # canonical names, or exact ones
+  models = ["claude-opus-5-5"]           # canonical names, or names of single releases
   speed = "fast"                         # and service_tier, inference_geo: the context that it applies to
   since = 2026-11-01                     # and until: the first day, and the first day after
   prompt_tokens_above = 200_000          # applies to longer prompts only
@@ -10,15 +10,14 @@
   checked = 2026-11-22
 
   [[factor]]                             # multiplies all token prices
-  name = "discount"                      # of factors with one name, the last that applies counts
+  name = "discount"                      # of factors with the same name, the last one that applies is used
   times = 0.9
 
   [web_search]
   usd_per_thousand = 10
 
-A price without a context replaces everything that is listed for its models. Numbers are read as
-decimals, never as floats. A malformed file raises one error with the line, what was found and what
-was expected.
+A price without a context replaces all listed prices of its models. Numbers are read as decimals, never as floats. A
+malformed file raises one error, with the line, the value that was found and the value that was expected.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ DIGITS = 6
 CONTEXT = ("service_tier", "inference_geo", "speed")
 """The parts of a call's context that an entry may require."""
 CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "web_search")
-"""The classes that an entry may price."""
+"""The token classes, and web searches, for which an entry may set a price."""
 
-USUAL: dict[str, tuple[str | None, ...]] = {
+NEUTRAL_VALUES: dict[str, tuple[str | None, ...]] = {
     "service_tier": (None, "standard"),
     "inference_geo": (None, "global", "not_available"),
     "speed": (None, "standard"),
 }
 """Context values that do not affect prices."""
 
-_EXACT = re.compile(r"20\d{6}|20\d\d-\d\d-\d\d|[@:/]|anthropic\.|-v\d")
-"""Marks the name of a single release or platform, which only matches itself."""
+_SINGLE_RELEASE = re.compile(r"20\d{6}|20\d\d-\d\d-\d\d|[@:/]|anthropic\.|-v\d")
+"""Matches in the name of a single release or platform, which applies only to that exact name."""
 
 Money = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=DIGITS)]
 
@@ -59,54 +58,54 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     source: Annotated[str, Field(min_length=1)]
-    """Where the price was read: a URL, or the user's source."""
+    """The source of the price, such as a URL."""
     checked: dt.date
-    """When the price was read."""
+    """The day on which the source was read."""
 
 
 class _Dated(_Entry):
     service_tier: Literal["standard", "priority", "batch"] | None = None
-    """Applies only to calls of this tier."""
+    """The service tier of the calls to which the entry applies; None for all."""
     inference_geo: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{1,31}$")] | None = None
-    """Applies only to calls that ran there."""
+    """The inference location of the calls to which the entry applies; None for all."""
     speed: Literal["standard", "fast"] | None = None
-    """Applies only to calls of this speed."""
+    """The speed of the calls to which the entry applies; None for all."""
     since: dt.date | None = None
-    """The first day on which it applies (UTC)."""
+    """The first day on which the entry applies (UTC)."""
     until: dt.date | None = None
-    """The first day on which it no longer applies."""
+    """The first day on which the entry no longer applies (UTC)."""
 
     @property
     def conditions(self) -> dict[str, str]:
-        """The context values that it requires."""
+        """The context values that a call must have, by name."""
         required = {name: getattr(self, name) for name in CONTEXT}
         return {name: value for name, value in required.items() if value is not None}
 
-    def holds(self, context: object, day: dt.date) -> bool:
-        """Return whether it applies to a context on a day."""
-        begun = self.since is None or self.since <= day
-        over = self.until is not None and self.until <= day
-        fits = all(
+    def applies(self, context: object, day: dt.date) -> bool:
+        """Return whether the entry applies to a context on a day."""
+        has_started = self.since is None or self.since <= day
+        has_ended = self.until is not None and self.until <= day
+        matches = all(
             _is_same(name, getattr(context, name), value) for name, value in self.conditions.items()
         )
-        return begun and not over and fits
+        return has_started and not has_ended and matches
 
     @model_validator(mode="after")
-    def _in_order(self) -> _Dated:
+    def _check_order(self) -> _Dated:
         if self.since and self.until and self.since >= self.until:
             raise ValueError("since must be before until")
         return self
 
 
 def _is_same(name: str, value: str | None, required: str) -> bool:
-    return value == required or (required in USUAL[name] and value in USUAL[name])
+    return value == required or (required in NEUTRAL_VALUES[name] and value in NEUTRAL_VALUES[name])
 
 
 def _is_named(model: str, names: Iterable[str]) -> bool:
-    """Return whether any name refers to a model, in any spelling; a dated ID only matches itself."""
+    """Return whether one of the names refers to a model, in any spelling; a dated ID only matches itself."""
     return any(
         name == model
-        or (not _EXACT.search(name) and canonical_model(name) == canonical_model(model))
+        or (not _SINGLE_RELEASE.search(name) and canonical_model(name) == canonical_model(model))
         for name in names
     )
 
@@ -115,11 +114,11 @@ class Price(_Dated):
     """Prices of some models."""
 
     models: Annotated[list[str], Field(min_length=1)]
-    """Canonical names, or exact ones."""
+    """Model names, either canonical or exactly as the provider reports them."""
     prompt_tokens_above: Annotated[int, Field(ge=0)] | None = None
-    """Applies only to prompts with more tokens."""
+    """The price applies only to prompts with more tokens than this; None for all prompts."""
     input: Money | None = None
-    """USD per million tokens, like the four that follow."""
+    """USD per million tokens, like the next four prices."""
     output: Money | None = None
     cache_read: Money | None = None
     cache_write_5m: Money | None = None
@@ -127,19 +126,19 @@ class Price(_Dated):
     web_search: Money | None = None
     """USD per thousand searches."""
 
-    def is_of(self, model: str) -> bool:
-        """Return whether it is a price of this model."""
+    def covers(self, model: str) -> bool:
+        """Return whether this is a price of a model."""
         return _is_named(model, self.models)
 
     @model_validator(mode="after")
-    def _has_one(self) -> Price:
+    def _check_prices(self) -> Price:
         if not self.rates:
-            raise ValueError(f"a price names at least one of {', '.join(CLASSES)}")
+            raise ValueError(f"a price needs at least one of {', '.join(CLASSES)}")
         return self
 
     @property
     def rates(self) -> dict[str, Decimal]:
-        """The prices that it sets, by class."""
+        """The prices that this entry sets, by class."""
         found = {name: getattr(self, name) for name in CLASSES}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -148,23 +147,23 @@ class Factor(_Dated):
     """A multiplier for all token prices."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Of the factors with one name that apply to a call, the last one counts."""
+    """If several factors with the same name apply to a call, only the last one is used."""
     times: Annotated[Decimal, Field(ge=0, lt=1000, decimal_places=DIGITS)]
     models: Annotated[list[str], Field(min_length=1)] | None = None
-    """Applies only to these models."""
+    """The models to which the factor applies; None for all."""
     except_models: list[str] = []
-    """Does not apply to these models."""
+    """Models to which the factor does not apply."""
     unless_listed: bool = False
-    """Does not apply if a price for its context is listed."""
+    """If set, the factor does not apply if a price is listed for the context values that it requires."""
 
-    def is_of(self, model: str) -> bool:
-        """Return whether it applies to this model."""
+    def covers(self, model: str) -> bool:
+        """Return whether the factor applies to a model."""
         applies = self.models is None or _is_named(model, self.models)
         return applies and not _is_named(model, self.except_models)
 
 
 class WebSearch(_Entry):
-    """The price of web searches, unless a price of the model sets another."""
+    """The price of web searches, unless an entry for the model sets another price."""
 
     usd_per_thousand: Money
 
@@ -183,40 +182,42 @@ def parse(data: bytes, where: str) -> Overlay:
     """Parse a price file.
 
     Raises:
-        UsageError: it is malformed; the message has the line, what was found and what was expected.
+        UsageError: the file is malformed; the message has the line, the value found and the value expected.
     """
     try:
         text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
-        return Overlay.model_validate(_strict(tomllib.loads(text, parse_float=Decimal)))
+        return Overlay.model_validate(_with_decimals(tomllib.loads(text, parse_float=Decimal)))
     except UnicodeDecodeError as error:
-        raise _bad(where, None, "not UTF-8 text") from error
+        raise _file_error(where, None, "not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+)", str(error))
         line = int(place[1]) if place else text.rstrip().count("\n") + 1
-        raise _bad(where, line, f"no TOML: {str(error).partition(' (at')[0]}") from error
+        raise _file_error(
+            where, line, f"not valid TOML: {str(error).partition(' (at')[0]}"
+        ) from error
     except RecursionError as error:
-        raise _bad(where, None, "nested too deeply") from error
+        raise _file_error(where, None, "nested too deeply") from error
     except ValidationError as error:
-        # Report a mistyped key before the missing key that results from it.
+        # A misspelled key also causes an error about a missing key; report the misspelled key.
         found = error.errors(include_url=False)
         first = min(found, key=lambda each: each["type"] != "extra_forbidden")
-        raise _bad(where, _line_of(text, first["loc"]), _described(first)) from error
+        raise _file_error(where, _line_number(text, first["loc"]), _describe(first)) from error
 
 
-def _strict(value: Any) -> Any:
-    """Return the value with integers converted to decimals for prices."""
+def _with_decimals(value: Any) -> Any:
+    """Return the value with the integers of prices converted to decimals."""
     if isinstance(value, dict):
-        return {key: _as_money(key, _strict(inner)) for key, inner in value.items()}
-    return [_strict(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _as_decimal(key, _with_decimals(inner)) for key, inner in value.items()}
+    return [_with_decimals(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _as_money(key: str, value: Any) -> Any:
+def _as_decimal(key: str, value: Any) -> Any:
     is_money = key in (*CLASSES, "times", "usd_per_thousand")
     return Decimal(value) if is_money and type(value) is int else value
 
 
-def _described(error: Any) -> str:
-    """Describe what was found and what was expected, in one sentence."""
+def _describe(error: Any) -> str:
+    """Describe the value that was found and the value that was expected, in one sentence."""
     name = _field(error["loc"], "the file") if error["loc"] else "the file"
     found = repr(error["input"])
     shown = found if len(found) <= 60 else found[:57] + "..."
@@ -240,25 +241,24 @@ def _keys(location: tuple[Any, ...]) -> Iterator[str]:
     yield from kind.model_fields
 
 
-def _line_of(text: str, location: tuple[Any, ...]) -> int | None:
-    """Return the line of a key, or of the table that lacks it."""
-    lines = text.split("\n")
+def _line_number(text: str, location: tuple[Any, ...]) -> int | None:
+    """Return the line of a key, or of its table if the key is missing."""
     table, number, key = location[0], 0, str(location[-1])
     if len(location) > 1 and isinstance(location[1], int):
         number = location[1]
     lines = _without_texts(text).split("\n")
-    heads = [n for n, line in enumerate(lines) if re.match(rf"\s*\[+\s*{table}\s*\]", line)]
-    if number >= len(heads):
+    header_lines = [n for n, line in enumerate(lines) if re.match(rf"\s*\[+\s*{table}\s*\]", line)]
+    if number >= len(header_lines):
         starts = [n for n, line in enumerate(lines) if re.match(rf"\s*\W*{table}\b", line)]
         return starts[0] + 1 if starts else None
-    for offset in range(heads[number] + 1, len(lines)):
+    for offset in range(header_lines[number] + 1, len(lines)):
         if lines[offset].lstrip().startswith("["):
             break
         if len(location) > 1 and re.match(
             rf"""\s*["']?{re.escape(_field(location, key))}\b""", lines[offset]
         ):
             return offset + 1
-    return heads[number] + 1
+    return header_lines[number] + 1
 
 
 def _without_texts(text: str) -> str:
@@ -269,11 +269,11 @@ def _without_texts(text: str) -> str:
 
 
 def _field(location: tuple[Any, ...], key: str) -> str:
-    """Return the name of the field; for a list entry, that of the list."""
+    """Return the name of the field; for a list item, the name of the list."""
     return next((str(part) for part in reversed(location) if isinstance(part, str)), key)
 
 
-def _bad(where: str, line: int | None, found: str) -> UsageError:
+def _file_error(where: str, line: int | None, found: str) -> UsageError:
     place = f"{where}, line {line}" if line else where
     return UsageError(
         found,

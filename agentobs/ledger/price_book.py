@@ -1,7 +1,7 @@
 """The price book: the price of each token class for a context, an instant and a prompt size.
 
-A context is resolved once to unit prices that cover all time and all sizes without gaps; later
-lookups search a short list. The prices come from `price_list` and `overlay`.
+A context is resolved once, to unit prices that cover all times and all prompt sizes without gaps. Later lookups search
+this short list. The prices come from `price_list` and `overlay`.
 """
 
 from __future__ import annotations
@@ -22,37 +22,45 @@ if TYPE_CHECKING:
 
 
 ENVIRONMENT = "AGENTOBS_PRICES"
-"""Names the user's own price file; by default `prices.toml` in the home, if it exists."""
+"""The environment variable with the path of the user's price file. Default: `prices.toml` in the home, if it exists."""
 FILE = "prices.toml"
-"""The name of the user's own price file in a home."""
+"""The name of the user's price file in a home."""
 
 KNOWN_CONTEXTS = 4096
-"""How many contexts a book caches, so that a provider with ever new model names cannot fill the memory."""
+"""The maximum number of contexts that a book caches; a provider that keeps inventing model names cannot fill memory."""
 
-_NO_SIZE = "the number of tokens is out of range"
+_INVALID_SIZE = "the number of tokens is out of range"
 
-_OURS = Path(__file__).with_name("overlay.toml")
+_BUILT_IN = Path(__file__).with_name("overlay.toml")
 
 
 class PriceBook:
-    """The prices of genai-prices, of our overlay, and of the user's file, which takes precedence."""
+    """The prices of genai-prices, the overlay of agentobs, and the user's file, which takes precedence."""
 
-    def __init__(self, own: bytes | None = None, where: str = FILE) -> None:
-        """Take the text of the user's file, if there is one. The first lookup loads the price list."""
-        self._own, self._where = own, where
+    def __init__(self, user_file: bytes | None = None, where: str = FILE) -> None:
+        """Create a book; the first lookup loads the price list.
+
+        Args:
+            user_file: the text of the user's price file; None if there is none.
+            where: the path of that file, for errors.
+        """
+        self._user_file, self._where = user_file, where
         self._overlays: tuple[Overlay, ...] | None = None
-        self._found: dict[Context, list[UnitPrices]] = {}
-        digests = [_digest(_ours()), *([_digest(own)] if own is not None else [])]
+        self._resolved: dict[Context, list[UnitPrices]] = {}
+        digests = [
+            _digest(_built_in_file()),
+            *([_digest(user_file)] if user_file is not None else []),
+        ]
         self.version = "+".join((version("genai-prices"), *digests))
-        """The version of genai-prices, the digest of our overlay, and that of the user's file."""
+        """The version of genai-prices, and the digests of the overlay of agentobs and of the user's file."""
 
     @property
-    def has_own(self) -> bool:
+    def has_user_file(self) -> bool:
         """Whether the user has a price file, which may be malformed."""
-        return self._own is not None
+        return self._user_file is not None
 
     def overlays(self) -> tuple[Overlay, ...]:
-        """Return the price files in addition to genai-prices; later ones take precedence.
+        """Return the price files that add to genai-prices; later files take precedence.
 
         Raises:
             UsageError: the user's file is malformed.
@@ -61,8 +69,8 @@ class PriceBook:
             # Importing pydantic takes 0.2 s, and most readers never look up a price.
             from agentobs.ledger.overlay import parse
 
-            own = () if self._own is None else (parse(self._own, self._where),)
-            self._overlays = (parse(_ours(), _OURS.name), *own)
+            user_file = () if self._user_file is None else (parse(self._user_file, self._where),)
+            self._overlays = (parse(_built_in_file(), _BUILT_IN.name), *user_file)
         return self._overlays
 
     def resolve(self, context: Context) -> list[UnitPrices]:
@@ -75,43 +83,43 @@ class PriceBook:
         Raises:
             UsageError: the user's file is malformed.
         """
-        found = self._found.get(context)
+        found = self._resolved.get(context)
         if found is None:
             from agentobs.ledger.price_list import unit_prices
 
             found = unit_prices(context, self.overlays(), self.version)
-            if len(self._found) < KNOWN_CONTEXTS:
-                self._found[context] = found
+            if len(self._resolved) < KNOWN_CONTEXTS:
+                self._resolved[context] = found
         return found
 
     def at(self, context: Context, at_ns: int, prompt_tokens: int) -> UnitPrices:
         """Return the unit prices for an instant and a prompt size."""
         at_ns = min(max(at_ns, 0), FOREVER - 1)
-        holding = (unit for unit in self.resolve(context) if unit.holds(at_ns, prompt_tokens))
-        return next(holding, None) or self._no_price(context)
+        applicable = (unit for unit in self.resolve(context) if unit.applies(at_ns, prompt_tokens))
+        return next(applicable, None) or self._no_price(context)
 
     def _no_price(self, context: Context) -> UnitPrices:
-        """Return empty prices for an impossible prompt size, such as a negative one, as in the view `costs`."""
+        """Return unknown prices, as the view `costs` does, for an impossible prompt size, such as a negative one."""
         return UnitPrices(
-            context, 0, FOREVER, 0, FOREVER, None, "unknown_model", _NO_SIZE, self.version
+            context, 0, FOREVER, 0, FOREVER, None, "unknown_model", _INVALID_SIZE, self.version
         )
 
 
 def book_of(home: Path | None) -> PriceBook:
-    """Return the prices for a home: from the file named in the environment, else from the home's own file.
+    """Return the prices for a home. The user's file is the one named in the environment, or else the one in the home.
 
     Raises:
         UsageError: the file named in the environment cannot be read.
     """
-    named = world.environ(ENVIRONMENT)
-    path = Path(named) if named else home / FILE if home else None
+    file_name = world.environ(ENVIRONMENT)
+    path = Path(file_name) if file_name else home / FILE if home else None
     if path is None:
-        return _book(None, "")
+        return _cached_book(None, "")
     try:
-        return _book(path.read_bytes(), str(path))
+        return _cached_book(path.read_bytes(), str(path))
     except OSError as error:
-        if not named and isinstance(error, FileNotFoundError):
-            return _book(None, "")
+        if not file_name and isinstance(error, FileNotFoundError):
+            return _cached_book(None, "")
         raise UsageError(
             f"the prices cannot be read: {error.strerror}",
             where=str(path),
@@ -119,30 +127,31 @@ def book_of(home: Path | None) -> PriceBook:
         ) from error
 
 
-class Prices:
-    """Where the current prices of this process come from."""
+class PriceSource:
+    """The source of the current prices of this process."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
+        """The home; None if no home is used."""
 
 
 def use_home(home: Path) -> None:
-    """Use the prices of a home as the current ones; they are read at the first lookup."""
-    process.part(Prices).path = home
+    """Use the prices of a home from now on; they are read at the first lookup."""
+    process.state(PriceSource).path = home
     in_force.cache_clear()
 
 
 @cache
 def in_force() -> PriceBook:
     """Return the current prices of this process; an invalid user file is reported once and ignored."""
-    prices = process.part(Prices)
+    source = process.state(PriceSource)
     try:
-        book = book_of(prices.path)
-        if book.has_own:
+        book = book_of(source.path)
+        if book.has_user_file:
             book.overlays()
     except AgentobsError as error:
         say_once(f"your prices are ignored: {error}", about="own prices")
-        return _book(None, "")
+        return _cached_book(None, "")
     return book
 
 
@@ -157,13 +166,13 @@ def resolve(context: Context) -> list[UnitPrices]:
 
 
 @cache
-def _book(own: bytes | None, where: str) -> PriceBook:
-    return PriceBook(own, where)
+def _cached_book(user_file: bytes | None, where: str) -> PriceBook:
+    return PriceBook(user_file, where)
 
 
 @cache
-def _ours() -> bytes:
-    return _OURS.read_bytes()
+def _built_in_file() -> bytes:
+    return _BUILT_IN.read_bytes()
 
 
 def _digest(data: bytes) -> str:

@@ -21,11 +21,11 @@ from genai_prices.data_snapshot import DataSnapshot
 from genai_prices.types import ModelInfo, ModelPrice, StartDateConstraint, TieredPrices
 
 from agentobs.ledger.model_names import canonical_model
-from agentobs.ledger.overlay import CONTEXT, DIGITS, USUAL, Factor, Overlay, Price
+from agentobs.ledger.overlay import CONTEXT, DIGITS, NEUTRAL_VALUES, Factor, Overlay, Price
 from agentobs.ledger.rates import FOREVER, Certainty, Context, Rates, UnitPrices
 from agentobs.provider import registry
 
-_NAMES = {
+_LIST_NAMES = {
     "input": "input_mtok",
     "output": "output_mtok",
     "cache_read": "cache_read_mtok",
@@ -34,7 +34,7 @@ _NAMES = {
     "cache_write_1h": "cache_write_1h_mtok",
     "web_search": "web_searches_kcount",
 }
-"""Our names of the classes, and those of genai-prices."""
+"""The names of the price classes, each with the name in genai-prices."""
 
 
 def unit_prices(
@@ -44,8 +44,8 @@ def unit_prices(
     listing = _listing(context, overlays)
     note = None
     is_both = (context.service_tier, context.speed) == ("batch", "fast")
-    # If no price has both, batch takes precedence.
-    if is_both and not any(_names_both(price) for price in listing.prices):
+    # If no price is for both, batch takes precedence.
+    if is_both and not any(_requires_both(price) for price in listing.prices):
         note = BATCH_AND_FAST
         listing = dataclasses.replace(listing, context=dataclasses.replace(context, speed=None))
     found = [
@@ -53,18 +53,18 @@ def unit_prices(
         for period in listing.periods()
         for sizes in listing.sizes()
     ]
-    return found if note is None else [_taken(unit, context, note) for unit in found]
+    return found if note is None else [_as_estimate(unit, context, note) for unit in found]
 
 
-def _names_both(price: Price) -> bool:
+def _requires_both(price: Price) -> bool:
     return {"service_tier", "speed"} <= price.conditions.keys()
 
 
 BATCH_AND_FAST = "no price is listed for batch and fast together: taken as batch"
 
 
-def _taken(unit: UnitPrices, context: Context, note: str) -> UnitPrices:
-    """Return the prices of one context as an estimate for another."""
+def _as_estimate(unit: UnitPrices, context: Context, note: str) -> UnitPrices:
+    """Return the prices of a similar context as an estimate for `context`."""
     if unit.rates is None:
         return dataclasses.replace(unit, context=context)
     full_note = f"{unit.note}; {note}" if unit.note else note
@@ -76,23 +76,23 @@ class _Listed(NamedTuple):
 
     usd: Decimal
     known: frozenset[str]
-    """The context values that it already includes; factors for them would count twice."""
+    """The names of the context values that the price already includes; a factor for them would count them twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Everything that is listed for a context."""
+    """All listed prices and factors for a context."""
 
     context: Context
     model: ModelInfo | None
-    """The model's entry in genai-prices."""
-    is_taken: bool
-    """Whether the entry was found by the model's canonical name, not by the name used."""
+    """The model's entry in genai-prices; None if it has none."""
+    is_canonical_match: bool
+    """Whether the entry was found by the model's canonical name, not by the name in the usage record."""
     files: tuple[tuple[Price, ...], ...]
-    """Prices of overlays, by file; later files take precedence."""
+    """The prices of the overlays, by file; later files take precedence."""
     factors: tuple[Factor, ...]
     web_search: Decimal
-    """USD per thousand, unless a price sets another."""
+    """USD per thousand searches, unless an entry for the model sets another price."""
     priced_values: frozenset[tuple[str, str]]
     """Context values for which a factor exists, for this or another model."""
 
@@ -102,7 +102,7 @@ class _Listing:
         return tuple(itertools.chain.from_iterable(self.files))
 
     def periods(self) -> list[tuple[int, int]]:
-        """Return the periods between the days on which a price changes."""
+        """Return the periods between the days on which a price changes, in nanoseconds since 1970."""
         days = set(_start_days(self.model))
         for entry in (*self.prices, *self.factors):
             days |= {day for day in (entry.since, entry.until) if day}
@@ -110,7 +110,7 @@ class _Listing:
         return list(itertools.pairwise([0, *sorted(n for n in starts if n > 0), FOREVER]))
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return the ranges of prompt sizes. A tier applies to the whole prompt once it exceeds the start."""
+        """Return the ranges of prompt sizes. A tier applies to all tokens of a prompt that is larger than its start."""
         starts = {
             p.prompt_tokens_above + 1 for p in self.prices if p.prompt_tokens_above is not None
         }
@@ -120,9 +120,9 @@ class _Listing:
     def unit_prices(
         self, period: tuple[int, int], sizes: tuple[int, int], price_version: str
     ) -> UnitPrices:
-        """Return the prices of one period and size range; a class without a price uses that of its parent class."""
+        """Return the prices of one period and size range. A class without a price gets the price of a similar class."""
         at = _instant(period[0])
-        found, sources, taken_as = self._found(at, sizes[0])
+        found, sources, substituted = self._class_prices(at, sizes[0])
         if not {"input", "output"} <= found.keys():
             unknown: Certainty = "unknown_model"
             return UnitPrices(self.context, *period, *sizes, None, unknown, None, price_version)
@@ -130,70 +130,77 @@ class _Listing:
         notes: dict[str, None] = {}
         known: set[str] = set()
         for name, each in found.items():
-            times, factor_notes, applied = self._factor(at, each.known)
+            times, factor_notes, applied = self._multiplier(at, each.known)
             multiplied[name] = each.usd * (1 if name == "web_search" else times)
             notes |= dict.fromkeys(factor_notes)
             known |= each.known | applied
-        assumed = [*self._assumed(frozenset(known)), *taken_as]
-        rates, is_whole = _rates(multiplied, self.web_search)
-        if not is_whole:
+        assumed = [*self._unpriced_context(frozenset(known)), *substituted]
+        rates, is_exact = _rates(multiplied, self.web_search)
+        if not is_exact:
             assumed.append(f"rounded to {DIGITS} digits")
         certainty: Certainty = "estimated" if assumed else "exact"
         note = "; ".join((*sources, *notes, *assumed)) or None
         return UnitPrices(self.context, *period, *sizes, rates, certainty, note, price_version)
 
-    def _found(
+    def _class_prices(
         self, at: datetime, prompt_tokens: int
     ) -> tuple[dict[str, _Listed], list[str], list[str]]:
-        """Return the prices by class, their sources, and which classes were substituted."""
-        holding, is_replaced = self._holding(at, prompt_tokens)
+        """Return the prices by class, notes about their sources, and notes about substituted prices."""
+        applicable, is_replaced = self._applicable_prices(at, prompt_tokens)
         terms = {} if is_replaced else _price_terms(self.context)
         known = frozenset(
-            _OUR_KEYS[key] for key, value in terms.items() if _has(self.model, key, value, at)
+            _CONTEXT_NAMES[key]
+            for key, value in terms.items()
+            if _has_variant(self.model, key, value, at)
         )
         listed = _listed_rates(self.model, at, terms, prompt_tokens)
         found = {name: _Listed(usd, known) for name, usd in listed.items()}
-        for price in holding:
+        for price in applicable:
             conditions = frozenset(price.conditions)
             found |= {name: _Listed(usd, conditions) for name, usd in price.rates.items()}
-        taken_as = []
-        if self.is_taken and not is_replaced:
-            taken_as.append(f"the listed price of {canonical_model(self.context.model)}")
-        taken_as += _assumed_classes(found, is_own=len(self.files) > 1 and bool(self.files[-1]))
-        return found, list(dict.fromkeys(f"from {price.source}" for price in holding)), taken_as
+        substituted = []
+        if self.is_canonical_match and not is_replaced:
+            substituted.append(f"the listed price of {canonical_model(self.context.model)}")
+        substituted += _assumed_classes(
+            found, has_user_price=len(self.files) > 1 and bool(self.files[-1])
+        )
+        return (
+            found,
+            list(dict.fromkeys(f"from {price.source}" for price in applicable)),
+            substituted,
+        )
 
-    def _holding(self, at: datetime, prompt_tokens: int) -> tuple[list[Price], bool]:
-        """Return the prices that apply, in order of increasing precedence, and whether they replace
-        listed prices.
+    def _applicable_prices(self, at: datetime, prompt_tokens: int) -> tuple[list[Price], bool]:
+        """Return the overlay prices that apply, in order of increasing precedence, and whether they replace the listed
+        prices.
 
-        Within a file, a price that requires more of the context takes precedence, whatever the order. A price without a
-        context also replaces all context prices of earlier files.
+        Within a file, a price with more context conditions takes precedence, regardless of the order. A price without
+        conditions also replaces all conditional prices of earlier files.
         """
-        holding: list[Price] = []
+        applicable: list[Price] = []
         is_replaced = False
         for prices in self.files:
-            own = [
+            from_file = [
                 price
                 for price in prices
-                if price.holds(self.context, at.date())
+                if price.applies(self.context, at.date())
                 and (price.prompt_tokens_above is None or prompt_tokens > price.prompt_tokens_above)
             ]
-            if any(not price.conditions for price in own):
+            if any(not price.conditions for price in from_file):
                 is_replaced = True
-                holding = [price for price in holding if not price.conditions]
-            holding += sorted(own, key=lambda price: len(price.conditions))
-        return holding, is_replaced
+                applicable = [price for price in applicable if not price.conditions]
+            applicable += sorted(from_file, key=lambda price: len(price.conditions))
+        return applicable, is_replaced
 
-    def _factor(
+    def _multiplier(
         self, at: datetime, known: frozenset[str]
     ) -> tuple[Decimal, list[str], frozenset[str]]:
-        """Return the multiplier, its description for users, and the context values that it covers."""
+        """Return the multiplier, notes for users about its factors, and the names of the context values it covers."""
         times, notes = Decimal(1), []
         applied: set[str] = set()
-        # Of factors with one name, the last that applies counts, because a discount may change over
-        # time.
-        holding = {f.name: f for f in self.factors if f.holds(self.context, at.date())}
-        for factor in holding.values():
+        # If several factors with the same name apply, the last one is used: a discount may change over time.
+        applicable = {f.name: f for f in self.factors if f.applies(self.context, at.date())}
+        for factor in applicable.values():
             if factor.unless_listed and factor.conditions.keys() <= known:
                 continue
             times *= factor.times
@@ -201,34 +208,34 @@ class _Listing:
             notes.append(f"times {factor.times} ({factor.name})")
         return times, notes, frozenset(applied)
 
-    def _assumed(self, known: frozenset[str]) -> list[str]:
-        """Return the context values without a price, which are treated as standard."""
+    def _unpriced_context(self, known: frozenset[str]) -> list[str]:
+        """Return notes about the context values without a price, which are priced like standard ones."""
         return [
             f"no price is listed for {name} {value}: taken as standard"
             for name in CONTEXT
-            if (value := getattr(self.context, name)) not in USUAL[name]
+            if (value := getattr(self.context, name)) not in NEUTRAL_VALUES[name]
             and name not in known
             and (name, value) not in self.priced_values
         ]
 
 
 def _listing(context: Context, overlays: Sequence[Overlay]) -> _Listing:
-    model = _find(context.model)
+    model = _find_model(context.model)
     canonical = canonical_model(context.model)
-    taken = None if model or canonical == context.model else _find(canonical)
+    similar = None if model or canonical == context.model else _find_model(canonical)
     factors = [factor for overlay in overlays for factor in overlay.factor]
     searches = [o.web_search.usd_per_thousand for o in overlays if o.web_search]
     return _Listing(
         context,
-        model or taken,
-        taken is not None,
-        tuple(tuple(p for p in overlay.price if p.is_of(context.model)) for overlay in overlays),
-        tuple(factor for factor in factors if factor.is_of(context.model)),
+        model or similar,
+        similar is not None,
+        tuple(tuple(p for p in overlay.price if p.covers(context.model)) for overlay in overlays),
+        tuple(factor for factor in factors if factor.covers(context.model)),
         searches[-1] if searches else Decimal(0),
         frozenset(
             pair
             for factor in factors
-            if not factor.is_of(context.model)
+            if not factor.covers(context.model)
             for pair in factor.conditions.items()
         ),
     )
@@ -239,15 +246,15 @@ def _snapshot() -> DataSnapshot:
     return DataSnapshot(providers=providers, from_auto_update=False)
 
 
-def _find(name: str) -> ModelInfo | None:
+def _find_model(name: str) -> ModelInfo | None:
     for dialect in registry.DIALECTS:
         with suppress(LookupError):
             return _snapshot().find_provider_model(name, None, dialect.name, None)[1]
     return None
 
 
-_OUR_KEYS = {"processing": "service_tier", "speed": "speed"}
-"""Context values in genai-prices, and ours."""
+_CONTEXT_NAMES = {"processing": "service_tier", "speed": "speed"}
+"""The names of context values in genai-prices, each with the name in `Context`."""
 
 
 def _price_terms(context: Context) -> dict[str, str]:
@@ -260,7 +267,7 @@ def _price_terms(context: Context) -> dict[str, str]:
     return terms
 
 
-def _has(model: ModelInfo | None, key: str, value: str, at: datetime) -> bool:
+def _has_variant(model: ModelInfo | None, key: str, value: str, at: datetime) -> bool:
     variants = (model.price_variants if model else None) or ()
     return any(
         variant.when == {key: value}
@@ -275,23 +282,26 @@ def _listed_rates(
     if model is None:
         return {}
     price = model.get_prices(at, dict(terms))
-    found = {name: _at(getattr(price, theirs), prompt_tokens) for name, theirs in _NAMES.items()}
+    found = {
+        name: _tier_price(getattr(price, list_name), prompt_tokens)
+        for name, list_name in _LIST_NAMES.items()
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
-_CACHED = ("cache_read", "cache_write_5m", "cache_write_1h")
-"""The cache classes."""
+_CACHE_CLASSES = ("cache_read", "cache_write_5m", "cache_write_1h")
+"""The price classes of the prompt cache."""
 
 
-def _assumed_classes(found: Mapping[str, _Listed], *, is_own: bool) -> Iterable[str]:
-    """Yield the classes without a price that use another class's price.
+def _assumed_classes(found: Mapping[str, _Listed], *, has_user_price: bool) -> Iterable[str]:
+    """Yield a note for each cache class without a price, which is priced like another class.
 
-    A listed model without any cache price predates the cache and has no such tokens.
+    A model that is listed without any cache price is older than the prompt cache, so it has no such tokens.
     """
-    # `cache_write` in the list means the default lifetime, 5 minutes.
+    # `cache_write` in genai-prices is the price for the default lifetime, 5 minutes.
     listed = found.keys() | ({"cache_write_5m"} if "cache_write" in found else set())
-    missing = [name for name in _CACHED if name not in listed]
-    if len(missing) == len(_CACHED) and not is_own:
+    missing = [name for name in _CACHE_CLASSES if name not in listed]
+    if len(missing) == len(_CACHE_CLASSES) and not has_user_price:
         return
     for name in missing:
         is_long = name == "cache_write_1h" and "cache_write" in found
@@ -300,12 +310,12 @@ def _assumed_classes(found: Mapping[str, _Listed], *, is_own: bool) -> Iterable[
 
 
 def _rates(found: Mapping[str, Decimal], web_search: Decimal) -> tuple[Rates, bool]:
-    """Return the rates, and whether all their digits fit."""
+    """Return the rates, and whether none of them had to be rounded."""
 
     def first(*names: str) -> Decimal:
         return next((found[name] for name in names if name in found), Decimal(0))
 
-    whole = (
+    exact = (
         first("input"),
         first("output"),
         first("cache_read", "input"),
@@ -313,16 +323,16 @@ def _rates(found: Mapping[str, Decimal], web_search: Decimal) -> tuple[Rates, bo
         first("cache_write_1h", "cache_write", "input"),
         found.get("web_search", web_search),
     )
-    rounded = tuple(round(value, DIGITS) for value in whole)
-    return Rates(*(whole if whole == rounded else rounded)), whole == rounded
+    rounded = tuple(round(value, DIGITS) for value in exact)
+    return Rates(*(exact if exact == rounded else rounded)), exact == rounded
 
 
-def _at(value: Decimal | TieredPrices | None, prompt_tokens: int) -> Decimal | None:
-    """Return the price for a prompt size."""
+def _tier_price(value: Decimal | TieredPrices | None, prompt_tokens: int) -> Decimal | None:
+    """Return the price of the tier that applies to a prompt size."""
     if value is None or isinstance(value, Decimal):
         return value
-    fitting = [tier.price for tier in value.tiers if prompt_tokens > tier.start]
-    return fitting[-1] if fitting else value.base
+    matching = [tier.price for tier in value.tiers if prompt_tokens > tier.start]
+    return matching[-1] if matching else value.base
 
 
 def _model_prices(model: ModelInfo | None) -> Iterable[ModelPrice]:

@@ -1,4 +1,4 @@
-"""Rates: the price of a token of each class, and its certainty."""
+"""Rates: the price of each token class, and its certainty."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Literal
 from agentobs.ledger.money import price_of_one
 
 Certainty = Literal["exact", "estimated", "unknown_model"]
-"""`exact`: published for this context; `estimated`: see the note; `unknown_model`: no price at all."""
+"""`exact`: the price is published for this context; `estimated`: the note has the reason; `unknown_model`: no price."""
 
 
 FOREVER = 2**63 - 1
-"""The end of an unlimited period or range of prompt sizes: the largest BIGINT."""
+"""The end of a period or of a range of prompt sizes that is unlimited: the largest BIGINT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The context that determines the price of a token, as in a usage record."""
+    """The context that determines the price of a token, with the values of a usage record."""
 
     model: str
     service_tier: str | None = None
@@ -49,29 +49,29 @@ class UnitPrices:
 
     context: Context
     valid_from_ns: int
-    """First instant of the period, nanoseconds since 1970; 0 for unlimited."""
+    """Start of the period, in nanoseconds since 1970; 0 if it has no start."""
     valid_to_ns: int
-    """First instant after the period; `FOREVER` if unlimited."""
+    """End of the period (exclusive); `FOREVER` if it has no end."""
     prompt_tokens_from: int
-    """The smallest prompt in the range: input, cache reads and cache writes."""
+    """The smallest prompt size in the range. A prompt is the input, including cache reads and cache writes. [tokens]"""
     prompt_tokens_to: int
-    """The smallest prompt beyond the range; `FOREVER` if unlimited."""
+    """The end of the range (exclusive); `FOREVER` if it has no end. [tokens]"""
     rates: Rates | None
     """None if the model is unknown."""
     certainty: Certainty
     note: str | None
-    """What was added to the price list or assumed, as text for users."""
+    """A text for users: which prices are not from the price list, and what was assumed."""
     price_version: str
     """The version of the prices, see `PriceBook.version`."""
     picodollars_each: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
     """The price of one unit of each of the six parts; None if the model is unknown."""
 
     def __post_init__(self) -> None:
-        """Compute the prices of single units."""
+        """Compute the price of one unit of each part."""
         each = _prices_of_one(self.rates) if self.rates else None
         object.__setattr__(self, "picodollars_each", each)
 
-    def holds(self, at_ns: int, prompt_tokens: int) -> bool:
+    def applies(self, at_ns: int, prompt_tokens: int) -> bool:
         """Return whether these prices apply to an instant and a prompt size."""
         in_time = self.valid_from_ns <= at_ns < self.valid_to_ns
         return in_time and self.prompt_tokens_from <= prompt_tokens < self.prompt_tokens_to

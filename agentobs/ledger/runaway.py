@@ -1,6 +1,6 @@
 """Detect a runaway: an agent whose cost keeps rising, or that continues without progress.
 
-Pure functions over the cost and output of the last turns. They only detect; the caller decides how to react.
+Pure functions of the cost and output of the last turns. They only detect a runaway; the caller decides how to react.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Literal
 Runaway = Literal["rising_cost", "diminishing_output"]
 
 RISING_TURNS = 5
-"""This many turns, each more expensive than the previous one, are a runaway."""
+"""The number of consecutive turns, each more expensive than the previous one, that make a runaway."""
 SMALL_TURNS = 3
-"""This many turns with little output are a runaway if their cost does not fall."""
+"""The number of consecutive turns with little output that make a runaway if their cost does not fall."""
 SMALL_OUTPUT_TOKENS = 500
-"""Maximum output of a turn that counts as little. [tokens]"""
+"""A turn with less output than this has little output. [tokens]"""
 
 
 def runaway(costs: Sequence[Decimal | None], output_tokens: Sequence[int] = ()) -> Runaway | None:
     """Return why the last turns look like a runaway, or None if they do not.
 
-    `rising_cost`: each of the last five turns cost more than the previous one, so six costs are
-    compared. A turn without a price interrupts the sequence, because a rise cannot be shown.
+    `rising_cost`: each of the last five turns cost more than the previous one, so six costs are compared. A turn
+    without a price interrupts the sequence, because it cannot be compared.
 
     `diminishing_output`: each of the last three turns had fewer than 500 tokens of output, none had
-    more than the previous one, and none cost less than the previous one. An agent that works with
+    as much as the previous one, and none cost less than the previous one. An agent that works with
     short tool calls also has little output, but its output does not shrink from turn to turn.
 
     Args:
         costs: the cost of each turn, oldest first; equal costs do not count as rising.
-        output_tokens: the output of the same turns; without it only costs are compared.
+        output_tokens: the output of the same turns; if it is missing, only costs are compared.
     """
     if _is_rising(costs[-RISING_TURNS - 1 :]):
         return "rising_cost"

@@ -1,1 +1,1 @@
-"""Everything that knows the shape of a provider's requests and responses."""
+"""The shape of each provider's requests and responses. No other package depends on it."""

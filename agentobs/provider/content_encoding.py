@@ -1,6 +1,7 @@
-"""Content encodings: undone where nobody waits for it, and within bounds.
+"""Decode the content encoding of responses, such as gzip.
 
-The agent's thread hands an answer over as it came; a few kilobytes of gzip may hold gigabytes.
+The agent's thread records a response body as it arrived, so that it does not wait for the decoding. The size of a
+decoded body is limited, because a few kilobytes of gzip can contain gigabytes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import httpx2
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange
 
 DECODED_BYTES = 32 * 1024 * 1024
-"""How much of one body is decoded; what follows is lost, and leaves the session incomplete."""
+"""Maximum size of a decoded body. The rest of a larger body is lost, and the session is incomplete."""
 
 
 def decoded(exchange: ModelExchange) -> ModelExchange:
-    """Return an exchange with the content encoding of its answer undone; the same where it has none."""
+    """Return an exchange with a decoded response body; the same exchange if the body has no content encoding."""
     answer = exchange.answer
     if answer.encoding in ("", "identity"):
         return exchange
@@ -30,55 +31,56 @@ def decoded(exchange: ModelExchange) -> ModelExchange:
     )
 
 
-class Decoding:
-    """Undoes the content encoding of one answer while it comes, as `decoded` does of a whole one."""
+class StreamDecoder:
+    """Decodes the body of one response while it arrives; `decoded` does the same for a complete response."""
 
     def __init__(self, encoding: str) -> None:
-        """Begin with an answer, of which nothing has come."""
-        # A response undoes a stream only up to its end: its decoder alone can be asked again when more has come.
+        """Create a decoder for a content encoding."""
+        # An `httpx2.Response` decodes a stream only up to its end. Its decoder can be called again
+        # when more data arrives.
         headers = {"content-encoding": encoding} if encoding else {}
         self._decoder = httpx2.Response(200, headers=headers)._get_content_decoder()
-        self._room = DECODED_BYTES
+        self._bytes_left = DECODED_BYTES
         self._has_ended = False
 
-    def undone(self, data: bytes) -> Iterator[bytes]:
-        """Yield what the next bytes mean; nothing more after bytes that cannot be decoded, or that are too many."""
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yield the decoded form of the next bytes; nothing after invalid data or above the maximum size."""
         if self._has_ended:
             return
         try:
-            for piece in self._decoder.decode(data):
-                self._room -= len(piece)
-                if self._room < 0:
+            for chunk in self._decoder.decode(data):
+                self._bytes_left -= len(chunk)
+                if self._bytes_left < 0:
                     self._has_ended = True
                     return
-                if piece:
-                    yield piece
+                if chunk:
+                    yield chunk
         except httpx2.DecodingError:
             self._has_ended = True
 
 
 def _decoded(answer: Answer) -> tuple[tuple[Chunk, ...], int]:
-    """Undo gzip, deflate, br or zstd chunk by chunk, with the decoders that httpx2 has for the client.
+    """Decode gzip, deflate, br or zstd chunk by chunk, with the decoders that httpx2 has for clients.
 
-    Bytes that cannot be decoded (a stream cut inside a block) end the body where they begin. Returns the
-    chunks, and how many bytes of the first one that was too many are not in them.
+    The body ends before the first bytes that cannot be decoded, for example because the stream was cut inside a block.
+    Returns the chunks, and the number of lost bytes: the size of the first chunk that exceeded the maximum.
     """
     stream = _Chunks(answer.chunks)
-    whole = httpx2.Response(200, headers={"content-encoding": answer.encoding}, stream=stream)
-    pieces: list[Chunk] = []
-    room = DECODED_BYTES
+    response = httpx2.Response(200, headers={"content-encoding": answer.encoding}, stream=stream)
+    chunks: list[Chunk] = []
+    bytes_left = DECODED_BYTES
     with contextlib.suppress(httpx2.DecodingError):
-        for data in whole.iter_bytes():
-            room -= len(data)
-            if room < 0:
-                return tuple(pieces), len(data)
+        for data in response.iter_bytes():
+            bytes_left -= len(data)
+            if bytes_left < 0:
+                return tuple(chunks), len(data)
             if data:
-                pieces.append(Chunk(data, stream.now_ns))
-    return tuple(pieces), 0
+                chunks.append(Chunk(data, stream.now_ns))
+    return tuple(chunks), 0
 
 
 class _Chunks(httpx2.SyncByteStream):
-    """The bytes of chunks as a stream that knows when the current one arrived."""
+    """The bytes of chunks as a stream that keeps the arrival time of the current chunk."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._chunks, self.now_ns = chunks, 0

@@ -1,7 +1,7 @@
 """The protocol of a provider dialect, and the neutral values that the rest of agentobs works with.
 
-A dialect knows the shape of one provider's requests, responses and streams. All other modules see only the
-values of this module. `agentobs.provider.registry` chooses the dialect of a request.
+A dialect knows the shape of one provider's requests, responses and streams. All other modules only use the values of
+this module. `agentobs.provider.registry` chooses the dialect of a request.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from agentobs.records.usage import Certainty, Usage
 BlockKind = Literal[
     "text", "reasoning", "call", "provider_call", "result", "provider_result", "other"
 ]
-"""What a content block is: text; the model's reasoning; a tool call for the client; a tool call that the provider
-runs itself; the result of either; anything else."""
+"""The kind of a content block: `text`; `reasoning` of the model; `call`, a tool call that the client runs;
+`provider_call`, a tool call that the provider runs; `result` and `provider_result`, their results; `other`.
+"""
 
 CacheZone = Literal["betas", "model", "tools", "system", "parameters", "system_dynamic"]
 CACHE_ZONES: tuple[CacheZone, ...] = (
@@ -42,13 +43,13 @@ class Block:
 
     kind: BlockKind
     type: str
-    """The provider's own name of the kind."""
+    """The provider's name of the kind."""
     id: str | None = None
-    """The block's ID; of a result, the ID of the call that it answers."""
+    """The ID of the block; for a result, the ID of its call."""
     text: str = field(default="", repr=False)
-    """The text of a text or reasoning block; of a result, its text parts joined by newlines."""
+    """The text of a text or reasoning block; for a result, its text parts joined by newlines."""
     name: str = ""
-    """The tool of a call."""
+    """The name of the tool, for a call."""
     value: Any = field(default=None, repr=False)
     """The input of a call, or the content of a result, as parsed JSON."""
     is_error: bool = False
@@ -56,7 +57,7 @@ class Block:
     is_cut: bool = False
     """Whether the input of a call is incomplete JSON; `value` is then its text."""
     keys: tuple[str | int, ...] = ()
-    """The place in the message of what the block shows, as keys and indexes."""
+    """The path in the message to the content of the block, as keys and indexes."""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The block as the provider or the client sent it."""
 
@@ -77,7 +78,7 @@ class Turn:
 
     @property
     def calls(self) -> list[Block]:
-        """The tool calls that the client has to run."""
+        """The tool calls that the client must run."""
         return [block for block in self.blocks if block.kind == "call"]
 
     @property
@@ -88,66 +89,67 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Message(Turn):
-    """A response, with its stream added up; without an ID, role or model if it is something else."""
+    """A response, reassembled if it was streamed. A response that is not a message has no ID and no model."""
 
     id: str | None = None
     model: str | None = None
     stop_reason: str | None = None
-    """The provider's own word for why the response ended."""
+    """The reason why the response ended, in the provider's terms."""
     error: str | None = None
     """The type of the error that the response reports, or None."""
     usage: Mapping[str, Any] | None = field(default=None, repr=False)
-    """The provider's usage object, which only its dialect can read."""
+    """The provider's usage object, which only the dialect can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call that a response makes."""
+    """A tool call in a response."""
 
     id: str
     name: str
     input: Any = field(repr=False)
-    """The parsed JSON input; its text if the JSON is incomplete."""
+    """The parsed JSON input; the text if the JSON is incomplete."""
     input_bytes: int
     """The size of the input as the provider sent it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaShape:
-    """How a streamed response contains the pieces of a text, to find secrets that are split between them."""
+    """The form of the text deltas in a streamed response, used to find secrets that are split between two deltas."""
 
     marker: bytes
-    """Bytes that each line with a piece contains."""
+    """Bytes that each line with a delta contains."""
     text: re.Pattern[bytes]
-    """Matches a piece as the provider writes it; group 1 is the inside of its JSON string."""
+    """Matches a delta in the provider's usual formatting; group 1 is the JSON string without its quotes."""
     field: re.Pattern[bytes]
-    """Finds the JSON string in a line with a piece, however it is spelled; group 1 is its inside."""
+    """Finds the JSON string in a line with a delta, in any formatting; group 1 is the string without its quotes."""
     index: re.Pattern[bytes] | None = None
-    """Finds the number of the block in such a line; None if there is one block."""
-    others: tuple[bytes, ...] = ()
-    """Bytes that contain the marker, but are not a piece of a text."""
+    """Finds the number of the block in a line with a delta; None if there is only one block."""
+    other_markers: tuple[bytes, ...] = ()
+    """Bytes that contain the marker and do not belong to a text delta."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealedShape:
-    """How the values look that a provider signs or encrypts, and that a client sends back unchanged."""
+    """The form of sealed values, which a provider signs or encrypts and a client sends back unchanged."""
 
-    marks: tuple[bytes, ...]
-    """Each text with a sealed value contains one of these."""
+    markers: tuple[bytes, ...]
+    """Each text with a sealed value contains one of these markers."""
     value: re.Pattern[bytes]
-    """Matches a value: group 1 is the name of its field, group 2, at the end of the match, its base64."""
-    marks_near: Mapping[bytes, bytes] = field(default_factory=dict)
-    """Bytes that stand near a value, by the name of its field, if other values also have that name."""
+    """Matches a value: group 1 is the name of its field, and group 2, at the end of the match, is its base64."""
+    nearby_markers: Mapping[bytes, bytes] = field(default_factory=dict)
+    """For names of fields that other values have as well: bytes that occur near a sealed value, by name of the field.
+    """
 
 
 class BodyPlace(NamedTuple):
-    """What a path of keys into a request body points at."""
+    """The part of a request body to which a path of keys leads."""
 
     zone: Literal["history", "system", "tools", "option"]
     turn: int | None = None
-    """The index of the entry of the history."""
+    """The index of the entry in the history; None for the history itself and for other zones."""
     block: int | None = None
-    """The index of the content block in that entry."""
+    """The index of the content block in that entry; None for the entry itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class Tokens:
     cache_write_5m: int = 0
     cache_write_1h: int = 0
     has_cache: bool = False
-    """Whether the counts of the cache are reported."""
+    """Whether the counts of the cache are written into the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,50 +172,51 @@ class Draft:
     id: str
     model: str
     blocks: Sequence[Block] = field(repr=False)
-    """Texts and calls; a block with `raw` is written as that."""
+    """Texts and tool calls; if a block has `raw`, that is written."""
     tokens: Tokens = Tokens()
     stop_reason: str | None = None
-    """None derives it from the blocks."""
+    """The stop reason; None to derive it from the blocks."""
     usage: Mapping[str, Any] | None = None
-    """The provider's own usage object, if a transcript has it."""
+    """The provider's usage object, if a transcript contains it."""
     is_logged: bool = False
-    """Whether it comes from a transcript: then nothing is derived or added."""
+    """Whether the response is from a transcript. If so, nothing is derived or added."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFacts:
-    """What a response says, without its text."""
+    """The facts of a response, without its text."""
 
     is_message: bool
-    """Whether it is an answer of the model, not a batch, a file or an error."""
+    """Whether a model generated the response; False for a batch, a file or an error."""
     id: str | None
     model: str | None
     stop_reason: str | None
     usage: Mapping[str, Any] | None
-    """The provider's usage object, which only its dialect can read."""
+    """The provider's usage object, which only the dialect can read."""
     calls: Sequence[ToolCall]
+    """The tool calls that the client must run."""
     block_ids: Sequence[str]
-    """The IDs of its blocks, including the calls that the provider ran itself."""
+    """The IDs of its blocks, including tool calls that the provider ran."""
     outcome: AttemptOutcome
     error_type: str | None
     certainty: Certainty
     cache_miss: tuple[str | None, int | None] = (None, None)
-    """The provider's reason for a cache miss, and the tokens that missed."""
+    """The provider's reason for a cache miss, and the number of missed tokens."""
 
 
 class Dialect(Protocol):
     """The shape of one provider's API. All methods are pure functions.
 
-    Methods with a result here describe what not every provider has; a dialect may leave them out.
+    A dialect may leave out the methods that have an implementation here, because not every provider needs them.
     """
 
     @property
     def name(self) -> str:
-        """The provider, as OpenTelemetry names it."""
+        """The name of the provider in OpenTelemetry."""
 
     @property
     def history_key(self) -> str:
-        """The top-level key of a request body whose list repeats the conversation."""
+        """The top-level key of a request body that contains the conversation as a list."""
 
     @property
     def turn_path(self) -> str:
@@ -233,7 +236,7 @@ class Dialect(Protocol):
 
     @property
     def credential_headers(self) -> Sequence[str]:
-        """The request headers that hold a credential, in addition to `authorization`."""
+        """The request headers that contain a credential, in addition to `authorization`."""
 
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
         """Return whether an HTTP request goes to this provider, so that it is recorded."""
@@ -245,25 +248,25 @@ class Dialect(Protocol):
         """Return whether a request to this path is a turn of a conversation."""
 
     def endpoint(self, path: str) -> Label:
-        """Return a path as a label of bounded variety."""
+        """Return a path as a label, with variable parts replaced so that there are few different labels."""
 
     def request_id(self, headers: Mapping[str, str]) -> str | None:
         """Return the provider's ID of a request from its response headers."""
 
     def retry_number(self, headers: Mapping[str, str]) -> int:
-        """Return how often the client sent this request before, 0 if it does not say."""
+        """Return how many times the client sent this request before; 0 if the headers do not contain the number."""
         return 0
 
     def retry_after_ms(self, headers: Mapping[str, str]) -> float | None:
-        """Return how long the response headers ask the client to wait before a retry, or None."""
+        """Return the wait before a retry that the response headers request, in milliseconds; None if there is none."""
         return finite(headers.get("retry-after"), 1000)
 
     def may_retry(self, headers: Mapping[str, str]) -> bool | None:
-        """Return whether the response headers allow a retry; None if they do not say."""
+        """Return whether the response headers allow a retry; None if they contain no information about it."""
         return None
 
     def retry_headers(self, wait_ms: float | None) -> dict[str, str]:
-        """Return response headers that ask for a retry after `wait_ms`, or for none if that is None."""
+        """Return response headers that request a retry after `wait_ms`, or no retry if `wait_ms` is None."""
         return {} if wait_ms is None else {"retry-after": decimal(wait_ms / 1000)}
 
     def turn(self, message: Any) -> Turn:
@@ -274,72 +277,74 @@ class Dialect(Protocol):
         return []
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
-        """Return what a path of keys into a request body points at; None if it is empty."""
+        """Return the part of a request body to which a path of keys leads; None if the path is empty."""
 
     @property
-    def head_keys(self) -> Mapping[Literal["system", "tools"], str]:
-        """The top-level keys of a request body that hold the system prompt and the tools, if it has such keys."""
+    def prompt_keys(self) -> Mapping[Literal["system", "tools"], str]:
+        """The top-level keys of the system prompt and of the tools in a request body, if there are such keys."""
         return {}
 
     def breakpoint_of(self, value: Mapping[str, Any]) -> str | None:
-        """Return the lifetime of the cache breakpoint that a JSON object carries, "" if it names none, or None."""
+        """Return the lifetime of the cache breakpoint in a JSON object, "" if the breakpoint has no lifetime, or None
+        if there is no breakpoint.
+        """
         return None
 
     def tool_definition(self, tool: Any) -> tuple[Any, Any, Any] | None:
-        """Return name, description and JSON schema of a declared tool; None if the provider defines it."""
+        """Return the name, description and JSON schema of a declared tool; None if the provider defines the tool."""
         return None
 
     @property
     def delta_shape(self) -> DeltaShape | None:
-        """How a stream contains the pieces of a text; None if a stream never splits a text."""
+        """The form of text deltas in a stream; None if a stream never splits a text."""
         return None
 
     @property
     def sealed_shape(self) -> SealedShape | None:
-        """How sealed values look; None if the provider has none."""
+        """The form of sealed values; None if the provider has none."""
         return None
 
     @property
     def call_id_prefixes(self) -> tuple[str, ...]:
-        """What the IDs of tool calls start with, up to an underscore."""
+        """The prefixes of tool call IDs, without the underscore that follows."""
         return ()
 
     @property
     def call_types(self) -> frozenset[str]:
-        """The `type` of the objects that hold the ID of a tool call, as the client library has them."""
+        """The values of `type` in the client library's objects that contain the ID of a tool call."""
         return frozenset()
 
     @property
     def field_names(self) -> frozenset[str]:
-        """The names that the API gives to the parts of a request, which are not content."""
+        """The field names of requests in the API, which are not content."""
         return self.options
 
-    def samples(self, endpoint: str) -> bool:
-        """Return whether a model answers the requests to an endpoint, see `endpoint`."""
+    def runs_model(self, endpoint: str) -> bool:
+        """Return whether requests to an endpoint (see `endpoint`) are answered by a model."""
         return self.makes_turns(endpoint)
 
     @property
     def options(self) -> frozenset[str]:
-        """The top-level keys of a request body that a caller sets, whatever the version of the client library."""
+        """The top-level keys of a request body that a caller sets, independent of the client library's version."""
 
     def system(self, body: Mapping[str, Any]) -> Turn | None:
         """Return the system prompt of a request, or None."""
         return None
 
     def continues(self, body: Any) -> str | None:
-        """Return the ID of the response whose conversation the provider continues, or None."""
+        """Return the ID of the response from which the provider continues a conversation that it stores, or None."""
         return None
 
     def refusal(self, body: Mapping[str, Any]) -> str | None:
-        """Return why the provider would refuse a request, in its own words, or None."""
+        """Return the error message with which the provider would reject a request; None if it would accept it."""
         return None
 
     def without_breakpoints(self, value: Any) -> Any:
-        """Return a message, a list of tools or a system prompt without cache breakpoints, in one spelling."""
+        """Return a message, a list of tools or a system prompt without cache breakpoints, in one canonical form."""
         return value
 
     def entry_without_breakpoints(self, entry: bytes) -> bytes:
-        """Return an entry of the history without cache breakpoints, all as compact JSON."""
+        """Return an entry of the history without cache breakpoints, both as compact JSON."""
         return entry
 
     def without_ids(self, value: Any) -> Any:
@@ -347,56 +352,59 @@ class Dialect(Protocol):
         return value
 
     def cache_zones(self, head: Mapping[str, Any], headers: Mapping[str, str]) -> Sequence[Any]:
-        """Return the values of `CACHE_ZONES`; of a missing zone, None."""
+        """Return the values of the zones in `CACHE_ZONES`; None for a missing zone."""
         return (None,) * len(CACHE_ZONES)
 
     def is_stream(self, headers: Mapping[str, str]) -> bool:
         """Return whether the headers announce a streamed response."""
 
-    def stream_pieces(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
-        """Split a response where it can be delivered in parts; the parts join to the same bytes."""
+    def stream_chunks(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
+        """Split a response into parts that can be delivered separately; the joined parts are the same bytes."""
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
-        """Return a response, its stream added up; without headers its framing is recognized by its first bytes."""
+        """Return a response, reassembled if it was streamed.
+
+        If there are no headers, the first bytes of the body determine its format.
+        """
 
     def response(self, value: Mapping[str, Any]) -> Message:
-        """Return a response that is already JSON, such as one of a transcript."""
+        """Return a response that is already parsed JSON, such as a response in a transcript."""
 
     def facts(self, answer: Answer) -> ResponseFacts:
-        """Return the facts of a response, as far as it arrived; called once for each recorded attempt."""
+        """Return the facts of a response, even if only a part of it arrived; called once for each recorded attempt."""
 
     def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
-        """Return the JSON body of an error response; its type follows from the status unless `kind` names it."""
+        """Return the JSON body of an error response. `kind` is its error type; None derives it from the status."""
 
     def response_body(self, draft: Draft) -> bytes:
         """Return the JSON body of a response that is not streamed."""
 
     def response_stream(self, draft: Draft, deltas: int = 1) -> tuple[str, list[bytes]]:
-        """Return the content type and the events of a streamed response, each text in so many deltas."""
+        """Return the content type and the events of a streamed response, with each text split into `deltas` parts."""
 
-    def asks_for_stream(self, body: Mapping[str, Any]) -> bool:
-        """Return whether a request wants its response streamed."""
+    def wants_stream(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request asks for a streamed response."""
 
     def request_message(self, role: Literal["user", "assistant"], blocks: Sequence[Block]) -> Any:
-        """Return an entry of the history, as a client would send it."""
+        """Return an entry of the history in the form that a client sends."""
 
     def request_body(self, model: str, history: Sequence[bytes]) -> bytes:
-        """Return a request body around a history whose entries are already JSON."""
+        """Return a request body with a history whose entries are already encoded as JSON."""
 
     def usage_rows(self, model: str, usage: Mapping[str, Any], certainty: Certainty) -> list[Usage]:
-        """Return the rows of one usage object of the provider."""
+        """Return the usage rows of one usage object of the provider."""
 
     def usage(
         self, question: Question, answer: Answer, facts: ResponseFacts, model: str | None
     ) -> list[Usage]:
-        """Return what an attempt used. `model` is the requested model if the body names one.
+        """Return the usage rows of an attempt; empty if nothing was billed.
 
-        No rows mean that nothing was billed.
+        `model` is the model that the request body names, or None.
         """
 
 
 def finite(text: str | None, factor: float) -> float | None:
-    """Return a number of a header, times a factor; None if it is missing, not a number or infinite."""
+    """Return the number in a header multiplied by a factor; None if it is missing, not a number or infinite."""
     try:
         value = float(text or "") * factor
     except ValueError:
@@ -405,12 +413,12 @@ def finite(text: str | None, factor: float) -> float | None:
 
 
 def decimal(value: float) -> str:
-    """Return a number as text without an exponent, to six places."""
+    """Return a number as text without an exponent, with at most six decimal places."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def json_bytes(value: object) -> int:
-    """Return the bytes of some content: its text, or its JSON."""
+    """Return the size of content in bytes: of a text, or of the JSON of another value."""
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogatepass"))
     if value is None:

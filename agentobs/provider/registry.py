@@ -13,7 +13,7 @@ from agentobs.records.exchanges import Answer
 
 ANTHROPIC = Anthropic()
 DIALECTS: tuple[Dialect, ...] = (ANTHROPIC,)
-"""All dialects; the first one reads whatever none of them claims. Add a provider here."""
+"""All dialects; requests that no dialect owns are read by the first one. Add a provider here."""
 
 
 def dialect_of(path: str) -> Dialect:
@@ -22,7 +22,7 @@ def dialect_of(path: str) -> Dialect:
 
 
 def dialect_of_body(body: Any) -> Dialect:
-    """Return the dialect of a parsed request body whose path is unknown: by the key of its history."""
+    """Return the dialect of a parsed request body whose path is unknown, based on the key of its history."""
     if isinstance(body, dict):
         for each in DIALECTS:
             if isinstance(body.get(each.history_key), list):
@@ -42,18 +42,18 @@ def history(body: Any) -> list[Any]:
 
 
 def turns(body: Any) -> list[Turn]:
-    """Return the conversation that a parsed request body sends; entries that are not objects are left out."""
+    """Return the conversation in a parsed request body, without entries that are not objects."""
     dialect = dialect_of_body(body)
     return [dialect.turn(each) for each in history(body) if isinstance(each, dict)]
 
 
 def message_of(path: str, answer: Answer) -> Message:
-    """Return a recorded response, its stream added up."""
+    """Return a recorded response, reassembled if it was streamed."""
     return dialect_of(path).message(answer.headers, answer.body)
 
 
 def calls_of(path: str, answer: Answer) -> list[Block]:
-    """Return the tool calls of a recorded response that the client has to run."""
+    """Return the tool calls of a recorded response that the client must run."""
     return message_of(path, answer).calls
 
 
@@ -62,16 +62,16 @@ def meaningful_headers() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for each in DIALECTS for name in each.meaningful_headers))
 
 
-def kept_request_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the request headers that may be written, names in lower case."""
+def recorded_request_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the request headers that may be recorded, with names in lower case."""
     lower = {name.lower(): value for name, value in headers.items()}
-    return {name: lower[name] for name in _kept(DIALECTS).request if name in lower}
+    return {name: lower[name] for name in _recorded_headers(DIALECTS).request if name in lower}
 
 
-def kept_response_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the response headers that may be written, names in lower case, sorted."""
+def recorded_response_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the response headers that may be recorded, sorted, with names in lower case."""
     lower = {name.lower(): value for name, value in headers.items()}
-    kept = _kept(DIALECTS)
+    kept = _recorded_headers(DIALECTS)
     return {
         name: lower[name]
         for name in sorted(lower)
@@ -79,25 +79,25 @@ def kept_response_headers(headers: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class _Kept(NamedTuple):
+class _RecordedHeaders(NamedTuple):
     request: tuple[str, ...]
     response: frozenset[str]
     prefixes: tuple[str, ...]
 
 
 @functools.cache
-def _kept(dialects: tuple[Dialect, ...]) -> _Kept:
-    """Return the names of the headers that may be written; the callers of a client wait for this."""
-    named = [name for each in dialects for name in each.response_headers]
-    return _Kept(
+def _recorded_headers(dialects: tuple[Dialect, ...]) -> _RecordedHeaders:
+    """Return the names of the headers that may be recorded; cached, because callers of a client wait for it."""
+    response_names = [name for each in dialects for name in each.response_headers]
+    return _RecordedHeaders(
         tuple(dict.fromkeys(name for each in dialects for name in each.request_headers)),
-        frozenset(name for name in named if not name.endswith("*")),
-        tuple(name[:-1] for name in named if name.endswith("*")),
+        frozenset(name for name in response_names if not name.endswith("*")),
+        tuple(name[:-1] for name in response_names if name.endswith("*")),
     )
 
 
 def credentials(headers: Mapping[str, str]) -> list[str]:
-    """Return the values of the headers that hold credentials; empty strings for missing ones."""
+    """Return the values of the headers that contain credentials; an empty string for each missing header."""
     names = dict.fromkeys(name for each in DIALECTS for name in each.credential_headers)
     found = [headers.get(name, "") for name in names]
     return [*found, headers.get("authorization", "").removeprefix("Bearer ")]
@@ -108,47 +108,49 @@ def question_digest(method: str, path: str, headers: dict[str, str], body: bytes
     try:
         text = canonical(parse(body)) if body else ""
     except (ValueError, RecursionError):
-        return digest(b"\0".join((method.encode(), path.encode(), meaning(headers).encode(), body)))
+        return digest(
+            b"\0".join((method.encode(), path.encode(), canonical_headers(headers).encode(), body))
+        )
     return digest(
-        "\0".join((method, path, meaning(headers), text)).encode("utf-8", "surrogatepass")
+        "\0".join((method, path, canonical_headers(headers), text)).encode("utf-8", "surrogatepass")
     )
 
 
-def meaning(headers: dict[str, str]) -> str:
-    """Return the meaningful headers as one canonical text."""
+def canonical_headers(headers: dict[str, str]) -> str:
+    """Return the meaningful headers as canonical JSON."""
     return canonical({name: headers[name] for name in meaningful_headers() if name in headers})
 
 
 def turn_paths() -> list[str]:
-    """Return the paths of the requests that are turns, of all providers."""
+    """Return the paths of requests that are turns of a conversation, for all providers."""
     return [each.turn_path for each in DIALECTS]
 
 
-def samples(endpoint: str) -> bool:
-    """Return whether a model answers the requests to an endpoint."""
-    return any(each.samples(endpoint) for each in DIALECTS)
+def runs_model(endpoint: str) -> bool:
+    """Return whether requests to an endpoint are answered by a model."""
+    return any(each.runs_model(endpoint) for each in DIALECTS)
 
 
 def field_names() -> frozenset[str]:
-    """Return the names that the providers give to the parts of requests."""
+    """Return the field names of requests, for all providers."""
     return frozenset(name for each in DIALECTS for name in each.field_names)
 
 
 def call_types() -> frozenset[str]:
-    """Return the `type` of the objects that hold the ID of a tool call, in the client libraries of all providers."""
+    """Return the values of `type` in the client libraries' objects that contain the ID of a tool call."""
     return frozenset(name for each in DIALECTS for name in each.call_types)
 
 
 def call_id_prefixes() -> tuple[str, ...]:
-    """Return what the IDs of tool calls start with, of all providers."""
+    """Return the prefixes of tool call IDs, for all providers."""
     return tuple(dict.fromkeys(prefix for each in DIALECTS for prefix in each.call_id_prefixes))
 
 
 def sealed_shapes() -> list[SealedShape]:
-    """Return how the sealed values of all providers look."""
+    """Return the forms of sealed values, for all providers."""
     return [shape for each in DIALECTS if (shape := each.sealed_shape) is not None]
 
 
 def delta_shapes() -> list[DeltaShape]:
-    """Return how the streams of all providers contain the pieces of a text."""
+    """Return the forms of text deltas in streams, for all providers."""
     return [shape for each in DIALECTS if (shape := each.delta_shape) is not None]

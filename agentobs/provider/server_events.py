@@ -1,4 +1,4 @@
-"""Server-sent events: the framing of streamed responses, whatever a provider sends in it.
+"""Server-sent events: the framing of streamed responses, independent of the provider.
 
 Format: the HTML standard, section "Server-sent events".
 """
@@ -15,33 +15,33 @@ class ServerEvent:
     """One server-sent event."""
 
     name: str
-    """The `event:` field; `message` where it is missing."""
+    """The `event:` field; `message` if it is missing."""
     data: str
     """The `data:` fields, joined with newlines."""
 
 
 def split_events(body: bytes) -> list[bytes]:
-    """Split a stream after each blank line; the pieces join to the same bytes.
+    """Split a stream after each blank line; the joined events are the same bytes.
 
-    What follows the last blank line (an event that never ended) is the last piece.
+    The last item is an unfinished event if the stream does not end with a blank line.
     """
-    pieces: list[bytes] = []
+    events: list[bytes] = []
     start = 0
     while (end := _event_end(body, start)) != -1:
-        pieces.append(body[start:end])
+        events.append(body[start:end])
         start = end
     if start < len(body):
-        pieces.append(body[start:])
-    return pieces
+        events.append(body[start:])
+    return events
 
 
 def server_events(body: bytes) -> Iterator[ServerEvent]:
-    """Parse the whole events of a stream; an unfinished last one is left out."""
-    for piece in split_events(body):
-        if not piece.endswith((b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n")):
+    """Parse the complete events of a stream; an unfinished last event is left out."""
+    for event_bytes in split_events(body):
+        if not event_bytes.endswith((b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n")):
             return
         name, data = "message", []
-        for line in _LINE_END.split(piece.decode("utf-8", "replace")):
+        for line in _LINE_END.split(event_bytes.decode("utf-8", "replace")):
             field, _, value = line.partition(":")
             if field == "event":
                 name = value.removeprefix(" ")
@@ -52,7 +52,8 @@ def server_events(body: bytes) -> Iterator[ServerEvent]:
 
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
-"""What ends a line of a stream. `str.splitlines` knows more, such as U+2028, which JSON may hold as it is."""
+"""The line ends of a stream. `str.splitlines` also splits at other characters, such as U+2028, which JSON may contain.
+"""
 
 
 def is_stream(headers: Mapping[str, str]) -> bool:

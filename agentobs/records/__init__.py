@@ -1,1 +1,1 @@
-"""Frozen values that all other packages pass around. They import nothing else of agentobs."""
+"""Frozen values that all other packages use. They import no other package of agentobs."""

@@ -1,4 +1,4 @@
-"""The values handed to backends: each fact as written to the journal."""
+"""The values that backends receive: each fact as it was written to the journal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from agentobs.records.facts import Fact
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The redacted content of one exchange; handed on only if the session opted in."""
+class ExchangeContent:
+    """The redacted content of one exchange. Backends receive it only if the session opted in."""
 
     question: bytes = field(repr=False)
     """The body of a request, or the input of a tool call as JSON."""
@@ -19,19 +19,22 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A sanitized fact as written to the journal; every string in it is a label or an ID."""
+class WrittenFact:
+    """A sanitized fact as it was written to the journal; every string in it is a label or an ID."""
 
     fact: Fact
     sequence: int
-    """Its number within its session, from 1."""
-    said: Said | None = None
+    """The number of the fact in its session, from 1."""
+    content: ExchangeContent | None = None
     """The content of an attempt or a tool result, in a session that opted in; else None."""
 
 
-Backend = Callable[[Told], None]
-"""Takes one fact, quickly, on the recorder's thread; it is removed if it raises. If it has a method `close(seconds:
-float) -> bool`, it is closed with the recorder. `exports_spans = False` says that it exports no spans to the
-destination of the SDK's own spans; otherwise those are switched off, so that no call is reported twice. If it sends
-telemetry away, `destination` and `profile`, both labels, say where to and in which convention; sessions record both.
+Backend = Callable[[WrittenFact], None]
+"""Receives each fact on the recorder's thread, so it must return quickly. It is removed if it raises an exception.
+
+A backend may have these attributes:
+- `close(seconds: float) -> bool` is called when the recorder is closed.
+- `exports_spans = False` declares that it does not export spans to the destination of the SDK's own spans. Otherwise
+  the SDK's spans are switched off, so that no call is reported twice.
+- `destination` and `profile` are labels: where it sends telemetry, and in which convention. Sessions record both.
 """

@@ -1,8 +1,8 @@
 """The canonical form of a request, and its digest.
 
-Two requests are the same if their canonical forms are identical: JSON with sorted keys and no blanks, unmodified UTF-8
-text (no Unicode normalization), integral floats written as integers. Anything that is not JSON is compared byte for
-byte.
+Two requests are equal if their canonical forms are identical: JSON with sorted keys, without whitespace, with
+unmodified text (no Unicode normalization), and with integral floats written as integers. A body that is not JSON is
+compared byte by byte.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 Json = Any
-"""A parsed JSON value: None, bool, int, float, str, list or dict of the same."""
+"""A parsed JSON value: None, bool, int, float, str, or a list or dict of such values."""
 
 
 def parse(body: bytes) -> Json:
@@ -20,7 +20,7 @@ def parse(body: bytes) -> Json:
 
     Raises:
         ValueError: `body` is not UTF-8 or not JSON.
-        RecursionError: it is nested deeper than the interpreter allows.
+        RecursionError: `body` is nested more deeply than the interpreter allows.
     """
     return json.loads(body.decode("utf-8"))
 
@@ -31,7 +31,7 @@ def canonical(value: Json) -> str:
 
 
 def size(value: Json) -> int:
-    """Return the size of content in bytes: of its text, of its JSON as Python writes it, or else of its `repr`."""
+    """Return the size of content in bytes: of a text, or of the JSON of another value (or its `repr` if that fails)."""
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogatepass"))
     if value is None:

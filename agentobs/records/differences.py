@@ -1,8 +1,7 @@
-"""Find the differences between two JSON values: paths of leaves, each with the recorded and the new
-value.
+"""Find the differences between two JSON values: the paths of leaves, each with the recorded and the new value.
 
-The work is bounded for values of any size. Equal ends of lists are skipped. The rest is aligned fully only if it is
-small, otherwise by items that occur once on both sides.
+The running time is bounded for values of any size. The common start and end of two lists are skipped. The rest is
+compared fully only if it is small; otherwise it is aligned by the items that occur exactly once in both lists.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from agentobs.records.canonical_json import canonical
 
 Change = Literal["changed", "added", "removed", "reordered"]
 INSIDE = "(json inside)"
-"""The key for the parsed JSON of a string, as in a tool's result."""
+"""The key in a path that stands for the JSON inside a string, as in a tool result."""
 CELLS_MAX = 40_000
-"""Maximum product of the lengths of two sequences that are compared fully, because the time grows
-with it: about 10 ms. Our choice.
+"""Two sequences are compared fully if the product of their lengths is at most this, which takes about 10 ms. Our
+choice.
 """
-KEPT = 2_000
-"""Characters of a long value that a difference keeps, around the first deviation. Our choice."""
+KEPT_CHARACTERS = 2_000
+"""How many characters of a long value a difference keeps, around the first deviation. Our choice."""
 Keys = tuple[str | int, ...]
 
 
@@ -38,17 +37,17 @@ class Difference:
     path: str
     """JSONPath-like path, such as `$.messages[6].content[0].content`."""
     keys: Keys
-    """The same path as keys and indexes, in the new value if it exists there, else in the recorded one."""
+    """The same path as keys and indexes: in the new value, or in the recorded value if it was removed."""
     change: Change
     """The kind of change; `reordered` is a list with the same elements in a different order."""
     expected: Any
-    """The recorded value; None if it was added. For a long value, the part around the difference."""
+    """The recorded value; None if a value was added. If it is long, only the part around the difference."""
     actual: Any
-    """The new value; None if it was removed. For a long value, the part around the difference."""
+    """The new value; None if a value was removed. If it is long, only the part around the difference."""
     skipped: int = 0
-    """How many equal characters are omitted before both values."""
+    """How many equal characters at the start of both values are omitted."""
     lengths: tuple[int, int] | None = None
-    """The full lengths of both values in characters, if parts are omitted."""
+    """The full lengths of both values in characters, if parts of them are omitted."""
 
 
 def differences(expected: Any, actual: Any) -> list[Difference]:
@@ -56,12 +55,12 @@ def differences(expected: Any, actual: Any) -> list[Difference]:
     return list(_walk(expected, actual, ()))
 
 
-def same(old: Any, new: Any) -> bool:
-    """Return whether two JSON values are equal: an integral float equals its integer, true does not equal 1."""
+def json_equal(old: Any, new: Any) -> bool:
+    """Return whether two JSON values are equal. An integral float equals its integer; true does not equal 1."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return old.keys() == new.keys() and all(same(old[key], new[key]) for key in old)
+        return old.keys() == new.keys() and all(json_equal(old[key], new[key]) for key in old)
     if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(same, old, new))
+        return len(old) == len(new) and all(map(json_equal, old, new))
     if isinstance(old, bool) or isinstance(new, bool):
         return old is new
     if isinstance(old, int | float) and isinstance(new, int | float):
@@ -82,14 +81,14 @@ def _walk(old: Any, new: Any, keys: Keys) -> Iterator[Difference]:
                 yield from _walk(old[key], new[key], (*keys, key))
     elif isinstance(old, list) and isinstance(new, list):
         yield from _walk_list(old, new, keys)
-    elif not same(old, new):
+    elif not json_equal(old, new):
         inner = _json_in(old), _json_in(new)
         found = [] if None in inner else list(_walk(*inner, (*keys, INSIDE)))
         yield from found or [_difference(keys, "changed", old, new)]
 
 
 def _json_in(value: Any) -> Any:
-    """Return the object or list in a string of JSON, or None."""
+    """Return the object or list that a string contains as JSON; None if it contains none."""
     if not isinstance(value, str) or value[:1] not in ("{", "["):
         return None
     try:
@@ -99,13 +98,13 @@ def _json_in(value: Any) -> Any:
 
 
 def _walk_list(old: list[Any], new: list[Any], keys: Keys) -> Iterator[Difference]:
-    names = [_name(item) for item in old], [_name(item) for item in new]
+    names = [_item_hash(item) for item in old], [_item_hash(item) for item in new]
     if names[0] == names[1]:
         return
     if len(old) > 1 and Counter(names[0]) == Counter(names[1]):
         yield _difference(keys, "reordered", old, new)
         return
-    for a1, a2, b1, b2 in unequal(*names):
+    for a1, a2, b1, b2 in unequal_spans(*names):
         for offset in range(max(a2 - a1, b2 - b1)):
             a, b = a1 + offset, b1 + offset
             if a >= a2:
@@ -116,8 +115,8 @@ def _walk_list(old: list[Any], new: list[Any], keys: Keys) -> Iterator[Differenc
                 yield from _walk(old[a], new[b], (*keys, b))
 
 
-def _name(item: Any) -> bytes:
-    """Return a short hash of an item for comparing lists without a second copy of it."""
+def _item_hash(item: Any) -> bytes:
+    """Return a short hash of an item, so that lists are compared without copies of their items."""
     return hashlib.blake2b(
         canonical(item).encode("utf-8", "surrogatepass"), digest_size=16
     ).digest()
@@ -127,19 +126,22 @@ Span = tuple[int, int, int, int]
 """A difference: start and end in the first sequence, start and end in the second."""
 
 
-def unequal(old: Sequence[Any], new: Sequence[Any]) -> list[Span]:
-    """Return where two sequences of hashable items differ, in order; the time does not grow with their product."""
-    start = common(old, new)
-    end = common(old[start:][::-1], new[start:][::-1])
+def unequal_spans(old: Sequence[Any], new: Sequence[Any]) -> list[Span]:
+    """Return the spans in which two sequences of hashable items differ, in order.
+
+    The time does not grow with the product of their lengths.
+    """
+    start = common_prefix(old, new)
+    end = common_prefix(old[start:][::-1], new[start:][::-1])
     a, b = old[start : len(old) - end], new[start : len(new) - end]
     if not a and not b:
         return []
-    found = _full(a, b) if len(a) * len(b) <= CELLS_MAX else _anchored(a, b)
+    found = _compare_fully(a, b) if len(a) * len(b) <= CELLS_MAX else _compare_by_anchors(a, b)
     return [(start + a1, start + a2, start + b1, start + b2) for a1, a2, b1, b2 in found]
 
 
-def common(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return the length of the common prefix of two sequences; by bisection, so that the comparison runs in C."""
+def common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Return the length of the common prefix of two sequences. Slices are compared by bisection, which runs in C."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
@@ -152,49 +154,52 @@ def common(a: Sequence[Any], b: Sequence[Any]) -> int:
     return low
 
 
-def _full(a: Sequence[Any], b: Sequence[Any]) -> list[Span]:
+def _compare_fully(a: Sequence[Any], b: Sequence[Any]) -> list[Span]:
     codes = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
     return [(a1, a2, b1, b2) for tag, a1, a2, b1, b2 in codes if tag != "equal"]
 
 
-def _anchored(a: Sequence[Any], b: Sequence[Any]) -> list[Span]:
-    """Align long sequences by items that occur once in both (patience diff), and short gaps between them fully."""
+def _compare_by_anchors(a: Sequence[Any], b: Sequence[Any]) -> list[Span]:
+    """Align long sequences by the items that occur exactly once in both (patience diff).
+
+    Short gaps between these items are compared fully.
+    """
     found: list[Span] = []
     last_a = last_b = 0
     for at_a, at_b in [*_anchors(a, b), (len(a), len(b))]:
-        found += _between(a, b, (last_a, at_a, last_b, at_b))
+        found += _compare_span(a, b, (last_a, at_a, last_b, at_b))
         last_a, last_b = at_a + 1, at_b + 1
     return found
 
 
-def _between(a: Sequence[Any], b: Sequence[Any], span: Span) -> list[Span]:
+def _compare_span(a: Sequence[Any], b: Sequence[Any], span: Span) -> list[Span]:
     a1, a2, b1, b2 = span
     if a1 == a2 and b1 == b2:
         return []
     if (a2 - a1) * (b2 - b1) > CELLS_MAX:
         return [span]
-    inner = _full(a[a1:a2], b[b1:b2])
+    inner = _compare_fully(a[a1:a2], b[b1:b2])
     return [(a1 + w, a1 + x, b1 + y, b1 + z) for w, x, y, z in inner]
 
 
 def _anchors(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return the longest common subsequence of items that occur once on each side."""
+    """Return the positions of the longest common subsequence of the items that occur exactly once in each sequence."""
     counts = Counter(a), Counter(b)
     places = {item: at for at, item in enumerate(b) if counts[1][item] == 1}
     pairs = [(at, places[x]) for at, x in enumerate(a) if counts[0][x] == 1 and x in places]
     ends: list[int] = []
-    heads: list[int] = []
+    last_pairs: list[int] = []
     before: list[int] = []
     for number, (_, at_b) in enumerate(pairs):
         length = bisect_left(ends, at_b)
-        before.append(heads[length - 1] if length else -1)
-        ends[length : length + 1], heads[length : length + 1] = [at_b], [number]
-    run: list[tuple[int, int]] = []
-    number = heads[-1] if heads else -1
+        before.append(last_pairs[length - 1] if length else -1)
+        ends[length : length + 1], last_pairs[length : length + 1] = [at_b], [number]
+    matched: list[tuple[int, int]] = []
+    number = last_pairs[-1] if last_pairs else -1
     while number >= 0:
-        run.append(pairs[number])
+        matched.append(pairs[number])
         number = before[number]
-    return run[::-1]
+    return matched[::-1]
 
 
 def _difference(keys: Keys, change: Change, old: Any, new: Any) -> Difference:
@@ -209,15 +214,17 @@ def shortened(difference: Difference) -> Difference:
     if not (isinstance(old, str) and isinstance(new, str)):
         texts = [None if value is None else _text(value) for value in (old, new)]
         if difference.change != "changed":
-            first = [None if text is None else text[:KEPT] for text in texts]
+            first = [None if text is None else text[:KEPT_CHARACTERS] for text in texts]
             sizes = len(texts[0] or ""), len(texts[1] or "")
             return replace(difference, expected=first[0], actual=first[1], lengths=sizes)
         old, new = texts[0] or "", texts[1] or ""
-    start = common(old, new)
-    end = common(old[start:][::-1], new[start:][::-1])
-    at = max(start - KEPT // 4, 0)
-    # Both end at the same position of the next equal part, if that is near.
-    ends = [min(len(text) - end + KEPT // 4, at + KEPT) for text in (old, new)]
+    start = common_prefix(old, new)
+    end = common_prefix(old[start:][::-1], new[start:][::-1])
+    at = max(start - KEPT_CHARACTERS // 4, 0)
+    # Both values are cut at the same position in their common end, unless it is too far away.
+    ends = [
+        min(len(text) - end + KEPT_CHARACTERS // 4, at + KEPT_CHARACTERS) for text in (old, new)
+    ]
     return replace(
         difference,
         expected=old[at : ends[0]],
@@ -228,7 +235,7 @@ def shortened(difference: Difference) -> Difference:
 
 
 def _is_short(value: Any) -> bool:
-    return len(value if isinstance(value, str) else _text(value)) <= KEPT
+    return len(value if isinstance(value, str) else _text(value)) <= KEPT_CHARACTERS
 
 
 def _text(value: Any) -> str:
@@ -236,7 +243,7 @@ def _text(value: Any) -> str:
 
 
 def path_of(keys: Keys) -> str:
-    """Format keys and indexes as a path: `$.tools[3].name`, unusual keys in quotes."""
+    """Format keys and indexes as a path such as `$.tools[3].name`, with unusual keys in quotes."""
     parts = ["$"]
     if keys[:1] == ("(request)",):
         parts, keys = ["request"], keys[1:]

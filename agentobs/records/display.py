@@ -1,4 +1,4 @@
-"""Format values for display: grouped digits, units, instants, and no misleading characters."""
+"""Format values for display, with grouped digits and units, and without misleading characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, overload
 
 
 def text(value: Any) -> str:
-    """Return a cell's text: grouped digits, plain money, `-` for nothing, control characters as escapes."""
+    """Return the text of a table cell: grouped digits, plain decimals, `-` for None, and escaped control characters."""
     match value:
         case None:
             return "-"
@@ -29,7 +29,7 @@ def text(value: Any) -> str:
 
 
 def printable(value: str) -> str:
-    """Return text with control and direction characters shown as escapes."""
+    """Return a text with control characters and text direction characters as escapes."""
     return "".join(c if c.isprintable() and c not in _BIDI else f"\\u{ord(c):04x}" for c in value)
 
 
@@ -37,7 +37,7 @@ _BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200e\u200
 
 
 def instant(ns: int | None) -> str | None:
-    """Format nanoseconds since 1970 independent of the locale: `2026-11-21 22:45:23` (UTC)."""
+    """Format nanoseconds since 1970 as `2026-11-21 22:45:23` (UTC), independent of the locale."""
     if ns is None:
         return None
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -50,7 +50,7 @@ def seconds(ns: None) -> None: ...
 def seconds(ns: int | None) -> str | None:
     """Format a duration in nanoseconds: `84 ms`, `1.42 s`, `3 min 20 s`, `7 h 12 min`, `2 d 3 h`.
 
-    The value is rounded before the unit is chosen: 999.6 ms is a second.
+    The value is rounded before the unit is chosen, so 999.6 ms is shown as one second.
     """
     if ns is None:
         return None
@@ -76,17 +76,17 @@ _SHORT = (
     (999_500_000, 10**6, 0, "ms"),
     (59_995_000_000, _S, 2, "s"),
 )
-"""Upper bound of each unit, and its decimal places; zero is `0 s`. [ns]"""
+"""For each unit: the upper bound [ns], the size [ns], the decimal places and the name; the first entry is for zero."""
 _LONG = (
     ((_MIN, "min"), (_S, "s"), _H),
     ((_H, "h"), (_MIN, "min"), _D),
     ((_D, "d"), (_H, "h"), math.inf),
 )
-"""The two units of longer durations, and their upper bound. [ns]"""
+"""The two units of longer durations, each with its size [ns], and the upper bound [ns]."""
 
 
 def money(value: Decimal | None) -> str | None:
-    """Format dollars with four decimal places, or more if the value would be hidden."""
+    """Format dollars with four decimal places, or with all digits if four places would show a small amount as zero."""
     if value is None:
         return None
     return (
@@ -97,7 +97,7 @@ def money(value: Decimal | None) -> str | None:
 
 
 def exact_money(value: Decimal) -> str:
-    """Format dollars with all their digits."""
+    """Format dollars with all digits."""
     return f"${value.normalize():,f}"
 
 
@@ -115,5 +115,5 @@ def pretty(column: str, value: Any) -> Any:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Join parts as one list: `a, b and c`."""
+    """Join texts as `a, b and c`."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -1,8 +1,8 @@
-"""The catalog of events: every kind, its fields, and its table.
+"""The catalog of events: every kind of event, its fields, and its table.
 
-Each fact is one row. Facts with a shape of their own have their own table (an attempt, a decision, a tool's result);
-everything else that happens at an instant is a row of `events`. The view `event_log`, and `event_of` here, show all of
-them as one stream with the same columns. docs/events.md is generated from this module.
+Each fact is one row. Facts with their own fields have their own table, such as attempts, permission decisions and tool
+results; all other events are rows of `events`. The view `event_log` shows all of them as one stream with the same
+columns, and `event_of` does the same in Python. docs/events.md is generated from this module.
 
 Intervals are spans, not events. Usage, the zones of a prompt and the changes in its prefix are parts of an attempt.
 """
@@ -37,81 +37,81 @@ class RowKind:
     """A kind of event that is a row of `events`."""
 
     meaning: str
-    """When it happens, in a sentence."""
+    """What happened, in one sentence."""
     label: str = ""
-    """The meaning of its label; empty if it has none."""
+    """The meaning of the event's label; empty if it has none."""
     numbers: Mapping[str, str] = field(default_factory=dict)
-    """The meaning of its numbers by name, each with its unit in square brackets."""
+    """The meaning of each number, by name, with its unit in square brackets."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """The meaning of its other labels, by name."""
-    is_whole: bool = False
-    """Whether every event is needed, so that the kind cannot be sampled."""
+    """The meaning of each additional label, by name."""
+    is_required: bool = False
+    """Whether readers need every event of the kind, so that it cannot be sampled."""
     is_reserved: bool = False
-    """Whether the name is reserved for future use and never emitted yet."""
+    """Whether the name is reserved for future use; no such event is emitted yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """A kind of event with its own table; all names are columns of it."""
+    """A kind of event that has its own table; its fields are the names of columns."""
 
     meaning: str
     fact: type
     at: str
-    """The column with its instant."""
+    """The column with the time of the event."""
     label: str | None
     numbers: tuple[str, ...]
     labels: tuple[str, ...]
     status: str | None = None
-    """Only facts with this `status` are events of the kind; None for all."""
+    """Only facts with this `status` are events of the kind; None if all facts are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewKind:
-    """A kind that is derived from others, and has no row of its own."""
+    """A kind that a view derives from other facts, so that it has no rows of its own."""
 
     meaning: str
     view: str
 
 
-_WAIT = "The wait. [ns]"
-_NUMBER = "The count so far, including this time."
-_TOKENS = "Tokens of the conversation. [tokens]"
+_WAIT = "The wait before the next attempt. [ns]"
+_NUMBER = "How many times this has happened so far, including this time."
+_TOKENS = "Size of the conversation. [tokens]"
 _THRESHOLD = "The compaction threshold. [tokens]"
-_FAILED = "The attempt that failed, from 1."
+_FAILED = "The number of the attempt that failed, from 1."
 
-ROWS: Mapping[str, RowKind] = {
+ROW_KINDS: Mapping[str, RowKind] = {
     "abort": RowKind(
-        "The run was stopped.",
-        "The kind of point, such as `streaming` or `tools`.",
-        {"count": "How often that point had been passed."},
+        "The run was aborted.",
+        "The point at which it was aborted, such as `streaming` or `tools`.",
+        {"count": "How many times the run had passed this kind of point."},
     ),
     "background_result": RowKind(
         "The result of a background agent is added to the conversation.",
-        "The outcome of its run, such as `success`.",
-        {"turn": "The turn whose request holds it."},
+        "The outcome of the agent's run, such as `success`.",
+        {"turn": "The turn whose request contains the result."},
     ),
     "budget": RowKind(
         "A budget is exhausted.",
-        "Which limit, such as `interaction_usd` or `session_turns`.",
+        "The limit that is exhausted, such as `interaction_usd` or `session_turns`.",
         {"continues": "1 if the run continues anyway, else 0."},
     ),
     "compaction": RowKind(
         "The conversation was compacted.",
         "The trigger: `auto`, `reactive` or `manual`.",
         {
-            "tokens_before": "Size before, as counted. [tokens]",
-            "tokens_after": "Size after, estimated. [tokens]",
+            "tokens_before": "Size of the conversation before the compaction, as counted. [tokens]",
+            "tokens_after": "Size of the conversation after the compaction, estimated. [tokens]",
             "threshold": _THRESHOLD,
-            "messages_before": "Messages before.",
-            "messages_after": "Messages after.",
-            "files": "Files that were attached again.",
+            "messages_before": "Number of messages before the compaction.",
+            "messages_after": "Number of messages after the compaction.",
+            "files": "Number of files that were attached again.",
             "trim": "1 if old tool results were shortened.",
-            "drop": "1 if the oldest message groups were dropped.",
-            "memory": "1 if the session memory replaced them.",
-            "summary": "1 if a summary replaced them.",
-            "turns_since_last": "Turns since the one before; absent for the first.",
+            "drop": "1 if the oldest groups of messages were dropped.",
+            "memory": "1 if the session's memory replaced old messages.",
+            "summary": "1 if a summary replaced old messages.",
+            "turns_since_last": "Turns since the previous compaction; absent for the first compaction.",
         },
-        is_whole=True,
+        is_required=True,
     ),
     "compaction_failed": RowKind(
         "A compaction failed.",
@@ -119,14 +119,14 @@ ROWS: Mapping[str, RowKind] = {
         {
             "tokens": _TOKENS,
             "threshold": _THRESHOLD,
-            "failures": "Failures in a row.",
-            "cut": "1 if the summary was cut at its limit.",
+            "failures": "Number of consecutive failures.",
+            "cut": "1 if the summary was cut off at its token limit.",
         },
     ),
     "compaction_kept": RowKind(
-        "The first unchanged part of a compacted conversation.",
-        "Its first tool call, or `message:N` for the last N messages.",
-        is_whole=True,
+        "The unchanged part of a compacted conversation.",
+        "Where the unchanged part starts: the ID of its first tool call, or `message:N` for the last N messages.",
+        is_required=True,
     ),
     "context": RowKind(
         "The size of the conversation before a request.",
@@ -135,172 +135,182 @@ ROWS: Mapping[str, RowKind] = {
             "tokens": _TOKENS,
             "window": "The context window of the model. [tokens]",
             "threshold": _THRESHOLD,
-            "messages": "Messages of the conversation.",
+            "messages": "Number of messages of the conversation.",
         },
     ),
     "continuation": RowKind(
-        "A response was cut at its limit, and is requested again.",
-        "`void`: all of it, with a higher limit; `kept`: the model continues it.",
+        "A response was cut off at its token limit, and another request follows.",
+        "`void`: the response is discarded and requested again with a higher limit; `kept`: the model continues the "
+        "response.",
         {"number": _NUMBER, "max_tokens": "The limit of the next response. [tokens]"},
     ),
     "degraded": RowKind(
         "A capability of the run is degraded.",
         "The capability and the reason, such as `streaming:broken_streams`.",
-        {"failures": "Failures that led to it."},
+        {"failures": "Number of failures that led to the degradation."},
     ),
     "drop": RowKind(
-        "Records were dropped because the queue was full; emitted instead of them.",
-        "The kind of the records.",
-        {"count": "The number of records.", "exchanges": "How many of them are required."},
-        is_whole=True,
+        "Records were dropped because the queue was full; this event replaces them.",
+        "The kind of the dropped records.",
+        {
+            "count": "The number of dropped records.",
+            "exchanges": "The number of dropped records that a replay needs.",
+        },
+        is_required=True,
     ),
     "fallback": RowKind(
-        "Requests go to another model from now on.", "That model.", {"attempt": _FAILED}
+        "Requests go to another model from now on.", "The new model.", {"attempt": _FAILED}
     ),
     "follow_up": RowKind(
-        "A follow-up message arrived when the agent would have stopped.",
+        "A follow-up message arrived when the agent was about to stop.",
         "",
-        {"texts": "The number of texts."},
+        {"texts": "The number of texts in the message."},
     ),
     "forked": RowKind(
-        "The session is a fork of an earlier one.",
-        "That session.",
+        "The session is a fork of an earlier session.",
+        "The ID of the earlier session.",
         {
-            "turns": "Inherited turns.",
-            "messages": "Inherited messages.",
-            "children": "Agents in its history.",
+            "turns": "Number of turns in the inherited conversation.",
+            "messages": "Number of messages in the inherited conversation.",
+            "children": "Number of sub-agents in the inherited conversation.",
         },
-        is_whole=True,
+        is_required=True,
     ),
     "heartbeat": RowKind(
-        "A long wait continues.",
+        "A long wait before a retry continues.",
         "",
-        {"attempt": _FAILED, "waited_ns": "Elapsed time. [ns]"},
+        {"attempt": _FAILED, "waited_ns": "The wait so far. [ns]"},
     ),
     "hook": RowKind(
-        "A hook has answered, failed, or was cancelled.",
-        "`success`, `blocking`, `non_blocking_error` or `cancelled`.",
+        "A hook answered, failed or was cancelled.",
+        "The outcome: `success`, `blocking`, `non_blocking_error` or `cancelled`.",
         {
-            "duration_ns": "Duration. [ns]",
-            "blocking": "1 if it blocks.",
-            "background": "1 if it runs in the background.",
-            "rewrites": "1 if it changes an input or a result.",
-            "overridden": "1 if another hook's change replaced its own.",
-            "requests": "Requests to the model that it made.",
+            "duration_ns": "Duration of the hook. [ns]",
+            "blocking": "1 if the hook blocks the operation.",
+            "background": "1 if the hook ran in the background.",
+            "rewrites": "1 if the hook changes an input or a result.",
+            "overridden": "1 if the change of another hook replaced the change of this hook.",
+            "requests": "Number of LLM requests that the hook sent.",
         },
         {
             "event": "The hook event, such as `pre_tool_use`.",
-            "hook": "The hook.",
-            "tool_use_id": "The tool call concerned; absent if there is none.",
+            "hook": "The name of the hook.",
+            "tool_use_id": "The ID of the tool call that the hook is about; absent if there is none.",
         },
     ),
     "max_output_tokens": RowKind(
-        "A response was cut and continued as often as allowed.",
+        "A response was cut off at its token limit after the maximum number of continuations.",
         "",
         {"continuations": "The number of continuations."},
     ),
-    "max_turns": RowKind("The turns are used up.", "", {"max_turns": "The number of turns."}),
+    "max_turns": RowKind("The turn limit is reached.", "", {"max_turns": "The turn limit."}),
     "nudge": RowKind(
-        "The model would stop and is instructed to continue.",
+        "The model was about to stop, and is instructed to continue.",
         "",
         {
-            "output_tokens": "Its output in this interaction. [tokens]",
+            "output_tokens": "Output of the model in this interaction. [tokens]",
             "budget": "The token budget. [tokens]",
             "nudges": _NUMBER,
         },
     ),
     "resumed": RowKind(
-        "The session resumes an earlier one.",
-        "That session.",
+        "The session resumes an earlier session.",
+        "The ID of the earlier session.",
         {
-            "turns": "Inherited turns.",
-            "messages": "Inherited messages.",
-            "children": "Agents in its history.",
+            "turns": "Number of turns in the inherited conversation.",
+            "messages": "Number of messages in the inherited conversation.",
+            "children": "Number of sub-agents in the inherited conversation.",
         },
-        is_whole=True,
+        is_required=True,
     ),
     "retry": RowKind(
-        "An attempt failed; the next one follows after a wait.",
-        "The error, such as `overloaded_error`.",
+        "An attempt failed; the next attempt follows after a wait.",
+        "The error type, such as `overloaded_error`.",
         {"attempt": _FAILED, "wait_ns": _WAIT},
     ),
     "rewritten": RowKind(
         "Hooks changed the input of a tool, or its result for the model.",
-        "`input` or `output`.",
+        "What was changed: `input` or `output`.",
         {
-            "before_bytes": "Size before. [bytes]",
-            "after_bytes": "Size after. [bytes]",
+            "before_bytes": "Size before the change. [bytes]",
+            "after_bytes": "Size after the change. [bytes]",
         },
-        {"tool_use_id": "The call."},
-        is_whole=True,
+        {"tool_use_id": "The ID of the tool call."},
+        is_required=True,
     ),
     "setting_held": RowKind(
         "A changed setting is ignored, because it would invalidate the cached prompt.",
-        "Which setting.",
+        "The name of the setting.",
     ),
     "steering": RowKind(
         "A steering message was sent to the running agent.",
         "",
-        {"texts": "The number of texts.", "skipped": "Calls that are skipped because of it."},
+        {
+            "texts": "The number of texts in the message.",
+            "skipped": "Number of tool calls that are skipped because of the message.",
+        },
     ),
     "structured_output_retry": RowKind(
-        "The model ended without the required output; the request is repeated.",
+        "The model ended without the required structured output; the request is repeated.",
         "",
         {"number": _NUMBER},
     ),
     "sub_agent": RowKind(
-        "An agent that this one started has ended.",
-        "The outcome of its run, such as `success`.",
+        "A sub-agent has ended.",
+        "The outcome of the sub-agent's run, such as `success`.",
         {
-            "level": "Its depth below the main agent, from 1.",
-            "background": "1 if it ran in the background.",
-            "turns": "Completed turns.",
-            "denials": "Calls that were not permitted.",
-            "duration_ns": "Wall time of its run. [ns]",
-            "result_bytes": "Size of its final message. [bytes]",
+            "level": "Depth of the sub-agent below the main agent, from 1.",
+            "background": "1 if the sub-agent ran in the background.",
+            "turns": "Number of completed turns.",
+            "denials": "Number of tool calls that were denied.",
+            "duration_ns": "Wall time of the sub-agent's run. [ns]",
+            "result_bytes": "Size of the sub-agent's final message. [bytes]",
         },
-        {"agent": "Its name.", "tool_use_id": "The call that started it."},
+        {
+            "agent": "The name of the sub-agent.",
+            "tool_use_id": "The ID of the tool call that started the sub-agent.",
+        },
     ),
     "thinking_cleared": RowKind(
         "The thinking of earlier turns was removed from the conversation.",
         "",
-        {"blocks": "The number of blocks."},
+        {"blocks": "The number of thinking blocks."},
     ),
     "token_budget": RowKind(
         "The model may stop, although its token budget is not used up.",
-        "Why.",
+        "The reason why the model may stop.",
         {
-            "output_tokens": "Its output in this interaction. [tokens]",
+            "output_tokens": "Output of the model in this interaction. [tokens]",
             "budget": "The token budget. [tokens]",
-            "nudges": "The number of instructions to continue.",
+            "nudges": "How many times the model was instructed to continue.",
         },
     ),
     "tombstone": RowKind(
-        "A response broke off; its partial content is void.",
+        "A response broke off; its partial content is discarded.",
         "",
-        {"tool_calls": "Calls that had started."},
+        {"tool_calls": "Number of tool calls of the response that had started."},
     ),
     "world_read": RowKind(
         "Code of a session used its recorded clock, IDs or random numbers for the first time.",
-        is_whole=True,
+        is_required=True,
     ),
     "mcp_server": RowKind(
         "A tool server was started, or failed to start.",
         "`ready`, or the class of the error.",
-        {"duration_ns": "Duration. [ns]", "tool_count": "The number of its tools."},
-        {"server": "Its name.", "error": "The error; absent if there is none."},
+        {"duration_ns": "Time to start. [ns]", "tool_count": "The number of tools of the server."},
+        {"server": "The name of the server.", "error": "The error; absent if there is none."},
         is_reserved=True,
     ),
     "skill": RowKind(
         "A skill was loaded.",
-        "Its name.",
-        {"bytes": "Size of its text. [bytes]"},
+        "The name of the skill.",
+        {"bytes": "Size of the skill's text. [bytes]"},
         is_reserved=True,
     ),
     "memory": RowKind(
         "A memory was stored or recalled.",
         "`kept` or `recalled`.",
-        {"entries": "The number of entries.", "bytes": "Their size. [bytes]"},
+        {"entries": "The number of entries.", "bytes": "Total size of the entries. [bytes]"},
         is_reserved=True,
     ),
     "team": RowKind(
@@ -313,7 +323,7 @@ ROWS: Mapping[str, RowKind] = {
 }
 """The kinds that are rows of `events`, by name."""
 
-TABLED: Mapping[str, TableKind] = {
+TABLE_KINDS: Mapping[str, TableKind] = {
     "session": TableKind(
         "A session started: versions, platform, content mode, a digest of the options.",
         SessionStart,
@@ -333,7 +343,9 @@ TABLED: Mapping[str, TableKind] = {
         ("dropped",),
         ("reason", "signature"),
     ),
-    "interaction": TableKind("A prompt came.", InteractionStart, "started_ns", None, (), ()),
+    "interaction": TableKind(
+        "An interaction started with a prompt.", InteractionStart, "started_ns", None, (), ()
+    ),
     "interaction_end": TableKind(
         "An interaction ended, with or without a final answer.",
         InteractionEnd,
@@ -385,7 +397,7 @@ TABLED: Mapping[str, TableKind] = {
         ("tool_use_id", "tool", "reason_type", "source", "resolver", "rule"),
     ),
     "world_answer": TableKind(
-        "An input from outside, other than responses of the model and results of tools.",
+        "An input from the world, except responses of the model and results of tools.",
         WorldAnswer,
         "started_ns",
         "kind",
@@ -396,7 +408,7 @@ TABLED: Mapping[str, TableKind] = {
         "Records were not written.", Gap, "at_ns", "kind", ("records",), ("reason",)
     ),
     "orphan": TableKind(
-        "An orphaned span was ended by agentobs.",
+        "agentobs ended an orphaned span.",
         SpanEnd,
         "ended_ns",
         None,
@@ -407,7 +419,7 @@ TABLED: Mapping[str, TableKind] = {
 }  # fmt: skip
 """The kinds with their own tables, by name."""
 
-VIEWED: Mapping[str, ViewKind] = {
+VIEW_KINDS: Mapping[str, ViewKind] = {
     "turn": ViewKind("A complete response of the model: an attempt that succeeded.", "turns"),
     "llm_request": ViewKind(
         "One logical call to the model, with all its attempts.", "llm_requests"
@@ -420,14 +432,14 @@ DERIVED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "has_tool_calls": ("tool_use_count", "1 if the response contains tool calls, else 0.")
     }
 }
-"""Numbers that tell whether another number is above 0, by kind and name: that number, and the meaning."""
+"""Numbers that are 1 if another number is above 0, by kind and name; each with the other number and the meaning."""
 
-_TABLE_OF = {kind.fact: (name, kind) for name, kind in TABLED.items()}
+_TABLE_OF = {kind.fact: (name, kind) for name, kind in TABLE_KINDS.items()}
 _PLACE = ("interaction_id", "turn", "lane", "query_source", "chain_id", "depth")
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LogEvent:
     """A fact as one event of the stream, like a row of `event_log`."""
 
     session_id: str
@@ -445,27 +457,27 @@ class Logged:
     numbers: Mapping[str, float]
     """Booleans are 1 and 0."""
     rate: float
-    """The sampling rate of its kind: it represents 1/rate events."""
+    """The sampling rate of the kind: this event represents 1/rate events."""
 
 
-def event_of(fact: Fact) -> Logged | None:
-    """Return a fact as an event; None for facts that are not events: spans, and the parts of an attempt."""
+def event_of(fact: Fact) -> LogEvent | None:
+    """Return a fact as an event; None if it is not an event, such as a span or a part of an attempt."""
     if isinstance(fact, Event):
         label, labels, numbers = fact.label, fact.labels or {}, fact.numbers
-        return _logged(fact, fact.at_ns, fact.kind, label, labels, numbers, fact.rate)
+        return _log_event(fact, fact.at_ns, fact.kind, label, labels, numbers, fact.rate)
     if type(fact) not in _TABLE_OF:
         return None
     name, kind = _TABLE_OF[type(fact)]
     if kind.status is not None and getattr(fact, "status", None) != kind.status:
         return None
     numbers = {each: getattr(fact, each) for each in kind.numbers}
-    numbers |= {n: getattr(fact, of) > 0 for n, (of, _) in DERIVED.get(name, {}).items()}
+    numbers |= {n: getattr(fact, counted) > 0 for n, (counted, _) in DERIVED.get(name, {}).items()}
     labels = {each: getattr(fact, each) for each in kind.labels}
     label = getattr(fact, kind.label) if kind.label else None
-    return _logged(fact, getattr(fact, kind.at), name, label, labels, numbers, 1.0)
+    return _log_event(fact, getattr(fact, kind.at), name, label, labels, numbers, 1.0)
 
 
-def _logged(
+def _log_event(
     fact: Fact,
     at_ns: int,
     kind: str,
@@ -473,9 +485,9 @@ def _logged(
     labels: Mapping[str, Any],
     numbers: Mapping[str, Any],
     rate: float,
-) -> Logged:
+) -> LogEvent:
     place: dict[str, Any] = {name: getattr(fact, name, None) for name in _PLACE}
-    return Logged(
+    return LogEvent(
         session_id=fact.session_id,
         **place,
         at_ns=at_ns,
@@ -487,32 +499,33 @@ def _logged(
     )
 
 
-def is_taken(kind: str) -> bool:
-    """Return whether a kind is built in, reserved ones included."""
-    return kind in ROWS or kind in TABLED or kind in VIEWED
+def is_built_in(kind: str) -> bool:
+    """Return whether a kind is built in; reserved kinds are."""
+    return kind in ROW_KINDS or kind in TABLE_KINDS or kind in VIEW_KINDS
 
 
-def wrong_rate(kind: str, rate: object) -> str | None:
-    """Describe why a sampling rate is not valid for a kind; None if it is valid.
+def sampling_error(kind: str, rate: object) -> str | None:
+    """Return why a sampling rate is not valid for a kind, as a text; None if it is valid.
 
     Custom kinds can be sampled if their name contains a dot, which built-in names do not.
     """
-    known = ROWS.get(kind)
-    if known is not None and known.is_whole:
-        return f"events of the kind {kind!r} are needed whole and cannot be sampled"
-    if kind in TABLED or kind in VIEWED:
-        return f"{kind!r} has a table of its own and cannot be sampled"
+    known = ROW_KINDS.get(kind)
+    if known is not None and known.is_required:
+        return f"the kind {kind!r} cannot be sampled, because every event of it is needed"
+    if kind in TABLE_KINDS or kind in VIEW_KINDS:
+        return f"the kind {kind!r} cannot be sampled, because it has its own table"
     if known is None and "." not in kind:
         return f"there is no kind of event {kind[:80]!r}"
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-        return f"the share of {kind!r} that is kept is no number from 0 to 1"
+        return f"the sampling rate of {kind!r} must be a number from 0 to 1"
     return None
 
 
 def is_kept(session_id: str, sequence: int, rate: float) -> bool:
-    """Return whether the event with this number in its session is kept by sampling.
+    """Return whether sampling keeps the event with a sequence number in its session.
 
-    A hash of both alone decides, so that reading the same session again keeps the same events.
+    The decision depends only on a hash of the session and the number, so every reader of a session keeps the same
+    events.
     """
     if rate >= 1:
         return True
@@ -521,7 +534,7 @@ def is_kept(session_id: str, sequence: int, rate: float) -> bool:
 
 
 def kind_of(fact: Fact) -> Label:
-    """Return the kind of a fact, event or not, under which drops are counted."""
+    """Return the kind of a fact for counting dropped records; if the fact is not an event, the name of its class."""
     if isinstance(fact, Event):
         return fact.kind
     known = _TABLE_OF.get(type(fact))

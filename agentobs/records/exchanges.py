@@ -1,7 +1,7 @@
 """Exchanges: one question to the outside world and its recorded answer.
 
-An exchange contains content (bodies, tool input and output). It never goes into a table: the recorder splits it into
-content-free facts and separate content.
+An exchange contains content (bodies, tool input and output), so it is never written to a table. The recorder splits it
+into content-free facts and separate content.
 """
 
 from __future__ import annotations
@@ -16,22 +16,26 @@ from agentobs.records.facts import SessionEnd, SessionStart
 from agentobs.records.labels import is_label
 
 Ending = Literal["complete", "cut", "cancelled", "error"]
-"""How a response ended: complete; the connection broke; the consumer stopped; no response at all."""
+"""How a response ended.
+
+`complete`: with its last byte; `cut`: the connection broke; `cancelled`: the client stopped reading; `error`: no
+response arrived.
+"""
 
 
 class Origin(NamedTuple):
-    """The caller of a request as far as code shows it, to distinguish identical requests; content."""
+    """The caller of a request, as far as the caller's code shows it; it distinguishes identical requests. Content."""
 
     attempt_id: str
-    """The attempt that was made."""
-    told: tuple[tuple[Any, ...], ...]
-    """Function, name and value of the arguments of the caller's own functions, innermost first; and
-    the numbers of the objects that hold them, if any.
+    """The attempt that sent the request."""
+    values: tuple[tuple[Any, ...], ...]
+    """For each argument of the caller's own functions, innermost function first: the function, the argument's name and
+    its value; then the numbers of the objects that hold it, if any.
     """
     task_previous: str | None
     """The previous attempt of the same task, or the attempt that started the task; None if there was none."""
     job: Any = None
-    """The task, work item or thread that made it, see `recording.jobs`; None if unknown."""
+    """The task, work item or thread that sent the request, see `determinism.jobs`; None if unknown."""
 
     def __repr__(self) -> str:
         """Hide the content."""
@@ -45,7 +49,7 @@ class Question:
     method: str
     """HTTP method, upper case."""
     path: str
-    """Path with its query string, without host."""
+    """Path with query string, without host."""
     headers: dict[str, str]
     """The recorded request headers."""
     body: bytes = field(repr=False)
@@ -53,16 +57,16 @@ class Question:
     secrets: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
     """The credentials of the request: searched for in every body, never written."""
     origin: Origin | None = field(default=None, repr=False, compare=False)
-    """The caller; None if it is unknown, or if the request is from our own loop, which sets its lane."""
+    """The caller; None if it is unknown, or if the request is from the agent loop of agentobs, which sets its lane."""
 
 
 class Chunk(NamedTuple):
-    """A chunk of a response body as it arrived; a tuple for speed, because there is one per delta."""
+    """A chunk of a response body as it arrived. A tuple for speed, because a stream has one chunk per delta."""
 
     data: bytes
-    """The bytes, in the content encoding of their response."""
+    """The bytes, in the content encoding of the response."""
     after_ns: int
-    """When it arrived, in nanoseconds after the request was sent."""
+    """When the chunk arrived, in nanoseconds after the request was sent."""
 
     def __repr__(self) -> str:
         """Hide the content."""
@@ -74,24 +78,25 @@ class Failure:
     """A transport error instead of a response, or in the middle of one."""
 
     name: str
-    """The class in httpx2, such as `ReadError`."""
+    """The class of the error in httpx2, such as `ReadError`."""
     message: str = field(repr=False)
-    """Its text."""
+    """The text of the error."""
 
 
 Point = Literal["head", "end", "stop"]
-"""Where a replayed response may be held back: before its headers; before its end; where the recorded client stopped.
+"""Where a replayed response may be held back: `head` is before its headers, `end` is before its end, and `stop` is
+where the recorded client stopped reading.
 """
 
 
 class Gate(Protocol):
     """Holds back a response that is served in place of the provider."""
 
-    def look(self, point: Point) -> float | None:
-        """Return after how many seconds to check again, or None to continue; may raise to end the response."""
+    def check(self, point: Point) -> float | None:
+        """Return the seconds after which to check again, or None to continue; may raise to end the response."""
 
-    def over(self) -> None:
-        """Called when the response continued, or is no longer needed."""
+    def close(self) -> None:
+        """Receive the notice that the response has continued, or is no longer needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,61 +108,61 @@ class Answer:
     headers: dict[str, str]
     """The recorded response headers."""
     chunks: Sequence[Chunk] = field(repr=False)
-    """The body in chunks as they arrived; a tuple once it has ended."""
+    """The body, in chunks as they arrived; a tuple once the response has ended."""
     ending: Ending
-    """How it ended."""
+    """How the response ended."""
     failure: Failure | None = None
     """The transport error, if `ending` is `cut` or `error`."""
     encoding: str = ""
-    """The content encoding of the chunks, as on the wire; empty if decoded, as in all recordings."""
+    """The content encoding of the chunks, as on the wire; empty if they are decoded, as in all recordings."""
     retry_ms: float | None = None
-    """The retry wait for the client, overriding the headers; only for responses served in place of
-    the provider, and never recorded.
+    """How long the client waits before a retry, which overrides the headers. Only for responses that are served in
+    place of the provider; never recorded.
     """
     gate: Gate | None = field(default=None, repr=False, compare=False)
-    """Holds it back; likewise only for responses served in place of the provider."""
+    """Holds the response back. Only for responses that are served in place of the provider."""
 
     @property
     def body(self) -> bytes:
-        """The whole body received."""
+        """The body, as far as it was received."""
         return b"".join(chunk.data for chunk in self.chunks)
 
 
 QuerySource = Literal["main", "sub_agent", "compaction", "hook", "classifier", "memory", "summary"]
 """The source of an LLM request: the main agent, a sub-agent, or a maintenance request.
 
-A `compaction` is made by the loop automatically, a `summary` on request. `memory` is never used by
-the loop: the session's memory comes from a function of the caller's.
+The agent loop sends `compaction` requests automatically, and `summary` requests when a caller compacts a conversation.
+The loop never sends `memory` requests, because the session's memory comes from a function of the caller.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a run something happened; every record has one."""
+    """Where in a session something happened; every record has a place."""
 
     session_id: str
-    """The session."""
     interaction_id: str | None = None
-    """The interaction (a trace), or None if unknown; the recorder then derives it."""
+    """The interaction (a trace); None if unknown, and then the recorder derives it."""
     lane: str = "main"
     """The lineage in which LLM requests recur in order."""
     turn: int | None = None
-    """The turn within the lane, from 1, or None if unknown."""
+    """The turn within the lane, from 1; None if unknown."""
     span_id: str | None = None
-    """The span that was open, 16 hex digits."""
+    """The current span, 16 hex digits."""
     query_source: QuerySource = "main"
     """The source of the LLM request or tool call."""
     chain_id: str | None = None
-    """The requests of one turn, maintenance requests included; None if unknown."""
+    """Identifies the requests of one turn, including maintenance requests; None if unknown."""
     depth: int | None = None
-    """The position of a request in that chain, from 1; a request made inside another's answer is one deeper."""
+    """The nesting depth in that chain, from 1: a request that is made to answer another question is one level deeper.
+    """
 
 
-def lane_under(parent: str, started_by: str) -> str:
-    """Return the name of a child lane, from the ID of what started it, such as a tool_use ID.
+def child_lane(parent: str, started_by: str) -> str:
+    """Return the name of a child lane, from the ID of the operation that started it, such as a tool_use ID.
 
-    It is always a label: an ID that does not fit is replaced by a digest. A name that gets too long
-    is replaced as a whole, but still shows whether it is inside an answer.
+    The name is always a label. An ID with other characters is replaced by a digest. A name that would be too long is
+    replaced completely, but still shows whether the lane belongs to an answer of the world.
     """
     fits = _SEGMENT.fullmatch(started_by) is not None
     name = f"{parent}/{started_by if fits else _short(started_by)}"
@@ -167,21 +172,21 @@ def lane_under(parent: str, started_by: str) -> str:
     return f"{parent.partition('/')[0]}/{kind}{_short(name)}"
 
 
-def lane_inside(parent: str, kind: AskKind, name: str) -> str:
-    """Return the lane for LLM requests that the live world makes to answer a question of `kind`.
+def answer_lane(parent: str, kind: AskKind, name: str) -> str:
+    """Return the name of the lane for LLM requests that the live world sends to answer a question of `kind`.
 
-    A replay answers the question itself from the recording, so nothing in such a lane recurs.
+    A replay answers the question from the recording, so the requests of such a lane do not recur.
     """
     fits = _SEGMENT.fullmatch(f"{kind}:{name}") is not None
-    return lane_under(parent, f"{kind}:{name if fits else _short(name)}")
+    return child_lane(parent, f"{kind}:{name if fits else _short(name)}")
 
 
 def is_inside_answer(lane: str) -> bool:
-    """Return whether a lane, or one of its parents, belongs to an answer of the live world."""
+    """Return whether a lane, or one of its parent lanes, belongs to an answer of the live world."""
     return not _kinds(lane).isdisjoint(ANSWERED_INSIDE)
 
 
-def is_beside(lane: str) -> bool:
+def has_parent_lane(lane: str) -> bool:
     """Return whether a lane has a parent lane, so that its order relative to other lanes is not fixed."""
     return "/" in lane
 
@@ -195,26 +200,26 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._:@-]{1,64}")
 
 
 def _short(text: str) -> str:
-    """Return the replacement in a lane's name for IDs that do not fit.
+    """Return the replacement for an ID that cannot be part of a lane's name.
 
     The digest is not keyed, because a lane has the same name in a recording, in a fixture and in each replay, which
-    have no common home. Content must therefore never be passed here, only IDs and the loop's own keys: the turn, the
-    event, an ID, and the name of a hook, which are all recorded as facts unchanged if they are labels.
+    have no common home. Therefore never pass content here, only IDs and the keys of the agent loop: a turn, an event
+    or the name of a hook. All of them are recorded as facts unchanged if they are labels.
     """
     return f".{digest(text.encode('utf-8', 'surrogatepass')).rpartition(':')[2][:16]}"
 
 
 class RecordedJob(NamedTuple):
-    """The task, pool work item or thread that made a request, as recorded; see `recording.jobs`."""
+    """The task, pool work item or thread that sent a request, as recorded; see `determinism.jobs`."""
 
     path: tuple[tuple[str, int, int], ...]
-    """For it and its parent jobs, outermost first: its index among its parent's jobs, its start in
-    nanoseconds since 1970 (0 if unknown), and a number that is unique in the session.
+    """For each parent job, outermost first, and for the job itself: its index among the jobs of its parent, its start
+    in nanoseconds since 1970 (0 if unknown), and a number that is unique in the session.
     """
     is_worker: bool
-    """Whether it took its work from a queue."""
+    """Whether the job takes its work from a queue."""
     ended_ns: int | None = None
-    """When it ended, in nanoseconds since 1970; None if that was not recorded."""
+    """When the job ended, in nanoseconds since 1970; None if that was not recorded."""
 
     @property
     def serial(self) -> int:
@@ -228,13 +233,13 @@ class ModelExchange:
 
     place: Place
     attempt_id: str
-    """Our ID of this attempt."""
+    """The ID that agentobs gave this attempt."""
     started_ns: int
-    """When the request was sent, nanoseconds since 1970."""
+    """When the request was sent, in nanoseconds since 1970."""
     headers_ns: int | None
-    """When the response's headers arrived, nanoseconds after `started_ns`."""
+    """When the headers of the response arrived, in nanoseconds after `started_ns`; None if they did not."""
     ended_ns: int
-    """When the response ended, nanoseconds after `started_ns`."""
+    """When the response ended, in nanoseconds after `started_ns`."""
     question: Question
     answer: Answer
     client: int = 0
@@ -242,18 +247,23 @@ class ModelExchange:
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
     """The credentials of this request: searched for in every body, never written."""
     lost_bytes: int = 0
-    """Bytes of the two bodies beyond the recorded maximum."""
+    """How many bytes of the two bodies were not recorded because they exceeded the maximum."""
     adopted_span: str | None = None
-    """The OpenTelemetry span of the call made by another instrumentation, as a `traceparent`; None if there is none.
+    """The OpenTelemetry span that another instrumentation created for this call, as a `traceparent`; None if there is
+    none.
     """
     caller: tuple[str, ...] = ()
-    """The caller of the request as digests, in an exchange read from a recording; see `recording.origins`."""
+    """In an exchange that was read from a recording: the caller as digests; see `determinism.callers`."""
     task_previous: str | None = None
-    """The previous attempt of the same task, or the attempt that started it, in an exchange read from a recording."""
+    """In an exchange that was read from a recording: the previous attempt of the same task, or the attempt that started
+    the task.
+    """
     is_replayed: bool = False
-    """Whether the response is from a recording, so that no provider was called and nothing was billed."""
+    """Whether the response is from a recording, so that the provider was not called and nothing was billed."""
     job: RecordedJob | None = None
-    """The task, work item or thread that made it, in an exchange read from a recording; None if unknown."""
+    """In an exchange that was read from a recording: the task, work item or thread that sent the request; None if
+    unknown.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,30 +289,39 @@ ToolOutcome = Literal[
     "blocked",
     "substituted",
 ]
-"""The outcome of a tool call: it ran; it raised; its input was invalid; no such tool; too slow; it was not permitted; a
-message to the agent came first; it was stopped or never started; its ID and input were used before; a hook blocked it;
-it ran, and a hook provided the result that the model sees.
+"""The outcome of a tool call:
+- `executed`: the tool returned a result;
+- `failed`: the tool raised an exception;
+- `invalid`: the input was invalid;
+- `unknown`: there is no tool with that name;
+- `timeout`: the tool exceeded its timeout;
+- `denied`: the call was not permitted;
+- `skipped`: a message to the agent arrived first;
+- `aborted`: the call was stopped, or was never started;
+- `deduplicated`: an earlier call had the same ID and input;
+- `blocked`: a hook blocked the call;
+- `substituted`: the tool ran, and a hook provided the result that the model gets.
 
-`failed` and `timeout` also count as executed calls when outcomes are counted. They are separate
-values because a replay compares them.
+Where outcomes are counted, `failed` and `timeout` also count as executed. They are separate values because a replay
+compares them.
 """
 
 MADE_BY_THE_LOOP: frozenset[ToolOutcome] = frozenset(
     ("invalid", "unknown", "denied", "skipped", "deduplicated", "blocked")
 )
-"""Outcomes of calls that the loop answers itself, without the world."""
+"""The outcomes of calls that the agent loop answers itself, without the world."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The result of one tool call, as the model will see it."""
+    """The result of one tool call, as the model gets it."""
 
     content: Any = field(repr=False)
     """A string, or a list of content blocks."""
     is_error: bool = False
     outcome: ToolOutcome = "executed"
     attempts: int = 1
-    """How often the tool was started; above 1 only for tools that allow retries."""
+    """How many times the tool was started; more than once only if the tool allows retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,27 +330,28 @@ class ToolExchange:
 
     place: Place
     started_ns: int
-    """When it started, nanoseconds since 1970."""
+    """When the call started, in nanoseconds since 1970."""
     duration_ns: int
     question: ToolQuestion
     answer: ToolAnswer
     inspected_by: tuple[str, ...] = ()
-    """The hooks that inspect the result before the model does, by name, without `once` hooks."""
+    """The names of the hooks that inspect the result before the model gets it, except `once` hooks."""
     tool: str | None = None
-    """The tool that the call refers to, by its current name; None if there is none."""
+    """The current name of the tool that the call refers to; None if there is no such tool."""
     requested_input: Any = field(default=None, repr=False)
-    """The input as the model requested it, if hooks changed it; else None, and the question has it."""
+    """The input that the model requested, if hooks changed it; otherwise None, because the question contains it."""
     executed_input: Any = field(default=None, repr=False)
-    """The input as the tool received it, after type conversion; the question's input if nothing was
-    converted; None if nothing ran.
+    """The input that the tool received, after type conversion; the same object as the question's input if no argument
+    was converted; None if the tool did not run.
     """
     coerced: int = 0
-    """Number of converted arguments."""
+    """The number of converted arguments."""
     called_id: str | None = None
-    """The model's ID for the call, if it had been used before and the loop assigned another one."""
+    """The model's ID for the call, if that ID had been used before and the loop assigned another one; otherwise None.
+    """
     is_function: bool = False
-    """Whether it is a call of a function recorded by `agentobs.record_tool`. Its input and result are then the
-    function's arguments and return value, written as in `recording.values`.
+    """Whether this is a call of a function recorded by `agentobs.record_tool`. Its input and result are then the
+    function's arguments and return value, written as in `determinism.values`.
     """
 
 
@@ -355,56 +375,55 @@ AskKind = Literal[
     "elapsed",
     "compacted",
 ]
-"""The questions that the loop may send to the world besides model and tool calls:
-- `consent`: may this call run? A person answers, or nobody;
+"""The questions that the agent loop may send to the world in addition to model and tool calls:
+- `consent`: may this call run? A person answers, if one is available.
 - `check`: does the tool itself accept this input?
-- `path`: where do these paths lead, with links resolved?
+- `path`: where do these paths lead if links are resolved?
 - `tool_set`: which optional tools are available in this turn?
 - `spent_today`: how much was spent today, in USD as decimal text?
 - `steering`, `follow_up`: which messages arrived while the agent ran, or when it was about to stop?
-- `abort`: where was the run stopped? Recorded by the loop, not a question.
+- `abort`: where was the run stopped? This is not a question: the loop records it.
 - `hook`: what does this hook answer to an event?
 - `refresh`: were the credentials renewed?
-- `conversation`: what is the conversation of that earlier session?
+- `conversation`: what is the conversation of an earlier session?
 - `section`: what is the text of this section of the system prompt?
 - `memory`: what is the memory of this session, which makes a summary unnecessary?
-- `keep`: where is the full version of this text stored, which is too long for the model?
-- `limit`, `background`, `elapsed`: which budget is used up, which background agents have ended, how
-  much time is left? The loop already knows and passes its own answer as the question; the live
-  world returns it unchanged. The answer is recorded because it depends on timing, so a replay must
-  take it from the recording.
-- `compacted`: the result of a manual compaction. Passed in the same way, because no later request
-  may contain it.
+- `keep`: where is the full version of this text, which is too long for the model, stored?
+- `limit`, `background`, `elapsed`: which budget is used up, which background agents have ended, how much time is left?
+  The loop knows the answer and passes it as the question; the live world returns it unchanged. The answer depends on
+  timing, so it is recorded, and a replay takes it from the recording.
+- `compacted`: the result of a manual compaction. It is passed in the same way, because no later request may contain it.
 """
 
 ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed", "compacted"))
-"""Questions that contain their own live answer."""
+"""Questions that contain their own answer, which the live world returns unchanged."""
 
 SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory"}
-"""Frequent questions to which nothing is the usual answer, which is not recorded."""
+"""Frequent questions whose usual answer is empty. An empty answer is not recorded."""
 
 ANSWERED_INSIDE: frozenset[AskKind] = frozenset(("hook", "consent"))
-"""Questions that the live world may answer by calling the model itself, in lanes of their own."""
+"""Questions that the live world may answer by sending its own LLM requests, in separate lanes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorldQuestion:
-    """A question of the loop to the world, for neither the model nor a tool."""
+    """A question of the agent loop to the world that goes to neither the model nor a tool."""
 
     kind: AskKind
     key: str
-    """Distinguishes it from others of its kind in its lane, such as a tool_use ID; identical in each replay."""
-    asked: Any = field(default=None, repr=False)
+    """Distinguishes the question from others of its kind in its lane, such as a tool_use ID; identical in each replay.
+    """
+    payload: Any = field(default=None, repr=False)
     """The question itself, a JSON value; content."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorldExchange:
-    """One such question and the world's answer, a JSON value."""
+    """A question of the agent loop to the world, and its answer."""
 
     place: Place
     started_ns: int
-    """When the question was sent, nanoseconds since 1970."""
+    """When the question was sent, in nanoseconds since 1970."""
     duration_ns: int
     question: WorldQuestion
     answer: Any = field(repr=False)
@@ -422,40 +441,40 @@ class SessionCall:
     start: SessionStart
     """The fact; the recorder converts its name, entry and tags to labels."""
     arguments: dict[str, Any] | None = field(repr=False)
-    """The arguments of the entry function by name, as `recording.values` writes them; None if it cannot be called."""
+    """The arguments of the entry function by name, as `determinism.values` writes them; None if it cannot be called."""
     ambient: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The sources of its IDs, random values and clock: `seed`, `utc_offset_s`, `patch`, and for a fork
+    """The sources of the session's IDs, random values and clock: `seed`, `utc_offset_s`, `patch`, and for a fork
     `clock_ns`, the start of its clock; see `tracing.ambient`.
     """
     entry_obstacle: Mapping[str, Any] | None = None
-    """Why the entry cannot be called again; None if it can, or if that is unknown. See `recording.entry`."""
+    """Why the entry cannot be called again; None if it can, or if that is unknown. See `determinism.entry`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class ReturnValue:
     """The return value of a session's function; content."""
 
     value: Any = field(repr=False)
-    """A JSON value, as `recording.returned` writes it; unsupported values are notes of their type."""
+    """A JSON value, as `determinism.return_values` writes it; a note of the type replaces an unsupported value."""
     type: str = ""
-    """The class of the value, `module:qualified.name`; empty in a fixture."""
+    """The class of the value as `module:qualified.name`; empty in a fixture."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionReturn:
-    """The end of a session with data that facts cannot hold: the reason of a failure as text, and the return value."""
+    """The end of a session, with data that facts cannot hold: the text of the failure reason, and the return value."""
 
     end: SessionEnd
     """The fact; the recorder converts its reason and signature to labels."""
-    result: Returned | None = field(default=None, repr=False)
-    """None if no return value is recorded, for example for a `with` block."""
+    result: ReturnValue | None = field(default=None, repr=False)
+    """The return value; None if it is not recorded, for example because the session is a `with` block."""
     exception: str | None = field(default=None, repr=False)
-    """The class of the exception that ended a session which had declared another reason; else None."""
+    """The class of the exception that ended the session, if the session had declared another reason; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One complete recorded session: the source of a fixture, and what can be served."""
+    """One complete recorded session. Fixtures are made from it, and it can be served in place of the provider."""
 
     session_id: str
     name: str
@@ -467,29 +486,33 @@ class Recording:
     reason: str | None
     signature: str | None
     dropped: int
-    """Records of the session that are not in the journal; if above 0, it cannot be frozen."""
+    """The number of records of the session that are not in the journal; if above 0, the session cannot be frozen."""
     exchanges: tuple[Exchange, ...] = field(repr=False)
-    """In the order in which they started."""
+    """The exchanges, in the order in which they started."""
     interaction_results: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
-    """How the interactions of our own loop ended, by lane, in the order in which they started; None
-    if one did not end.
+    """How the interactions of the agent loop of agentobs ended, by lane, in the order in which they started; None for
+    an interaction that did not end.
     """
     source: str = "recorded"
-    """`recorded` live, or the program whose log it was rebuilt from, which does not contain full requests."""
+    """`recorded` if the session was recorded live; otherwise the program from whose log it was rebuilt. Such a log does
+    not contain full requests.
+    """
     ambient: Mapping[str, Any] | None = field(default=None, repr=False)
     """The sources of IDs, random values and clock, with `started_ns`; None if the session used none of them."""
     until_turn: int | None = None
-    """The turn of the main lane after which it was cut for freezing; the request after it has no response."""
-    result: Returned | None = field(default=None, repr=False)
-    """The return value of its function; None if that was not recorded."""
+    """The turn of the main lane after which the session was cut for freezing; the next request has no response. None if
+    it was not cut.
+    """
+    result: ReturnValue | None = field(default=None, repr=False)
+    """The return value of the session's function; None if that was not recorded."""
     exception: str | None = None
-    """The class of the exception that ended it although it had declared another reason; else None."""
+    """The class of the exception that ended the session, if the session had declared another reason; otherwise None."""
     entry_obstacle: Mapping[str, Any] | None = None
-    """Why its entry cannot be called again; None if it can, or if that is unknown. See `recording.entry`."""
+    """Why the entry cannot be called again; None if it can, or if that is unknown. See `determinism.entry`."""
 
 
-def weight(record: object) -> int:
-    """Return the approximate bytes that a record takes in a queue."""
+def queue_bytes(record: object) -> int:
+    """Return the approximate size of a record in a queue, in bytes."""
     if isinstance(record, ModelExchange):
         return 1024 + len(record.question.body) + sum([len(c.data) for c in record.answer.chunks])
     if isinstance(record, ToolExchange) and isinstance(record.answer.content, str):
@@ -497,7 +520,7 @@ def weight(record: object) -> int:
     if isinstance(record, ToolExchange) and record.is_function:
         return 1024 + _characters(record.question.input) + _characters(record.answer.content)
     if isinstance(record, WorldExchange):
-        return 1024 + _characters(record.question.asked) + _characters(record.answer)
+        return 1024 + _characters(record.question.payload) + _characters(record.answer)
     if isinstance(record, SessionReturn) and record.result is not None:
         return 1024 + _characters(record.result.value)
     return 1024
@@ -505,13 +528,13 @@ def weight(record: object) -> int:
 
 def _characters(value: Any) -> int:
     """Return the number of characters in the texts of a JSON value; a lower bound if the value has many parts."""
-    total, waiting = 0, [value]
-    while waiting and len(waiting) < 10_000:
-        match waiting.pop():
+    total, pending = 0, [value]
+    while pending and len(pending) < 10_000:
+        match pending.pop():
             case str() as text:
                 total += len(text)
             case dict() as inner:
-                waiting += inner.values()
+                pending += inner.values()
             case list() as inner:
-                waiting += inner
+                pending += inner
     return total

@@ -1,8 +1,8 @@
 """Facts: the content-free records that become rows, one class per table.
 
-Each field is a number, a boolean, an instant in nanoseconds since 1970, an ID or a label. The meaning and unit of every
-field are column comments in the store's migrations. The reference of the tables is generated from there, and a test
-keeps the names identical. A field with a default was added later: records written before have the default.
+Each field is a number, a boolean, an instant in nanoseconds since 1970, an ID or a label. The column comments in the
+store's migrations describe the meaning and unit of every field. docs/tables.md is generated from these comments, and a
+test checks that the names are identical. A field with a default was added later; older records have the default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VAULT = Label("vault")
 _RECORDED = Label("recorded")
 _LIVE = Label("live")
 SpanStatus = Literal["ok", "error", "cancelled", "orphaned"]
-"""How a span ended; `orphaned`: it was never closed. Exporters call that `abandoned`, as is common."""
+"""How a span ended. An `orphaned` span was never closed; exporters report it as `abandoned`, the common term."""
 AttemptOutcome = Literal[
     "ok", "http_error", "stream_error", "cut", "cancelled", "no_response", "crashed"
 ]
@@ -92,7 +92,7 @@ class InteractionStart:
 
 @dataclass(frozen=True, slots=True)
 class InteractionEnd:
-    """A prompt got its final response, or none."""
+    """A prompt got its final response, or ended without one."""
 
     session_id: str
     interaction_id: str
@@ -180,7 +180,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A prompt did not simply continue an earlier one, or the provider reported a cache miss."""
+    """A prompt changed a part of the prompt that it continues, or the provider reported a cache miss."""
 
     session_id: str
     attempt_id: str
@@ -196,7 +196,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Zones:
-    """A prompt was sent: keyed digests of its zones, without cache breakpoints."""
+    """Keyed digests of the zones of a prompt that was sent, without cache breakpoints."""
 
     session_id: str
     attempt_id: str
@@ -214,7 +214,7 @@ class Zones:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The model requested a tool."""
+    """The model requested a tool call."""
 
     session_id: str
     interaction_id: str | None
@@ -321,7 +321,7 @@ class SpanEnd:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """It was decided whether a tool call may run."""
+    """A decision whether a tool call may run."""
 
     session_id: str
     interaction_id: str | None
@@ -344,7 +344,7 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class WorldAnswer:
-    """The world answered a question that is for neither the model nor a tool."""
+    """The world answered a question that goes to neither the model nor a tool."""
 
     session_id: str
     interaction_id: str | None
@@ -372,7 +372,7 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A part of a session was exported to a destination afterwards."""
+    """A part of a session was exported to a destination after it was recorded."""
 
     session_id: str
     destination: Label
@@ -428,15 +428,17 @@ TABLES: dict[type, str] = {
     Pruning: "prunings",
     Export: "exports",
 }
-"""The table of each kind of fact; its name is also the kind of its journal line."""
+"""The table of each kind of fact. The name of the table is also the kind of its journal lines."""
 
 
 DECLARED = "declared:"
-"""Prefix of the signature of a session that its own code declared failed; the reason follows."""
+"""Prefix of the failure signature of a session that its own code declared as failed; the reason follows."""
 
 
 def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
-    """Return a session's end, changed to failed if it is unmarked and its last interaction ended in an error."""
+    """Return the end of a session. It becomes `failed` if the last interaction ended in an error and the session was
+    not declared as failed.
+    """
     if end.outcome != "completed" or last is None or not last.is_error:
         return end
     return dataclasses.replace(

@@ -1,8 +1,7 @@
 """Labels: strings that are proven to contain no user content.
 
-Facts only contain numbers, booleans, instants, IDs and labels. A name or a provider's ID is a label
-if it matches a narrow pattern. Any other text is replaced by a keyed digest, and the text itself
-belongs to the content.
+Facts only contain numbers, booleans, instants, IDs and labels. A name or a provider's ID is a label if it matches a
+narrow pattern. Any other text is replaced by a keyed digest in the facts, and is recorded as content.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import cast
 
 _PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,128}\Z")
 _REVIEWED_CHARACTERS = 200
-"""Maximum length of a reviewed label: a sentence, not a text. Our choice."""
+"""Maximum length of a reviewed label, enough for one sentence. Our choice."""
 
 
 class Label(str):
     """A string that contains no user content.
 
-    Made from a word that matches `[A-Za-z0-9._:/@-]{1,128}`, by `label` from any name, or by
-    `Label.reviewed`.
+    `Label(text)` accepts a word that matches `[A-Za-z0-9._:/@-]{1,128}`, and `Label.reviewed` accepts a text that was
+    reviewed.
     """
 
     __slots__ = ()
@@ -30,7 +29,7 @@ class Label(str):
         """Return `text` as a label.
 
         Raises:
-            ValueError: it may contain content. Use `Label.reviewed` for a reviewed text.
+            ValueError: the text may contain content. Use `Label.reviewed` for a text that was reviewed.
         """
         if _PATTERN.match(text) is None:
             raise ValueError(
@@ -43,15 +42,14 @@ class Label(str):
     def reviewed(cls, text: str, *, reason: str) -> Label:
         """Return a reviewed text as a label: a constant of the program, never user input.
 
-        `agentobs labels` lists every use, with its reason.
+        `agentobs labels` lists every use with its reason.
 
         Args:
-            text: at most 200 characters, none of them a control character.
-            reason: why it cannot contain content, for the next reviewer.
+            text: at most 200 characters, without control characters.
+            reason: why the text cannot contain content, for the next reviewer.
 
         Raises:
-            ValueError: it is empty, too long, contains control characters, or the reason is
-                missing.
+            ValueError: the text is empty, too long or contains control characters, or the reason is missing.
         """
         if not 0 < len(text) <= _REVIEWED_CHARACTERS or not text.isprintable():
             raise ValueError(
@@ -64,25 +62,28 @@ class Label(str):
 
 
 @functools.lru_cache(maxsize=4096)
-def word(text: str) -> Label:
+def constant_label(text: str) -> Label:
     """Return a constant word as a label, like `Label(text)`, but cached.
 
     Raises:
-        ValueError: it may contain content.
+        ValueError: the text may contain content.
     """
     return Label(text)
 
 
 def is_label(text: str) -> bool:
-    """Return whether `text` is valid in facts unchanged: `[A-Za-z0-9._:/@-]{1,128}`."""
+    """Return whether facts can contain `text` unchanged, because it matches `[A-Za-z0-9._:/@-]{1,128}`."""
     return _PATTERN.match(text) is not None
 
 
 def label(text: str, key: bytes) -> Label:
     """Return `text` as a label, or its keyed digest (`digest:` and 24 hex digits) if it is not one.
 
-    `key` is the home's own key, at most 64 bytes. Equal names stay equal within one home, and
-    without the key a short name cannot be guessed from its digest.
+    Equal names have equal digests within a home. Without the key, a short name cannot be guessed from its digest.
+
+    Args:
+        text: any text.
+        key: the key of the home, at most 64 bytes.
     """
     if is_label(text):
         return Label(text)
@@ -91,8 +92,8 @@ def label(text: str, key: bytes) -> Label:
 
 
 def unchecked(text: str) -> Label:
-    """Return a name unchanged, for a record that the recorder still has to check.
+    """Return a name unchanged, for a record that the recorder has not checked yet.
 
-    It is not a label yet: the recorder converts it with `label` before it is written or handed on.
+    The result may not be a valid label: the recorder converts it with `label` before it writes or emits the record.
     """
     return cast(Label, text)

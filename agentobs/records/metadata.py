@@ -1,25 +1,25 @@
-"""Metadata: attributes of an event or a span that contain no content, checked by type and at run time."""
+"""Metadata: attributes of an event or a span without content, checked by type checkers and at run time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from agentobs.records.labels import Label, word
+from agentobs.records.labels import Label, constant_label
 
 Metadata = bool | int | float | Label | None
-"""One value: a number, a boolean or a label; None is nothing. A plain string is none of these."""
+"""One value: a number, a boolean or a label. None means that there is no value. A plain string is not allowed."""
 
 
 def numbers_and_labels(
     metadata: Mapping[str, Metadata],
 ) -> tuple[dict[str, float] | None, dict[str, Label] | None]:
-    """Return metadata as numbers and labels, by name; None if there are none.
+    """Return the numbers and the labels of metadata, by name; None for each of them that is empty.
 
-    An integer beyond 64 bits becomes the nearest float, which all consumers support.
+    An integer that does not fit in 64 bits becomes the nearest float, which all consumers support.
 
     Raises:
-        TypeError: a value is of another type, and may contain content.
+        TypeError: a value has another type, and may contain content.
         ValueError: a number is not finite, or a name is not a label.
     """
     if not metadata:
@@ -28,7 +28,7 @@ def numbers_and_labels(
     labels: dict[str, Label] = {}
     for name, value in metadata.items():
         try:
-            known = word(name)
+            known = constant_label(name)
         except ValueError:
             text = f"a name of {len(name)} characters is not a label: [A-Za-z0-9._:/@-]{{1,128}}"
             raise ValueError(text) from None
@@ -59,5 +59,5 @@ def _number(name: str, value: object) -> float:
 
 
 def is_long(value: int) -> bool:
-    """Return whether an integer fits 64 bits, the limit of OTLP, Perfetto and the store's BIGINT."""
+    """Return whether an integer fits in 64 bits, the limit of OTLP, Perfetto and the store's BIGINT."""
     return -(2**63) <= value < 2**63

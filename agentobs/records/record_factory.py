@@ -1,8 +1,8 @@
-"""Create frozen records as fast as mutable ones, for the few that are created on the caller's time.
+"""Create frozen records as fast as mutable ones, for the few records that are created in the caller's thread.
 
-The `__init__` of a frozen dataclass sets each field with `object.__setattr__`, which for a record of a dozen fields
-takes four times as long as plain assignment (CPython 3.11 to 3.14). Here a twin class with the same slots is filled,
-and then its instance's class is changed to the record. Their layouts are identical, and it is frozen from then on.
+The `__init__` of a frozen dataclass sets each field with `object.__setattr__`. For a dozen fields, this takes four
+times as long as plain assignment (CPython 3.11 to 3.14). Therefore the fields of a mutable class with the same slots
+are assigned, and then the class of the instance is changed to the frozen class, which has an identical layout.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ T = TypeVar("T")
 
 
 def maker(kind: type[T]) -> Callable[..., T]:
-    """Return a function that creates records of a frozen dataclass with slots, from its fields in order."""
-    like = [
+    """Return a function that creates instances of a frozen dataclass with slots, from the values of its fields in
+    order.
+    """
+    fields = [
         (each.name, Any, dataclasses.field(default=each.default))
         for each in dataclasses.fields(kind)  # type: ignore[arg-type]  # it is a dataclass
     ]
-    twin: Any = dataclasses.make_dataclass(kind.__name__, like, slots=True)
+    mutable: Any = dataclasses.make_dataclass(kind.__name__, fields, slots=True)
 
     def make(*values: Any) -> T:
-        made = twin(*values)
-        made.__class__ = kind
-        return made  # type: ignore[no-any-return]  # it is one now
+        record = mutable(*values)
+        record.__class__ = kind
+        return record  # type: ignore[no-any-return]  # it is one now
 
     return make

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-OURS = frozenset((
+RESERVED_SPAN_NAMES = frozenset((
     "interaction", "llm_request", "retry_wait", "tool", "queued", "blocked_on_user", "execution",
     "sub_agent", "hook", "compaction",
 ))  # fmt: skip
-"""The names in `docs/spans.md`."""
+"""The names that docs/spans.md describes."""

@@ -1,7 +1,7 @@
 """Usage: tokens as the provider counted them, in disjoint buckets that add up without overlap.
 
-The dialect of a provider reads them from its responses. No count of the provider is dropped: unknown kinds of server
-requests and unknown counts are kept by their names.
+The provider's dialect reads the counts from responses. No count is dropped: unknown kinds of server requests and
+unknown counts are kept under their names.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Certainty = Literal["exact", "lower_bound", "estimated"]
-"""Whether the counts are final, from a stream without its last counts, or partly unreadable."""
+"""`exact`: the counts are final; `lower_bound`: the stream ended before its last counts; `estimated`: a count was
+unreadable.
+"""
 
-MOST = 10**12
-"""A larger count is invalid: no context window has even a millionth of it."""
+COUNT_MAX = 10**12
+"""A larger count is invalid. No context window has even a millionth of this size. [tokens]"""
 
-NOT_TOLD = "usage:not_told"
-"""The note of a row without counts: the response broke off, or was given up, before it reported any."""
+UNREPORTED = "usage:not_told"
+"""The note of a row without counts, because the response broke off or was abandoned before it reported its usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +29,18 @@ class Usage:
     iteration: int
     """0 for the top-level counts, from 1 for the entries of `iterations`."""
     kind: str
-    """What was sampled: `message`, `compaction`, `advisor_message`, `fallback_message` ..."""
+    """The kind of output that the model produced: `message`, `compaction`, `advisor_message`, `fallback_message`, ...
+    """
     billed: bool
-    """Whether the invoice counts this row."""
+    """Whether the provider bills this row."""
     model: str
-    """The billed model."""
+    """The model whose prices apply."""
     input_tokens: int
     """Input that was neither read from nor written to the cache."""
     output_tokens: int
     """Output, including reasoning."""
     reasoning_tokens: int | None
-    """The part of output spent on thinking, if the provider reports it."""
+    """The part of the output that is thinking; None if the provider does not report it."""
     cache_read_tokens: int
     """Input read from the cache."""
     cache_write_5m_tokens: int
@@ -45,7 +48,7 @@ class Usage:
     cache_write_1h_tokens: int
     """Input written to the cache for 1 hour."""
     web_search_requests: int
-    """Web searches that the provider ran, each billed."""
+    """Web searches that the provider ran; each is billed."""
     service_tier: str | None
     """`standard`, `priority` or `batch`."""
     inference_geo: str | None
@@ -56,16 +59,20 @@ class Usage:
     web_fetch_requests: int = 0
     """Pages that the provider fetched; only their tokens are billed."""
     code_execution_requests: int = 0
-    """Code executions by the provider; their time is billed beyond a free allowance, which usage does not show."""
+    """Code executions by the provider. Their time is billed beyond a free allowance, but usage does not report the
+    time.
+    """
     server_requests: Mapping[str, int] = field(default_factory=dict)
-    """Requests of other kinds that the provider ran, by its name for them; they have no price here."""
+    """Requests of other kinds that the provider ran, under the provider's names; agentobs knows no prices for them."""
     other_counts: Mapping[str, int] = field(default_factory=dict)
-    """Counts unknown to this version, by name; nested ones with their object's name and a dot."""
+    """Counts that this version does not know, by name; a nested count as `<object>.<count>`."""
     note: str | None = None
-    """Why the counts are not exact: `<count>:<reason>`, several joined by `/`; `usage:not_told`: none were reported.
+    """Why the counts are not exact: `<count>:<reason>`, several of them joined by `/`; `usage:not_told` if no counts
+    were reported.
     """
     batch_result_id: str | None = None
-    """`<batch id>/<custom_id>` of a batch API result: it counts once, however often it is fetched."""
+    """`<batch id>/<custom_id>` of a result of the batch API, which is counted once even if it is fetched several times.
+    """
 
     @property
     def prompt_tokens(self) -> int:
@@ -75,12 +82,12 @@ class Usage:
 
     @property
     def has_unpriced_requests(self) -> bool:
-        """Whether the provider ran something whose price does not follow from the counts."""
+        """Whether the provider ran something whose cost cannot be computed from the counts."""
         return self.code_execution_requests > 0 or bool(self.server_requests)
 
 
-def not_told(model: str) -> Usage:
-    """Return the row of a response without reported usage: its lower bound is zero."""
+def unreported_usage(model: str) -> Usage:
+    """Return the usage row of a response that reported no usage; its counts are zero, as a lower bound."""
     return Usage(
         iteration=0,
         kind="message",
@@ -97,5 +104,5 @@ def not_told(model: str) -> Usage:
         inference_geo=None,
         speed=None,
         certainty="lower_bound",
-        note=NOT_TOLD,
+        note=UNREPORTED,
     )

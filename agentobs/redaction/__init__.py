@@ -1,8 +1,9 @@
-"""Redact secrets from bytes before they are written, leaving a note of the kind.
+"""Redact secrets from bytes before they are written, and leave a placeholder with the kind of each secret.
 
-Two stages: find literals, then match an anchored and bounded pattern there. Every quantifier is bounded, so hostile
-text takes little longer than plain text. A placeholder has the kind and a few keyed digits that identify the secret:
-equal secrets stay equal within a home, and without the home's key a secret cannot be guessed from its placeholder.
+There are two stages: a literal is found, and then an anchored and bounded pattern is matched at its position. Every
+quantifier is bounded, so hostile text takes little longer than plain text. A placeholder contains the kind of a secret
+and a few keyed digits that identify it. Equal secrets have equal placeholders within a home. Without the key of the
+home, a secret cannot be guessed from its placeholder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from agentobs.redaction.findings import (
     placeholder,
     tag_of,
 )
-from agentobs.redaction.scanner import CONTEXT, LEAD, scan, unpacked
+from agentobs.redaction.scanner import CONTEXT, LEAD, decode_base64, scan
 from agentobs.redaction.user_rules import (
     BUDGET_NS,
     OVERRUNS_MAX,
@@ -42,35 +43,40 @@ __all__ = [
     "Redactor",
     "Rule",
     "apply",
+    "decode_base64",
     "disjoint",
     "expression",
     "find",
-    "moved",
     "placeholder",
     "redact",
     "redact_named",
-    "unpacked",
+    "shifted",
 ]
 
 
 class Redactor:
-    """Finds secrets: those with a known form, then those that the user's own rules find.
+    """Finds secrets: first those with a known form, then those that the user's rules find.
 
-    Any exception while a text is scanned fails closed: the whole text counts as one finding.
+    If an exception is raised while a text is scanned, the complete text is redacted as one finding.
     """
 
     def __init__(self, key: bytes = b"", rules: Sequence[Rule] = ()) -> None:
-        """Distinguish secrets by `key`; without a key, placeholders only have the kind."""
+        """Create a redactor.
+
+        Args:
+            key: the key of the digits in placeholders; without a key, placeholders contain only the kind.
+            rules: the user's rules.
+        """
         self.rules = tuple(rules)
         self.failed = 0
-        """How many texts could not be scanned, and were replaced as a whole."""
+        """How many texts could not be scanned, and were replaced completely."""
         self._key = key
         self._overruns = [0] * len(self.rules)
 
     def digest(self, data: bytes) -> str:
-        """Return a keyed digest of written content, `b2:` and 32 hex digits, which facts refer to.
+        """Return the keyed digest of content by which facts refer to it: `b2:` and 32 hex digits.
 
-        Without the key, a guess at a short text cannot be verified from the facts.
+        Without the key, nobody can use the facts to verify a guess of a short text.
         """
         return "b2:" + hashlib.blake2b(data, digest_size=16, key=self._key).hexdigest()
 
@@ -83,14 +89,14 @@ class Redactor:
     ) -> list[Finding]:
         """Return the secrets that start between `start` and `end`, in order and without overlap.
 
-        `known` has literal secrets, such as the request's own API key.
+        `known` contains literal secrets, such as the API key of the request.
         """
         try:
             found = scan(text, start=start, end=end, known=known, key=self._key)
             if self.rules:
-                found += self._ruled(text, start, len(text) if end is None else end)
+                found += self._rule_findings(text, start, len(text) if end is None else end)
             return disjoint(found)
-        except Exception:  # any failure redacts the whole text, and is counted
+        except Exception:  # any failure is counted, and redacts the complete text
             self.failed += 1
             return [Finding(0, len(text), FAILED_KIND, FAILED)] if text else []
 
@@ -105,9 +111,9 @@ class Redactor:
         )
 
     def redact_named(self, value: Any) -> Any:
-        """Return a JSON value with placeholders for all values under names of secrets.
+        """Return a JSON value in which a placeholder replaces each value whose key names a secret.
 
-        Null, true and false stay, because they are not secrets.
+        Null, true and false are kept, because they are not secrets.
         """
         if isinstance(value, list):
             return [self.redact_named(each) for each in value]
@@ -119,14 +125,14 @@ class Redactor:
         }
 
     def _argument(self, value: Any) -> str:
-        """Return the placeholder for an argument; an existing placeholder is returned unchanged."""
+        """Return the placeholder for the value of an argument; an existing placeholder is returned unchanged."""
         if isinstance(value, str) and _PLACEHOLDER.fullmatch(value):
             return value
         secret = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else b""
         return placeholder("argument", tag_of(secret, self._key) if secret else "").decode()
 
-    def _ruled(self, text: bytes, start: int, stop: int) -> list[Finding]:
-        """Return the findings of the user's rules, within the remaining time for the text."""
+    def _rule_findings(self, text: bytes, start: int, stop: int) -> list[Finding]:
+        """Return the findings of the user's rules, within their time limit for one text."""
         first, last = max(start - CONTEXT, 0), min(stop + CONTEXT, len(text))
         window, found = text[first:last], []
         until = world.monotonic() + BUDGET_NS
@@ -151,17 +157,17 @@ _PLACEHOLDER = re.compile(r"\[redacted:[a-z0-9_]{1,40}(?::[0-9a-f]{1,16})?\]")
 def find(
     text: bytes, *, start: int = 0, end: int | None = None, known: Iterable[bytes] = ()
 ) -> list[Finding]:
-    """Return the secrets between `start` and `end`, with placeholders that only have their kinds."""
+    """Return the secrets that start between `start` and `end`, with placeholders that contain only the kind."""
     return disjoint(scan(text, start=start, end=end, known=known))
 
 
 def redact(text: bytes, known: Iterable[bytes] = ()) -> bytes:
-    """Return `text` without the secrets that `find` detects, with placeholders that only have their kinds."""
+    """Return `text` without the secrets that `find` detects, with placeholders that contain only the kind."""
     return apply(text, find(text, known=known))
 
 
 def redact_named(value: Any) -> Any:
-    """Return a JSON value with `[redacted:argument]` for all values under names of secrets."""
+    """Return a JSON value in which `[redacted:argument]` replaces each value whose key names a secret."""
     return _PLAIN.redact_named(value)
 
 
@@ -173,6 +179,6 @@ def _is_named(key: object, value: Any) -> bool:
     return value is not None and not isinstance(value, bool) and bool(_NAMES.search(name))
 
 
-def moved(finding: Finding, by: int) -> Finding:
+def shifted(finding: Finding, by: int) -> Finding:
     """Return a finding shifted by a number of bytes."""
     return replace(finding, start=finding.start + by, end=finding.end + by)

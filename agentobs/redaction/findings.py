@@ -10,26 +10,26 @@ FAILED = b"[REDACTION FAILED]"
 """Replaces a text that could not be scanned."""
 FAILED_KIND = "redaction_failed"
 TAG_DIGITS = 8
-"""Hex digits of a tag: 32 bits, so that among 1,000 secrets two share a tag in one of 8,000 homes. Our choice."""
+"""Hex digits of a tag, 32 bits: in one of 8,000 homes with 1,000 secrets, two secrets have the same tag. Our choice."""
 
 _SPACING = re.compile(rb"\\+[nrt]|\s+")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A secret, or a part of one: its position, kind and replacement."""
+    """A secret, or a part of it: its position, kind and replacement."""
 
     start: int
     end: int
     kind: str
     replacement: bytes | None = None
-    """The replacement; None for the placeholder of its kind."""
+    """The replacement; None for the placeholder of the kind."""
     tag: str = ""
-    """Distinguishes it from other secrets; empty if not wanted."""
+    """Distinguishes the secret from others; empty if the placeholder contains only the kind."""
 
     @property
-    def written(self) -> bytes:
-        """The bytes written in its place."""
+    def replacement_bytes(self) -> bytes:
+        """The bytes that replace the secret."""
         return placeholder(self.kind, self.tag) if self.replacement is None else self.replacement
 
 
@@ -39,31 +39,33 @@ def placeholder(kind: str, tag: str = "") -> bytes:
 
 
 def tag_of(secret: bytes, key: bytes) -> str:
-    """Return a few digits that identify a secret, which cannot be guessed from them without the key.
+    """Return a few digits that identify a secret; without the key, the secret cannot be guessed from them.
 
-    All line ends are equivalent, escaped or not, so that a private key has the same tag in a file and in JSON. Without
-    a key there is no tag.
+    Line ends and other whitespace are ignored, escaped or not, so a private key has the same tag in a file and in JSON.
+    If the key is empty, the tag is empty.
     """
     if not key:
         return ""
-    same = _SPACING.sub(b"", secret)
-    return hashlib.blake2b(same, key=key[:64], person=b"agentobs secret", digest_size=4).hexdigest()
+    normalized = _SPACING.sub(b"", secret)
+    return hashlib.blake2b(
+        normalized, key=key[:64], person=b"agentobs secret", digest_size=4
+    ).hexdigest()
 
 
 def apply(text: bytes, findings: list[Finding]) -> bytes:
-    """Return `text` with each finding replaced; the same object if there are none."""
+    """Return `text` with each finding replaced; the same object if there are no findings."""
     if not findings:
         return text
     parts: list[bytes] = []
     last = 0
     for finding in findings:
-        parts += (text[last : finding.start], finding.written)
+        parts += (text[last : finding.start], finding.replacement_bytes)
         last = finding.end
     return b"".join((*parts, text[last:]))
 
 
 def disjoint(found: list[Finding]) -> list[Finding]:
-    """Return findings in order, overlapping ones merged into the first."""
+    """Return the findings in order; a finding that overlaps an earlier one is merged into it."""
     merged: list[Finding] = []
     for finding in sorted(found, key=lambda f: (f.start, -f.end)):
         if not merged or finding.start >= merged[-1].end:

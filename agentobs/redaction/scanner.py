@@ -1,9 +1,9 @@
 """Scan a text for secrets: first for literals, then with an anchored and bounded pattern at each hit.
 
-Most bytes of most texts are not in long runs of letters and digits, but every token is. The runs are therefore found
-first, by a literal search in a copy of the text in which all such characters are equal; patterns are only matched in
-them. Secrets identified by a name need a search per name, in a lower-case copy. A run that is base64 of plain text is
-decoded and scanned like a text, one level deep.
+Every token contains a long run of letters and digits, and most bytes of a text are not in such runs. Therefore the runs
+are found first, by a literal search in a copy of the text in which all letters and digits are the same character.
+Patterns are matched only in these runs. Secrets that are identified by a name need one search for each name, in a
+lower-case copy. A run that is base64 of plain text is decoded and scanned as well, one level deep.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from agentobs.redaction.secret_context import NAMED, Span
 from agentobs.redaction.secret_kinds import DISCORD, KINDS, MAILGUN, REFRESH, TELEGRAM, Kind
 
 CONTEXT = 4096
-"""Maximum length of a secret: a scan that starts this many bytes earlier misses nothing."""
+"""Maximum length of a secret. A scan that starts this many bytes earlier misses nothing."""
 LEAD = 64
-"""How far before a secret its context may start, such as the name of its key in JSON."""
+"""How many bytes before a secret its context may start, such as the name of its key in JSON."""
 RUN = 16
-"""Every token has a run of letters, digits, `-` and `_` of at least this length."""
+"""Every token contains a run of letters, digits, `-` and `_` of at least this length."""
 KNOWN_BYTES_MIN = 8
 """Shorter literal secrets are not searched for, because they would match ordinary words."""
 BASE64_BYTES_MAX = 65536
-"""Maximum length of a base64 run that is decoded at once; a longer one is decoded in parts. Our choice."""
+"""Maximum length of a base64 run that is decoded at once; a longer run is decoded in parts. Our choice."""
 
 _CLASSES = bytes(
     0x61 if (chr(byte).isalnum() and byte < 128) or byte in b"-_" else 0x20 for byte in range(256)
@@ -35,22 +35,24 @@ _DELIMITER = re.compile(rb"[-_](?<=[A-Za-z0-9].)(?=[A-Za-z0-9_-])")
 _ENDS_ESCAPE = re.compile(
     rb"(?:\\[abfnrtv0]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\[[0-9;]{0,12}m)\Z"
 )
-"""Letters and digits that belong to preceding text: an escape of JSON, of a URL, of terminal colors."""
-_ENDS = frozenset(b"0123456789abcdefABCDEFmnrtv")
+"""Matches text that ends in an escape of JSON, of a URL or of terminal colors: the last letters or digits of the escape
+do not belong to the word that follows.
+"""
+_ESCAPE_END_BYTES = frozenset(b"0123456789abcdefABCDEFmnrtv")
 """The last characters of such escapes."""
 _AFTER_ESCAPE = re.compile(rb"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv]|[0-9A-Fa-f]{2}|[0-9]{1,3}m")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,%d}+={0,2}" % BASE64_BYTES_MAX)
 _PLAIN_BASE64 = re.compile(rb"(?:[A-Za-f][A-Za-z0-9+/_-]{3}){6}")
-"""Base64 of text: the first bit of each third byte is 0."""
+"""Matches base64 of ASCII text, in which the first bit of each third byte is 0."""
 _PLAIN = re.compile(rb"[\t\n\r -~]*")
 _BLOB = re.compile(rb"[A-Za-z0-9+/]{256,%d}+" % BASE64_BYTES_MAX)
-"""Base64 of so many bytes that an apparent token in it is a coincidence."""
+"""Matches base64 that is so long that an apparent token in it is a coincidence."""
 _PUNCTUATION = (b"+", b"/")
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 def _by_delimiter() -> dict[bytes, list[tuple[int, Kind]]]:
-    """Return kinds by the three bytes that end with the last delimiter of their anchor."""
+    """Return the kinds, by the last three bytes of their anchor up to and including its last delimiter."""
     found: dict[bytes, list[tuple[int, Kind]]] = {}
     for kind in KINDS:
         at = max(kind.anchor.rfind(mark) for mark in (b"-", b"_", b".", b"/"))
@@ -75,7 +77,7 @@ def scan(
     key: bytes = b"",
     depth: int = 1,
 ) -> list[Finding]:
-    """Return the secrets between `start` and `end`, unordered and possibly overlapping."""
+    """Return the secrets that start between `start` and `end`, unordered and possibly overlapping."""
     stop = len(text) if end is None else end
     first, last = max(start - LEAD, 0), min(stop + CONTEXT, len(text))
     window = text if first == 0 and last == len(text) else text[first:last]
@@ -105,7 +107,7 @@ def _named(text: bytes) -> Iterator[Span]:
             if is_redacted and _in_placeholder(text, at):
                 at = low.find(named.anchor, at + size)
                 continue
-            at, found = named.look(text, low, at)
+            at, found = named.search(text, low, at)
             if found is not None:
                 yield found
             at = low.find(named.anchor, at)
@@ -117,7 +119,7 @@ def _in_placeholder(text: bytes, at: int) -> bool:
 
 
 def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
-    """Return the secrets in runs of letters and digits: tokens, and base64 that contains a secret."""
+    """Return the secrets in runs of letters and digits: tokens, and base64 that contains secrets."""
     found: list[Span] = []
     classes = text.translate(_CLASSES)
     decoded_to = 0
@@ -126,125 +128,129 @@ def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
         end = classes.find(b" ", at + RUN)
         if end == -1:
             end = len(text)
-        _in_run(text, at, end, found)
+        _add_run_tokens(text, at, end, found)
         if text[end : end + 1] in _PUNCTUATION and (blob := _BLOB.match(text, at)):
             end = blob.end()
         if depth and at >= decoded_to and end - at >= 20:
-            decoded_to = _decoded(text, at, end, secrets, found)
+            decoded_to = _add_decoded(text, at, end, secrets, found)
         at = classes.find(_NEEDLE, end)
     return found
 
 
-def _in_run(text: bytes, start: int, end: int, found: list[Span]) -> None:
-    """Add the tokens that start in a run, or with the character before it."""
-    done = start
+def _add_run_tokens(text: bytes, start: int, end: int, found: list[Span]) -> None:
+    """Add the tokens that start in a run, or at the character before it."""
+    covered_to = start
     if text[start : start + 2] in _BY_START or text[end : end + 1] == b".":
-        done = _starting(text, start, found)
+        covered_to = _add_starting_token(text, start, found)
     before = text[start - 1] if start else 0
-    if before in _ODD:
-        done = max(done, _after_odd(text, start, end, before, found))
+    if before in _PRECEDING_BYTES:
+        covered_to = max(covered_to, _add_preceded_token(text, start, end, before, found))
     if end - start == 50 and (m := MAILGUN.match(text, start)):
         found.append((*m.span(), "mailgun_key"))
     for mark in _DELIMITER.finditer(text, start, end):
         at = mark.start()
-        if at < done:
+        if at < covered_to:
             continue
         if text[at - 2 : at + 1] in _BY_DELIMITER:
-            done = _delimited(text, at, found)
+            covered_to = _add_delimited_token(text, at, found)
         if text[at + 1 : at + 3] in _BY_START:
-            done = max(done, _starting(text, at + 1, found))
+            covered_to = max(covered_to, _add_starting_token(text, at + 1, found))
 
 
-_ODD = frozenset(b"./\\%[;:")
-"""Characters before a run that may belong to a token, or to an escape that ends in the run."""
+_PRECEDING_BYTES = frozenset(b"./\\%[;:")
+"""Bytes before a run that may belong to a token, or to an escape that ends in the run."""
 
 
-def _after_odd(text: bytes, start: int, end: int, before: int, found: list[Span]) -> int:
-    """Add the token that starts before a run, or after the end of an escape in it; return where it ends."""
+def _add_preceded_token(text: bytes, start: int, end: int, before: int, found: list[Span]) -> int:
+    """Add the token that starts before a run, or after an escape that ends in the run; return the end of the token."""
     if before in b".":
-        return _delimited(text, start - 1, found)
+        return _add_delimited_token(text, start - 1, found)
     at = start
     if before in b"\\%[;":
         escape = _AFTER_ESCAPE.match(text, start, end)
         at = escape.end() if escape else start
-    for begins, pattern, name in _WITH_BEFORE:
-        if text.startswith(begins, at) and (m := pattern.search(text, max(at - 14, 0), at + 320)):
+    for continuation, pattern, name in _WITH_BEFORE:
+        if text.startswith(continuation, at) and (
+            m := pattern.search(text, max(at - 14, 0), at + 320)
+        ):
             found.append((*m.span(), name))
             return m.end()
-    return _starting(text, at, found) if at > start else start
+    return _add_starting_token(text, at, found) if at > start else start
 
 
 _WITH_BEFORE = ((b"AA", TELEGRAM, "telegram_token"), (b"0", REFRESH, "google_oauth"))
-"""Tokens that start before a run, and their continuation in it."""
+"""For tokens that start before a run: the bytes at the start of the run, the pattern and the kind."""
 
 
 _DISCORD_STARTS = (b"M", b"N", b"O")
 
 
-def _starting(text: bytes, at: int, found: list[Span]) -> int:
-    """Add a token whose anchor has no delimiter and starts here; return where it ends."""
+def _add_starting_token(text: bytes, at: int, found: list[Span]) -> int:
+    """Add a token that starts at `at` and whose anchor has no delimiter; return its end."""
     if text[at : at + 1] in _DISCORD_STARTS and (m := DISCORD.match(text, at)):
         found.append((*m.span(), "discord_token"))
         return m.end()
     for kind in _BY_START.get(text[at : at + 2], ()):
-        if _begins(text, at, kind) and (match := kind.pattern.match(text, at)):
+        if _may_start(text, at, kind) and (match := kind.pattern.match(text, at)):
             found.append((*match.span(), kind.name))
             return match.end()
     return at
 
 
-def _delimited(text: bytes, delimiter: int, found: list[Span]) -> int:
-    """Add a token whose anchor has its last delimiter here; return where it ends."""
+def _add_delimited_token(text: bytes, delimiter: int, found: list[Span]) -> int:
+    """Add a token whose anchor has its last delimiter at `delimiter`; return its end."""
     for back, kind in _BY_DELIMITER.get(text[delimiter - 2 : delimiter + 1], ()):
         at = delimiter - back
         if at < 0 or not text.startswith(kind.anchor, at):
             continue
-        if _begins(text, at, kind) and (match := kind.pattern.match(text, at)):
+        if _may_start(text, at, kind) and (match := kind.pattern.match(text, at)):
             found.append((*match.span(), kind.name))
             return match.end()
     return delimiter
 
 
-def _begins(text: bytes, at: int, kind: Kind) -> bool:
-    """Return whether a token may start here, because the preceding text may end an escape."""
+def _may_start(text: bytes, at: int, kind: Kind) -> bool:
+    """Return whether a token may start at `at`, given the bytes before it, which may be the end of an escape."""
     if kind.before == "any" or at == 0:
         return True
     before = text[at - 1]
     is_word = chr(before).isalnum() and before < 128
     if not is_word and (kind.before == "word" or before not in b"-_"):
         return True
-    if before not in _ENDS:
+    if before not in _ESCAPE_END_BYTES:
         return False
-    piece = text[max(at - 16, 0) : at]
-    escaped = b"\\" in piece or b"%" in piece or b"[" in piece
-    return escaped and bool(_ENDS_ESCAPE.search(piece))
+    preceding = text[max(at - 16, 0) : at]
+    escaped = b"\\" in preceding or b"%" in preceding or b"[" in preceding
+    return escaped and bool(_ENDS_ESCAPE.search(preceding))
 
 
-def _decoded(text: bytes, start: int, end: int, secrets: Sequence[bytes], found: list[Span]) -> int:
-    """Add the whole base64 around a run if it contains a secret; return where it ends."""
+def _add_decoded(
+    text: bytes, start: int, end: int, secrets: Sequence[bytes], found: list[Span]
+) -> int:
+    """Add the complete base64 text around a run if it contains a secret; return its end."""
     first = start
     if start and text[start - 1] in b"+/":
         before = text[max(start - 256, 0) : start]
         first = start - (len(before) - len(before.rstrip(_ALPHABET)))
-    done = end
+    covered_to = end
     for each in {first, start}:
         if not _PLAIN_BASE64.match(text, each) or not (match := _BASE64.match(text, each)):
             continue
-        done = max(done, match.end())
-        if not _PLAIN.fullmatch(unpacked(match[0][:24])):
+        covered_to = max(covered_to, match.end())
+        if not _PLAIN.fullmatch(decode_base64(match[0][:24])):
             continue
-        inner = scan(unpacked(match[0]), known=secrets, depth=0)
+        inner = scan(decode_base64(match[0]), known=secrets, depth=0)
         if inner:
             kind = min(inner, key=lambda each: each.start).kind
             found.append((*match.span(), kind))
             break
-    return done
+    return covered_to
 
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/"
 
 
-def unpacked(text: bytes) -> bytes:
+def decode_base64(text: bytes) -> bytes:
     """Decode base64 in either alphabet, with or without padding; return empty bytes if it is invalid."""
     bare = text.rstrip(b"=").translate(_URL_SAFE)
     if len(bare) % 4 == 1:

@@ -1,7 +1,7 @@
 """Secrets identified by their context: the name of a key, a header, the address of a server.
 
-Each has an anchor in lower case, which is searched for literally, and a bounded pattern that is
-matched there. The value must look like a secret, because names alone are common in programs and
+Each type of secret has a lower-case anchor, for which the text is searched literally, and a bounded pattern that is
+matched at its position. The value must look like a secret, because the names alone are common in programs and
 documentation.
 """
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 _QUOTE = rb"(?:\\{0,7}[\"']|%22|%27|&quot;|\\{1,4}u002[27])"
 _SEPARATOR = rb"(?::=|=>|[:=>]|%3[DdAa]|\\{1,4}u003[dDaA])"
 _REST = rb"([A-Za-z0-9_-]{0,24}+)"
-"""How a name continues after its anchor."""
+"""The rest of a name after its anchor."""
 _IN_QUOTES, _OPTION = 2, 4
-"""Groups of the pattern."""
+"""Groups of `_ASSIGNED`: a value in quotes, and the value of a command-line option."""
 _QUOTED = rb"([^\s\"'\\<>]{8,512}+)" + _QUOTE
 _BARE = rb"([^\s\"'\\,;&=<>(){}\[\]|`%*]{8,512}+(?:%(?:2[BbFf]|3[Dd])[A-Za-z0-9]{0,256}+){0,48}+={0,2})(?![(\[{])"
 _ASSIGNED = (
@@ -24,11 +24,11 @@ _ASSIGNED = (
     rb"(?:" + _QUOTE + _QUOTED + rb"|" + _BARE + rb")|[ =]{1,2}" + _BARE + rb")"
 )
 """After the anchor: the rest of a name and its value, quoted, bare, or as a command-line option."""
-_NO_NAMES = re.compile(
+_DESCRIPTIVE_NAMES = re.compile(
     rb"(?:s$)|name|(?<![a-z])ids?$|type|polic|length|count|file|path|ur[il]|version|field|header|prefix|limit"
     rb"|size|class|manager|store|hint|reset|usage|arn$|kind|format|expir|budget|izer"
 )
-"""Suffixes of names that describe a secret but do not contain one."""
+"""Parts of the rest of a name which show that the value only describes a secret, such as `length` or `expiry`."""
 _KEY_BEFORE = (
     *(
         b"api",
@@ -44,8 +44,8 @@ _KEY_BEFORE = (
     *(b"shared", b"license", b"service", b"admin", b"deploy", b"webhook", b"subscription", b"app"),
     *(b"application", b"storage", b"integration", b"?", b"&"),
 )
-"""Words that make the following word "key" a cryptographic key; `?` and `&` start a parameter in a URL."""
-_STAND_INS = re.compile(
+"""Words before "key" which show that it is a cryptographic key; `?` and `&` start a parameter in a URL."""
+_DUMMY_VALUES = re.compile(
     rb"\[redacted|[$<{*%]|xxx|\.\.\.|your|my[_-]|example|changeme|change[_-]me|placeholder|dummy|none$|null$|true$|https?:|file:|[./~]"
     rb"|false$|undefined|process\.env|os\.environ|optional|required|string$|secret$|password$",
     re.IGNORECASE,
@@ -53,63 +53,64 @@ _STAND_INS = re.compile(
 _IDENTIFIER = re.compile(
     rb"[A-Za-z_][A-Za-z0-9_]{0,64}(?:\.[A-Za-z_][A-Za-z0-9_]{0,64}){1,8}|[a-z]{1,24}(?:[_-][a-z0-9]{1,16}){1,8}"
 )
-"""A dotted identifier, or words joined by hyphens or underscores: more likely prose or code than a secret."""
+"""A dotted identifier, or words joined by hyphens or underscores, which is more likely prose or code than a secret."""
 
 
 Span = tuple[int, int, str]
 """Start, end and kind."""
 SearchStep = tuple[int, Span | None]
-"""Where to continue the search for the same anchor, and the finding."""
+"""The position at which to continue the search for the same anchor, and the finding; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One type of secret identified by its context."""
+    """One type of secret that is identified by its context."""
 
     anchor: bytes
-    """In lower case."""
-    look: Callable[[bytes, bytes, int], SearchStep]
-    """Receives the text, the text in lower case, and the position of the anchor; returns the secret there."""
+    """A literal in lower case."""
+    search: Callable[[bytes, bytes, int], SearchStep]
+    """Receives the text, the text in lower case, and the position of the anchor; returns the secret at that position.
+    """
 
 
 def _assigned(anchor: bytes, least: int) -> Named:
-    """Return a search for a value of at least `least` bytes that is assigned to a name."""
+    """Return a search for values of at least `least` bytes that are assigned to names with `anchor`."""
     pattern = re.compile(b"(?i:" + anchor + b")" + _ASSIGNED)
     size = len(anchor)
 
-    def look(text: bytes, low: bytes, at: int) -> SearchStep:
+    def search(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[at + size : at + size + 1] == b"s":
-            return at + size, None  # plural: a count, or a list
+            return at + size, None  # a plural names a count or a list
         match = pattern.match(text, at)
         if match is None:
             return at + size, None
         group = match.lastindex or 0
         start, end = match.span(group)
-        if _NO_NAMES.search(low, *match.span(1)):
+        if _DESCRIPTIVE_NAMES.search(low, *match.span(1)):
             return at + size, None
         if group == _OPTION and b"--" not in low[max(at - 24, 0) : at].rpartition(b" ")[2]:
             return at + size, None
-        secret_like = _is_telling(match[group], least, group == _IN_QUOTES)
+        secret_like = _looks_secret(match[group], least, group == _IN_QUOTES)
         return end, (start, end, "named_secret") if secret_like else None
 
-    return Named(anchor, look)
+    return Named(anchor, search)
 
 
 def _key(anchor: bytes) -> Named:
-    """Return a search for the value of a key, if it is a cryptographic key and not a database key."""
+    """Return a search for values of cryptographic keys, which ignores other keys, such as those of databases."""
     assigned = _assigned(anchor, 8)
 
-    def look(text: bytes, low: bytes, at: int) -> SearchStep:
+    def search(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[max(at - 16, 0) : at].rstrip(b"_. -").endswith(_KEY_BEFORE):
-            return assigned.look(text, low, at)
+            return assigned.search(text, low, at)
         return at + len(anchor), None
 
-    return Named(anchor, look)
+    return Named(anchor, search)
 
 
-def _is_telling(value: bytes, least: int, is_quoted: bool) -> bool:
-    """Return whether a value looks like a secret, and not like a word, a variable or a dummy."""
-    if len(value) < least or _STAND_INS.match(value) or len(set(value)) < 5:
+def _looks_secret(value: bytes, least: int, is_quoted: bool) -> bool:
+    """Return whether a value looks like a secret and not like a word, a variable or a dummy value."""
+    if len(value) < least or _DUMMY_VALUES.match(value) or len(set(value)) < 5:
         return False
     has_digit, has_letter = _DIGIT.search(value), _LETTER.search(value)
     if is_quoted and len(value) >= 12:
@@ -135,7 +136,7 @@ _AUTH = re.compile(
 
 def _authorization(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _AUTH.match(text, at)
-    if match is None or _STAND_INS.match(match[2]):
+    if match is None or _DUMMY_VALUES.match(match[2]):
         return at + 4, None
     scheme, value = (match[1] or b"").lower(), match[2]
     start, end = match.span(2)
@@ -143,13 +144,13 @@ def _authorization(text: bytes, _low: bytes, at: int) -> SearchStep:
         return end, (start, end, "basic_auth")
     if scheme and len(value) >= 12 and _DIGIT.search(value):
         return end, (start, end, "bearer_token" if scheme == b"bearer" else "authorization")
-    if not scheme and _is_telling(value, 20, False):
+    if not scheme and _looks_secret(value, 20, False):
         return end, (start, end, "authorization")
     return end, None
 
 
 _BEARER = re.compile(
-    # Words joined by hyphens are prose; a token has a digit, or a capital inside a word.
+    # Words joined by hyphens are prose; a token contains a digit, or a capital letter after a lower-case one.
     rb"[Bb][Ee][Aa][Rr][Ee][Rr](?: |%20|\+)(?=[A-Za-z._~+/-]{0,128}?(?:[0-9]|[a-z][A-Z]))"
     rb"[A-Za-z0-9._~+/-]{20,4000}+={0,2}"
 )
@@ -170,14 +171,14 @@ _HOOKS = re.compile(
     rb"|(?:[a-z]{1,12}\.)?discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/([0-9]{15,21}/[A-Za-z0-9_-]{60,80})"
     rb"|[a-z0-9-]{1,48}\.webhook\.office\.com/webhookb2/([A-Za-z0-9@/-]{40,256}))"
 )
-_NO_PASSWORDS = (b"pass", b"pw", b"pwd", b"port")
+_PASSWORD_NAMES = (b"pass", b"pw", b"pwd", b"port")
 
 
 def _address(text: bytes, low: bytes, at: int) -> SearchStep:
     match = None
     if text.find(b"@", at, at + _ADDRESS_BYTES) != -1:
         if match := _USERINFO.match(text, at):
-            if not _STAND_INS.match(match[1]) and match[1].lower() not in _NO_PASSWORDS:
+            if not _DUMMY_VALUES.match(match[1]) and match[1].lower() not in _PASSWORD_NAMES:
                 return match.end(), (*match.span(1), "url_password")
         elif match := _DSN.match(text, at):
             return match.end(), (*match.span(1), "sentry_dsn")
@@ -206,13 +207,13 @@ _COOKIE = re.compile(
 
 def _cookie(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _COOKIE.match(text, at)
-    if match is None or _STAND_INS.match(match[1].partition(b"=")[2]):
+    if match is None or _DUMMY_VALUES.match(match[1].partition(b"=")[2]):
         return at + 6, None
     return match.end(), (*match.span(1), "cookie")
 
 
 _PEM = re.compile(
-    # Five dashes end the text between: each start is read up to the next one, and no further.
+    # The text of a key contains no five dashes, so the search from one BEGIN line ends at the next one.
     rb"-----BEGIN[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY(?:(?: |\+|%20)BLOCK)?-----"
     rb"(?:(?:[A-Za-z0-9+/=%\\\s:,.]|-(?!----)){32,3900}+-----END[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY"
     rb"(?:(?: |\+|%20)BLOCK)?-----|(?:\\|\s|n|r){0,8}+[A-Za-z0-9+/=]{40,80}+"
@@ -239,4 +240,4 @@ NAMED: tuple[Named, ...] = (
     Named(b"cookie", _cookie),
     Named(b"-----begin", _pem),
 )
-"""In search order; if two find the same secret, the first one determines its kind."""
+"""The types in search order. If two of them find the same secret, the first one determines its kind."""

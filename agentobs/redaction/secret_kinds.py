@@ -1,7 +1,7 @@
-"""The kinds of secrets identified by their form, with the source of each form.
+"""The kinds of secrets that are identified by their form, with the source of each form.
 
-A token starts with an anchor, a literal that is rare elsewhere, followed by a bounded pattern. The source is where the
-form is documented: the provider's own documentation if available, else the rules of secret scanners.
+A token consists of an anchor, which is a literal that is rare elsewhere, and text that matches a bounded pattern. The
+source documents the form: the provider's own documentation if available, or else the rules of secret scanners.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Before = Literal["any", "word", "name"]
-"""What may precede a token: `any`, anything; `word`, no letter or digit; `name`, neither these nor `_` and `-`."""
+"""Which byte may precede a token. `any`: every byte; `word`: no letter or digit; `name`: no letter, digit, `_` or `-`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +20,20 @@ class Kind:
     """One form of a secret."""
 
     name: str
-    """Its name in the placeholder."""
+    """The name of the kind in placeholders."""
     anchor: bytes
-    """The literal that it starts with."""
+    """The literal at the start of the token."""
     pattern: re.Pattern[bytes]
-    """The whole token, from its anchor on; every quantifier in it is bounded."""
+    """Matches the complete token, including its anchor; every quantifier in it is bounded."""
     before: Before = "word"
     source: str = ""
-    """Where the form is documented."""
+    """The document that describes the form."""
 
 
 _END = rb"(?![A-Za-z0-9_-])"
 _WORD = rb"[A-Za-z0-9_-]"
 _MIXED = rb"(?=[A-Za-z_-]{0,128}+[0-9])"
-"""A token has a digit somewhere: words joined by hyphens are prose."""
+"""Requires a digit in the token, because words that are joined by hyphens are prose."""
 
 GITLEAKS = "gitleaks 8, config/gitleaks.toml"
 GITHUB = "GitHub docs, supported secret scanning patterns"
@@ -67,7 +68,7 @@ KINDS: tuple[Kind, ...] = (
         "openai_key",
         "sk-",
         rb"[A-Za-z0-9]{32,64}" + _END,
-        "OpenAI help, legacy user keys; DeepSeek and others use the form",
+        "OpenAI help, legacy user keys; DeepSeek and others use the same format",
         "name",
     ),
     _kind("aws_key_id", "AKIA", rb"[A-Z0-9]{16}" + _END, "AWS IAM user guide, unique identifiers"),
@@ -280,12 +281,12 @@ KINDS: tuple[Kind, ...] = (
         "age specification",
     ),
 )
-"""Tokens identified by their own form."""
+"""The tokens that are identified by their form."""
 
 TELEGRAM = re.compile(
     rb"(?:(?<![0-9A-Za-z])|(?<=\\[nrt]))[0-9]{8,10}(?::|%3[Aa])AA" + _WORD + rb"{33}" + _END
 )
-"""A bot token: its ID, a colon, and 35 characters that start with `AA` (Telegram Bot API, making requests)."""
+"""A bot token: the bot's ID, a colon, and 35 characters that start with `AA` (Telegram Bot API, making requests)."""
 
 MAILGUN = re.compile(rb"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}" + _END)
 """A newer Mailgun key, which has no anchor (gitleaks 8)."""
@@ -293,7 +294,9 @@ MAILGUN = re.compile(rb"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}" + _END)
 DISCORD = re.compile(
     rb"[MNO]" + _WORD + rb"{23,27}\." + _WORD + rb"{6,7}\." + _WORD + rb"{27,40}" + _END
 )
-"""A bot token: its ID in base64, which has one of three first letters, a time, a check (Discord docs, reference)."""
+"""A bot token: the bot's ID in base64, which starts with one of three letters, a timestamp, and a signature (Discord
+docs, reference).
+"""
 
 REFRESH = re.compile(
     rb"(?:(?<![0-9A-Za-z])|(?<=\\[nrt]))1(?://|%2[Ff]%2[Ff])0" + _WORD + rb"{40,256}"

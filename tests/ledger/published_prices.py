@@ -1,4 +1,4 @@
-"""The cost of calls by the published prices, computed here in fractions of dollars without code of the ledger."""
+"""Compute the cost of calls from published prices, in fractions of dollars and without code of the ledger."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ IN_THE_US = Fraction(11, 10)
 
 @functools.cache
 def table() -> dict[str, list[dict[str, Any]]]:
-    """The published unit prices by model."""
+    """Return the published unit prices, by model."""
     return tomllib.loads(Path(__file__).with_name("expected.toml").read_text())
 
 
 def parts(
     model: str, usage: dict[str, Any], whole: dict[str, Any], day: dt.date, *, first: bool = True
 ) -> dict[str, Fraction]:
-    """Return the cost of one sampling, by part.
+    """Return the cost of one usage row, by part.
 
     Args:
-        model: the model that sampled.
-        usage: its own counts, of an iteration or of a response without iterations.
+        model: the model of the row.
+        usage: the counts of the row, which is an iteration or a response without iterations.
         whole: the usage object of the response.
         day: the day of the request.
         first: whether to include the requests of server tools.
@@ -41,7 +41,7 @@ def parts(
     five, hour = written, 0
     if split:
         five, hour = split["ephemeral_5m_input_tokens"], split["ephemeral_1h_input_tokens"]
-        rest = written - five - hour  # the last counts of a stream only have the total
+        rest = written - five - hour  # the last counts of a stream may only contain the total
         five, hour = (five, hour + rest) if hour and not five else (five + rest, hour)
     read = usage.get("cache_read_input_tokens") or 0
     counts = (usage["input_tokens"], usage["output_tokens"], read, five, hour)
@@ -61,18 +61,18 @@ def parts(
 
 def _prices(model: str, prompt: int, speed: str, day: dt.date) -> list[Fraction]:
     """Return the prices of the last entry that applies."""
-    holding = [
+    applicable = [
         entry
         for entry in table()[model]
         if prompt > entry.get("prompt_tokens_above", -1)
         and entry.get("speed", "standard") == speed
         and day < entry.get("until", dt.date.max)
     ]
-    return [Fraction(price) for price in holding[-1]["usd"]]
+    return [Fraction(price) for price in applicable[-1]["usd"]]
 
 
 def rows(message: dict[str, Any], day: dt.date) -> list[dict[str, Fraction]]:
-    """Return the cost of a response: one entry per iteration, or one for the whole."""
+    """Return the cost of a response: one entry per iteration, or one entry if there are no iterations."""
     usage, model = message["usage"], message["model"]
     iterations = usage.get("iterations") or [usage]
     return [

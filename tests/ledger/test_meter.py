@@ -1,4 +1,4 @@
-"""Costs and sums: exact to the last digit, in any order of calls and wherever they are added."""
+"""Costs and sums are exact to the last digit, for any order of calls, in the meter and in the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentobs.provider.anthropic.usage import usage_rows
 from agentobs.recording.journal.home import Home
 from agentobs.records.usage import Usage
 from agentobs.store.duckdb.connection import connect
-from tests.ledger import published
+from tests.ledger import published_prices
 from tests.store.making import SECOND, T0, usage_row, write_facts
 
 MODELS = ["claude-opus-5-5", "claude-sonnet-5", "claude-haiku-5-5", "claude-sonnet-4-5-20250929",
@@ -52,8 +52,8 @@ calls = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(calls)
-def test_parts_are_the_sum(found: list[tuple[Usage, int]]) -> None:
-    """The six parts of a cost add up to it, each is units times price, and no digit is lost."""
+def test_the_parts_add_up_to_the_cost(found: list[tuple[Usage, int]]) -> None:
+    """The six parts of a cost add up to the cost, each is units times price, and no digit is lost."""
     for usage, at_ns in found:
         cost = cost_of(usage, at_ns)
         if cost.status == "unknown_model":
@@ -71,22 +71,26 @@ def test_parts_are_the_sum(found: list[tuple[Usage, int]]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(calls, st.randoms(use_true_random=False))
-def test_order_changes_no_total(found: list[tuple[Usage, int]], chance: random.Random) -> None:
-    """In any order of calls, the totals are the same, by model and overall."""
+def test_totals_do_not_depend_on_the_order_of_calls(
+    found: list[tuple[Usage, int]], chance: random.Random
+) -> None:
+    """The totals do not depend on the order of calls, by model and overall."""
     there, shuffled = Meter(), Meter()
     there.add_rows(found)
     again = list(found)
     chance.shuffle(again)
     for each in again:
         shuffled.add_rows([each])
-        shuffled.total()  # reading in between changes nothing
+        shuffled.total()  # reading the meter in between has no effect
     assert shuffled.total() == there.total()
 
 
 @settings(max_examples=60, deadline=None)
 @given(calls, st.integers(0, 12))
-def test_a_session_in_two_costs_the_same(found: list[tuple[Usage, int]], at: int) -> None:
-    """Splitting a session in two never changes its sum."""
+def test_splitting_a_session_does_not_change_the_sum(
+    found: list[tuple[Usage, int]], at: int
+) -> None:
+    """Splitting a session into two does not change the sum."""
     whole, first, second = Meter(), Meter(), Meter()
     whole.add_rows(found)
     first.add_rows(found[:at])
@@ -103,8 +107,10 @@ def test_a_session_in_two_costs_the_same(found: list[tuple[Usage, int]], at: int
 
 @settings(max_examples=6, deadline=None)
 @given(st.lists(calls, max_size=6).map(lambda lists: [call for each in lists for call in each]))
-def test_the_meter_is_the_store(tmp_path_factory: Any, found: list[tuple[Usage, int]]) -> None:
-    """A meter, the SQL view, and a sum of single costs agree to the last digit, and in their certainty."""
+def test_the_meter_agrees_with_the_store(
+    tmp_path_factory: Any, found: list[tuple[Usage, int]]
+) -> None:
+    """A meter, the SQL view, and a sum of single costs agree to the last digit, and in certainty."""
     home = Home(tmp_path_factory.mktemp("home"))
     home.segments.mkdir()
     rows = [
@@ -118,12 +124,12 @@ def test_the_meter_is_the_store(tmp_path_factory: Any, found: list[tuple[Usage, 
     meter = Meter()
     meter.add_facts(rows)
     with connect(home) as connection:
-        asked = connection.execute(
+        stored = connection.execute(
             "SELECT canonical_model, sum(cost_usd), count(*) FILTER (cost_status <> 'exact'), count(*) "
             "FROM costs GROUP BY canonical_model"
         ).fetchall()
     spent = meter.total()
-    assert {row[0]: row[1:] for row in asked} == {
+    assert {row[0]: row[1:] for row in stored} == {
         model: (each.usd, each.calls_not_exact, each.calls)
         for model, each in spent.by_model.items()
     }
@@ -138,7 +144,7 @@ MADE: list[tuple[str, dict[str, Any], dt.date]] = [
             {"input_tokens": 7, "output_tokens": 9, "cache_read_input_tokens": 5},
             dt.date(2026, 11, 2),
         )
-        for model in sorted(set(published.table()) - {"claude-2.1"})
+        for model in sorted(set(published_prices.table()) - {"claude-2.1"})
     ),
     (
         "claude-sonnet-4-20250514",
@@ -168,18 +174,20 @@ MADE: list[tuple[str, dict[str, Any], dt.date]] = [
         {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 3, "output_tokens": 4}]},
      dt.date(2026, 11, 2)),
 ]  # fmt: skip
-"""Synthetic, because no recorded call has these classes: every model of the table, tiers of size,
+"""Synthetic calls, because no recorded call has these classes: every model of the table, tiers of size,
 fast mode, geography, the day of a price change, and iterations of three models with different
 prices.
 """
 
 
 @pytest.mark.parametrize(("model", "usage", "day"), MADE)
-def test_what_no_recording_has(model: str, usage: dict[str, Any], day: dt.date) -> None:
-    """Each part is tokens times the published price for that day, tier, speed and place."""
+def test_classes_that_no_recording_contains(
+    model: str, usage: dict[str, Any], day: dt.date
+) -> None:
+    """Each part is tokens times the published price for that day, tier, speed and location."""
     at = dt.datetime.combine(day, dt.time(), dt.UTC)
     at_ns = int(at.timestamp()) * SECOND
-    expected = published.rows({"model": model, "usage": usage}, day)
+    expected = published_prices.rows({"model": model, "usage": usage}, day)
     billed = [row for row in usage_rows(model, usage, "exact") if row.billed]
     found = [
         [Fraction(part.usd or 0) for part in cost_of(row, at_ns).parts.values()] for row in billed
@@ -191,8 +199,8 @@ def test_what_no_recording_has(model: str, usage: dict[str, Any], day: dt.date) 
     assert Fraction(meter.total().usd or 0) == sum(sum(row.values()) for row in expected)
 
 
-def test_threads_lose_nothing() -> None:
-    """Calls that many threads add while others read are all counted."""
+def test_concurrent_additions_are_all_counted() -> None:
+    """All calls are counted that threads add while other threads read the meter."""
     meter = Meter()
     usage = {"input_tokens": 1, "output_tokens": 0}
 
@@ -210,8 +218,8 @@ def test_threads_lose_nothing() -> None:
     assert (meter.total().calls, meter.total().usd) == (4_000, Decimal("0.016"))
 
 
-def test_a_sum_says_how_sure_it_is() -> None:
-    """Nothing spent is exactly zero; a model without a price costs None, and makes a sum a lower bound."""
+def test_the_certainty_of_a_sum() -> None:
+    """Zero spending is exact; a model without a price costs None, and makes a sum a lower bound."""
     usage = {"input_tokens": 1_000_000, "output_tokens": 0}
     meter = Meter()
     assert (meter.total().usd, meter.total().status) == (Decimal(0), "exact")
@@ -224,21 +232,21 @@ def test_a_sum_says_how_sure_it_is() -> None:
     assert (meter.total().status, meter.total().calls_not_exact) == ("estimated", 2)
 
 
-def test_a_model_without_a_price_is_named_once() -> None:
-    """However many calls it has, the user is warned once, with a suggested fix."""
+def test_a_model_without_a_price_is_reported_once() -> None:
+    """The user is warned once, with a suggested fix, even if the model has many calls."""
     meter = Meter()
     usage = {"input_tokens": 1, "output_tokens": 1}
     with pytest.warns(
         RuntimeWarning, match="no price is known for model once-and-never-again"
-    ) as told:
+    ) as warned:
         for _ in range(3):
             meter.add("once-and-never-again", usage, T0)
             meter.total()
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
-def test_a_name_of_ten_kilobytes() -> None:
-    """It is not a valid name: it is not repeated, not cached, and has no known cost."""
+def test_a_model_name_of_ten_kilobytes() -> None:
+    """Such a name is invalid: it is not shown, not cached, and has no known cost."""
     meter = Meter()
     meter.add("claude-opus-5-5" * 700, {"input_tokens": 1, "output_tokens": 1}, T0)
     spent = meter.total()
@@ -252,14 +260,14 @@ def test_huge_sums_keep_every_digit() -> None:
 
 
 @pytest.mark.parametrize("at_ns", [-1, 0, 2**63 - 1, 2**70])
-def test_any_instant_has_a_price(at_ns: int) -> None:
-    """A clock that is wrong by decades still finds the price of the nearest day."""
+def test_every_time_has_a_price(at_ns: int) -> None:
+    """If the clock is wrong by decades, the price of the nearest day is used."""
     [row] = usage_rows("claude-opus-5-5", {"input_tokens": 1, "output_tokens": 1}, "exact")
     assert cost_of(row, at_ns).usd == Decimal("0.000024")
 
 
-def test_no_result_of_a_batch_counts_twice(tmp_path: Path) -> None:
-    """A meter counts the result of one custom_id once, including each iteration."""
+def test_a_batch_result_is_counted_once(tmp_path: Path) -> None:
+    """A meter counts the result of a custom_id once, including each iteration."""
     meter = Meter()
     usage = {"input_tokens": 1, "output_tokens": 0, "service_tier": "batch"}
     for _ in range(3):

@@ -36,14 +36,14 @@ from agentobs.records import usage
         ("claude-", "claude-"),
     ],
 )  # fmt: skip
-def test_one_name_a_model(canonical: str, names: str) -> None:
+def test_each_model_has_one_canonical_name(canonical: str, names: str) -> None:
     """Aliases, dated IDs and the IDs of cloud platforms have one canonical name, which maps to itself."""
     assert {canonical_model(name) for name in names.split() or [""]} == {canonical}
     assert canonical_model(canonical) == canonical
 
 
-def test_a_long_name_is_left_alone() -> None:
-    """Ten kilobytes are not a model name."""
+def test_a_long_name_is_returned_unchanged() -> None:
+    """A text of ten kilobytes is not a model name, and is returned unchanged."""
     name = "claude-" + "9" * 10_000
     assert canonical_model(name) == name
 
@@ -65,8 +65,8 @@ def test_a_long_name_is_left_alone() -> None:
         ("", "", None),
     ],
 )
-def test_a_runaway(costs: str, outputs: str, expected: Runaway | None) -> None:
-    """Five consecutive turns with rising cost; or three with shrinking output and no falling cost."""
+def test_runaways_are_detected(costs: str, outputs: str, expected: Runaway | None) -> None:
+    """A runaway is five consecutive turns with rising cost, or three with shrinking output and no falling cost."""
     money = [None if cost == "-" else Decimal(cost) for cost in costs.split()]
     assert runaway(money, [int(count) for count in outputs.split()]) == expected
 

@@ -1,4 +1,4 @@
-"""The overlay and the user's own prices: their effects, their precedence, and error messages for typos."""
+"""The overlay and the user's price file: their effects, their precedence, and the error messages for typos."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT = 1_795_000_000_000_000_000
 """2026-11-18."""
 
 
-def told(own: str, context: Context, prompt: int = 1) -> tuple[str, str, str, str | None]:
+def prices_of(own: str, context: Context, prompt: int = 1) -> tuple[str, str, str, str | None]:
     """Return (input, output, certainty, note) for a price file."""
     unit = PriceBook(own.encode()).at(context, AT, prompt)
     if unit.rates is None:
@@ -32,8 +32,8 @@ def told(own: str, context: Context, prompt: int = 1) -> tuple[str, str, str, st
     return str(unit.rates.input), str(unit.rates.output), unit.certainty, unit.note
 
 
-def test_ours_is_dated_and_has_sources() -> None:
-    """Every entry of our own overlay has its source and date."""
+def test_the_built_in_overlay_has_dates_and_sources() -> None:
+    """Every entry of the overlay of agentobs has a source and a date."""
     [ours] = PriceBook().overlays()
     entries = [*ours.price, *ours.factor, ours.web_search]
     assert len(entries) > 5
@@ -43,63 +43,69 @@ def test_ours_is_dated_and_has_sources() -> None:
         assert entry.checked >= date(2026, 11, 1)
 
 
-def test_a_model_that_nobody_lists() -> None:
-    """The user's file gives it a price; factors such as the batch factor also apply to it."""
+def test_the_user_file_prices_an_unlisted_model() -> None:
+    """The user's file sets the price of an unlisted model; factors such as the batch factor also apply to it."""
     cache = "cache_read = 1\ncache_write_5m = 1\ncache_write_1h = 1\n"
     own = f'[[price]]\nmodels = ["my-model"]\ninput = 1.5\noutput = 2\n{cache}{SOURCE}'
-    assert told(own, Context("my-model")) == ("1.5", "2", "exact", "from our contract")
-    assert told(own, Context("my-model", "batch")) == (
+    assert prices_of(own, Context("my-model")) == ("1.5", "2", "exact", "from our contract")
+    assert prices_of(own, Context("my-model", "batch")) == (
         "0.75", "1.0", "exact", "from our contract; times 0.5 (batch)",
     )  # fmt: skip
-    assert told(own, Context("other-model")) == ("", "", "unknown_model", None)
+    assert prices_of(own, Context("other-model")) == ("", "", "unknown_model", None)
 
 
-def test_a_price_takes_the_place_of_what_is_listed() -> None:
-    """One without a context replaces the standard price and the listed batch price; the classes that it does not
-    name stay. One for a context holds there alone."""  # fmt: skip
+def test_a_price_replaces_listed_prices() -> None:
+    """A price without a context replaces the standard price and the listed batch price; classes that it does not set
+    keep their price. A price for a context applies only in that context.
+    """  # fmt: skip
     plain = f'[[price]]\nmodels = ["claude-opus-5-5"]\ninput = 3\n{SOURCE}'
-    assert told(plain, Context("claude-opus-5-5-20260922")) == (
+    assert prices_of(plain, Context("claude-opus-5-5-20260922")) == (
         "3",
         "20",
         "exact",
         "from our contract",
     )
-    assert told(plain, Context("claude-opus-5-5", "batch"))[:2] == ("1.5", "10.0")
+    assert prices_of(plain, Context("claude-opus-5-5", "batch"))[:2] == ("1.5", "10.0")
     fast = plain.replace("input = 3", 'speed = "fast"\ninput = 9')
-    assert told(fast, Context("claude-opus-5-5")) == ("4", "20", "exact", None)
-    assert told(fast, Context("claude-opus-5-5", None, None, "fast"))[:2] == ("9", "40")
+    assert prices_of(fast, Context("claude-opus-5-5")) == ("4", "20", "exact", None)
+    assert prices_of(fast, Context("claude-opus-5-5", None, None, "fast"))[:2] == ("9", "40")
     both = plain.replace(
         "input = 3", 'speed = "fast"\nservice_tier = "batch"\ninput = 5\noutput = 6'
     )
     half = plain.replace("input = 3", 'service_tier = "batch"\noutput = 9') + plain
-    assert told(half, Context("claude-opus-5-5", "batch"))[:2] == ("1.5", "9")
-    assert told(both, Context("claude-opus-5-5", "batch", None, "fast")) == (
+    assert prices_of(half, Context("claude-opus-5-5", "batch"))[:2] == ("1.5", "9")
+    assert prices_of(both, Context("claude-opus-5-5", "batch", None, "fast")) == (
         "5", "6", "exact", "from our contract",
     )  # fmt: skip
 
 
 def test_a_class_without_a_price_is_an_estimate() -> None:
-    """It uses the input price, or the shorter lifetime's, with a note; classes with a listed price keep it."""
+    """A class without a price uses the input price, or that of the shorter lifetime, with a note; classes with a listed
+    price keep it.
+    """
     own = f'[[price]]\nmodels = ["my-model"]\ninput = 1\noutput = 2\ncache_read = 0.1\n{SOURCE}'
-    assert told(own, Context("my-model")) == (
+    assert prices_of(own, Context("my-model")) == (
         "1", "2", "estimated",
         "from our contract; no price for cache_write_5m: taken as input; no price for cache_write_1h: taken as input",
     )  # fmt: skip
-    assert told("", Context("claude-2.1"))[2:] == ("exact", None)  # predates the cache
+    assert prices_of("", Context("claude-2.1"))[2:] == (
+        "exact",
+        None,
+    )  # the model is older than the prompt cache
 
 
-def test_the_users_file_goes_before_ours() -> None:
-    """Even if ours requires more of the context: a price without a context replaces everything listed."""
+def test_the_user_file_takes_precedence() -> None:
+    """A price of the user without a context replaces all listed prices, even those with more conditions."""
     fast = Context("claude-opus-4-6", None, None, "fast")
     plain = f'[[price]]\nmodels = ["claude-opus-4-6"]\ninput = 3\noutput = 4\n{SOURCE}'
-    assert told("", fast)[:2] == ("30", "150")
-    assert told(plain, fast) == (
+    assert prices_of("", fast)[:2] == ("30", "150")
+    assert prices_of(plain, fast) == (
         "3", "4", "estimated", "from our contract; no price is listed for speed fast: taken as standard",
     )  # fmt: skip
 
 
-def test_factors_of_one_name_by_day() -> None:
-    """A discount that changes is two entries with one name: each applies on its days."""
+def test_factors_with_the_same_name_apply_by_day() -> None:
+    """A discount that changes is two entries with the same name; each applies on its days."""
     one = f'[[factor]]\nname = "discount"\ntimes = 0.5\nuntil = 2027-01-01\n{SOURCE}'
     own = f'{one}[[factor]]\nname = "discount"\ntimes = 0.9\nsince = 2027-01-01\n{SOURCE}'
     book, model = PriceBook(own.encode()), Context("claude-opus-5-5")
@@ -107,25 +113,25 @@ def test_factors_of_one_name_by_day() -> None:
     assert [str(rates and rates.input) for rates in found] == ["2.0", "3.6"]
 
 
-def test_names_however_they_are_written() -> None:
-    """A name matches the model in all its spellings, a dated ID only itself."""
+def test_model_names_match_in_all_spellings() -> None:
+    """A name matches the model in all spellings; a dated ID only matches itself."""
     for name, usd in (("claude-opus-5.5", "1"), ("claude-opus-5-5-20260922", "4")):
         own = f'[[price]]\nmodels = ["{name}"]\ninput = 1\n{SOURCE}'
-        assert told(own, Context("claude-opus-5-5"))[0] == usd
-        assert told(own, Context("claude-opus-5-5-20260922"))[0] == "1"
+        assert prices_of(own, Context("claude-opus-5-5"))[0] == usd
+        assert prices_of(own, Context("claude-opus-5-5-20260922"))[0] == "1"
     but = f'[[factor]]\nname = "x"\ntimes = 0.5\nexcept_models = ["claude-opus-5.5"]\n{SOURCE}'
-    assert told(but, Context("claude-opus-5-5"))[0] == "4"
+    assert prices_of(but, Context("claude-opus-5-5"))[0] == "4"
 
 
-def test_a_file_with_a_byte_order_mark() -> None:
-    """Editors write one: it is not part of the text."""
+def test_a_byte_order_mark_is_ignored() -> None:
+    """A byte order mark, which some editors write, is ignored."""
     parse(
         b"\xef\xbb\xbf" + f'[[price]]\nmodels = ["a"]\ninput = 1\n{SOURCE}'.encode(), "prices.toml"
     )
 
 
-def test_a_price_has_days_and_sizes() -> None:
-    """`since`, `until` and `prompt_tokens_above` limit it; the listed price applies otherwise."""
+def test_a_price_is_limited_by_day_and_prompt_size() -> None:
+    """`since`, `until` and `prompt_tokens_above` limit a price; otherwise the listed price applies."""
     own = (
         '[[price]]\nmodels = ["claude-opus-5-5"]\nsince = 2026-11-01\nuntil = 2026-12-01\n'
         f"prompt_tokens_above = 1000\ninput = 7\n{SOURCE}"
@@ -139,11 +145,11 @@ def test_a_price_has_days_and_sizes() -> None:
 
 
 def test_a_factor_multiplies_all_token_prices() -> None:
-    """A discount of the user's; a factor with the name of an earlier one replaces it."""
+    """A discount in the user's file multiplies all token prices; it replaces an earlier factor with the same name."""
     discount = f'[[factor]]\nname = "discount"\ntimes = 0.9\n{SOURCE}'
-    assert told(discount, Context("claude-opus-5-5"))[:3] == ("3.6", "18.0", "exact")
+    assert prices_of(discount, Context("claude-opus-5-5"))[:3] == ("3.6", "18.0", "exact")
     at_home = f'[[factor]]\nname = "us"\ninference_geo = "us"\ntimes = 1\n{SOURCE}'
-    assert told(at_home, Context("claude-opus-5-5", None, "us"))[:3] == ("4", "20", "exact")
+    assert prices_of(at_home, Context("claude-opus-5-5", None, "us"))[:3] == ("4", "20", "exact")
     fine = discount.replace("0.9", "0.333333")
     unit = PriceBook(fine.encode()).at(Context("claude-haiku-5-5"), AT, 1)
     assert unit.rates is not None
@@ -173,18 +179,18 @@ def test_a_factor_multiplies_all_token_prices() -> None:
         ("# prices\n\n[[price]]\nmodels = [\"a\"]\nchecked = 2026-11-22\n", 3, "source is missing"),
         ("[[factor]]\nname = \"x\"\n" + SOURCE, 1, "times is missing"),
         ("[web_search]\nusd_per_thousand = true\n" + SOURCE, 2, "usd_per_thousand is True"),
-        ("[[price]]\nmodels = [\"a\"\ninput = 3\n", 3, "no TOML"),
+        ("[[price]]\nmodels = [\"a\"\ninput = 3\n", 3, "not valid TOML"),
         ("price = 3\n", 1, "price is 3"),
-        ("[[price]]\nmodels = [\"a\"]\n" + SOURCE, 1, "a price names at least one of input, output"),
+        ("[[price]]\nmodels = [\"a\"]\n" + SOURCE, 1, "a price needs at least one of input, output"),
         ("[[price]]\nmodels = [\"a\"]\nservice_tier = \"bach\"\ninput = 1\n" + SOURCE, 3, "service_tier is 'bach'"),
         ("[[price]]\nmodels = [\"a\"]\nspeed = \"quick\"\ninput = 1\n" + SOURCE, 3, "speed is 'quick'"),
         ("[[price]]\nmodels = [\"a\"]\nsource = \"\"\"\n[[price]]\n\"\"\"\nchecked = 2026-01-01\ninput = 1\n[[price]]\n"
          "models = [\"b\"]\ninptu = 1\n", 10, "inptu is not a key"),
-        ("[[price]]\nmodels = [\"a\"", 2, "no TOML"),
+        ("[[price]]\nmodels = [\"a\"", 2, "not valid TOML"),
     ],
 )  # fmt: skip
-def test_a_typo(text: str, line: int, words: str) -> None:
-    """It is one error with file, line, what was found and what was expected."""
+def test_a_typo_is_one_clear_error(text: str, line: int, words: str) -> None:
+    """A typo is one error with the file, the line, the value found and the value expected."""
     with pytest.raises(UsageError) as caught:
         parse(text.encode(), "prices.toml")
     assert caught.value.where == f"prices.toml, line {line}"
@@ -193,17 +199,15 @@ def test_a_typo(text: str, line: int, words: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00", b"[" * 100_000])
-def test_what_is_no_text(data: bytes) -> None:
+def test_bytes_that_are_not_toml_are_one_error(data: bytes) -> None:
     """Bytes that are not TOML are also one error."""
     with pytest.raises(UsageError):
         parse(data, "prices.toml")
 
 
-def test_versions_tell_which_prices_were_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The version has genai-prices, our overlay, and the user's file; the environment takes
-    precedence over the home.
+def test_the_version_identifies_the_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version identifies genai-prices, the overlay of agentobs, and the user's file; the file in the environment
+    takes precedence over the one in the home.
     """
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     plain = book_of(tmp_path)
@@ -222,10 +226,8 @@ def test_versions_tell_which_prices_were_used(
     assert caught.value.where == str(other)
 
 
-def test_an_agent_does_not_fall_over_a_typo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If a running agent's own prices are invalid, this is reported once, and the listed prices apply."""
+def test_a_typo_does_not_stop_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the price file of a running agent is invalid, this is reported once, and the listed prices apply."""
     path = tmp_path / FILE
     path.write_text("[[price]]\nmodel = 3\n")
     monkeypatch.setenv(ENVIRONMENT, str(path))
@@ -244,7 +246,7 @@ def test_an_agent_does_not_fall_over_a_typo(
 
 
 def test_prices_never_come_from_the_network() -> None:
-    """No socket is opened to price a call, and the updater of genai-prices does not change our prices."""
+    """No socket is opened to price a call, and the updater of genai-prices does not change the prices."""
     code = """
 import socket
 def refuse(*args, **kwargs):
@@ -266,18 +268,18 @@ print([n for n in sys.modules if n == "genai_prices.update_prices" and threading
     assert socket.socket.connect is not None
 
 
-def test_a_cloud_platforms_name_is_an_estimate() -> None:
-    """The model is known, but the platform has its own price list: the provider's price is used, with a note."""
-    found = told("", Context("us.anthropic.claude-sonnet-4-5-20250929-v1:0"))
+def test_the_price_of_a_cloud_platform_is_an_estimate() -> None:
+    """A cloud platform has its own price list: the provider's price is used as an estimate, with a note."""
+    found = prices_of("", Context("us.anthropic.claude-sonnet-4-5-20250929-v1:0"))
     assert found == ("3", "15", "estimated", "the listed price of claude-sonnet-4-5")
 
 
-def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
-    """The price file in docs/prices.md is valid, and its code prints the documented output."""
+def test_the_example_in_the_document_works(capsys: pytest.CaptureFixture[str]) -> None:
+    """The price file in docs/prices.md is valid, and the code prints the documented output."""
     text = (Path(__file__).parents[2] / "docs" / "prices.md").read_text()
     blocks = dict(re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL))
-    assert told(blocks["toml"], Context("claude-opus-5-5"))[:3] == ("2.880", "14.4", "exact")
-    assert told(blocks["toml"], Context("claude-opus-5-5", "batch"), 200_001)[:2] == (
+    assert prices_of(blocks["toml"], Context("claude-opus-5-5"))[:3] == ("2.880", "14.4", "exact")
+    assert prices_of(blocks["toml"], Context("claude-opus-5-5", "batch"), 200_001)[:2] == (
         "2.250",
         "7.20",
     )

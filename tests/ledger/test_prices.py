@@ -1,4 +1,4 @@
-"""Unit prices: exact, without gaps, for every context; and the money computed from them in SQL."""
+"""Unit prices are exact and have no gaps, for every context; and costs computed from them in SQL."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ tokens = st.integers(0, 400_000)
     tier=st.sampled_from([None, "standard", "batch"]),
     speed=st.sampled_from([None, "standard", "fast"]),
 )
-def test_the_sum_is_that_of_the_price_list(
+def test_costs_equal_those_of_genai_prices(
     model: str,
     counts: dict[str, int],
     searches: int,
@@ -60,7 +60,7 @@ def test_the_sum_is_that_of_the_price_list(
     tier: str | None,
     speed: str | None,
 ) -> None:
-    """Unit prices times tokens exactly equal genai-prices' own sum wherever it lists a price."""
+    """Unit prices times tokens exactly equal the sum of genai-prices, for all prices that it lists."""
     prompt = sum(counts[name] for name in CLASSES) - counts["output"]
     unit = at_instant(resolve(Context(model, tier, None, speed)), at_ns, prompt)
     if unit.note is not None:
@@ -69,7 +69,7 @@ def test_the_sum_is_that_of_the_price_list(
         {"processing": "batch"} if tier == "batch" else {"speed": "fast"} if speed == "fast" else {}
     )
     lists_searches = get_snapshot().find_provider_model(model, None, "anthropic", None)[1]
-    asked: dict[str, Any] = {
+    list_usage: dict[str, Any] = {
         "input_tokens": prompt,
         "output_tokens": counts["output"],
         "cache_read_tokens": counts["cache_read"],
@@ -78,7 +78,7 @@ def test_the_sum_is_that_of_the_price_list(
         "web_searches": searches,
     }
     expected = genai_prices.calc_price(
-        genai_prices.Usage(**asked),
+        genai_prices.Usage(**list_usage),
         model,
         provider_id="anthropic",
         genai_request_timestamp=datetime.fromtimestamp(at_ns // SECOND, UTC),
@@ -93,10 +93,10 @@ def test_the_sum_is_that_of_the_price_list(
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("geo", [None, "us"])
 @pytest.mark.parametrize("tier", [None, "batch", "priority"])
-def test_prices_leave_no_gap_and_are_not_rounded(
+def test_unit_prices_have_no_gaps_and_are_not_rounded(
     model: str, geo: str | None, tier: str | None
 ) -> None:
-    """Periods and sizes of one context cover everything once, in numbers that their column stores exactly."""
+    """The periods and sizes of a context cover everything once, with numbers that their column stores exactly."""
     prices = resolve(Context(model, tier, geo))
     periods = sorted({(p.valid_from_ns, p.valid_to_ns) for p in prices})
     assert periods[0][0] == 0
@@ -116,8 +116,8 @@ def test_prices_leave_no_gap_and_are_not_rounded(
     assert {p.price_version for p in prices} == {price_version()}
 
 
-def test_a_tier_is_a_cliff() -> None:
-    """One token beyond a tier's size makes the whole prompt cost the tier's price."""
+def test_a_tier_applies_to_the_whole_prompt() -> None:
+    """One token beyond the size of a tier makes the whole prompt cost the price of the next tier."""
     prices = resolve(Context("claude-haiku-5-5"))
     small, large = at_instant(prices, T0, 100_000), at_instant(prices, T0, 100_001)
     assert small.rates is not None
@@ -169,7 +169,7 @@ def test_a_tier_is_a_cliff() -> None:
         ),
     ],
 )
-def test_what_a_context_changes(
+def test_the_context_changes_the_rate(
     context: Context, input_price: str, certainty: str, note: str | None
 ) -> None:
     """Geography, batch and speed change the rate; assumptions make it an estimate, with a note."""
@@ -179,8 +179,8 @@ def test_what_a_context_changes(
     assert unit.rates.web_search == 10
 
 
-def test_a_listed_batch_price_takes_the_place_of_the_factor() -> None:
-    """From the day the list has a batch price, it is used; before, it is half the standard one."""
+def test_a_listed_batch_price_replaces_the_factor() -> None:
+    """A batch price is used from the day on which it is listed; before, the price is half of the standard price."""
     prices = resolve(Context("claude-opus-5-5", "batch"))
     assert [(str(p.rates and p.rates.input), p.note) for p in prices] == [
         ("2.0", "times 0.5 (batch)"),
@@ -205,8 +205,8 @@ def test_an_unknown_model_has_no_price() -> None:
     ]
 
 
-def test_the_money_of_every_call(tmp_path: Path) -> None:
-    """The cost of a call in SQL equals the unit prices in the file, in each part and exactly."""
+def test_the_cost_of_every_call_in_sql(tmp_path: Path) -> None:
+    """The cost of a call in SQL equals the unit prices in the file times the units, exactly and in each part."""
     home = a_home(tmp_path)
     rows = [
         usage_row(

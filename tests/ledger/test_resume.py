@@ -1,4 +1,4 @@
-"""Resume: a session's own totals are restored from the store, and no other session's."""
+"""Resume: the totals of a session are restored from the store, without those of other sessions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.store.making import (
 )
 
 
-def test_a_session_gets_its_own_totals_back(tmp_path: Path) -> None:
-    """Ingested and pending calls, counted once; the calls of another session are not included."""
+def test_the_totals_of_a_session_are_restored(tmp_path: Path) -> None:
+    """Ingested and pending calls are counted once; the calls of another session are not included."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2)])
     record(home, [start(2), attempt(2, 1, input_tokens=1_000_000), end(2)])
@@ -40,8 +40,8 @@ def test_a_session_gets_its_own_totals_back(tmp_path: Path) -> None:
     assert own.total().calls == 4
 
 
-def test_a_result_of_a_batch_stays_with_its_first_session(tmp_path: Path) -> None:
-    """Another session that fetched it later has not spent it."""
+def test_a_batch_result_belongs_to_the_first_session(tmp_path: Path) -> None:
+    """Another session that fetches the result later does not pay for it."""
     home = a_home(tmp_path)
     first = usage_row(1, batch_result_id="msgbatch_1/a")
     again = dataclasses.replace(
@@ -52,15 +52,15 @@ def test_a_result_of_a_batch_stays_with_its_first_session(tmp_path: Path) -> Non
     assert found == [1, 0]
 
 
-def test_what_was_dropped_comes_back_too(tmp_path: Path) -> None:
-    """The total of a session that lost records is a lower bound."""
+def test_lost_records_are_restored(tmp_path: Path) -> None:
+    """The restored total of a session that lost records is a lower bound."""
     home = a_home(tmp_path)
     record(home, [start(1), dataclasses.replace(attempt(1, 1), lost_bytes=9), end(1)])
     assert wiring.meter_of(session_id(1), home.path).total().status == "lower_bound"
 
 
-def test_a_session_that_nobody_knows(tmp_path: Path) -> None:
-    """It is one error, not an empty meter."""
+def test_an_unknown_session_is_an_error(tmp_path: Path) -> None:
+    """An unknown session is one error, not an empty meter."""
     home = a_home(tmp_path)
     record(home, [start(1)])
     with pytest.raises(UsageError, match="no session with that ID"):

@@ -29,7 +29,7 @@ ASK: dict[str, Any] = {
 }
 KEY = "sk-ant-api03-one-more-key-for-the-tests-0123"
 ONE = Decimal("0.0000906")
-"""10 tokens of input, 3 read from the cache and 7 of output, at 2, 0.20 and 10 dollars a million."""
+"""10 tokens of input, 3 cache reads and 7 tokens of output, at 2, 0.20 and 10 dollars per million."""
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def spent(session: agentobs.Session) -> Spent:
     return found
 
 
-def test_what_a_session_spent(home: Path) -> None:
-    """It grows call by call, by model and part, and stays after the session has ended; sessions are separate."""
+def test_the_cost_of_a_session(home: Path) -> None:
+    """The cost grows with each call, by model and part, and remains after the session has ended."""
     answers = script(*[streamed(text("ok"))] * 4)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -79,8 +79,8 @@ def test_what_a_session_spent(home: Path) -> None:
         assert stored.fetchall() == [("first", 2 * ONE), ("second", ONE)]
 
 
-def test_a_try_that_failed_after_it_used_tokens_counts(home: Path) -> None:
-    """It is a lower bound, in addition to the successful attempt."""
+def test_a_failed_attempt_that_used_tokens_is_counted(home: Path) -> None:
+    """A failed attempt that used tokens is a lower bound, in addition to the successful attempt."""
     answers = script(cut(streamed(text("ok")), 1), streamed(text("ok")))
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -100,15 +100,15 @@ async def _in_a_loop(url: str) -> list[Decimal | None]:
         for _ in range(2):
             async with client.messages.stream(**ASK) as stream:
                 await stream.get_final_message()
-        for _ in range(200):  # a read waits only briefly; slower calls are in the next one
+        for _ in range(200):  # a read waits only briefly; the next read includes slower calls
             read.append(spent(session).usd)
             if read[-1] == 2 * ONE:
                 break
     return read
 
 
-def test_it_can_be_read_in_an_event_loop(home: Path) -> None:
-    """Each read is at least the previous one, and the last equals the spending."""
+def test_the_cost_can_be_read_in_an_event_loop(home: Path) -> None:
+    """Each cost that is read is at least the previous one, and the last one equals the spending."""
     answers = script(*[streamed(text("ok"))] * 2)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         read = asyncio.run(_in_a_loop(provider.url))
@@ -116,8 +116,8 @@ def test_it_can_be_read_in_an_event_loop(home: Path) -> None:
     assert read == sorted(read, key=lambda usd: usd or Decimal(0))
 
 
-def test_a_forked_process_counts_its_own(home: Path) -> None:
-    """In a child the session continues from the parent's spending; the parent's sum is separate."""
+def test_a_forked_process_has_a_separate_sum(home: Path) -> None:
+    """In a forked child, the cost of the session continues from that of the parent; the parent's sum is separate."""
     answers = script(*[streamed(text("ok"))] * 3)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -136,7 +136,9 @@ def test_a_forked_process_counts_its_own(home: Path) -> None:
             assert spent(session).usd == ONE
 
 
-def test_what_is_not_recorded_has_no_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_is_not_recorded_has_no_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the home cannot be used, the result is None, not 0."""
     agentobs.stop_recorder()
     (tmp_path / "file").write_text("")
@@ -149,8 +151,10 @@ def test_what_is_not_recorded_has_no_cost(tmp_path: Path, monkeypatch: pytest.Mo
     agentobs.stop_recorder()
 
 
-def test_what_was_dropped_makes_a_lower_bound(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that the recorder could not record is in no sum, so no sum of its session is exact."""
+def test_a_dropped_call_makes_the_cost_a_lower_bound(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that could not be recorded is missing from the sum, so the sum is not exact."""
     answers = script(*[streamed(text("ok"))] * 2)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
@@ -158,20 +162,20 @@ def test_what_was_dropped_makes_a_lower_bound(home: Path, monkeypatch: pytest.Mo
             ask(client)
             assert spent(session).status == "exact"
             with monkeypatch.context() as full, pytest.warns(RuntimeWarning, match="not written"):
-                full.setattr("agentobs.recording.recorder.QUEUE_BYTES", 0)
+                full.setattr("agentobs.recording.record_queue.QUEUE_BYTES", 0)
                 ask(client)
             assert (spent(session).usd, spent(session).status) == (ONE, "lower_bound")
             assert spent(session).lost == 1
 
 
-def test_a_reading_that_came_too_early_is_a_lower_bound(home: Path) -> None:
-    """Calls that the recorder has not counted yet are missing from the sum, which says so."""
+def test_a_cost_that_is_read_too_early_is_a_lower_bound(home: Path) -> None:
+    """Calls that the recorder has not counted yet are missing from the sum, which is then a lower bound."""
     with agentobs.session("early") as session:
         recorder = start_recorder()
         assert recorder is not None
         meter = recorder.meter(session.session_id)
         recorder.flush()
-        with meter._lock:  # the recorder's thread waits for it when 65 rows are to be priced
+        with meter._lock:  # the recorder's thread waits for this lock when it must price 65 rows
             rows = [usage_row(n, session_id=session.session_id) for n in range(70)]
             for row in rows:
                 recorder(row)
@@ -180,12 +184,15 @@ def test_a_reading_that_came_too_early_is_a_lower_bound(home: Path) -> None:
         assert (spent(session).status, spent(session).calls) == ("exact", 70)
 
 
-def test_two_sessions_that_fetch_one_result(home: Path) -> None:
+def test_two_sessions_that_fetch_the_same_batch_result(home: Path) -> None:
     """A batch result counts in the session that fetched it first, live and in the store."""
     recorder = start_recorder()
     assert recorder is not None
     usage = usage_row(1, batch_result_id="msgbatch_1/a")
-    with agentobs.session("one") as one, agentobs.session("two") as two:  # read in the other order
+    with (
+        agentobs.session("one") as one,
+        agentobs.session("two") as two,
+    ):  # the costs are read in the reverse order
         for session in (one, two):
             recorder(dataclasses.replace(usage, session_id=session.session_id))
             recorder.flush()

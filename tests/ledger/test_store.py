@@ -1,4 +1,4 @@
-"""Prices in the store: the current ones, for all stored calls, whenever they were ingested."""
+"""Prices in the store: the current prices apply to all stored calls, no matter when they were ingested."""
 
 from __future__ import annotations
 
@@ -41,20 +41,21 @@ def money(connection: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
 
 
 def costs(home: Home) -> list[tuple[Any, ...]]:
-    """The cost of calls in the published file."""
+    """Return the cost of the calls in the published file."""
     with plain(home) as connection:
         return money(connection)
 
 
 def live(home: Home) -> list[tuple[Any, ...]]:
-    """The cost of calls, including those not ingested yet."""
+    """Return the cost of all calls, including those that are not ingested yet."""
     with connect(home, ingest=False) as connection:
         return money(connection)
 
 
-def test_other_prices_hold_for_what_is_stored(tmp_path: Path) -> None:
-    """A change of prices reaches every stored call, live at once and by the next ingest though nothing else is new;
-    what that changes is told once."""  # fmt: skip
+def test_new_prices_apply_to_stored_calls(tmp_path: Path) -> None:
+    """New prices apply to every stored call: immediately for live queries, and from the next ingest on in the published
+    file, even if there are no new records. The change is reported once.
+    """  # fmt: skip
     home = a_home(tmp_path)
     use(home, 1)
     use(home, 2, model="nobody")
@@ -73,26 +74,26 @@ def test_other_prices_hold_for_what_is_stored(tmp_path: Path) -> None:
     assert versions == [(book_of(home.path).version,)]
 
 
-def test_money_does_not_depend_on_when_it_was_ingested(tmp_path: Path) -> None:
-    """A price of a period applies to the calls of that period, and a rebuilt store has the same amounts."""
+def test_costs_do_not_depend_on_the_time_of_the_ingest(tmp_path: Path) -> None:
+    """A price with a period applies to the calls of that period, and a rebuilt store has the same amounts."""
     home = a_home(tmp_path)
     use(home, 1)
     ingest(home)
     (home.path / FILE).write_text(OWN.format(9).replace("input", "until = 2026-10-01\ninput"))
     use(home, 3, at_ns=T0 + 30 * 86_400 * SECOND)
-    use(home, 0)  # sent earlier, recorded later
+    use(home, 0)  # this call was sent earlier and recorded later
     ingest(home)
     found = costs(home)
     assert found == [(Decimal(usd), "exact") for usd in (9, 9, 4)]
-    again = a_home(tmp_path / "again")
-    shutil.copytree(home.segments, again.segments, dirs_exist_ok=True)
-    shutil.copy(home.path / FILE, again.path)
-    ingest(again)
-    assert costs(again) == found
+    rebuilt = a_home(tmp_path / "again")
+    shutil.copytree(home.segments, rebuilt.segments, dirs_exist_ok=True)
+    shutil.copy(home.path / FILE, rebuilt.path)
+    ingest(rebuilt)
+    assert costs(rebuilt) == found
 
 
-def test_a_model_without_a_price_is_asked_for_again(tmp_path: Path) -> None:
-    """It costs NULL, never 0, until prices of another version include it; then all its calls have a price."""
+def test_a_model_gets_a_price_from_a_later_version(tmp_path: Path) -> None:
+    """A model costs NULL, never 0, until a later version of the prices includes it; then all its calls have a price."""
     home = a_home(tmp_path)
     use(home, 1, model="my-own-model")
     with pytest.warns(RuntimeWarning, match="no price is known for model my-own-model"):
@@ -108,7 +109,7 @@ def test_a_model_without_a_price_is_asked_for_again(tmp_path: Path) -> None:
     assert costs(home) == [(Decimal(2), "exact")] * 2
 
 
-def test_one_name_groups_all_ways_to_write_it(tmp_path: Path) -> None:
+def test_all_spellings_of_a_model_have_one_name(tmp_path: Path) -> None:
     """Aliases and dated IDs of one model have one canonical name in the store."""
     home = a_home(tmp_path)
     for number, model in enumerate(
@@ -123,9 +124,10 @@ def test_one_name_groups_all_ways_to_write_it(tmp_path: Path) -> None:
         assert grouped.fetchall() == [("claude-opus-5-5", Decimal(12), 3)]
 
 
-def test_prices_that_cannot_be_read(tmp_path: Path) -> None:
-    """A typo in the home's prices stops no ingest and no question: it is said, what has a price keeps it, the rest
-    costs NULL and never the wrong price, and gets its own when the file is mended."""  # fmt: skip
+def test_an_invalid_price_file_is_reported(tmp_path: Path) -> None:
+    """A typo in the home's price file stops neither the ingest nor a query. It is reported. Calls with a price keep it;
+    other calls cost NULL and never a wrong price, until the file is fixed.
+    """  # fmt: skip
     home = a_home(tmp_path)
     use(home, 1)
     ingest(home)
@@ -145,7 +147,7 @@ def test_prices_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_call_whose_tools_have_no_price(tmp_path: Path) -> None:
-    """Server tools that are billed by time, or unknown, make the cost a lower bound."""
+    """Server tools without a known price, such as those that are billed by time, make the cost a lower bound."""
     home = a_home(tmp_path)
     use(home, 1, code_execution_requests=1)
     use(home, 2, server_requests={"image_requests": 2})

@@ -1,4 +1,4 @@
-"""Claude Code's logs: the usage of a session, compared with a plain recount."""
+"""Claude Code's logs: the usage of a session, compared with an independent count."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def messages(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def recounted() -> dict[str, Counter[str]]:
-    """Count by session using only the lines: the last one of each ID."""
+    """Count the tokens of each session, using the last line of each message ID."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
     for path in logs():
         for line in path.read_text().splitlines():
@@ -62,8 +62,10 @@ def recounted() -> dict[str, Counter[str]]:
     return counts
 
 
-def test_a_response_counts_once() -> None:
-    """The tokens of every session are those of the last line of each message ID, including sub-agents."""
+def test_a_response_is_counted_once() -> None:
+    """The token counts of a session are the sums over its message IDs, using the last line of each, including
+    sub-agents.
+    """
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for response in usage_of(logs()):
         [row] = [row for row in response.usage if row.iteration == 0]
@@ -80,7 +82,7 @@ def test_a_response_counts_once() -> None:
 
 
 def test_a_log_can_be_priced() -> None:
-    """A meter accepts the logs' usage; every model in them has a price, and a missing stop reason is visible."""
+    """A meter accepts the usage of logs; every model in them has a price, and a missing stop reason is visible."""
     meter = Meter()
     meter.add_rows((row, response.at_ns) for response in usage_of(logs()) for row in response.usage)
     spent = meter.total()
@@ -96,13 +98,18 @@ def test_a_log_can_be_priced() -> None:
 @pytest.mark.parametrize(
     "line", ["", "no json", "[]", "1", '{"type":"assistant"}', '{"type":"assistant","message":[]}']
 )
-def test_a_line_that_tells_nothing_is_passed_over(tmp_path: Path, line: str) -> None:
-    """Broken and foreign lines neither count nor stop the reading."""
+def test_invalid_lines_are_skipped(tmp_path: Path, line: str) -> None:
+    """Broken and foreign lines are not counted, and do not stop the import."""
     path = tmp_path / "log.jsonl"
     usage = {"input_tokens": 3, "output_tokens": 4}
-    told = {"id": "msg_1", "model": "claude-opus-4-6", "stop_reason": "end_turn", "usage": usage}
+    message = {
+        "id": "msg_1",
+        "model": "claude-opus-4-6",
+        "stop_reason": "end_turn",
+        "usage": usage,
+    }
     at = {"sessionId": "s", "timestamp": "2026-02-13T14:32:45.467Z"}
-    good = {"type": "assistant", **at, "message": told}
+    good = {"type": "assistant", **at, "message": message}
     path.write_text(f"{line}\n{json.dumps(good)}\n")
     [response] = usage_of(path)
     assert (response.message_id, response.at_ns, response.agent_id) == (

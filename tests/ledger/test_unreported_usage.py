@@ -1,4 +1,4 @@
-"""Missing counts are not zero: responses that broke off before their counts, and the streams of platforms."""
+"""Missing counts are not zero: responses that broke off before they reported usage, and streams of platforms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from anthropic import Anthropic, APIError
 
 import agentobs
-from agentobs.provider.anthropic.cloud_frames import unframed
+from agentobs.provider.anthropic.cloud_frames import unframe
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Chunk, Failure, ModelExchange, Question
 from agentobs.store.duckdb.connection import connect
@@ -37,7 +37,7 @@ JSON, SSE, FRAMES = "application/json", "text/event-stream", "application/vnd.am
 
 
 def answered(body: bytes, kind: str = JSON, **changes: Any) -> ModelExchange:
-    """A call with this response."""
+    """Return a call with a response."""
     values: dict[str, Any] = {"status": 200, "ending": "complete", "failure": None, **changes}
     chunks = (Chunk(body, 1),) if body else ()
     answer = Answer(
@@ -67,8 +67,12 @@ def costs(tmp_path: Path, exchange: ModelExchange) -> list[tuple[Any, ...]]:
     ],
     ids=["body", "headers", "start", "waiting", "timeout", "null", "proxy"],
 )  # fmt: skip
-def test_an_answer_without_counts_is_a_lower_bound(tmp_path: Path, exchange: ModelExchange) -> None:
-    """The provider may have worked for it: a row of zeros for the requested model, which makes a sum uncertain."""
+def test_a_response_without_counts_is_a_lower_bound(
+    tmp_path: Path, exchange: ModelExchange
+) -> None:
+    """If a response has no counts, the model may still have run. Its row has zeros for the requested model, and makes a
+    sum a lower bound.
+    """
     [(model, usd, status, note)] = costs(tmp_path, exchange)
     assert model in (MODEL, SONNET)
     assert (usd, status, note) == (Decimal(0), "lower_bound", "usage:not_told")
@@ -86,16 +90,12 @@ def test_an_answer_without_counts_is_a_lower_bound(tmp_path: Path, exchange: Mod
     ],
     ids=["status", "unread", "event", "unsent", "counting", "models"],
 )  # fmt: skip
-def test_what_was_refused_or_never_sent_costs_nothing(
-    tmp_path: Path, exchange: ModelExchange
-) -> None:
-    """An error before any output, an unsent request, and requests without a model have no row."""
+def test_rejected_and_unsent_requests_cost_nothing(tmp_path: Path, exchange: ModelExchange) -> None:
+    """An error before any output, an unsent request, and a request without a model have no usage row."""
     assert costs(tmp_path, exchange) == []
 
 
-def test_a_session_knows_what_it_does_not_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_session_cost_is_a_lower_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`session.cost()` is a lower bound after a stream that broke off before its first event."""
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     agentobs.stop_recorder()
@@ -113,13 +113,13 @@ def test_a_session_knows_what_it_does_not_know(
 
 
 def frame(payload: bytes, **headers: str) -> bytes:
-    """One frame, as the platform makes it."""
-    told = b"".join(
+    """Return one frame, in the format of the platform."""
+    header_bytes = b"".join(
         bytes([len(k) + 1]) + b":" + k.replace("_", "-").encode() + b"\x07" + struct.pack(">H", len(v)) + v.encode()
         for k, v in headers.items()
     )  # fmt: skip
-    prelude = struct.pack(">II", 16 + len(told) + len(payload), len(told))
-    whole = prelude + struct.pack(">I", zlib.crc32(prelude)) + told + payload
+    prelude = struct.pack(">II", 16 + len(header_bytes) + len(payload), len(header_bytes))
+    whole = prelude + struct.pack(">I", zlib.crc32(prelude)) + header_bytes + payload
     return whole + struct.pack(">I", zlib.crc32(whole))
 
 
@@ -136,14 +136,14 @@ def on_bedrock(exchange: ModelExchange) -> ModelExchange:
 
 
 def test_the_frames_of_a_platform_are_read(tmp_path: Path) -> None:
-    """A stream in frames is counted like any other, as an estimate, because the platform may have its own prices."""
+    """A framed stream is counted like any other, as an estimate, because the platform may have its own prices."""
     stream = b"".join(map(event, EVENTS))
     found = costs(tmp_path, on_bedrock(answered(stream, FRAMES)))
     assert found == [(SONNET, Decimal("6.0225"), "estimated", "platform:bedrock")]
 
 
-def test_frames_that_break_off(tmp_path: Path) -> None:
-    """Earlier counts are a lower bound; without counts the row has zeros for the model in the path."""
+def test_a_framed_stream_that_breaks_off(tmp_path: Path) -> None:
+    """The counts before a break are a lower bound; if there are none, the row has zeros for the model in the path."""
     stream = b"".join(map(event, EVENTS))
     cut_short = answered(stream[: len(event(BEGUN)) + 9], FRAMES, ending="cut")
     [(_, usd, status, note)] = costs(tmp_path / "a", on_bedrock(cut_short))
@@ -161,14 +161,14 @@ def test_frames_that_break_off(tmp_path: Path) -> None:
     assert costs(tmp_path / "c", on_bedrock(answered(refused, FRAMES))) == []
 
 
-def test_any_bytes_are_no_reason_to_fail() -> None:
-    """Invalid frames end the reading, whichever byte was changed."""
+def test_changed_bytes_do_not_raise_an_error() -> None:
+    """Reading ends at an invalid frame, whichever byte was changed."""
     whole = event(BEGUN) + event(EVENTS[1])
     for at in range(0, len(whole), 7):
         damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-        assert unframed(whole).startswith(unframed(damaged))
-    assert unframed(frame(b"[]", event_type="chunk")) == b""
-    assert unframed(b"\0" * 100) == b""
+        assert unframe(whole).startswith(unframe(damaged))
+    assert unframe(frame(b"[]", event_type="chunk")) == b""
+    assert unframe(b"\0" * 100) == b""
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,12 @@ def test_any_bytes_are_no_reason_to_fail() -> None:
         ("/v1/messages", "claude-sonnet-4-5@20250929", "vertex"),
     ],
 )  # fmt: skip
-def test_a_platform_is_timing_source_path_or_name(
+def test_a_platform_is_recognized_by_path_or_model_name(
     tmp_path: Path, path: str, model: str | None, platform: str
 ) -> None:
-    """Its prices may exceed the provider's, so a cost is an estimate although the response has the plain name."""
+    """The prices of a platform may differ from the provider's, so a cost is an estimate even if the response has the
+    plain model name.
+    """
     body = json.dumps({"model": model, "messages": []} if model else {"messages": []}).encode()
     made = dataclasses.replace(
         answered(json.dumps(WHOLE).encode()), question=Question("POST", path, {}, body)

@@ -1,4 +1,4 @@
-"""Counts as a provider may send them: an invalid one is zero, and the row says so."""
+"""Counts in usage objects: an invalid count becomes zero, and the row has a note."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from agentobs.provider.anthropic.usage import usage_rows
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question
-from agentobs.records.usage import MOST, Usage
+from agentobs.records.usage import COUNT_MAX, Usage
 from agentobs.store.duckdb.connection import connect
 from tests.store.making import a_home, attempt, end, record, start
 
@@ -27,7 +27,7 @@ def one(**changes: Any) -> Usage:
     ("count", "note"),
     [
         (-1, "negative"),
-        (MOST + 1, "huge"),
+        (COUNT_MAX + 1, "huge"),
         (2**70, "huge"),
         (1.5, "no_integer"),
         (12.0, "no_integer"),
@@ -41,8 +41,8 @@ def one(**changes: Any) -> Usage:
     "name",
     ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"],
 )
-def test_a_count_that_is_none(name: str, count: Any, note: str) -> None:
-    """It counts as zero, and makes the row an estimate whose note names it."""
+def test_an_invalid_count_makes_an_estimate(name: str, count: Any, note: str) -> None:
+    """An invalid count becomes zero, and makes the row an estimate with the name of the count in its note."""
     row = one(**{name: count})
     tokens = (row.input_tokens, row.output_tokens, row.cache_read_tokens, row.cache_write_5m_tokens)
     assert tokens == tuple(
@@ -51,22 +51,22 @@ def test_a_count_that_is_none(name: str, count: Any, note: str) -> None:
     assert (row.certainty, row.note) == ("estimated", f"{name}:{note}")
 
 
-def test_a_count_that_must_be_there() -> None:
-    """Input and output are always reported; if they are missing or null, the row is an estimate."""
+def test_a_missing_required_count_makes_an_estimate() -> None:
+    """Input and output are always reported; if one of them is missing or null, the row is an estimate."""
     [row] = usage_rows("m", {"output_tokens": None}, "lower_bound")
     assert (row.input_tokens, row.output_tokens) == (0, 0)
     assert (row.certainty, row.note) == ("estimated", "input_tokens:missing/output_tokens:null")
 
 
-def test_null_is_how_a_provider_says_nothing() -> None:
-    """Optional counts and objects may also be null."""
+def test_optional_counts_may_be_null() -> None:
+    """Optional counts and objects may be null."""
     row = one(cache_read_input_tokens=None, cache_creation=None, server_tool_use=None, iterations=None,
               inference_geo="", output_tokens_details=None)  # fmt: skip
     assert (row.certainty, row.note, row.inference_geo) == ("exact", None, None)
 
 
-def test_more_read_from_the_cache_than_input() -> None:
-    """That is the purpose of caching, and not an error."""
+def test_more_cache_reads_than_input_are_valid() -> None:
+    """More cache reads than input are normal, not an error."""
     row = one(cache_read_input_tokens=100_000)
     assert (row.certainty, row.cache_read_tokens, row.prompt_tokens) == ("exact", 100_000, 100_010)
 
@@ -84,17 +84,17 @@ def test_more_read_from_the_cache_than_input() -> None:
         ([], 7, (7, 0), "cache_creation:no_object"),
     ],
 )
-def test_how_long_a_cache_write_lives(
+def test_the_lifetime_of_cache_writes(
     split: Any, total: int, written: tuple[int, int], note: str | None
 ) -> None:
-    """Without a split it is 5 minutes; a split that does not match its total makes an estimate."""
+    """Without a split, the lifetime is 5 minutes; a split that does not match the total makes an estimate."""
     row = one(cache_creation=split, cache_creation_input_tokens=total)
     assert (row.cache_write_5m_tokens, row.cache_write_1h_tokens) == written
     assert (row.note, row.certainty) == (note, "estimated" if note else "exact")
 
 
-def test_what_is_not_known_is_kept() -> None:
-    """Counts and kinds of server requests of a later version are kept by name; text never is."""
+def test_unknown_counts_are_kept() -> None:
+    """Unknown counts and kinds of server requests are kept under their names; texts never are."""
     row = one(
         server_tool_use={"web_search_requests": 2, "web_fetch_requests": 3, "image_requests": 4},
         cache_creation={"ephemeral_24h_input_tokens": 0},
@@ -125,14 +125,16 @@ def test_what_is_not_known_is_kept() -> None:
         ({"inference_geo": ["us"]}, "estimated", "inference_geo:no_text"),
     ],
 )
-def test_what_has_no_price_is_not_exact(changes: Any, certainty: str, note: str | None) -> None:
-    """Unknown tokens and requests have a cost, and so may a context that is not text."""
+def test_counts_without_a_price_are_not_exact(
+    changes: Any, certainty: str, note: str | None
+) -> None:
+    """Unknown tokens and requests may cost money, and so may a context that is not a text."""
     row = one(**changes)
     assert (row.certainty, row.note) == (certainty, note)
 
 
-def test_a_file_of_results_that_broke_off(tmp_path: Path) -> None:
-    """Its counts are a lower bound, because the rest is unknown."""
+def test_an_incomplete_batch_result_file(tmp_path: Path) -> None:
+    """The counts of an incomplete result file are a lower bound, because the rest is unknown."""
     home = a_home(tmp_path)
     message = {"role": "assistant", "model": "claude-opus-5", "usage": GOOD}
     line = json.dumps({"custom_id": "a", "result": {"type": "succeeded", "message": message}})
@@ -149,13 +151,13 @@ def test_a_file_of_results_that_broke_off(tmp_path: Path) -> None:
 
 
 def test_a_redeemed_credit_changes_the_bill() -> None:
-    """The billed tokens then differ from the counted ones: an estimate."""
+    """After a redeemed credit, the billed tokens differ from the counted ones, so the row is an estimate."""
     assert one(fallback_credit={"status": {"type": "redeemed"}}).note == "fallback_credit:redeemed"
     assert one(fallback_credit={"status": {"type": "not_applied"}}).certainty == "exact"
 
 
 def test_a_note_is_always_a_label() -> None:
-    """However many counts are invalid, the note names as many as fit in a label."""
+    """If many counts are invalid, the note contains as many of their names as fit in a label."""
     names = {f"kind_{number}_requests": -1 for number in range(50)}
     row = one(server_tool_use={**names, "a sentence": -1})
     assert row.note is not None
@@ -164,7 +166,7 @@ def test_a_note_is_always_a_label() -> None:
 
 
 def streamed(*events: dict[str, Any]) -> ModelExchange:
-    """A stream of these events, complete or not."""
+    """Return a response with these stream events, complete or not."""
     body = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events).encode()
     made = attempt(1, 1)
     whole = events[-1]["type"] == "message_stop"
@@ -195,10 +197,13 @@ STOP = {"type": "message_stop"}
         ((BEGUN, STOP), (2050, 9, 1), "lower_bound"),
     ],
 )
-def test_the_last_counts_of_a_stream_stand(
+def test_the_last_counts_of_a_stream_are_used(
     tmp_path: Path, events: Any, counts: tuple[int, ...], certainty: str
 ) -> None:
-    """They replace the first ones. If they are missing, or the stream ended early, it is a lower bound."""
+    """The last counts replace the first ones.
+
+    If they are missing, or the stream ended early, the row is a lower bound.
+    """
     home = a_home(tmp_path)
     record(home, [start(1), streamed(*events), end(1)])
     with connect(home) as connection:

@@ -1,1 +1,1 @@
-"""The seam between agentobs and the shapes of providers."""
+"""The boundary between agentobs and the API shapes of providers."""

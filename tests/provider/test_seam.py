@@ -1,4 +1,4 @@
-"""The shape of a provider's API is known in a few modules only."""
+"""Only a few modules know the shape of a provider's API."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ KEYS = frozenset(
         "x-should-retry",
     }
 )  # fmt: skip
-"""Strings of the Messages API. Those that name columns and events of agentobs, too, such as `tool_use_id`, are not
-among them."""
+"""Strings of the Messages API, except those that are also columns or events of agentobs, such as `tool_use_id`."""
 INSIDE = re.compile(
     r"/v1/(?:messages|complete)|rawPredict|vnd\.amazon\.eventstream|anthropic-(?:version|ratelimit)|\b(?:srv|mcp)?toolu\b"
     r'|"(?:tool_use|text_delta|input_json_delta|cache_control|messages|content_block_delta)"'
 )
-"""Parts of longer strings and patterns."""
+"""Matches such strings inside of longer strings and patterns."""
 OWN = {"agentobs/records/event_catalog.py"}
-"""Modules in which such a string is a word of agentobs: the kinds of events and the names of their numbers."""
+"""Modules in which such a string has its own meaning in agentobs: a kind of event, or the name of a number."""
 AGENT = "agentobs/agent/"
-"""The agent loop builds its requests with the types of its SDK."""
+"""The agent loop, which creates its requests with the types of its SDK."""
 CLIENTS = {"agentobs/cli/inspection/contradictions.py", "replay/isolation/warmup.py"}
-"""Modules that call the typed client of the SDK themselves: the judge, and the warm-up. They know no shape else."""
+"""Modules that call the typed client of the SDK and do not know the shape otherwise: the judge and the warm-up."""
 REQUESTS = frozenset({"batches", "count_tokens", "create", "parse", "stream", "tool_runner"})
-"""What a client of the SDK has below `messages`."""
+"""The methods of `messages` in a client of the SDK."""
 IMPORTERS = ("agentobs/importers/", "agentobs/cli/transfer/imports.py")
-"""Readers of files that hold nothing but requests to one provider."""
+"""Importers of files that only contain requests to one provider."""
 OF_THE_SDK = {"agentobs/ledger/meter.py", "replay/isolation/warmup.py"}
-"""Modules that work for the SDK of the agent loop: the meter of its usage, and the warm-up of its client."""
+"""Modules that are specific to the SDK of the agent loop: the meter of its usage and the warm-up of its client."""
 
 
 def shapes_in(path: Path) -> Iterator[str]:
-    """Yield the strings of a module, except its docstrings, that belong to the shape."""
+    """Yield the strings in a module, except docstrings, that belong to the shape of a provider's API."""
     tree = ast.parse(path.read_text())
     prose = {
         id(node.value)
@@ -60,7 +59,7 @@ def shapes_in(path: Path) -> Iterator[str]:
 
 
 def requests_in(path: Path) -> Iterator[str]:
-    """Yield the requests that a module makes with a client of the SDK."""
+    """Yield the requests that a module sends with a client of the SDK."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Attribute(value=ast.Attribute(attr="messages"), attr=name) if name in REQUESTS:
@@ -78,7 +77,7 @@ def sources() -> Iterator[tuple[str, Path]]:
 
 
 def test_few_modules_know_the_shape_of_a_provider() -> None:
-    """They are those of the dialect, and the readers of the provider's billing reports."""
+    """Only the dialect and the readers of the provider's billing reports know the shape."""
     knowing = [name for name, path in sources() if any(shapes_in(path))]
     outside = [name for name in knowing if not name.startswith("agentobs/provider/anthropic/")]
     assert outside == [
@@ -88,13 +87,13 @@ def test_few_modules_know_the_shape_of_a_provider() -> None:
     assert len(knowing) <= MODULES_MAX
 
 
-def test_few_modules_make_requests_with_the_sdk() -> None:
-    """Besides the agent loop, nothing but the modules named here."""
+def test_few_modules_send_requests_with_the_sdk() -> None:
+    """In addition to the agent loop, only the listed modules send requests."""
     assert {name for name, path in sources() if any(requests_in(path))} == CLIENTS
 
 
 def test_only_the_registry_names_a_dialect() -> None:
-    """All other modules get it from there."""
+    """All other modules get the dialect from the registry."""
     imported = re.compile(r"^\s*(?:from|import) agentobs\.provider\.anthropic\b", re.MULTILINE)
     naming = [
         name
@@ -104,8 +103,8 @@ def test_only_the_registry_names_a_dialect() -> None:
     assert naming == []
 
 
-def test_only_what_belongs_to_one_provider_asks_for_its_dialect() -> None:
-    """All other modules ask the registry for the dialect of a request, or for the values of all dialects."""
+def test_few_modules_use_a_specific_dialect() -> None:
+    """All other modules get the dialect of a request from the registry, or use values of all dialects."""
     named = re.compile(r"\bANTHROPIC\b(?!_)")
     naming = {
         name
@@ -116,8 +115,8 @@ def test_only_what_belongs_to_one_provider_asks_for_its_dialect() -> None:
     assert naming == OF_THE_SDK
 
 
-def test_the_scan_finds_what_it_looks_for(tmp_path: Path) -> None:
-    """A key, a part of a pattern, and bytes are the shape, a call of the SDK is a request; docstrings are neither."""
+def test_the_scan_finds_shapes_and_requests(tmp_path: Path) -> None:
+    """The scan finds keys, parts of patterns and bytes of the shape, and calls of the SDK; it ignores docstrings."""
     path = tmp_path / "module.py"
     path.write_text(
         '"""tool_use"""\nA = value["tool_use"]\nB = re.compile("x|/v1/messages")\nC = b"text_delta"\n'

@@ -1,4 +1,4 @@
-"""A second dialect: with it alone, sessions of another provider are recorded, priced, frozen and replayed."""
+"""A second dialect is sufficient to record, price, freeze and replay sessions of another provider."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def provider(live: bool) -> httpx2.MockTransport:
-    """Return a transport that answers with the responses in their order, streamed or not."""
-    left = iter(RESPONSES)
+    """Return a transport that answers with the responses in order, streamed or not."""
+    pending = iter(RESPONSES)
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        response = next(left)
+        response = next(pending)
         assert bool(json.loads(request.content).get("live")) is live
         if live:
             content, kind = b"".join(lines(response)), LINES
@@ -96,8 +96,8 @@ def agent(
         while True:
             body = {"who": "tiny-1", "chat": chat, "live": live}
             headers = {"tiny-pass": PASS, "tiny-edition": "4"}
-            came = client.post("http://tiny.test/tiny/chat", json=body, headers=headers)
-            message = TinyChat().message(came.headers, came.content)
+            response = client.post("http://tiny.test/tiny/chat", json=body, headers=headers)
+            message = TinyChat().message(response.headers, response.content)
             chat.append(dict(message.raw))
             if not message.calls:
                 return message.text
@@ -108,7 +108,7 @@ def agent(
 
 
 def recorded(home: Path, live: bool) -> Decimal | None:
-    """Record one session, and return what it cost."""
+    """Record one session, and return its cost."""
     start_recorder(str(home))
     try:
         with agentobs.session("tiny") as session:
@@ -123,12 +123,12 @@ def frozen(home: Path, tmp_path: Path) -> Fixture:
     return replay.load(freeze(last_session(home), tmp_path / "frozen", {}).fixture)
 
 
-both = pytest.mark.parametrize("live", [False, True], ids=["whole", "streamed"])
+both = pytest.mark.parametrize("live", [False, True], ids=["complete", "streamed"])
 
 
 @both
 def test_a_session_is_recorded_with_its_facts(home: Path, live: bool) -> None:
-    """Turns, tool calls, results and usage are told, and the credential is written nowhere."""
+    """Turns, tool calls, results and usage are recorded, and the credential is not written."""
     recorded(home, live)
     with agentobs.connect(home) as store:
         attempts = store.execute(
@@ -148,32 +148,32 @@ def test_a_session_is_recorded_with_its_facts(home: Path, live: bool) -> None:
 
 
 @both
-def test_its_usage_is_priced(
+def test_usage_of_the_dialect_is_priced(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool
 ) -> None:
-    """Each call has a usage row, and a price file gives it its price."""
+    """Each call has a usage row, and its price is from a price file."""
     (tmp_path / "prices.toml").write_text(PRICES)
     monkeypatch.setenv("AGENTOBS_PRICES", str(tmp_path / "prices.toml"))
     assert recorded(home, live) == Decimal("0.00675")
 
 
 @both
-def test_it_replays_from_its_fixture(home: Path, tmp_path: Path, live: bool) -> None:
-    """The requests are matched, and the provider is not needed."""
+def test_a_session_replays_from_its_fixture(home: Path, tmp_path: Path, live: bool) -> None:
+    """The requests are matched, and the provider is not called."""
     recorded(home, live)
     fixture = frozen(home, tmp_path)
-    assert [ask.path for ask in fixture.asks] == ["/tiny/chat", "/tiny/chat"]
-    assert fixture.asks[1].shape["based_on"] == 1
+    assert [ask.path for ask in fixture.requests] == ["/tiny/chat", "/tiny/chat"]
+    assert fixture.requests[1].shape["based_on"] == 1
     recording = last_session(home)
     bodies = [e.question.body for e in recording.exchanges if isinstance(e, ModelExchange)]
-    assert [fixture.body(ask.number) for ask in fixture.asks] == bodies
+    assert [fixture.body(ask.number) for ask in fixture.requests] == bodies
     with Replayer(fixture) as replayed:
         assert replayed.run(agent, None, live) == "It rains in Bern."
 
 
 @both
-def test_another_result_is_where_it_diverges(home: Path, tmp_path: Path, live: bool) -> None:
-    """The report names the place and the call that gave another result."""
+def test_a_different_result_is_a_divergence(home: Path, tmp_path: Path, live: bool) -> None:
+    """The report contains the position and the call with the different result."""
     recorded(home, live)
     with pytest.raises(DivergenceError) as caught, Replayer(frozen(home, tmp_path)) as replayed:
         replayed.run(agent, None, live, lambda city: f"sun in {city}")
@@ -183,8 +183,10 @@ def test_another_result_is_where_it_diverges(home: Path, tmp_path: Path, live: b
 
 
 @both
-def test_scripted_responses_have_its_shape(home: Path, tmp_path: Path, live: bool) -> None:
-    """What a test scripts beyond the recorded path comes in the provider's own shape."""
+def test_scripted_responses_have_the_shape_of_the_provider(
+    home: Path, tmp_path: Path, live: bool
+) -> None:
+    """Responses that a test scripts after the recorded path have the shape of the provider."""
     recorded(home, live)
     with Replayer(frozen(home, tmp_path)) as replayed:
         replayed.then(calls("weather", city="Thun"), says("It snows."))
@@ -195,19 +197,19 @@ def test_scripted_responses_have_its_shape(home: Path, tmp_path: Path, live: boo
     ]
 
 
-def test_its_retries_follow_the_standard_header() -> None:
-    """A dialect that says nothing about retries reads and writes `retry-after`, in seconds."""
+def test_retries_use_the_standard_header() -> None:
+    """A dialect without its own retry headers reads and writes `retry-after`, in seconds."""
     tiny = TinyChat()
     assert tiny.retry_after_ms({"retry-after": "1.5"}) == 1500
-    assert [tiny.retry_after_ms({"retry-after": told}) for told in ("soon", "inf", "")] == [
+    assert [tiny.retry_after_ms({"retry-after": value}) for value in ("soon", "inf", "")] == [
         None
     ] * 3
     assert tiny.retry_after_ms(tiny.retry_headers(20)) == 20
     assert (tiny.may_retry({}), tiny.retry_headers(None)) == (None, {})
 
 
-def test_its_sealed_values_lose_their_organization() -> None:
-    """What the provider has signed is found by the shape that its dialect gives."""
+def test_sealed_values_lose_their_organization() -> None:
+    """Values that the provider has signed are found by the shape that the dialect defines."""
     ids = b"11111111-2222-4333-8444-555555555555" * 2
     signed = base64.b64encode(ids)
     bare = without_organizations(b'{"stamp": "' + signed + b'"}')

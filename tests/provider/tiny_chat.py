@@ -1,9 +1,9 @@
-"""A provider that does not exist: a chat API with other paths, keys and framing than any real one.
+"""TinyChat, a fictional provider: a chat API with different paths, keys and framing than any real API.
 
 A request is `{"who": MODEL, "chat": [ENTRY, ...], "live": BOOL}`. An entry is `{"by": "person" | "bot", "say": TEXT}`,
-may hold `"do": [{"ref": ID, "fn": NAME, "with": INPUT}]` and, as a result, `{"by": "tool", "ref": ID, "got": VALUE}`.
-A response is `{"bot": {"ref": ID, "who": MODEL, "say": TEXT, "do": [...]}, "end": WORD, "spent": {"in": N, "out": N}}`.
-A stream is lines of JSON: pieces of `say`, then `do`, then the end.
+may contain `"do": [{"ref": ID, "fn": NAME, "with": INPUT}]` and, as a result, `{"by": "tool", "ref": ID, "got":
+VALUE}`. A response is `{"bot": {"ref": ID, "who": MODEL, "say": TEXT, "do": [...]}, "end": WORD, "spent": {"in": N,
+"out": N}}`. A stream consists of lines of JSON: chunks of `say`, then `do`, then the end.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from agentobs.provider.dialect import (
 from agentobs.records.exchanges import Answer, Question
 from agentobs.records.facts import AttemptOutcome
 from agentobs.records.labels import Label
-from agentobs.records.usage import Certainty, Usage, not_told
+from agentobs.records.usage import Certainty, Usage, unreported_usage
 
 LINES = "application/x-tiny-lines"
 
 
 class TinyChat(Dialect):
-    """The dialect."""
+    """The dialect of TinyChat."""
 
     name = "tinychat"
     history_key = "chat"
@@ -53,19 +53,19 @@ class TinyChat(Dialect):
     )
 
     sealed_shape = SealedShape(
-        marks=(b"stamp",), value=re.compile(rb'"(stamp)": "([A-Za-z0-9+/]{64,}+={0,2})')
+        markers=(b"stamp",), value=re.compile(rb'"(stamp)": "([A-Za-z0-9+/]{64,}+={0,2})')
     )
 
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
-        """Return whether it is a chat."""
+        """Return whether a request is a chat."""
         return self.owns(path)
 
     def owns(self, path: str) -> bool:
-        """Return whether the path is one of this provider."""
+        """Return whether a path belongs to this provider."""
         return path.startswith("/tiny/")
 
     def makes_turns(self, path: str) -> bool:
-        """Return whether it is a turn."""
+        """Return whether a request is a turn."""
         return path == self.turn_path
 
     def endpoint(self, path: str) -> Label:
@@ -84,7 +84,7 @@ class TinyChat(Dialect):
         return Turn(role, tuple(_blocks(message)), message)
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
-        """Return what a path points at: an entry of the chat, or an option."""
+        """Return the part of a request body to which a path leads: an entry of the chat, or an option."""
         match tuple(keys):
             case ("chat", int(at), "got", *_):
                 return BodyPlace("history", at, 0)
@@ -96,19 +96,19 @@ class TinyChat(Dialect):
                 return BodyPlace("option")
 
     def is_stream(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the response is lines of JSON."""
+        """Return whether a response consists of lines of JSON."""
         return headers.get("content-type") == LINES
 
-    def stream_pieces(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
+    def stream_chunks(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
         """Split a stream into its lines."""
         return body.splitlines(keepends=True) if self.is_stream(headers) else [body]
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
-        """Return a response; a stream is added up."""
-        return self.response(_whole(body))
+        """Return a response, reassembled if it was streamed."""
+        return self.response(_response_object(body))
 
     def response(self, value: Mapping[str, Any]) -> Message:
-        """Return a response that is already JSON."""
+        """Return a response that is already parsed JSON."""
         bot = value.get("bot")
         if not isinstance(bot, dict):
             return Message("other", (), value, error=value.get("oops"))
@@ -125,8 +125,8 @@ class TinyChat(Dialect):
     def facts(self, answer: Answer) -> ResponseFacts:
         """Return the facts of a response."""
         message = self.message(answer.headers, answer.body)
-        is_whole = answer.ending == "complete" and message.stop_reason is not None
-        outcome: AttemptOutcome = "ok" if is_whole else "cut"
+        is_complete = answer.ending == "complete" and message.stop_reason is not None
+        outcome: AttemptOutcome = "ok" if is_complete else "cut"
         if answer.status is None:
             outcome = "no_response"
         elif answer.status >= 400:
@@ -144,7 +144,7 @@ class TinyChat(Dialect):
             block_ids=[str(call.id) for call in message.calls],
             outcome=outcome,
             error_type=message.error,
-            certainty="exact" if is_whole else "lower_bound",
+            certainty="exact" if is_complete else "lower_bound",
         )
 
     def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
@@ -153,27 +153,27 @@ class TinyChat(Dialect):
 
     def response_body(self, draft: Draft) -> bytes:
         """Return a response that is not streamed."""
-        return json.dumps(_drafted(draft)).encode()
+        return json.dumps(_written_response(draft)).encode()
 
     def response_stream(self, draft: Draft, deltas: int = 1) -> tuple[str, list[bytes]]:
         """Return a streamed response."""
-        return LINES, lines(_drafted(draft))
+        return LINES, lines(_written_response(draft))
 
-    def asks_for_stream(self, body: Mapping[str, Any]) -> bool:
-        """Return whether a request is live."""
+    def wants_stream(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request asks for a streamed response."""
         return bool(body.get("live"))
 
     def request_message(self, role: Literal["user", "assistant"], blocks: Sequence[Block]) -> Any:
         """Return an entry of the chat."""
-        said = "".join(block.text for block in blocks)
-        return {"by": "person" if role == "user" else "bot", "say": said}
+        texts = "".join(block.text for block in blocks)
+        return {"by": "person" if role == "user" else "bot", "say": texts}
 
     def request_body(self, model: str, history: Sequence[bytes]) -> bytes:
         """Return a request."""
         return b'{"who":%s,"chat":[%s]}' % (json.dumps(model).encode(), b",".join(history))
 
     def usage_rows(self, model: str, usage: Mapping[str, Any], certainty: Certainty) -> list[Usage]:
-        """Return the one row of a response; the provider knows no cache."""
+        """Return the only usage row of a response; the provider has no cache."""
         return [
             Usage(
                 iteration=0,
@@ -197,21 +197,21 @@ class TinyChat(Dialect):
     def usage(
         self, question: Question, answer: Answer, facts: ResponseFacts, model: str | None
     ) -> list[Usage]:
-        """Return what a chat used."""
+        """Return the usage rows of a chat."""
         if facts.usage is not None:
             return self.usage_rows(facts.model or str(model), facts.usage, facts.certainty)
-        return [not_told(str(model))] if answer.status == 200 else []
+        return [unreported_usage(str(model))] if answer.status == 200 else []
 
 
 def lines(response: Mapping[str, Any]) -> list[bytes]:
     """Return a response as the lines of a stream."""
     bot = response["bot"]
     words = bot["say"].split(" ")
-    said = [{"piece": word if at == 0 else f" {word}"} for at, word in enumerate(words)]
+    texts = [{"piece": word if at == 0 else f" {word}"} for at, word in enumerate(words)]
     first = {"begin": {key: bot[key] for key in ("ref", "who")}}
     calls = [{"do": call} for call in bot.get("do", [])]
     last = {"end": response["end"], "spent": response["spent"]}
-    return [json.dumps(each).encode() + b"\n" for each in (first, *said, *calls, last)]
+    return [json.dumps(each).encode() + b"\n" for each in (first, *texts, *calls, last)]
 
 
 def _blocks(entry: Mapping[str, Any]) -> Iterator[Block]:
@@ -238,8 +238,8 @@ def _blocks(entry: Mapping[str, Any]) -> Iterator[Block]:
         )
 
 
-def _whole(body: bytes) -> dict[str, Any]:
-    """Return a response as one object, as far as it arrived."""
+def _response_object(body: bytes) -> dict[str, Any]:
+    """Return a response as one object, even if only a part of it arrived."""
     whole: dict[str, Any] = {}
     for line in body.splitlines():
         try:
@@ -257,13 +257,13 @@ def _whole(body: bytes) -> dict[str, Any]:
     return whole
 
 
-def _drafted(draft: Draft) -> dict[str, Any]:
+def _written_response(draft: Draft) -> dict[str, Any]:
     calls = [
         {"ref": block.id, "fn": block.name, "with": block.value}
         for block in draft.blocks
         if block.kind == "call"
     ]
-    said = "".join(block.text for block in draft.blocks)
-    bot = {"ref": draft.id, "who": draft.model, "by": "bot", "say": said, "do": calls}
+    texts = "".join(block.text for block in draft.blocks)
+    bot = {"ref": draft.id, "who": draft.model, "by": "bot", "say": texts, "do": calls}
     spent = {"in": draft.tokens.input, "out": draft.tokens.output}
     return {"bot": bot, "end": "more" if calls else "done", "spent": spent}

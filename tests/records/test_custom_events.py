@@ -14,7 +14,7 @@ from mypy import api
 
 import agentobs
 from agentobs import tracing
-from agentobs.records.event_catalog import ROWS, TABLED, VIEWED
+from agentobs.records.event_catalog import ROW_KINDS, TABLE_KINDS, VIEW_KINDS
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label
@@ -27,7 +27,7 @@ HERE = Place("5" * 32, "1" * 32, "main/a", 3, "2" * 16, "sub_agent", "c" * 32, 2
 
 @pytest.fixture
 def records() -> Iterator[list[Record]]:
-    """The records emitted to the sink from a place in a session."""
+    """Return the records that are emitted to the sink in a session."""
     found: list[Record] = []
     with sink.redirect(found.append), tracing.at(HERE):
         yield found
@@ -41,16 +41,16 @@ def expected() -> dict[int, str]:
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_wrong_calls_fail_the_type_checker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the file of wrong calls, mypy reports each expected error, and none for the right calls."""
-    monkeypatch.chdir(ROOT)  # the folder of its cache
-    told, wrong, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(WRONG)])
-    found = re.findall(r"wrong_calls\.py:(\d+): error: .*\[([a-z-]+)\]", told)
-    assert {int(line): code for line, code in found} == expected(), told + wrong
+    """mypy reports each expected error in the file of wrong calls, and none for the valid calls."""
+    monkeypatch.chdir(ROOT)  # mypy keeps its cache in this folder
+    output, errors, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(WRONG)])
+    found = re.findall(r"wrong_calls\.py:(\d+): error: .*\[([a-z-]+)\]", output)
+    assert {int(line): code for line, code in found} == expected(), output + errors
     assert len(expected()) == 18
 
 
 def calls() -> list[tuple[str, bool]]:
-    """Every call in that file, and whether it is wrong."""
+    """Return every call in the file, and whether it is wrong."""
     tree = ast.parse(WRONG.read_text())
     nodes = [
         each
@@ -62,7 +62,9 @@ def calls() -> list[tuple[str, bool]]:
 
 @pytest.mark.parametrize(("call", "is_wrong"), calls())
 def test_wrong_calls_fail_at_run_time(call: str, is_wrong: bool, records: list[Record]) -> None:
-    """The same calls raise immediately, name the correct alternative, show no value, and emit nothing."""
+    """The wrong calls raise an exception immediately, which names the valid alternative and shows no value. They emit
+    nothing.
+    """
     before = WRONG.read_text().partition("\nagentobs.event")[0]
     names: dict[str, Any] = {"__name__": "wrong_calls"}
     exec(before, names)
@@ -81,8 +83,8 @@ def test_wrong_calls_fail_at_run_time(call: str, is_wrong: bool, records: list[R
     [float("nan"), float("inf"), -float("inf"), 10**400],
     ids=["nan", "inf", "-inf", "large"],
 )
-def test_numbers_that_are_none_are_refused(value: float, records: list[Record]) -> None:
-    """NaN, infinities, and integers that no column can store raise in the same way."""
+def test_invalid_numbers_are_rejected(value: float, records: list[Record]) -> None:
+    """NaN, infinities, and integers that no column can store raise an exception as well."""
     with pytest.raises(ValueError, match=r"share is not a finite number.*Label\.reviewed"):
         agentobs.event("app.number", share=value)
     assert records == []
@@ -90,7 +92,7 @@ def test_numbers_that_are_none_are_refused(value: float, records: list[Record]) 
 
 @pytest.mark.parametrize("kind", ["", "two words", "1st", "a" * 65, "retry\n", "ä"])
 def test_a_kind_is_a_constant_word(kind: str, records: list[Record]) -> None:
-    """A variable part cannot be in the kind, nor in a name."""
+    """Neither the kind nor a name may have a variable part."""
     with pytest.raises(ValueError, match="constant word"):
         agentobs.event(kind)
     with pytest.raises(ValueError, match="not a label"):
@@ -100,48 +102,48 @@ def test_a_kind_is_a_constant_word(kind: str, records: list[Record]) -> None:
     assert records == []
 
 
-@pytest.mark.parametrize("kind", [*ROWS, *TABLED, *VIEWED])
-def test_our_own_kinds_are_taken(kind: str, records: list[Record]) -> None:
-    """A custom event cannot use a built-in or reserved kind."""
-    with pytest.raises(ValueError, match=f"call it app.{kind}"):
+@pytest.mark.parametrize("kind", [*ROW_KINDS, *TABLE_KINDS, *VIEW_KINDS])
+def test_built_in_kinds_are_rejected(kind: str, records: list[Record]) -> None:
+    """A custom event cannot have a built-in or reserved kind."""
+    with pytest.raises(ValueError, match=f"use app.{kind}"):
         agentobs.event(kind)
     assert records == []
 
 
-def test_an_event_says_where_it_belongs(records: list[Record]) -> None:
-    """It carries its full place, and its numbers and labels by name; None values are omitted."""
+def test_an_event_has_its_place(records: list[Record]) -> None:
+    """An event has its full place, and its numbers and labels by name; None values are omitted."""
 
     class Size(IntEnum):
         LARGE = 3
 
     reviewed = Label.reviewed("it was late", reason="a constant")
     agentobs.event("cart_priced", items=2, size=Size.LARGE, is_new=True, why=reviewed, who=None)
-    [told] = records
-    assert isinstance(told, Event)
-    assert (told.session_id, told.interaction_id, told.lane, told.turn) == (
+    [event] = records
+    assert isinstance(event, Event)
+    assert (event.session_id, event.interaction_id, event.lane, event.turn) == (
         HERE.session_id,
         HERE.interaction_id,
         "main/a",
         3,
     )
-    assert (told.query_source, told.chain_id, told.depth) == ("sub_agent", HERE.chain_id, 2)
-    assert (told.kind, told.label, told.rate) == ("cart_priced", None, 1.0)
-    assert (told.numbers, told.labels) == (
+    assert (event.query_source, event.chain_id, event.depth) == ("sub_agent", HERE.chain_id, 2)
+    assert (event.kind, event.label, event.rate) == ("cart_priced", None, 1.0)
+    assert (event.numbers, event.labels) == (
         {"items": 2, "size": 3, "is_new": True},
         {"why": reviewed},
     )
 
 
-def test_outside_of_sessions_nothing_is_noted() -> None:
-    """Without a session, the event could not belong to anything."""
+def test_no_event_is_emitted_outside_of_sessions() -> None:
+    """Outside of a session, no event is emitted."""
     found: list[Record] = []
     with sink.redirect(found.append):
         agentobs.event("cart_priced", items=2)
     assert found == []
 
 
-def test_an_own_event_is_recorded(tmp_path: Path) -> None:
-    """It is a row of its session, with its numbers and labels, and in the stream of all events."""
+def test_a_custom_event_is_recorded(tmp_path: Path) -> None:
+    """A custom event is a row of its session, with its numbers and labels, and is part of the stream of all events."""
     home = tmp_path / "home"
     with agentobs.session("shop", home=str(home)):
         agentobs.event("cart.priced", items=2, is_new=False, shop=Label("berlin-2"))
@@ -156,7 +158,7 @@ def test_an_own_event_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason", "said"),
+    ("text", "reason", "message"),
     [
         ("a" * 201, "r", "1 to 200 printable"),
         ("", "r", "1 to 200 printable"),
@@ -165,7 +167,7 @@ def test_an_own_event_is_recorded(tmp_path: Path) -> None:
         ("fine", "  ", "needs a reason"),
     ],
 )
-def test_a_reviewed_label_is_short_and_shows_itself(text: str, reason: str, said: str) -> None:
-    """It is limited, has no control characters, and has a reason."""
-    with pytest.raises(ValueError, match=said):
+def test_a_reviewed_label_is_short_and_has_a_reason(text: str, reason: str, message: str) -> None:
+    """The length of a reviewed label is limited; it has no control characters, and it has a reason."""
+    with pytest.raises(ValueError, match=message):
         Label.reviewed(text, reason=reason)

@@ -1,4 +1,4 @@
-"""Values formatted for display: no recorded value looks like something else."""
+"""Values formatted for display: no recorded value can be mistaken for another one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ TURNED = "a\u202eb\x1b[31m"
 @pytest.mark.parametrize(
     "value", [TURNED, {TURNED: 1}, {"key": TURNED}, [TURNED], [{"key": TURNED}]]
 )
-def test_no_character_hides_or_turns_around(value: Any) -> None:
-    """Control and direction characters are escaped, at any depth."""
-    told = text(value)
-    assert told.isprintable()
-    assert "\u202e" not in told
+def test_control_and_direction_characters_are_escaped(value: Any) -> None:
+    """Control characters and direction characters are escaped, at any depth."""
+    shown = text(value)
+    assert shown.isprintable()
+    assert "\u202e" not in shown
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "told"),
+    ("column", "value", "shown"),
     [
         ("started_ns", 1_790_000_000_000_000_000, "2026-09-21 14:13:20"),
         ("duration_ns", 84_000_000, "84 ms"),
@@ -35,9 +35,9 @@ def test_no_character_hides_or_turns_around(value: Any) -> None:
         ("calls", None, "-"),
     ],
 )
-def test_the_name_of_a_column_tells_what_it_is(column: str, value: Any, told: str) -> None:
+def test_values_are_formatted_by_column_name(column: str, value: Any, shown: str) -> None:
     """Instants, durations, money and shares are formatted with their units."""
-    assert text(pretty(column, value)) == told
+    assert text(pretty(column, value)) == shown
 
 
 _US, _MS, _S = 10**3, 10**6, 10**9
@@ -45,7 +45,7 @@ _MIN, _H, _D = 60 * _S, 3600 * _S, 86_400 * _S
 
 
 @pytest.mark.parametrize(
-    ("ns", "told"),
+    ("ns", "shown"),
     [
         (None, None), (0, "0 s"), (1, "1 ns"), (999, "999 ns"), (_US, "1 µs"), (400 * _US, "400 µs"),
         (999_499, "999 µs"), (999_500, "1.0 ms"), (1_500 * _US, "1.5 ms"), (9_949_999, "9.9 ms"),
@@ -57,6 +57,6 @@ _MIN, _H, _D = 60 * _S, 3600 * _S, 86_400 * _S
         (4_000 * _D, "4,000 d"), (-3 * _S, "-3.00 s"), (-400 * _US, "-400 µs"), (-90 * _S, "-1 min 30 s"),
     ],
 )  # fmt: skip
-def test_a_duration_has_one_unit_or_two(ns: int | None, told: str | None) -> None:
-    """From nanoseconds to days, rounded before the unit is chosen, and with its sign."""
-    assert seconds(ns) == told
+def test_a_duration_has_one_or_two_units(ns: int | None, shown: str | None) -> None:
+    """Durations from nanoseconds to days are rounded before the unit is chosen, and have their sign."""
+    assert seconds(ns) == shown

@@ -1,4 +1,4 @@
-"""The catalog of events: all emitted events are in it, and it is one stream live and at rest."""
+"""The catalog of events contains all emitted events, and live and stored events are the same stream."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ import pytest
 
 import agentobs
 from agentobs.errors import UsageError
-from agentobs.records.backend import Told
-from agentobs.records.event_catalog import ROWS, TABLED, Logged, event_of, is_kept, kind_of
+from agentobs.records.backend import WrittenFact
+from agentobs.records.event_catalog import (
+    ROW_KINDS,
+    TABLE_KINDS,
+    LogEvent,
+    event_of,
+    is_kept,
+    kind_of,
+)
 from agentobs.records.facts import TABLES, Event
 from tests.agent.scenarios import SCENARIOS, _record
 
@@ -24,11 +31,11 @@ NAMES = (
     "hook-rewriting", "doubled-ids", "tool-errors", "retries", "fallback-model", "steering", "agents",
     "agent-in-background", "summarized", "rules", "renamed-tool", "budget-of-the-session", "stopped-in-tool",
 )  # fmt: skip
-"""Scenarios that together show most kinds."""
+"""Scenarios that together emit most kinds of events."""
 
 
-def told_kinds() -> Iterator[tuple[str, int, ast.expr]]:
-    """Yield where an event is emitted in our source, and the expression for its kind."""
+def emitted_kinds() -> Iterator[tuple[str, int, ast.expr]]:
+    """Yield the file, the line and the expression for the kind of each event that the source emits."""
     for path in sorted((ROOT / "agentobs").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
@@ -43,11 +50,11 @@ def told_kinds() -> Iterator[tuple[str, int, ast.expr]]:
                         yield relative, node.lineno, each.value
 
 
-def test_every_kind_that_is_told_is_in_the_catalog() -> None:
+def test_every_emitted_kind_is_in_the_catalog() -> None:
     """No event is emitted with a kind outside the catalog, and every listed kind is emitted."""
     found = set()
     others = set()
-    for path, _, kind in told_kinds():
+    for path, _, kind in emitted_kinds():
         words = [
             each.value
             for each in ast.walk(kind)
@@ -56,21 +63,21 @@ def test_every_kind_that_is_told_is_in_the_catalog() -> None:
         found |= set(words)
         if not words:
             others.add(path)
-    # Resumption emits one of two kinds; the other modules pass a kind on.
+    # The resumption emits one of two kinds; the other modules forward a kind.
     assert others == {
         "agentobs/agent/sessions/resumption.py",
         "agentobs/agent/telemetry.py",
         "agentobs/importers/claude_code/session_records.py",
     }
-    told = found | {"resumed", "forked"}
-    assert told == {name for name, kind in ROWS.items() if not kind.is_reserved}
+    emitted = found | {"resumed", "forked"}
+    assert emitted == {name for name, kind in ROW_KINDS.items() if not kind.is_reserved}
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
-    """Sessions of the real loop: where they were recorded, and the facts that a backend received."""
-    folder, told = tmp_path_factory.mktemp("rich"), list[Told]()
-    options = agentobs.Options(backends=(told.append,))
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[WrittenFact]]:
+    """Return the home of recorded sessions of the agent loop, and the facts that a backend received."""
+    folder, facts = tmp_path_factory.mktemp("rich"), list[WrittenFact]()
+    options = agentobs.Options(backends=(facts.append,))
     patch = pytest.MonkeyPatch()
     with patch.context():
         patch.setenv("AGENTOBS_HOME", str(folder / "home"))
@@ -84,15 +91,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]
             asyncio.run(_record(name, folder))
         assert agentobs.stop_recorder()
     patch.undo()
-    return folder / "home", told
+    return folder / "home", facts
 
 
-def test_what_is_told_has_the_names_of_the_catalog(recorded: tuple[Path, list[Told]]) -> None:
-    """No event of the loop has a number or a label that its kind does not define."""
+def test_events_have_the_fields_of_the_catalog(recorded: tuple[Path, list[WrittenFact]]) -> None:
+    """No event of the agent loop has a number or a label that the catalog does not define for its kind."""
     seen = set()
-    for told in recorded[1]:
-        if isinstance(event := told.fact, Event):
-            kind = ROWS[event.kind]
+    for written in recorded[1]:
+        if isinstance(event := written.fact, Event):
+            kind = ROW_KINDS[event.kind]
             assert set(event.numbers) <= set(kind.numbers), event.kind
             assert set(event.labels or {}) <= set(kind.labels), event.kind
             assert (event.label is None) or kind.label, event.kind
@@ -100,16 +107,18 @@ def test_what_is_told_has_the_names_of_the_catalog(recorded: tuple[Path, list[To
     assert len(seen) >= 12, sorted(seen)
 
 
-def test_the_stream_is_the_same_live_and_at_rest(recorded: tuple[Path, list[Told]]) -> None:
-    """Each row of `event_log` equals `event_of` for the fact, whichever table it is in."""
-    home, heard = recorded
+def test_live_and_stored_events_are_the_same_stream(
+    recorded: tuple[Path, list[WrittenFact]],
+) -> None:
+    """Each row of `event_log` equals the result of `event_of` for the fact, regardless of its table."""
+    home, facts = recorded
     live = {}
-    for told in heard:
-        if (logged := event_of(told.fact)) is not None:
-            live[logged.session_id, told.sequence] = logged
-    names = [field.name for field in dataclasses.fields(Logged)]
+    for written in facts:
+        if (logged := event_of(written.fact)) is not None:
+            live[logged.session_id, written.sequence] = logged
+    names = [field.name for field in dataclasses.fields(LogEvent)]
     rows = agentobs.query(f"SELECT session_sequence, {', '.join(names)} FROM event_log", home=home)
-    stored = {(row[1], row[0]): Logged(*row[1:]) for row in rows}
+    stored = {(row[1], row[0]): LogEvent(*row[1:]) for row in rows}
     assert len(rows) == len(stored)
     assert stored == live
     assert {each.kind for each in live.values()} >= {
@@ -118,22 +127,22 @@ def test_the_stream_is_the_same_live_and_at_rest(recorded: tuple[Path, list[Told
     }  # fmt: skip
 
 
-def test_each_fact_is_at_most_one_event(recorded: tuple[Path, list[Told]]) -> None:
-    """Every table has one kind at most, and spans and parts of an attempt none."""
+def test_each_fact_is_at_most_one_event(recorded: tuple[Path, list[WrittenFact]]) -> None:
+    """Every table has at most one kind; spans and parts of an attempt have none."""
     none = {TABLES[type(each.fact)] for each in recorded[1] if event_of(each.fact) is None}
     assert none == {"usage", "prefixes", "zones", "span_starts", "span_ends"} & none
-    assert len({kind.fact for kind in TABLED.values()}) == len(TABLED)
-    for kind in TABLED.values():
+    assert len({kind.fact for kind in TABLE_KINDS.values()}) == len(TABLE_KINDS)
+    for kind in TABLE_KINDS.values():
         names = {field.name for field in dataclasses.fields(kind.fact)}
         assert {kind.at, kind.label or kind.at, *kind.numbers, *kind.labels} <= names
 
 
-def test_every_event_of_a_turn_says_where_it_belongs(recorded: tuple[Path, list[Told]]) -> None:
-    """Every event in a turn of our loop has interaction, turn, lane, source, chain and depth."""
+def test_every_event_of_a_turn_has_its_place(recorded: tuple[Path, list[WrittenFact]]) -> None:
+    """Every event in a turn of the agent loop has an interaction, turn, lane, source, chain and depth."""
     inside = ("attempt", "tool_use", "tool", "permission", "hook", "retry", "rewritten")
     missing = Counter[str]()
-    for told in recorded[1]:
-        event = event_of(told.fact)
+    for written in recorded[1]:
+        event = event_of(written.fact)
         if event is None or event.kind not in inside:
             continue
         place = (event.interaction_id, event.lane, event.query_source)
@@ -143,7 +152,7 @@ def test_every_event_of_a_turn_says_where_it_belongs(recorded: tuple[Path, list[
     assert missing.total() == 0, missing
 
 
-def test_what_became_of_calls(recorded: tuple[Path, list[Told]]) -> None:
+def test_the_outcome_of_calls(recorded: tuple[Path, list[WrittenFact]]) -> None:
     """Each call has one outcome, the sizes of its inputs and outputs, and both names of its tool."""
     rows = agentobs.query(
         """
@@ -173,7 +182,7 @@ def test_what_became_of_calls(recorded: tuple[Path, list[Told]]) -> None:
 
 
 def sampled(share: float, sessions: int = 40, events: int = 250) -> list[bool]:
-    """Whether each event of a population of known sessions is kept."""
+    """Return for each event of a population of known sessions whether it is kept."""
     return [
         is_kept(f"{session:032x}", sequence, share)
         for session in range(sessions)
@@ -183,7 +192,7 @@ def sampled(share: float, sessions: int = 40, events: int = 250) -> list[bool]:
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.25, 0.5, 0.9])
 def test_sampling_is_unbiased(share: float) -> None:
-    """The estimate of a known population is within four standard errors of the true value, at any rate."""
+    """The estimate for a known population is within four standard errors of the true value, at any rate."""
     kept = sum(sampled(share))
     size = 10_000
     error = (size * (1 - share) / share) ** 0.5
@@ -194,14 +203,14 @@ def test_sampling_is_unbiased(share: float) -> None:
     )
 
 
-def test_all_or_nothing_is_kept_at_the_ends() -> None:
-    """A rate of 1 keeps every event, and 0 none."""
+def test_a_rate_of_one_keeps_all_and_zero_none() -> None:
+    """A rate of 1 keeps every event, and a rate of 0 keeps none."""
     assert all(sampled(1.0))
     assert not any(sampled(0.0))
 
 
 def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
-    """Only the named kind is sampled; each event has the rate; SQL computes the original count."""
+    """Only the given kind is sampled; each event has the sampling rate; SQL computes the original count."""
     home = tmp_path / "home"
     assert agentobs.start(str(home), agentobs.Options(sampling={"app.seen": 0.2, "context": 0}))
     with agentobs.session("sampled"):
@@ -238,37 +247,39 @@ def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "said"),
+    ("sampling", "message"),
     [
         ({"compacton": 0.5}, "there is no kind of event 'compacton'"),
-        ({"attempt": 0.5}, "'attempt' has a table of its own"),
-        ({"turn": 0.5}, "'turn' has a table of its own"),
-        ({"drop": 0.5}, "needed whole"),
-        ({"rewritten": 0.5}, "needed whole"),
-        ({"resumed": 0.5}, "needed whole"),
-        ({"forked": 0.5}, "needed whole"),
-        ({"compaction": 0.5}, "needed whole"),
-        ({"compaction_kept": 0.5}, "needed whole"),
-        ({"context": 1.5}, "no number from 0 to 1"),
-        ({"context": -0.1}, "no number from 0 to 1"),
-        ({"context": float("nan")}, "no number from 0 to 1"),
-        ({"context": "0.5"}, "no number from 0 to 1"),
-        ({"context": True}, "no number from 0 to 1"),
+        ({"attempt": 0.5}, "'attempt' cannot be sampled, because it has its own table"),
+        ({"turn": 0.5}, "'turn' cannot be sampled, because it has its own table"),
+        ({"drop": 0.5}, "every event of it is needed"),
+        ({"rewritten": 0.5}, "every event of it is needed"),
+        ({"resumed": 0.5}, "every event of it is needed"),
+        ({"forked": 0.5}, "every event of it is needed"),
+        ({"compaction": 0.5}, "every event of it is needed"),
+        ({"compaction_kept": 0.5}, "every event of it is needed"),
+        ({"context": 1.5}, "must be a number from 0 to 1"),
+        ({"context": -0.1}, "must be a number from 0 to 1"),
+        ({"context": float("nan")}, "must be a number from 0 to 1"),
+        ({"context": "0.5"}, "must be a number from 0 to 1"),
+        ({"context": True}, "must be a number from 0 to 1"),
         (
             {"context": 0.5, "nothing": 0.5, "none": 1},
             "'nothing'; there is no kind of event 'none'",
         ),
     ],
 )
-def test_wrong_sampling_is_refused(sampling: dict[str, Any], said: str, tmp_path: Path) -> None:
-    """An unknown kind, one that cannot be sampled, or an invalid rate: one clear error, no recorder."""
-    with pytest.raises(UsageError, match=said):
+def test_invalid_sampling_is_rejected(
+    sampling: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """An unknown kind, a kind that cannot be sampled, or an invalid rate is one clear error, and no recorder starts."""
+    with pytest.raises(UsageError, match=message):
         agentobs.start(str(tmp_path / "home"), agentobs.Options(sampling=sampling))
     assert not (tmp_path / "home").exists()
 
 
-def test_facts_have_kinds() -> None:
-    """Every class of facts can be counted by a kind."""
+def test_every_fact_has_a_kind() -> None:
+    """Dropped facts of every class can be counted by a kind."""
     facts: list[Any] = [object.__new__(kind) for kind in TABLES if kind is not Event]
     kinds = [str(kind_of(fact)) for fact in facts]
     assert len(set(kinds)) == len(facts)

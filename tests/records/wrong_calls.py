@@ -1,6 +1,6 @@
-"""Calls of `agentobs.event` that a type checker refuses: each would put a text among the facts.
+"""Calls of `agentobs.event` that a type checker rejects: each of them would put a text into the facts.
 
-Never imported. Each call carries the error that mypy reports; `test_own_events.py` runs both.
+Never imported. The comment of each call is the error that mypy reports; `test_custom_events.py` runs both.
 """
 
 from enum import Enum, IntEnum, StrEnum
@@ -15,7 +15,7 @@ class Mood(StrEnum):
 
 
 class Color(str, Enum):  # noqa: UP042
-    """The same, in the older form."""
+    """An enum whose members are texts, declared in the older form."""
 
     RED = "red"
 
@@ -26,27 +26,27 @@ class Size(IntEnum):
     LARGE = 3
 
 
-said = "what somebody said"
+user_text = "a text of a user"
 found = 3
 
-agentobs.event("app.text", said="plain")  # E: arg-type
-agentobs.event("app.text", said=said)  # E: arg-type
-agentobs.event("app.text", said=f"{found} found")  # E: arg-type
-agentobs.event("app.text", said=b"bytes")  # E: arg-type
-agentobs.event("app.text", said={"a": 1})  # E: arg-type
-agentobs.event("app.text", said=["a"])  # E: arg-type
-agentobs.event("app.text", said=("a",))  # E: arg-type
-agentobs.event("app.text", said={"a"})  # E: arg-type
-agentobs.event("app.text", said=Mood.GOOD)  # E: arg-type
-agentobs.event("app.text", said=Color.RED)  # E: arg-type
-agentobs.event("app.text", said=object())  # E: arg-type
-agentobs.event("app.text", said=str(agentobs.Label("a")))  # E: arg-type
-agentobs.event("app.text", said=agentobs.Label("a") + said)  # E: arg-type
-agentobs.event("app.text", said=agentobs.Label("a").upper())  # E: arg-type
-agentobs.event("app.text", found=found, said=ValueError(said))  # E: arg-type
-agentobs.event("app.text", said=str)  # E: arg-type
-agentobs.event("app.text", said=len)  # E: arg-type
-agentobs.event("app.text", **{"said": said})  # E: arg-type
+agentobs.event("app.text", user_text="plain")  # E: arg-type
+agentobs.event("app.text", user_text=user_text)  # E: arg-type
+agentobs.event("app.text", user_text=f"{found} found")  # E: arg-type
+agentobs.event("app.text", user_text=b"bytes")  # E: arg-type
+agentobs.event("app.text", user_text={"a": 1})  # E: arg-type
+agentobs.event("app.text", user_text=["a"])  # E: arg-type
+agentobs.event("app.text", user_text=("a",))  # E: arg-type
+agentobs.event("app.text", user_text={"a"})  # E: arg-type
+agentobs.event("app.text", user_text=Mood.GOOD)  # E: arg-type
+agentobs.event("app.text", user_text=Color.RED)  # E: arg-type
+agentobs.event("app.text", user_text=object())  # E: arg-type
+agentobs.event("app.text", user_text=str(agentobs.Label("a")))  # E: arg-type
+agentobs.event("app.text", user_text=agentobs.Label("a") + user_text)  # E: arg-type
+agentobs.event("app.text", user_text=agentobs.Label("a").upper())  # E: arg-type
+agentobs.event("app.text", found=found, user_text=ValueError(user_text))  # E: arg-type
+agentobs.event("app.text", user_text=str)  # E: arg-type
+agentobs.event("app.text", user_text=len)  # E: arg-type
+agentobs.event("app.text", **{"user_text": user_text})  # E: arg-type
 
 agentobs.event("app.right", found=found, share=0.5, is_good=True, nothing=None, size=Size.LARGE)
 agentobs.event("app.right", shop=agentobs.Label("berlin-2"))

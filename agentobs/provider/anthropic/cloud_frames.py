@@ -1,8 +1,9 @@
-"""Frames: the stream of one cloud platform, as the server-sent events that its frames hold.
+"""Convert the framed stream of a cloud platform to the server-sent events in its frames.
 
-`application/vnd.amazon.eventstream`: each frame has a prelude (its length and that of its headers, with a check
-sum), headers, a payload and a check sum. The payload of an event is JSON with the provider's own event in
-base64; an exception names itself in a header. What does not add up ends the reading: the stream was cut there.
+`application/vnd.amazon.eventstream`: each frame has a prelude (the length of the frame and of its headers, with a
+checksum), headers, a payload and a checksum. The payload of an event is JSON that contains the provider's event in
+base64. An exception has its name in a header. Reading ends at a frame with a wrong length or checksum, because the
+stream was cut there.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ FRAMES = "application/vnd.amazon.eventstream"
 """The content type."""
 
 _PRELUDE = struct.Struct(">III")
-"""Length of the frame, length of its headers, check sum of both."""
+"""The length of the frame, the length of its headers, and the checksum of both."""
 _TEXT = 7
-"""The kind of a header whose value is text: all that a stream of messages has."""
+"""The type of a header with a text value, the only type in a stream of messages."""
 
 
 def is_framed(headers: Mapping[str, str]) -> bool:
@@ -28,8 +29,8 @@ def is_framed(headers: Mapping[str, str]) -> bool:
     return headers.get("content-type", "").startswith(FRAMES)
 
 
-def unframed(body: bytes) -> bytes:
-    """Return what the frames of a body hold as server-sent events, as far as they read back."""
+def unframe(body: bytes) -> bytes:
+    """Return the server-sent events in the frames of a body, up to the first frame that is incomplete or damaged."""
     return b"".join(b"data:" + event + b"\n\n" for event in _events(body))
 
 
@@ -59,7 +60,7 @@ def _frames(body: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
 
 
 def _headers(data: bytes) -> dict[str, str]:
-    """Return the headers up to the first that is not text."""
+    """Return the headers before the first header whose value is not text."""
     found: dict[str, str] = {}
     at = 0
     while at < len(data):

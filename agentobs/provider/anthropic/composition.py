@@ -1,4 +1,4 @@
-"""Responses and requests of the Messages API that agentobs writes itself: scripted, injected, or imported."""
+"""Write responses and requests of the Messages API: scripted, injected or imported ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ERRORS = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-"""Types of errors by status, see https://docs.anthropic.com/en/api/errors (November 2026)."""
+"""Error types by status, see https://docs.anthropic.com/en/api/errors (November 2026)."""
 
 STREAM = "text/event-stream; charset=utf-8"
 
@@ -27,29 +27,29 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def error_body(status: int, message: str, kind: str | None = None) -> bytes:
-    """Return the body of an error; its type follows from the status unless `kind` names it."""
+    """Return the JSON body of an error response with the error type `kind`; None derives the type from the status."""
     error = {"type": kind or _ERRORS.get(status, "api_error"), "message": message}
     return json.dumps({"type": "error", "error": error}).encode()
 
 
-def whole(draft: Draft) -> bytes:
-    """Return a response that is not streamed."""
+def response_body(draft: Draft) -> bytes:
+    """Return the body of a response that is not streamed."""
     return _compact(_message(draft))
 
 
 def events(draft: Draft, deltas: int = 1) -> list[bytes]:
-    """Return the server-sent events of a response, each text block in so many deltas."""
+    """Return the server-sent events of a response, with each text block split into `deltas` parts."""
     return [_framed(event) for event in _events(draft, deltas)]
 
 
 def message(role: str, blocks: Sequence[Block]) -> dict[str, Any]:
-    """Return a message of a request; results come first, as the provider demands."""
+    """Return a message of a request. In a user message, results come first, because the provider requires it."""
     ordered = sorted(blocks, key=lambda block: block.kind != "result") if role == "user" else blocks
     return {"role": role, "content": [_block(block) for block in ordered]}
 
 
 def request_body(model: str, messages: Sequence[bytes]) -> bytes:
-    """Return a request body around messages that are already JSON."""
+    """Return a request body with messages that are already encoded as JSON."""
     return b'{"model":%s,"messages":[%s]}' % (_compact(model), b",".join(messages))
 
 
@@ -124,7 +124,7 @@ def _block_events(index: int, block: Mapping[str, Any], deltas: int) -> Iterator
 
 
 def _parts(text: str, count: int) -> list[str]:
-    """Split a text between words into so many parts."""
+    """Split a text between words into `count` parts."""
     words = text.split(" ")
     ends = [len(words) * part // count for part in range(count + 1)]
     parts = [" ".join(words[a:b]) for a, b in pairwise(ends)]

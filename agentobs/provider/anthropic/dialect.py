@@ -12,10 +12,10 @@ from agentobs.provider.anthropic.cloud_frames import is_framed
 from agentobs.provider.anthropic.messages import (
     SEALED_SHAPE,
     blocks,
-    fault_of_request,
+    request_error,
     role_of,
     turn,
-    unmarked_entry,
+    without_entry_breakpoints,
     without_ids,
 )
 from agentobs.provider.anthropic.streams import (
@@ -41,7 +41,7 @@ from agentobs.provider.dialect import (
 from agentobs.provider.server_events import is_stream, split_events
 from agentobs.records.exchanges import Answer, Question
 from agentobs.records.labels import Label
-from agentobs.records.usage import Certainty, Usage, not_told
+from agentobs.records.usage import Certainty, Usage, unreported_usage
 
 _BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
 """The results of a batch, as JSON lines; clients may fetch them several times."""
@@ -51,7 +51,7 @@ _SAMPLING = re.compile(
     r"|/model/(?P<bedrock>[^/?]+)/invoke(?:-with-response-stream)?(?:\?|\Z)"
     r"|.*/models/(?!count-tokens:)(?P<vertex>[^/?:]+):(?:streamR|r)awPredict(?:\?|\Z)"
 )
-"""The paths of the requests that a model answers, and that cost: the provider's, and those of the platforms."""
+"""The paths of requests that a model answers, and that are billed: the provider's paths and those of the platforms."""
 
 _NOT_SENT = frozenset(
     {
@@ -63,7 +63,7 @@ _NOT_SENT = frozenset(
         "LocalProtocolError",
     }
 )
-"""Failures of the transport before a request was sent."""
+"""Transport errors that occur before a request is sent."""
 
 
 _OPTIONS = frozenset(
@@ -91,7 +91,7 @@ class Anthropic(Dialect):
     name = "anthropic"
     history_key = "messages"
     turn_path = "/v1/messages"
-    head_keys: Mapping[Literal["system", "tools"], str] = {"system": "system", "tools": "tools"}
+    prompt_keys: Mapping[Literal["system", "tools"], str] = {"system": "system", "tools": "tools"}
     call_types = frozenset(("tool_use", "server_tool_use", "mcp_tool_use", "tool_result"))
     delta_phrases = DELTA_PHRASES
     version_header = "anthropic-version"
@@ -116,7 +116,7 @@ class Anthropic(Dialect):
     credential_headers = ("x-api-key",)
 
     def is_model_call(self, path: str, headers: Mapping[str, str]) -> bool:
-        """Return whether a request goes to the provider, or to a platform that has its models."""
+        """Return whether a request goes to the provider, or to a platform that offers its models."""
         return (
             "anthropic-version" in headers
             or "/publishers/anthropic/models/" in path
@@ -124,7 +124,7 @@ class Anthropic(Dialect):
         )
 
     def owns(self, path: str) -> bool:
-        """Return whether a path is one of the provider's; it has many, all of them below `/v1`."""
+        """Return whether a path belongs to the provider, which has many paths below `/v1`, or to a platform."""
         return path.startswith("/v1/") or _SAMPLING.match(path) is not None
 
     def makes_turns(self, path: str) -> bool:
@@ -132,7 +132,7 @@ class Anthropic(Dialect):
         return path.partition("?")[0] == self.turn_path
 
     def endpoint(self, path: str) -> Label:
-        """Return a path as a label of bounded variety."""
+        """Return a path as a label, with variable parts replaced so that there are few different labels."""
         return endpoint(path)
 
     def request_id(self, headers: Mapping[str, str]) -> str | None:
@@ -140,21 +140,21 @@ class Anthropic(Dialect):
         return headers.get("request-id")
 
     def retry_number(self, headers: Mapping[str, str]) -> int:
-        """Return how often the client sent this request before, as the SDK counts it."""
+        """Return how many times the client sent this request before, as counted by the SDK."""
         count = headers.get("x-stainless-retry-count", "0")
         return int(count) if count.isascii() and count.isdigit() else 1
 
     def retry_after_ms(self, headers: Mapping[str, str]) -> float | None:
-        """Return how long the response headers ask the client to wait, the finer one first."""
+        """Return the wait that the response headers request; the header in milliseconds takes precedence."""
         exact_ms = finite(headers.get("retry-after-ms"), 1)
         return finite(headers.get("retry-after"), 1000) if exact_ms is None else exact_ms
 
     def may_retry(self, headers: Mapping[str, str]) -> bool | None:
-        """Return what the provider says about a retry; the SDK follows it whatever the status is."""
+        """Return whether the provider allows a retry; the SDK obeys this header regardless of the status."""
         return {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
 
     def retry_headers(self, wait_ms: float | None) -> dict[str, str]:
-        """Return response headers for the SDK: after `wait_ms`, or no retry."""
+        """Return response headers that make the SDK retry after `wait_ms`, or not at all if that is None."""
         return (
             {"x-should-retry": "false"} if wait_ms is None else {"retry-after-ms": decimal(wait_ms)}
         )
@@ -170,7 +170,7 @@ class Anthropic(Dialect):
         return [str(tool.get("name")) for tool in listed if isinstance(tool, dict)]
 
     def place(self, keys: Sequence[object]) -> BodyPlace | None:
-        """Return what a path of keys into a request body points at; None if it is empty."""
+        """Return the part of a request body to which a path of keys leads; None if the path is empty."""
         match tuple(keys):
             case ("messages", int(turn), "content", int(block), *_):
                 return BodyPlace("history", turn, block)
@@ -186,28 +186,28 @@ class Anthropic(Dialect):
                 return BodyPlace("option")
 
     def breakpoint_of(self, value: Mapping[str, Any]) -> str | None:
-        """Return the lifetime of `cache_control`, "" if it names none; None without it."""
+        """Return the lifetime in `cache_control`, "" if it contains none, or None if there is no `cache_control`."""
         found = value.get("cache_control")
         return str(found.get("ttl") or "") if isinstance(found, dict) else None
 
     def tool_definition(self, tool: Any) -> tuple[Any, Any, Any] | None:
-        """Return name, description and input schema; None if the provider defines the tool."""
+        """Return the name, description and input schema of a tool; None if the provider defines the tool."""
         if not isinstance(tool, dict) or "input_schema" not in tool:
             return None
         return tool.get("name"), tool.get("description"), tool["input_schema"]
 
     @property
     def field_names(self) -> frozenset[str]:
-        """The names that the Messages API gives to the parts of a request."""
+        """The field names of requests in the Messages API."""
         return _FIELD_NAMES
 
     @property
     def delta_shape(self) -> DeltaShape:
-        """The deltas of texts, of thinking and of tool inputs."""
+        """The form of the deltas of texts, thinking and tool inputs."""
         return DELTA_SHAPE
 
-    def samples(self, endpoint: str) -> bool:
-        """Return whether a model answers: a message, a completion, or a call through a platform."""
+    def runs_model(self, endpoint: str) -> bool:
+        """Return whether requests to an endpoint are answered by a model: messages, completions and platform calls."""
         return endpoint in (self.turn_path, "/v1/complete") or endpoint.rpartition("/")[2] in (
             "invoke",
             "invoke-with-response-stream",
@@ -230,24 +230,27 @@ class Anthropic(Dialect):
         return str(before) if before else None
 
     def refusal(self, body: Mapping[str, Any]) -> str | None:
-        """Return why the provider would refuse a request, in its own words, or None."""
-        return fault_of_request(body)
+        """Return the error message with which the provider would reject a request; None if it would accept it."""
+        return request_error(body)
 
     def without_breakpoints(self, value: Any) -> Any:
         """Return a message, a list of tools or a system prompt without `cache_control`.
 
-        A breakpoint makes a list of what was a string: the content of a message becomes a list, and a list of one
-        plain text block becomes its text.
+        A client that adds a breakpoint to a string must turn the string into a list of blocks. To undo this difference,
+        the content of a message always becomes a list, and any other list of one plain text block becomes its text.
         """
         if isinstance(value, dict):
-            return {**_unmarked(value), "content": [_unmarked(block) for block in blocks(value)]}
+            return {
+                **_without_breakpoint(value),
+                "content": [_without_breakpoint(block) for block in blocks(value)],
+            }
         if isinstance(value, tuple):
-            return tuple(_listed_without(each) for each in value)
-        return _listed_without(value)
+            return tuple(_list_without_breakpoints(each) for each in value)
+        return _list_without_breakpoints(value)
 
     def entry_without_breakpoints(self, entry: bytes) -> bytes:
-        """Return a message without `cache_control`, all as compact JSON."""
-        return unmarked_entry(entry)
+        """Return a message without `cache_control`, both as compact JSON."""
+        return without_entry_breakpoints(entry)
 
     def without_ids(self, value: Any) -> Any:
         """Return a request body without the IDs and signatures of its blocks."""
@@ -256,8 +259,8 @@ class Anthropic(Dialect):
     def cache_zones(self, head: Mapping[str, Any], headers: Mapping[str, str]) -> Sequence[Any]:
         """Return the values of the zones; the system prompt is split after its first breakpoint.
 
-        Source: provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/prompt-caching, what
-        invalidates the cache).
+        Source: provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/prompt-caching, section
+        "What invalidates the cache").
         """
         static, dynamic = _split(head.get("system"))
         return (
@@ -273,16 +276,16 @@ class Anthropic(Dialect):
         """Return whether the headers announce server-sent events or the frames of a platform."""
         return is_stream(headers) or is_framed(headers)
 
-    def stream_pieces(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
-        """Split server-sent events; anything else is one piece."""
+    def stream_chunks(self, headers: Mapping[str, str], body: bytes) -> list[bytes]:
+        """Split server-sent events; any other body is one part."""
         return split_events(body) if is_stream(headers) else [body]
 
     def message(self, headers: Mapping[str, str], body: bytes) -> Message:
-        """Return a response, its stream added up."""
+        """Return a response, reassembled if it was streamed."""
         return self.response(assemble(headers, body) if headers else assemble_any(body))
 
     def response(self, value: Mapping[str, Any]) -> Message:
-        """Return a message that is already JSON."""
+        """Return a message that is already parsed JSON."""
         message = dict(value)
         error, usage = message.get("error"), message.get("usage")
         return Message(
@@ -297,7 +300,7 @@ class Anthropic(Dialect):
         )
 
     def facts(self, answer: Answer) -> ResponseFacts:
-        """Return the facts of a response, as far as it arrived."""
+        """Return the facts of a response, even if only a part of it arrived."""
         return read_response(answer)
 
     def error_body(self, status: int, message: str, kind: str | None = None) -> bytes:
@@ -306,13 +309,13 @@ class Anthropic(Dialect):
 
     def response_body(self, draft: Draft) -> bytes:
         """Return the JSON body of a response that is not streamed."""
-        return composition.whole(draft)
+        return composition.response_body(draft)
 
     def response_stream(self, draft: Draft, deltas: int = 1) -> tuple[str, list[bytes]]:
         """Return the content type and the server-sent events of a streamed response."""
         return composition.STREAM, composition.events(draft, deltas)
 
-    def asks_for_stream(self, body: Mapping[str, Any]) -> bool:
+    def wants_stream(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request sets `stream`."""
         return bool(body.get("stream"))
 
@@ -321,24 +324,24 @@ class Anthropic(Dialect):
         return composition.message(role, blocks)
 
     def request_body(self, model: str, history: Sequence[bytes]) -> bytes:
-        """Return a request body around messages that are already JSON."""
+        """Return a request body with messages that are already encoded as JSON."""
         return composition.request_body(model, history)
 
     def usage_rows(self, model: str, usage: Mapping[str, Any], certainty: Certainty) -> list[Usage]:
-        """Return the top-level counts first, then the iterations."""
+        """Return the row of the top-level counts, followed by the rows of the iterations."""
         return usage_rows(model, usage, certainty)
 
     def usage(
         self, question: Question, answer: Answer, facts: ResponseFacts, model: str | None
     ) -> list[Usage]:
-        """Return what an attempt used: the rows of a batch, of a message, or one row without counts."""
+        """Return the usage rows of an attempt: of a batch, of a message, or one row without counts."""
         requested = model or _model_in(question.path) or "unknown"
         if found := _BATCH_RESULTS.match(question.path):
             rows = list(_batched(answer, found["batch_id"]))
         elif facts.usage is not None and facts.is_message:
             rows = usage_rows(facts.model or requested, facts.usage, facts.certainty)
-        elif _is_untold(question, answer, facts):
-            rows = [not_told(requested)]
+        elif _may_have_used_tokens(question, answer, facts):
+            rows = [unreported_usage(requested)]
         else:
             return []
         platform = platform_of(question.path, model or "")
@@ -346,7 +349,7 @@ class Anthropic(Dialect):
 
 
 def _batched(answer: Answer, batch_id: str) -> Iterator[Usage]:
-    # A file that broke off may have held more results.
+    # If the transfer broke off, the file may contain more results.
     certainty: Certainty = "exact" if answer.ending == "complete" else "lower_bound"
     for custom_id, message in batch_results(answer.body):
         result_id = f"{batch_id}/{custom_id}"
@@ -354,16 +357,16 @@ def _batched(answer: Answer, batch_id: str) -> Iterator[Usage]:
 
 
 def _model_in(path: str) -> str | None:
-    """Return the model that the path of a platform names."""
+    """Return the model name in a platform's path; None if it contains none."""
     found = _SAMPLING.match(path)
     model = found and (found["bedrock"] or found["vertex"])
     return unquote(model) if model else None
 
 
-def _is_untold(question: Question, answer: Answer, facts: ResponseFacts) -> bool:
-    """Return whether a model may have worked for a request, although no usage was reported.
+def _may_have_used_tokens(question: Question, answer: Answer, facts: ResponseFacts) -> bool:
+    """Return whether a model may have processed a request for which no usage was reported.
 
-    A refused request costs nothing: an error as the status, or as the first event of a stream.
+    A rejected request costs nothing. It has an error status, or an error as the first event of its stream.
     """
     if question.method != "POST" or not _SAMPLING.match(question.path):
         return False
@@ -374,7 +377,10 @@ def _is_untold(question: Question, answer: Answer, facts: ResponseFacts) -> bool
 
 
 def _split(system: Any) -> tuple[Any, Any]:
-    """Return a system prompt up to its first breakpoint, and what follows; without one all of it stays."""
+    """Return the part of a system prompt up to its first breakpoint, and the rest.
+
+    If there is no breakpoint, the first part is the complete prompt, and the rest is None.
+    """
     if isinstance(system, list):
         for at, block in enumerate(system[:-1], 1):
             if isinstance(block, dict) and block.get("cache_control"):
@@ -382,15 +388,15 @@ def _split(system: Any) -> tuple[Any, Any]:
     return system, None
 
 
-def _listed_without(value: Any) -> Any:
+def _list_without_breakpoints(value: Any) -> Any:
     if isinstance(value, list):
-        plain = [_unmarked(each) for each in value]
+        plain = [_without_breakpoint(each) for each in value]
         only = plain[0] if len(plain) == 1 and isinstance(plain[0], dict) else {}
         return only["text"] if only.keys() == {"type", "text"} else plain
     return value
 
 
-def _unmarked(value: Any) -> Any:
+def _without_breakpoint(value: Any) -> Any:
     if not isinstance(value, dict) or "cache_control" not in value:
         return value
     return {key: inner for key, inner in value.items() if key != "cache_control"}
@@ -415,12 +421,13 @@ user_cost_report user_profiles user_usage_report users v1 validate validate_arch
 versions webhooks work workspace workspaces
 """
 _PATH_WORDS = frozenset(_PATHS.split())
-"""The words of the provider's paths, its own and those of Bedrock and Vertex (anthropic 2.12, resources and lib).
-Other parts of a path are chosen by users: an ID, a model, the name of a file."""
+"""The constant words in the paths of the provider, Bedrock and Vertex (anthropic 2.12, resources and lib). All other
+parts of a path vary: IDs, models, names of files.
+"""
 
 
 def endpoint(path: str) -> Label:
-    """Return a path as a label of bounded variety: no query, `:id` for all but the provider's own words."""
+    """Return a path as a label, without the query, and with `:id` in place of words that are not in `_PATH_WORDS`."""
     parts = path.partition("?")[0].split("/")
-    told = [part if part in _PATH_WORDS or not part else ":id" for part in parts]
-    return Label("/".join(told)[:128] or "/")
+    words = [part if part in _PATH_WORDS or not part else ":id" for part in parts]
+    return Label("/".join(words)[:128] or "/")

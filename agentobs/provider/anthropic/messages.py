@@ -1,6 +1,6 @@
 """Messages of the Messages API: their content blocks, and the rules that the provider enforces.
 
-Pure functions over parsed JSON. Unknown block types are kept as they came.
+All functions are pure, with parsed JSON as input. Blocks of unknown types are kept unchanged.
 Format: https://docs.anthropic.com/en/api/messages.
 """
 
@@ -15,7 +15,7 @@ from agentobs.provider.dialect import Block, BlockKind, SealedShape, Turn, text_
 
 
 def tool_uses(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the `tool_use` blocks of a message: the calls that the client has to run."""
+    """Return the `tool_use` blocks of a message: the calls that the client must run."""
     return [block for block in blocks(message) if block.get("type") == "tool_use"]
 
 
@@ -24,36 +24,36 @@ def tool_results(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [block for block in blocks(message) if block.get("type") == "tool_result"]
 
 
-def fault(messages: Sequence[Any]) -> str | None:
-    """Return why the provider would refuse a conversation, in its own words, or None.
+def conversation_error(messages: Sequence[Any]) -> str | None:
+    """Return the error message with which the provider would reject a conversation; None if it would accept it.
 
-    Checked is what a loop can get wrong with tool calls and empty messages. As the real provider does,
-    neighboring messages of one role are taken as one, an id may recur in a later message, and a call at the
-    very end is let through (all seen in recorded exchanges of 2026).
+    The errors that an agent loop can make with tool calls and empty messages are checked. Like the real provider, this
+    function merges adjacent messages of one role, allows an ID to recur in a later message, and accepts a tool call at
+    the end (all observed in recorded exchanges of 2026).
     """
-    owed: list[Any] = []
+    open_calls: list[Any] = []
     merged = _merged(messages)
     for at, (role, content) in enumerate(merged):
         results = [b.get("tool_use_id") for b in content if b.get("type") == "tool_result"]
-        missing = [tool_use_id for tool_use_id in owed if tool_use_id not in results]
-        unasked = [tool_use_id for tool_use_id in results if tool_use_id not in owed]
-        owed = [block.get("id") for block in content if block.get("type") == "tool_use"]
+        missing = [tool_use_id for tool_use_id in open_calls if tool_use_id not in results]
+        unexpected = [tool_use_id for tool_use_id in results if tool_use_id not in open_calls]
+        open_calls = [block.get("id") for block in content if block.get("type") == "tool_use"]
         if missing:
             return (
                 f"messages.{at - 1}: `tool_use` ids were found without `tool_result` blocks immediately "
                 f"after: {', '.join(map(str, missing))}. Each `tool_use` block must have a corresponding "
                 "`tool_result` block in the next message."
             )
-        if unasked:
+        if unexpected:
             return (
-                f"messages.{at}: unexpected `tool_use_id` found in `tool_result` blocks: {unasked[0]}. Each "
+                f"messages.{at}: unexpected `tool_use_id` found in `tool_result` blocks: {unexpected[0]}. Each "
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
         if len(set(results)) < len(results):
             return f"messages.{at}: each tool_use must have a single result."
-        if len(set(owed)) < len(owed):
+        if len(set(open_calls)) < len(open_calls):
             return f"messages.{at}: `tool_use` ids must be unique"
-        if owed and role != "assistant":
+        if open_calls and role != "assistant":
             return f"messages.{at}: `tool_use` blocks can only be in `assistant` messages"
         if any(block.get("type") == "text" and block.get("text") == "" for block in content):
             return f"messages.{at}: text content blocks must be non-empty"
@@ -68,33 +68,37 @@ def fault(messages: Sequence[Any]) -> str | None:
     return None
 
 
-def fault_of_request(body: Mapping[str, Any]) -> str | None:
-    """Return why the provider would refuse a request, in its own words, or None: its conversation, or its thinking."""
+def request_error(body: Mapping[str, Any]) -> str | None:
+    """Return the error message with which the provider would reject a request; None if it would accept it.
+
+    The conversation and the use of thinking are checked.
+    """
     messages = body.get("messages") or ()
     thinking = body.get("thinking")
     is_enabled = isinstance(thinking, dict) and thinking.get("type") == "enabled"
-    found = unthought(messages) if is_enabled else None
+    found = response_without_thinking(messages) if is_enabled else None
     if found is None:
-        return fault(messages)
+        return conversation_error(messages)
     return (
         f"messages.{found.at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{found.type}`. "
         "When `thinking` is enabled, a final `assistant` message must start with a thinking block."
     )
 
 
-class Unthought(NamedTuple):
-    """An answer whose calls have results now, and which began without thinking."""
+class ResponseWithoutThinking(NamedTuple):
+    """A response that does not start with thinking, and whose tool calls have results."""
 
     at: int
-    """Which message, neighboring ones of one role taken as one."""
+    """The index of the message, with adjacent messages of one role merged."""
     type: str
-    """What it begins with."""
+    """The type of its first block."""
 
 
-def unthought(messages: Sequence[Any]) -> Unthought | None:
-    """Return the last answer where tools have answered it, and it did not begin with thinking; else None.
+def response_without_thinking(messages: Sequence[Any]) -> ResponseWithoutThinking | None:
+    """Return the last response if the conversation ends with its tool results and it does not start with thinking.
 
-    The provider refuses a budget of thinking then (seen in recorded exchanges of 2026).
+    Otherwise return None. The provider rejects a thinking budget for such a conversation (observed in recorded
+    exchanges of 2026).
     """
     merged = _merged(messages)
     if len(merged) < 2 or merged[-1][0] != "user" or merged[-2][0] != "assistant":
@@ -102,12 +106,12 @@ def unthought(messages: Sequence[Any]) -> Unthought | None:
     if not any(block.get("type") == "tool_result" for block in merged[-1][1]):
         return None
     first = str(merged[-2][1][0].get("type")) if merged[-2][1] else "nothing"
-    is_thought = first in ("thinking", "redacted_thinking")
-    return None if is_thought else Unthought(len(merged) - 2, first)
+    starts_with_thinking = first in ("thinking", "redacted_thinking")
+    return None if starts_with_thinking else ResponseWithoutThinking(len(merged) - 2, first)
 
 
 def is_blank(content: Sequence[Any]) -> bool:
-    """Return whether content blocks are nothing but text without any letter; the provider refuses such a message."""
+    """Return whether all content blocks are texts of whitespace only; the provider rejects such a message."""
     return bool(content) and all(
         isinstance(block, dict)
         and block.get("type") == "text"
@@ -138,7 +142,7 @@ def blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def turn(message: Any) -> Turn:
-    """Return a message as neutral blocks; what is not a message has none."""
+    """Return a message as provider-neutral blocks; a value that is not a message has no blocks."""
     if not isinstance(message, dict):
         return Turn("other", ())
     content = message.get("content")
@@ -150,7 +154,7 @@ def turn(message: Any) -> Turn:
 
 
 def role_of(message: Mapping[str, Any]) -> Literal["user", "assistant", "other"]:
-    """Return whose message it is."""
+    """Return the role of a message; `other` if it is not `user` or `assistant`."""
     role = message.get("role")
     return role if role in ("user", "assistant") else "other"
 
@@ -168,12 +172,12 @@ def _block(block: dict[str, Any], at: int) -> Block:
         field = "partial_json" if is_cut else "input"
     elif kind in ("result", "provider_result"):
         field = "content"
-    own_id, value = block.get("tool_use_id") or block.get("id"), block.get(field)
+    block_id, value = block.get("tool_use_id") or block.get("id"), block.get(field)
     is_text = kind in ("text", "reasoning") and isinstance(value, str)
     return Block(
         kind=kind,
         type=type_name,
-        id=str(own_id) if own_id is not None else None,
+        id=str(block_id) if block_id is not None else None,
         text=str(value) if is_text else text_of(value) if kind == "result" else "",
         name=str(block.get("name")) if "name" in block else "",
         value=None if kind in ("text", "reasoning", "other") else value,
@@ -185,7 +189,7 @@ def _block(block: dict[str, Any], at: int) -> Block:
 
 
 _FIELDS = {"text": "text", "thinking": "thinking"}
-"""The field of a block that holds its text."""
+"""The field of a block that contains its text, by block type."""
 
 
 def _kind_of(type_name: str) -> BlockKind:
@@ -207,7 +211,7 @@ def _kind_of(type_name: str) -> BlockKind:
 
 
 def _place(block: Mapping[str, Any], at: int, kind: BlockKind, field: str) -> tuple[str | int, ...]:
-    """Return where in the message stands what a block shows: a text, an input, or the block itself."""
+    """Return the path in the message to the content of a block: to a text, an input, or the block itself."""
     value = block.get(field)
     if kind == "other" or (kind in ("text", "reasoning") and not isinstance(value, str)):
         return ("content", at)
@@ -219,7 +223,7 @@ def _place(block: Mapping[str, Any], at: int, kind: BlockKind, field: str) -> tu
 
 
 def without_ids(value: Any, within: str = "") -> Any:
-    """Return a request without the IDs of its blocks, and without what the provider has sealed."""
+    """Return a request without the IDs of its blocks and without sealed values."""
     if isinstance(value, dict):
         is_block = "type" in value and within == "content"
         return {
@@ -233,15 +237,15 @@ def without_ids(value: Any, within: str = "") -> Any:
 
 
 _IDS = {"id", "tool_use_id", "signature", "data"}
-"""Keys of blocks whose values differ in each run."""
+"""Keys of blocks with values that differ in each run."""
 
 
-def unmarked_entry(message: bytes) -> bytes:
-    """Return a message without the cache breakpoints of its blocks, all as compact JSON."""
+def without_entry_breakpoints(message: bytes) -> bytes:
+    """Return a message without the cache breakpoints of its blocks, both as compact JSON."""
     if b'"cache_control"' not in message:
         return message
-    if _is_marked_last(message):
-        return message[: -len(_LAST_MARK)] + b"}]}"
+    if _has_only_last_breakpoint(message):
+        return message[: -len(_LAST_BREAKPOINT)] + b"}]}"
     value = json.loads(message)
     for block in blocks(value) if isinstance(value, dict) else ():
         block.pop("cache_control", None)
@@ -249,14 +253,16 @@ def unmarked_entry(message: bytes) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-_LAST_MARK = b',"cache_control":{"type":"ephemeral"}}]}'
-"""How a message ends whose last block is marked, as agents mark it."""
+_LAST_BREAKPOINT = b',"cache_control":{"type":"ephemeral"}}]}'
+"""The end of a message whose last block has a cache breakpoint, in the usual formatting of agents."""
 
 
-def _is_marked_last(message: bytes) -> bool:
-    """Return whether nothing of a message is marked but its last block; what is no longer sure is read."""
+def _has_only_last_breakpoint(message: bytes) -> bool:
+    """Return whether the last block certainly has the only cache breakpoint of a message. If not, the message is
+    parsed.
+    """
     return (
-        message.endswith(_LAST_MARK)
+        message.endswith(_LAST_BREAKPOINT)
         and message.startswith(b'{"role":"user","content":[{')
         and message.count(b"cache_control") == 1
         and b'],"' not in message
@@ -264,10 +270,12 @@ def _is_marked_last(message: bytes) -> bool:
 
 
 SEALED_SHAPE = SealedShape(
-    marks=(b"signature", b"encrypted_", b"redacted_thinking"),
+    markers=(b"signature", b"encrypted_", b"redacted_thinking"),
     value=re.compile(
         rb'\\{0,7}"(signature|encrypted_[a-z_]{1,32}|data)\\{0,7}"\s{0,4}:\s{0,4}\\{0,7}"([A-Za-z0-9+/_-]{64,}+={0,2})'
     ),
-    marks_near={b"data": b"redacted_thinking"},
+    nearby_markers={b"data": b"redacted_thinking"},
 )
-"""What the provider has sealed and a client hands back as it is: base64 in which the account's own id is readable."""
+"""The form of values that the provider has sealed and that a client sends back unchanged: base64 that contains the
+account's ID in plain text.
+"""

@@ -1,7 +1,7 @@
-"""Streamed and whole responses of the Messages API: the message that they add up to, and its facts.
+"""Read responses of the Messages API, streamed or not: the reassembled message, and its facts.
 
-One interpreter, `fold`, adds up the events of a stream. The recorder reads each stream for its facts alone, so
-`read_response` skips the events that hold only text, and joins the pieces of a tool input before it folds them.
+`fold` reassembles a message from the events of a stream. The recorder only needs the facts of a stream, so
+`read_response` skips events that contain only text, and joins the deltas of a tool input before it parses them.
 Format: https://docs.anthropic.com/en/docs/build-with-claude/streaming.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentobs.provider.anthropic.cloud_frames import is_framed, unframed
+from agentobs.provider.anthropic.cloud_frames import is_framed, unframe
 from agentobs.provider.anthropic.messages import blocks
 from agentobs.provider.dialect import DeltaShape, ResponseFacts, ToolCall, json_bytes
 from agentobs.provider.server_events import is_stream, server_events
@@ -23,10 +23,10 @@ from agentobs.records.usage import Certainty
 
 
 def fold(message: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
-    """Return `message` after one stream event; the argument is changed in place and returned.
+    """Apply one stream event to `message`, which is changed in place and returned.
 
-    Start with `{}`. Counts of `message_delta` replace those of `message_start`. Tool input stays as text
-    under `partial_json` until its block stops; where that text is not JSON, it stays for good.
+    Start with `{}`. Counts of `message_delta` replace those of `message_start`. A tool input is kept as text under
+    `partial_json` until its block ends; if the text is not JSON, it remains there.
     """
     match event.get("type"):
         case "message_start":
@@ -50,12 +50,12 @@ def fold(message: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
 
 
 def assemble(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """Return the message (or other JSON object) of a response body, stream or not.
+    """Return the message (or other JSON object) of a response body, streamed or not.
 
-    An error event adds `{"error": ...}`. An empty dict means that nothing could be read.
+    An error event adds `{"error": ...}`. If nothing can be read, the result is an empty dict.
     """
     if is_framed(headers):
-        body = unframed(body)
+        body = unframe(body)
     elif not is_stream(headers):
         parsed = _json_or_none(body.decode("utf-8", "replace"))
         return parsed if isinstance(parsed, dict) else {}
@@ -72,32 +72,34 @@ def assemble(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
 
 
 def assemble_any(body: bytes) -> dict[str, Any]:
-    """Return the message of a body without headers: one JSON object, a stream, or a stream in frames."""
+    """Return the message of a body without headers: a JSON object, server-sent events, or a framed stream."""
     if body.lstrip()[:1] == b"{":
         return assemble({}, body)
-    return assemble(_STREAM, body) or assemble(_STREAM, unframed(body))
+    return assemble(_STREAM, body) or assemble(_STREAM, unframe(body))
 
 
 _STREAM = {"content-type": "text/event-stream"}
 
 
 def read_response(answer: Answer) -> ResponseFacts:
-    """Return the facts of a response, as far as it arrived."""
+    """Return the facts of a response, even if only a part of it arrived."""
     if is_framed(answer.headers):
-        stream = _skim(unframed(answer.body))
+        stream = _skim(unframe(answer.body))
     elif is_stream(answer.headers):
         stream = _skim(answer.body)
     else:
         message = assemble(answer.headers, answer.body) if answer.chunks else {}
-        whole = answer.ending == "complete"
-        stream = _Stream(message, error=message.get("error"), is_whole=whole, is_counted=whole)
+        complete = answer.ending == "complete"
+        stream = _Stream(
+            message, error=message.get("error"), is_complete=complete, has_final_counts=complete
+        )
     message, error = stream.message, stream.error
     error_type = (
         error.get("type") if isinstance(error, dict) else _STATUS_ERRORS.get(answer.status or 0)
     )
     if answer.failure:
         error_type = answer.failure.name
-    is_exact = stream.is_whole and stream.is_counted and not error
+    is_exact = stream.is_complete and stream.has_final_counts and not error
     certainty: Certainty = "exact" if is_exact else "lower_bound"
     usage = message.get("usage")
     return ResponseFacts(
@@ -108,7 +110,7 @@ def read_response(answer: Answer) -> ResponseFacts:
         usage=usage if isinstance(usage, dict) else None,
         calls=list(stream.calls()),
         block_ids=[each["id"] for each in blocks(message) if isinstance(each.get("id"), str)],
-        outcome=_outcome(answer, bool(error), stream.is_whole),
+        outcome=_outcome(answer, bool(error), stream.is_complete),
         error_type=_text(error_type),
         certainty=certainty,
         cache_miss=_cache_miss(message),
@@ -125,26 +127,28 @@ _STATUS_ERRORS = {
     500: "api_error",
     529: "overloaded_error",
 }
-"""What a status means where the client did not read the body, as before a retry (docs.anthropic.com, errors)."""
+"""Error types by status, used if the client did not read the body, for example before a retry (docs.anthropic.com,
+errors).
+"""
 
 
-def _outcome(answer: Answer, has_error: bool, whole: bool) -> AttemptOutcome:
+def _outcome(answer: Answer, has_error: bool, is_complete: bool) -> AttemptOutcome:
     if answer.status is None:
         return "cancelled" if answer.ending == "cancelled" else "no_response"
     if answer.status >= 400:
         return "http_error"
     if has_error:
         return "stream_error"
-    if answer.ending == "cancelled" and not whole:
+    if answer.ending == "cancelled" and not is_complete:
         return "cancelled"
     streamed = is_stream(answer.headers) or is_framed(answer.headers)
-    if answer.ending in ("cut", "error") or (streamed and not whole):
+    if answer.ending in ("cut", "error") or (streamed and not is_complete):
         return "cut"
     return "ok"
 
 
 def _cache_miss(message: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """Return the provider's reason for a cache miss, and the tokens that it names."""
+    """Return the provider's reason for a cache miss, and the number of missed tokens."""
     diagnostics = message.get("diagnostics")
     reason = diagnostics.get("cache_miss_reason") if isinstance(diagnostics, dict) else None
     if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
@@ -156,45 +160,45 @@ def _cache_miss(message: Mapping[str, Any]) -> tuple[str | None, int | None]:
 
 @dataclass(slots=True)
 class _Stream:
-    """A response that is read for its facts."""
+    """A response of which only the facts are read."""
 
     message: dict[str, Any] = field(default_factory=dict)
     error: Any = None
-    is_whole: bool = False
-    """Whether it ended."""
-    is_counted: bool = False
-    """Whether its last counts came."""
+    is_complete: bool = False
+    """Whether the response was complete."""
+    has_final_counts: bool = False
+    """Whether the final counts arrived."""
     inputs: dict[int, list[str]] = field(default_factory=dict)
-    """The pieces of the inputs of tool calls, by the index of their block."""
+    """The deltas of the inputs of tool calls, by the index of their block."""
 
     def add(self, event: dict[str, Any]) -> None:
         """Add one event of a stream."""
         match event.get("type"):
             case "message_stop":
-                self.is_whole = True
+                self.is_complete = True
             case "completion":
-                self.is_whole = event.get("stop_reason") is not None
+                self.is_complete = event.get("stop_reason") is not None
             case "error":
                 self.error = event.get("error") or {"type": "error"}
             case "content_block_delta" if isinstance(partial := _partial(event), str):
                 self.inputs.setdefault(event["index"], []).append(partial)
             case "content_block_delta" | "content_block_stop":
-                pass  # text, and the ends of blocks, hold no fact
+                pass  # texts and the ends of blocks contain no facts
             case kind:
                 _try_fold(self.message, event)
                 if kind == "message_delta":
                     counts = event.get("usage")
                     is_count = isinstance(counts, dict) and counts.get("output_tokens") is not None
-                    self.is_counted = self.is_counted or is_count
+                    self.has_final_counts = self.has_final_counts or is_count
 
     def calls(self) -> Iterator[ToolCall]:
-        """Yield the calls that the client has to run."""
+        """Yield the tool calls that the client must run."""
         for index, block in enumerate(blocks(self.message)):
             if block.get("type") == "tool_use":
-                text = "".join(pieces) if (pieces := self.inputs.get(index)) else None
-                given = block.get("input") if text is None else _parsed(text)
+                text = "".join(deltas) if (deltas := self.inputs.get(index)) else None
+                value = block.get("input") if text is None else _parsed(text)
                 size = json_bytes(text) or json_bytes(block.get("input"))
-                yield ToolCall(str(block.get("id")), str(block.get("name")), given, size)
+                yield ToolCall(str(block.get("id")), str(block.get("name")), value, size)
 
 
 def _partial(event: Mapping[str, Any]) -> object:
@@ -204,27 +208,27 @@ def _partial(event: Mapping[str, Any]) -> object:
 
 
 def _skim(body: bytes) -> _Stream:
-    """Read a stream for its facts alone."""
+    """Read only the facts of a stream."""
     stream = _Stream()
     raw: list[bytes] = []
     raw_index = b""
     for data in _fact_events(body):
         if typed := _TYPED.fullmatch(data):
             if typed["index"] != raw_index:
-                _take(stream, raw_index, raw)
+                _add_input(stream, raw_index, raw)
                 raw_index = typed["index"]
             raw.append(typed["partial"])
             continue
-        _take(stream, raw_index, raw)
+        _add_input(stream, raw_index, raw)
         event = _json_or_none(data)
         if isinstance(event, dict):
             stream.add(event)
-    _take(stream, raw_index, raw)
+    _add_input(stream, raw_index, raw)
     return stream
 
 
-def _take(stream: _Stream, index: bytes, raw: list[bytes]) -> None:
-    """Add the pieces of an input, which are escaped as JSON strings are, and empty the list."""
+def _add_input(stream: _Stream, index: bytes, raw: list[bytes]) -> None:
+    """Add the deltas of an input, which are escaped like JSON strings, and empty the list."""
     if raw:
         text = b'"' + b"".join(raw) + b'"'
         decoded = json.loads(text.decode("utf-8", "replace"), strict=False)
@@ -236,8 +240,9 @@ _TYPED = re.compile(
     rb' ?\{"type":"content_block_delta","index":(?P<index>\d+),"delta":\{"type":"input_json_delta",'
     rb'"partial_json":"(?P<partial>[^"\\]*(?:\\["\\/bfnrt][^"\\]*)*)"\}\s*\}\s*'
 )
-"""A delta of a call's input as the provider writes it: most events are deltas, and parsing each as JSON costs
-more than all else that the recorder does. Any other spelling is parsed."""
+"""Matches a delta of a tool input in the provider's usual formatting. Most events are deltas, and parsing each of them
+as JSON would take longer than everything else that the recorder does. A delta in other formatting is parsed.
+"""
 
 
 _STRING = rb'"([^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+)"'
@@ -247,9 +252,9 @@ DELTA_SHAPE = DeltaShape(
     text=re.compile(rb'_delta"\s*,\s*' + _FIELD),
     field=re.compile(_FIELD),
     index=re.compile(rb'"index"\s*:\s*(\d{1,9})'),
-    others=(b'"content_block_delta"', b'"message_delta"', b'"signature_delta"'),
+    other_markers=(b'"content_block_delta"', b'"message_delta"', b'"signature_delta"'),
 )
-"""The texts of deltas. Parsing each delta as JSON would cost more than all else that the recorder does."""
+"""The form of text deltas. Parsing each delta as JSON would take longer than everything else that the recorder does."""
 
 _DELTA = (
     '"}}\n\nevent: content_block_delta\ndata: '
@@ -260,15 +265,16 @@ DELTA_PHRASES = tuple(
     for kind, key in (("text_delta", "text"), ("input_json_delta", "partial_json"))
     for index in (0, 1, 2)
 )
-"""What stands between two deltas of a stream, as JSON inside a text has it. The format of compressed journals
-contains them, so they never change."""
+"""The bytes between two deltas of a stream, escaped as in a JSON string. The format of compressed journals depends on
+them, so they must never change.
+"""
 
 
 def _fact_events(body: bytes) -> Iterator[bytes]:
-    """Yield the data of each event, except the deltas of text, which hold no fact."""
-    for piece in (b"\n" + body).split(b"\ndata:")[1:]:
-        if piece.find(b'"text_delta"', 0, 160) < 0:
-            yield piece.partition(b"\n")[0]
+    """Yield the data of each event, except text deltas, which contain no facts."""
+    for event in (b"\n" + body).split(b"\ndata:")[1:]:
+        if event.find(b'"text_delta"', 0, 160) < 0:
+            yield event.partition(b"\n")[0]
 
 
 def _try_fold(message: dict[str, Any], event: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """Usage objects of the Messages API as usage rows.
 
 Anthropic's `input_tokens` excludes cached tokens, so the buckets add up without overlap. A response
-may list `iterations` (server-side compaction, advisor, fallback). Those are billed, each at its own
-model, and the top-level counts are kept for comparison, not billed.
+may list `iterations` (server-side compaction, advisor, fallback). In this case only the iterations are
+billed, each with its own model, and the top-level counts are kept for comparison.
 
-No count of the provider is dropped: unknown kinds of server requests and unknown counts are kept by
-their names. An invalid count (negative, null, fractional, beyond `MOST`) becomes zero; the row is
-then an estimate, and its note names the count.
+No count of the provider is dropped: unknown kinds of server requests and unknown counts are kept under
+their names. An invalid count (negative, null, fractional, above `COUNT_MAX`) becomes zero; the row is
+then an estimate, and its note contains the name of the count.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from dataclasses import replace
 from typing import Any
 
 from agentobs.records.labels import is_label
-from agentobs.records.usage import MOST, Certainty, Usage
+from agentobs.records.usage import COUNT_MAX, Certainty, Usage
 
 
 def usage_rows(
     model: str, usage: Mapping[str, Any], certainty: Certainty, batch_result_id: str | None = None
 ) -> list[Usage]:
-    """Return the usage of one response: the top level first, then its iterations.
+    """Return the usage rows of one response: the row of the top-level counts, followed by the rows of the iterations.
 
     Args:
-        model: the model of the response, and of iterations that name none.
-        usage: the provider's object.
-        certainty: the certainty of the counts before they are read.
+        model: the model of the response, and of iterations that contain no model.
+        usage: the provider's usage object.
+        certainty: the certainty of the counts if all of them can be read.
         batch_result_id: see `Usage`.
     """
     listed = usage.get("iterations")
     entries = [e for e in listed if isinstance(e, dict)] if isinstance(listed, list) else []
     rows = [_row(0, "message", not entries, model, usage, usage, certainty, batch_result_id)]
     for number, entry in enumerate(entries, 1):
-        kind, own = entry.get("type"), entry.get("model")
+        kind, own_model = entry.get("type"), entry.get("model")
         rows.append(
             _row(
                 number,
                 kind if isinstance(kind, str) else "unknown",
                 True,
-                own if isinstance(own, str) else model,
+                own_model if isinstance(own_model, str) else model,
                 entry,
                 usage,
                 certainty,
@@ -53,7 +53,7 @@ def usage_rows(
 
 
 def platform_of(path: str, model: str) -> str | None:
-    """Return the cloud platform of a request, from its path and the model's name there, or None."""
+    """Return the cloud platform of a request, based on its path and its model name; None for the provider itself."""
     if path.startswith("/model/") or re.search(r"(?:^|[./:])anthropic\.|bedrock", model):
         return "bedrock"
     if "rawPredict" in path or "RawPredict" in path or re.search(r"@20\d{6}|vertex", model):
@@ -62,15 +62,15 @@ def platform_of(path: str, model: str) -> str | None:
 
 
 def on_platform(row: Usage, platform: str | None) -> Usage:
-    """Return the row as an estimate if a platform bills it, because the platform may charge other prices."""
+    """Return the row as an estimate if a platform bills it, because the platform may have different prices."""
     if platform is None:
         return row
     certainty = "estimated" if row.certainty == "exact" else row.certainty
-    return replace(row, certainty=certainty, note=_joined([row.note, f"platform:{platform}"]))
+    return replace(row, certainty=certainty, note=_join_notes([row.note, f"platform:{platform}"]))
 
 
 def batch_results(body: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `(custom_id, message)` of each successful result of a batch; other lines have no usage."""
+    """Yield `(custom_id, message)` for each successful result of a batch; other results have no usage."""
     for line in body.splitlines():
         value = _parsed(line)
         result = value.get("result") if isinstance(value, dict) else None
@@ -91,30 +91,30 @@ _KNOWN = frozenset((*_TOKENS, "cache_creation", "output_tokens_details", "server
 
 
 class _Counts:
-    """Reads counts, and collects invalid ones."""
+    """Reads counts, and collects notes about invalid counts."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def read(self, values: Mapping[str, Any], name: str, *, needed: bool = False) -> int:
-        """Return a count; an optional count is zero if it is missing or null."""
+    def read(self, values: Mapping[str, Any], name: str, *, required: bool = False) -> int:
+        """Return a count; zero if it is invalid, or if it is not required and missing or null."""
         value = values.get(name)
-        if value is None and not needed:
+        if value is None and not required:
             return 0
-        wrong = _wrong(value, name in values)
-        if wrong is not None:
-            self.notes.append(f"{name}:{wrong}" if is_label(name) else f"unnamed:{wrong}")
+        reason = _invalid_reason(value, name in values)
+        if reason is not None:
+            self.notes.append(f"{name}:{reason}" if is_label(name) else f"unnamed:{reason}")
             return 0
         assert isinstance(value, int)
         return value
 
     def note(self) -> str | None:
-        """Return the invalid counts as one label."""
-        return _joined(self.notes) or ("counts:unreadable" if self.notes else None)
+        """Return the notes about invalid counts as one label; None if there are none."""
+        return _join_notes(self.notes) or ("counts:unreadable" if self.notes else None)
 
 
-def _joined(notes: Iterable[str | None]) -> str | None:
-    """Return as many notes as fit in one label."""
+def _join_notes(notes: Iterable[str | None]) -> str | None:
+    """Join as many notes as fit in one label; None if there are none."""
     joined = ""
     for text in dict.fromkeys(note for note in notes if note):
         longer = f"{joined}/{text}" if joined else text
@@ -124,17 +124,17 @@ def _joined(notes: Iterable[str | None]) -> str | None:
     return joined or None
 
 
-def _wrong(value: object, is_there: bool) -> str | None:
-    """Return why `value` is not a valid count, or None if it is."""
+def _invalid_reason(value: object, is_present: bool) -> str | None:
+    """Return why `value` is not a valid count; None if it is valid."""
     if value is None:
-        return "null" if is_there else "missing"
+        return "null" if is_present else "missing"
     if isinstance(value, bool):
         return "bool"
     if not isinstance(value, int):
         return "no_integer"
     if value < 0:
         return "negative"
-    return "huge" if value > MOST else None
+    return "huge" if value > COUNT_MAX else None
 
 
 def _row(
@@ -143,28 +143,27 @@ def _row(
     billed: bool,
     model: str,
     counts: Mapping[str, Any],
-    whole: Mapping[str, Any],
+    usage: Mapping[str, Any],
     certainty: Certainty,
     batch_result_id: str | None,
 ) -> Usage:
     reader = _Counts()
-    input_tokens = reader.read(counts, "input_tokens", needed=True)
-    output_tokens = reader.read(counts, "output_tokens", needed=True)
+    input_tokens = reader.read(counts, "input_tokens", required=True)
+    output_tokens = reader.read(counts, "output_tokens", required=True)
     cache_read = reader.read(counts, "cache_read_input_tokens")
     written_5m, written_1h = _cache_writes(counts, reader)
     details = _dict(counts, "output_tokens_details", reader)
     reasoning = reader.read(details, "thinking_tokens") if "thinking_tokens" in details else None
-    # The provider counts the requests of its tools once for all iterations: assign them to the
-    # first.
-    server = _dict(whole, "server_tool_use", reader) if iteration in (0, 1) else {}
+    # The provider counts the requests of its tools once for all iterations: they are assigned to the first row.
+    server = _dict(usage, "server_tool_use", reader) if iteration in (0, 1) else {}
     known = {name: reader.read(server, name) for name in _SERVER}
     others = {name: reader.read(server, name) for name in server if name not in _SERVER}
-    if _is_redeemed(whole):
+    if _is_redeemed(usage):
         reader.notes.append("fallback_credit:redeemed")
     reader.notes += [
         f"{name}:no_text"
         for name in ("service_tier", "inference_geo", "speed")
-        if whole.get(name) is not None and not isinstance(whole[name], str)
+        if usage.get(name) is not None and not isinstance(usage[name], str)
     ]
     note = reader.note()
     certainty = "estimated" if note else certainty
@@ -183,9 +182,9 @@ def _row(
         cache_write_5m_tokens=written_5m,
         cache_write_1h_tokens=written_1h,
         web_search_requests=known["web_search_requests"],
-        service_tier=_text(whole.get("service_tier")),
-        inference_geo=_text(whole.get("inference_geo")),
-        speed=_text(whole.get("speed")),
+        service_tier=_text(usage.get("service_tier")),
+        inference_geo=_text(usage.get("inference_geo")),
+        speed=_text(usage.get("speed")),
         certainty=certainty,
         web_fetch_requests=known["web_fetch_requests"],
         code_execution_requests=known["code_execution_requests"],
@@ -197,19 +196,20 @@ def _row(
 
 
 def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]:
-    """Return (5 m, 1 h).
+    """Return the tokens that were written to the cache for 5 minutes and for 1 hour.
 
-    Without a split, everything was written for 5 minutes, the default lifetime. If the split has less than the total
-    (as when a stream's last counts only report the total), the rest has the lifetime in the split, and the row is an
-    estimate. It is also an estimate if the split has more, or an unknown lifetime.
+    If the usage is not split by lifetime, all tokens were written for 5 minutes, the default lifetime. If the split
+    counts are less than the total (for example because the last counts of a stream only contain the total), the rest
+    gets the lifetime in the split, and the row is an estimate. The row is also an estimate if the split counts are more
+    than the total, or if a lifetime is unknown.
     """
     split = _dict(counts, "cache_creation", reader)
     written_5m, written_1h = (reader.read(split, name) for name in _LIFETIMES)
     total = reader.read(counts, "cache_creation_input_tokens")
-    strange = [name for name in split if name not in _LIFETIMES and split[name]]
-    reader.notes += [f"{name}:unknown" for name in strange if is_label(name)]
+    unknown_lifetimes = [name for name in split if name not in _LIFETIMES and split[name]]
+    reader.notes += [f"{name}:unknown" for name in unknown_lifetimes if is_label(name)]
     rest = total - written_5m - written_1h
-    if rest and split and not strange:
+    if rest and split and not unknown_lifetimes:
         reader.notes.append(f"cache_creation:{'less' if rest > 0 else 'more'}_than_total")
     if written_1h and not written_5m:
         return 0, written_1h + max(rest, 0)
@@ -217,26 +217,26 @@ def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]
 
 
 def _unpriced(counts: Mapping[str, Any], requests: Mapping[str, int]) -> str | None:
-    """Return the name of something that was counted but has no known price, or None.
+    """Return the name of a count for which no price is known; None if there is none.
 
-    Details of a known count are part of that count.
+    The details of a known count are ignored, because they are part of that count.
     """
     if any(count and not is_label(name) for name, count in requests.items()):
         return "unnamed"
     for name, value in counts.items():
-        is_count = _wrong(value, True) is None and value > 0
+        is_count = _invalid_reason(value, True) is None and value > 0
         if is_count and name not in _KNOWN and name.endswith(("_tokens", "_requests")):
             return name if is_label(f"{name}:unpriced") else "unnamed"
     return None
 
 
 def _others(counts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the counts without a column of their own."""
+    """Yield the names and values of counts that have no column."""
     for name, value in counts.items():
         inner = value.items() if isinstance(value, dict) else ()
-        found = [(name, value), *((f"{name}.{key}", own) for key, own in inner)]
+        found = [(name, value), *((f"{name}.{key}", inner_count) for key, inner_count in inner)]
         for full, count in found:
-            if not _is_known(full) and is_label(full) and _wrong(count, True) is None:
+            if not _is_known(full) and is_label(full) and _invalid_reason(count, True) is None:
                 yield full, count
 
 
@@ -248,7 +248,7 @@ def _is_known(name: str) -> bool:
 
 
 def _is_redeemed(usage: Mapping[str, Any]) -> bool:
-    """Return whether a credit changed the bill, which then uses another split of the same tokens."""
+    """Return whether a credit was redeemed, so that the same tokens are billed with a different split."""
     credit = usage.get("fallback_credit")
     status = credit.get("status") if isinstance(credit, dict) else None
     return isinstance(status, dict) and status.get("type") == "redeemed"
