@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agentobs import world
-from agentobs.errors import error_kind, say_once
+from agentobs.errors import error_kind, warn_once
 from agentobs.records.event_catalog import kind_of
 from agentobs.records.exchanges import (
     ModelExchange,
@@ -402,7 +402,7 @@ class Sink:
                 if self._redirected is not None:
                     self._redirected = tuple(c for c in self._redirected if c is not consumer)
             with contextlib.suppress(Exception):  # even the text of a foreign error may fail
-                say_once(
+                warn_once(
                     f"a consumer of records failed and was removed: {error_kind(error)}. "
                     "The agent continues; what it recorded so far is kept.",
                     about=f"consumer {consumer!r}",

@@ -1,3 +1,1 @@
-"""Recording: the journal, the recorder that writes it, the HTTP transports that feed it, and the server that replays
-it.
-"""
+"""Recording: sessions, the HTTP transports that record exchanges, the recorder, the journal and the vault."""

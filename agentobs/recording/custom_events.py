@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from agentobs import tracing, world
-from agentobs.records.event_catalog import is_taken
+from agentobs.records.event_catalog import is_built_in
 from agentobs.records.facts import Event
-from agentobs.records.labels import Label, word
+from agentobs.records.labels import Label, constant_label
 from agentobs.records.metadata import Metadata, numbers_and_labels
 from agentobs.records.record_factory import maker
 from agentobs.runtime import process
@@ -23,26 +23,26 @@ _KIND = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}\Z")
 
 
 def event(kind: str, /, **metadata: Metadata) -> None:
-    """Emit an event now, in the session, interaction and turn of the caller.
+    """Emit an event in the session, interaction and turn of the caller.
 
         agentobs.event("cart_priced", items=3, cached=True, shop=agentobs.Label("berlin-2"))
 
     Outside a session nothing is recorded. Fields that are None are omitted.
 
-    A plain string is an error in the program, not in the data of a run: the same call fails each time, so the first
-    test that reaches it finds it. It is therefore raised here, in the caller's frame and before anything is emitted.
-    NaN is rejected in the same way. Nothing is ever raised later, in another thread, or because of the recorder.
+    Passing a plain string is an error in the program, not in its data: the same call fails each time, so the first test
+    that reaches it finds the error. It is therefore raised immediately, before anything is emitted. NaN is rejected in
+    the same way. Nothing is raised later, in another thread, or because of the recorder.
 
     Args:
-        kind: what happened: a constant word of letters, digits and `_.:-` that is not a kind of docs/events.md. Kinds
-            that contain a dot can be sampled (`Options.sampling`).
+        kind: the kind of the event: a constant word of letters, digits and `_.:-` that is not a built-in kind (see
+            docs/events.md). Kinds that contain a dot can be sampled (`Options.sampling`).
         metadata: fields of the event, at most 32 numbers, booleans and labels.
 
     Raises:
-        TypeError: a value has another type; a plain string might contain content.
+        TypeError: a value has another type. Plain strings are rejected because they might contain content.
         ValueError: the kind is invalid, a number is infinite or NaN, or a field has no name.
     """
-    known = _checked(kind)
+    known = _kind_label(kind)
     if len(metadata) > METADATA_MAX:
         raise ValueError(
             f"an event can carry at most {METADATA_MAX} values, this one has {len(metadata)}"
@@ -61,7 +61,7 @@ def event(kind: str, /, **metadata: Metadata) -> None:
             known,
             None,
             numbers or {},
-            word(here.query_source),
+            constant_label(here.query_source),
             here.chain_id,
             here.depth,
             labels,
@@ -73,13 +73,13 @@ def event(kind: str, /, **metadata: Metadata) -> None:
 _event = maker(Event)
 
 
-def _checked(kind: str) -> Label:
-    """Return a kind as a label; a valid kind is checked only once.
+def _kind_label(kind: str) -> Label:
+    """Return the kind of an event as a label; a valid kind is checked only once.
 
     Raises:
         ValueError: the kind is invalid or reserved for built-in events.
     """
-    seen = process.part(Known)
+    seen = process.state(KnownKinds)
     known = seen.kinds.get(kind) if type(kind) is str else None
     if known is not None:
         return known
@@ -88,15 +88,15 @@ def _checked(kind: str) -> Label:
             "the kind of an event is a constant word of at most 64 letters, digits and "
             "_.:-; put variable values into the metadata"
         )
-    if is_taken(kind):
-        raise ValueError(f"{kind} is a kind of agentobs' own (docs/events.md): call it app.{kind}")
+    if is_built_in(kind):
+        raise ValueError(f"{kind} is a built-in event kind (docs/events.md); use app.{kind}")
     known = Label(kind)
     if len(seen.kinds) < KNOWN_KINDS:
         seen.kinds[kind] = known
     return known
 
 
-class Known:
+class KnownKinds:
     """Kinds that have been checked."""
 
     def __init__(self) -> None:

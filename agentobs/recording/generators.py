@@ -1,7 +1,7 @@
-"""Generators as the function of a session: the session spans the iteration.
+"""Generators that are decorated with a session: each iteration is a session.
 
 The session starts at the first `next` and ends with the generator: when it is exhausted, closed by its consumer, or
-ended by an exception. Between two values the consumer runs, which is outside of the session.
+ended by an exception. The consumer, which runs between two values, is outside the session.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from agentobs import tracing
 from agentobs.determinism.return_values import ReturnedItems
-from agentobs.records.exchanges import Place, Returned
+from agentobs.records.exchanges import Place, ReturnValue
 
 
-class Spanning(Protocol):
-    """The interface of a session for its iteration; see `recording.session.Session`."""
+class IteratedSession(Protocol):
+    """The methods of a session that an iteration uses; see `recording.session.Session`."""
 
     session_id: str
 
@@ -30,27 +30,27 @@ class Spanning(Protocol):
         """End the session; never raises."""
         ...
 
-    def yielded(self, values: Returned) -> None:
-        """Record what the generator of the session yielded, as the result of the session."""
+    def set_yielded_values(self, values: ReturnValue) -> None:
+        """Record the yielded values as the result of the session."""
         ...
 
     def place(self) -> Place:
-        """Return the place of the caller when it is in the session."""
+        """Return a place in the session."""
         ...
 
-    def hold(self) -> None:
-        """Patch what the session patches."""
+    def patch(self) -> None:
+        """Patch the standard library if the session requests that."""
         ...
 
-    def let_go(self) -> None:
-        """End what `hold` began."""
+    def unpatch(self) -> None:
+        """Undo what `patch` did."""
         ...
 
 
 class Iteration:
     """The session of one iteration over a generator."""
 
-    def __init__(self, session: Spanning) -> None:
+    def __init__(self, session: IteratedSession) -> None:
         """Prepare an iteration that has not started."""
         self._session = session
 
@@ -65,11 +65,11 @@ class Iteration:
         """Enter the session while the context is open."""
         session = self._session
         frame = tracing.enter(session.place()) if session.session_id else None
-        session.hold()
+        session.patch()
         try:
             yield
         finally:
-            session.let_go()
+            session.unpatch()
             if frame is not None:
                 tracing.leave(frame)
 
@@ -78,16 +78,18 @@ class Iteration:
 
         Args:
             error: the exception that ended the generator early, if any.
-            values: the yielded values in order, which are the result of the session if no exception ended it.
+            values: the yielded values in order; they are the result of the session if no exception ended it.
         """
         if error is None:
-            self._session.yielded(values.all())
+            self._session.set_yielded_values(values.all())
         tracing.session_closed(self._session.session_id)
         self._session.close(error)
 
 
-def iterating(function: Callable[..., Any], start: Callable[..., Iteration]) -> Callable[..., Any]:
-    """Return a generator function that iterates within its own session, which `start` creates from the same arguments.
+def session_generator(
+    function: Callable[..., Any], start: Callable[..., Iteration]
+) -> Callable[..., Any]:
+    """Return a generator function whose iterations are sessions, which `start` creates from the same arguments.
 
     Values and exceptions that the consumer sends or throws are passed to the generator.
 
@@ -104,35 +106,39 @@ def _sync(function: Callable[..., Any], start: Callable[..., Iteration]) -> Call
         session = start(*args, **kwargs)
         session.begin()
         values, error = ReturnedItems(), None
-        box: list[Any] = []  # a local variable would hold what was yielded
+        box: list[
+            Any
+        ] = []  # emptied at each `yield`, because a local variable would keep the value alive
         try:
             with session.inside():
                 inner = function(*args, **kwargs)
             step: Callable[[Any], Any] = inner.send
-            given: Any = None
+            sent: Any = None
             while True:
                 try:
                     with session.inside():
-                        box.append(step(given))
+                        box.append(step(sent))
                 except StopIteration as stop:
                     return stop.value
                 finally:
-                    given = None
+                    sent = None
                 values.add(box[0])
                 try:
-                    step, given = inner.send, (yield box.pop())
+                    step, sent = inner.send, (yield box.pop())
                 except GeneratorExit:
                     with session.inside():
                         inner.close()
                     raise
                 except BaseException as thrown:  # the generator may handle it and continue
-                    step, given = inner.throw, thrown
+                    step, sent = inner.throw, thrown
         except BaseException as raised:
             error = raised
             raise
         finally:
             session.finish(error, values)
-            error = given = None  # this frame is in their tracebacks: no cycle may keep it
+            error = sent = (
+                None  # their tracebacks refer to this frame, which would be a reference cycle
+            )
 
     return run
 
@@ -143,34 +149,38 @@ def _async(function: Callable[..., Any], start: Callable[..., Iteration]) -> Cal
         session = start(*args, **kwargs)
         session.begin()
         values, error = ReturnedItems(), None
-        box: list[Any] = []  # a local variable would hold what was yielded
+        box: list[
+            Any
+        ] = []  # emptied at each `yield`, because a local variable would keep the value alive
         try:
             with session.inside():
                 inner = function(*args, **kwargs)
             step: Callable[[Any], Any] = inner.asend
-            given: Any = None
+            sent: Any = None
             while True:
                 try:
                     with session.inside():
-                        box.append(await step(given))
+                        box.append(await step(sent))
                 except StopAsyncIteration:
                     return
                 finally:
-                    given = None
+                    sent = None
                 values.add(box[0])
                 try:
-                    step, given = inner.asend, (yield box.pop())
+                    step, sent = inner.asend, (yield box.pop())
                 except GeneratorExit:
                     with session.inside():
                         await inner.aclose()
                     raise
                 except BaseException as thrown:  # the generator may handle it and continue
-                    step, given = inner.athrow, thrown
+                    step, sent = inner.athrow, thrown
         except BaseException as raised:
             error = raised
             raise
         finally:
             session.finish(error, values)
-            error = given = None  # this frame is in their tracebacks: no cycle may keep it
+            error = sent = (
+                None  # their tracebacks refer to this frame, which would be a reference cycle
+            )
 
     return run

@@ -1,6 +1,7 @@
-"""Lineage: the parent of the next session, while a fork runs.
+"""Lineage: the parent session of the next session while a fork runs.
 
-The agent of a fork opens its session as usual and does not know that it is a fork; the code that runs the fork does.
+The agent of a fork opens its session as usual and does not know that it is a fork. The code that runs the fork sets the
+parent session here.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ class Parent:
     session_id: str | None
     """Its full ID; None if the fixture does not name it."""
     turn: int
-    """The turn whose response is the last replayed one, from 1."""
+    """The turn with the last replayed response, from 1."""
 
-    def name_of(self, name: str) -> str:
-        """Return the name of the fork of a session called `name`: a label if `name` is one."""
+    def fork_name(self, name: str) -> str:
+        """Return the name of a fork of a session with the name `name`; it is a label if `name` is one."""
         suffix = f"-fork-{self.turn}"
         return f"{name[: NAME_MAX - len(suffix)]}{suffix}"
 
 
 NAME_MAX = 128
-"""The longest name that is a label, in characters; see `agentobs.records.labels`."""
+"""The maximum length of a label, in characters; see `agentobs.records.labels`."""
 
 _lock = threading.RLock()
-# If another thread holds this lock during a fork, it stays locked in the child.
+# Without these handlers, the lock would stay locked in the child if another thread holds it during the fork.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
@@ -49,8 +50,8 @@ class State:
 
 @contextlib.contextmanager
 def forking(parent: Parent) -> Iterator[None]:
-    """Make the next session of this process a fork of `parent`; later ones are sessions like any other."""
-    state = process.part(State)
+    """Make the next session of this process a fork of `parent`; later sessions are ordinary sessions."""
+    state = process.state(State)
     before, state.parent = state.parent, parent
     try:
         yield
@@ -59,8 +60,8 @@ def forking(parent: Parent) -> Iterator[None]:
 
 
 def take_parent() -> Parent | None:
-    """Return the parent of the session that is being opened. Each parent is returned once."""
-    state = process.part(State)
+    """Remove and return the parent of the next session, so that it applies to one session only."""
+    state = process.state(State)
     with _lock:
-        taken, state.parent = state.parent, None
-    return taken
+        parent, state.parent = state.parent, None
+    return parent

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from agentobs import world
-from agentobs.errors import UsageError, say_once
+from agentobs.errors import UsageError, warn_once
 from agentobs.recording.journal.file_system import OS, Files
 from agentobs.records.backend import Backend
 from agentobs.records.canonical_json import digest
-from agentobs.records.event_catalog import wrong_rate
+from agentobs.records.event_catalog import sampling_error
 from agentobs.redaction import Rule
 
 Content = Literal["off", "vault", "export"]
-"""Where content may go. `off`: it is never written. `vault`: only into the content files of the segments. `export`:
-into the content files and to the backends.
+"""Where content is written. `off`: nowhere. `vault`: only to the content files of the segments. `export`: to the
+content files and to the backends.
 """
 
 Sync = Literal["process", "interval", "always"]
-"""Which durability a record has. `process`: it survives the end of the process. `interval`: it also survives a power
-loss, within 200 ms. `always`: each exchange is synced before the agent continues, waiting 50 ms at most.
+"""How durable a record is. `process`: it survives the end of the process. `interval`: it also survives a power loss,
+after 200 ms at most. `always`: each exchange is synced before the agent continues, which waits 50 ms at most.
 """
 
 CONTENT_VARIABLE = "AGENTOBS_CONTENT"
@@ -32,16 +32,16 @@ CONTENT_VARIABLE = "AGENTOBS_CONTENT"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How this process records; the first options that are passed to `agentobs.start` apply."""
+    """How this process records; see `agentobs.start`. Only the first options of a process have an effect."""
 
     content: Content | None = None
     """The default content mode of sessions. None: the value of `AGENTOBS_CONTENT`, or `vault`."""
     sync: Sync = "interval"
-    """What a record survives, and when."""
+    """How durable a record is, and when."""
     backends: tuple[Backend, ...] = ()
-    """Where facts are sent in addition to the journal: OTLP, a trace file, a function."""
+    """Receivers of facts in addition to the journal: OTLP exporters, trace files, functions."""
     files: Files = field(default=OS, repr=False)
-    """How segments are written: the operating system's own calls."""
+    """The functions that write segments; by default, the calls to the operating system."""
     seal_key: str | os.PathLike[str] | None = field(default=None, repr=False)
     """The file with the key that encrypts content. None: the value of `AGENTOBS_CONTENT_KEY` or
     `AGENTOBS_CONTENT_KEY_FILE`; if neither is set, content is not encrypted. See docs/redaction.md.
@@ -55,11 +55,11 @@ class Options:
     span_sweep_seconds: float = 60.0
     """How often the recorder looks for spans that were not ended, in seconds."""
     span_orphan_seconds: float = 1800.0
-    """How long a span may have no activity, in seconds, before it is closed as orphaned. Waits of the agent loop for
-    people, tools with a time limit and retries may additionally take as long as their own limit.
+    """How long a span may have no activity, in seconds, before it is closed as orphaned. In the agent loop, spans of
+    approval waits, of tools with a time limit and of retry waits may additionally take as long as their own limit.
     """
     propagate: bool = False
-    """Whether requests to the provider carry the trace in which they are made, as a `traceparent` header."""
+    """Whether requests to the provider contain the current trace context, as a `traceparent` header."""
 
     def __post_init__(self) -> None:
         """Check the intervals of the span sweeper.
@@ -85,8 +85,10 @@ class Options:
 
     def live_exports(self) -> dict[str, str] | None:
         """Return the profile of each backend that declares its destination, by destination."""
-        told = ((getattr(b, "destination", None), getattr(b, "profile", "")) for b in self.backends)
-        found = {str(destination): str(profile) for destination, profile in told if destination}
+        declared = (
+            (getattr(b, "destination", None), getattr(b, "profile", "")) for b in self.backends
+        )
+        found = {str(destination): str(profile) for destination, profile in declared if destination}
         return found or None
 
 
@@ -94,9 +96,9 @@ def check_sampling(options: Options) -> None:
     """Check the sampling rates.
 
     Raises:
-        UsageError: an event kind is unknown or cannot be sampled, or a share is not from 0 to 1.
+        UsageError: an event kind is unknown or cannot be sampled, or a share is not between 0 and 1.
     """
-    wrong = [wrong_rate(kind, rate) for kind, rate in options.sampling.items()]
+    wrong = [sampling_error(kind, rate) for kind, rate in options.sampling.items()]
     if found := "; ".join(each for each in wrong if each is not None):
         raise UsageError(
             found,
@@ -106,26 +108,26 @@ def check_sampling(options: Options) -> None:
         )
 
 
-def content_of(given: Content | None, options: Options) -> Content:
-    """Return where the content of a new session may go.
+def content_mode(requested: Content | None, options: Options) -> Content:
+    """Return the content mode of a new session: the requested one, else that of the options or the environment.
 
     Raises:
         UsageError: the value is not `off`, `vault` or `export`.
     """
-    told = given or options.content or world.environ(CONTENT_VARIABLE) or "vault"
-    if told not in get_args(Content):
+    mode = requested or options.content or world.environ(CONTENT_VARIABLE) or "vault"
+    if mode not in get_args(Content):
         raise UsageError(
-            f"content cannot be {told[:80]!r}",
-            where=CONTENT_VARIABLE if not (given or options.content) else "content",
+            f"invalid content mode: {mode[:80]!r}",
+            where=CONTENT_VARIABLE if not (requested or options.content) else "content",
             todo="Use off, vault or export",
         )
-    return told  # type: ignore[return-value]  # one of its values
+    return mode  # type: ignore[return-value]  # checked above
 
 
-def content_or_off(given: Content | None, options: Options) -> Content:
-    """Return where the content of a session may go; with an invalid value, warn and return `off`."""
+def content_mode_or_off(requested: Content | None, options: Options) -> Content:
+    """Return the content mode of a new session; if the value is invalid, warn and return `off`."""
     try:
-        return content_of(given, options)
+        return content_mode(requested, options)
     except UsageError as error:
-        say_once(f"the content of sessions is not recorded: {error}", about="content")
+        warn_once(f"the content of sessions is not recorded: {error}", about="content")
         return "off"

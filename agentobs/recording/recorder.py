@@ -1,13 +1,17 @@
 """The recorder: the consumer of records that writes them to the journal.
 
-The caller's thread only puts a reference on a queue that is bounded in bytes. One worker thread splits each record into
-facts and content, removes secrets, has them written, and passes the facts to the ledger and the backends. The writer
-and the backends do not know each other. A second thread keeps time: it syncs what was written, and lets the worker
-write the known parts of exchanges that have not ended.
+The caller's thread only puts a reference into a queue that is bounded in bytes. One worker thread splits each record
+into facts and content, removes secrets, has both written, and passes the facts to the cost meters and the backends. The
+writer and the backends do not know each other. A second thread, the timekeeper, syncs what was written, and lets the
+worker write the known parts of exchanges that have not ended.
 
-If the operating system refuses a write, the recording of that record's session ends: its later records are
-counted, and still passed on. Other sessions continue when something can be written again; the records that were
-dropped in between are reported first.
+If the operating system refuses to write a record, the recording of its session ends: later records of the session are
+counted, and still passed on. Other sessions continue when the disk can be written again; the records that were dropped
+in between are reported first.
+
+The attributes of a recorder are of two kinds. Some are set once: options, home, interpreter, writer, and the consumers
+of facts. The others change while it records: the queue with its counts, the health of the journal, the timekeeper, and
+the sessions whose recording has ended. A forked child replaces all attributes of the second kind.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import atexit
 import contextlib
 import dataclasses
 import os
-import queue
 import sys
 import threading
 import weakref
@@ -25,30 +28,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentobs import world
-from agentobs.errors import HomeError, error_kind, say_once
+from agentobs.errors import HomeError, error_kind, warn_once
 from agentobs.ledger import Meter
+from agentobs.recording import timekeeper
+from agentobs.recording.fact_consumers import FactConsumers
 from agentobs.recording.facts.interpreter import Interpretation, Interpreter, session_of
 from agentobs.recording.journal.home import Home
+from agentobs.recording.journal_health import DiskState, JournalHealth
 from agentobs.recording.options import Options
-from agentobs.recording.record_accounts import OTHERS, Accounts, kind_of, reason_of
-from agentobs.recording.recorder_progress import Progress
+from agentobs.recording.record_accounts import OTHERS, kind_of, reason_of
+from agentobs.recording.record_queue import Command, RecordQueue
 from agentobs.recording.segment_writer import Writer
 from agentobs.recording.span_sweeper import Sweeper
+from agentobs.recording.timekeeper import Timekeeper
 from agentobs.recording.vault.encryption import Sealer, content_key
 from agentobs.recording.wire import transport
-from agentobs.records.backend import Backend, Told
-from agentobs.records.exchanges import SessionReturn, is_beside, weight
-from agentobs.records.facts import Gap, InteractionEnd, InteractionStart, SessionEnd, UsageRow
+from agentobs.records.exchanges import SessionReturn, has_parent_lane
+from agentobs.records.facts import Gap, InteractionEnd, InteractionStart, SessionEnd
 from agentobs.redaction import Redactor
 from agentobs.runtime import process
 from agentobs.sink import Record
 
-QUEUE_BYTES = 64 * 1024 * 1024
-"""The maximum size of the queue; beyond it exchanges are dropped and their session is incomplete."""
-BACKENDS_SECONDS = 0.25
-"""How long all backends together may take to send what they hold when the recorder is closed. Our choice."""
-SYNC_SECONDS = 0.2
-"""How often written data is synced, exchanges in progress are written, and a failed disk is tried again."""
 ALWAYS_SECONDS = 0.05
 """The longest wait for the sync at the end of a response, with `Options.sync="always"`."""
 STUCK_SECONDS = 2.0
@@ -56,12 +56,12 @@ STUCK_SECONDS = 2.0
 machine one call may take a second, and the waiting records are worth that time.
 """
 STOPPED_MAX = 10_000
-"""How many sessions with a stopped recording are remembered."""
+"""How many sessions with a stopped recording are remembered. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderStatistics:
-    """What happened to the records that the recorder received: received = written + dropped + waiting."""
+    """What happened to the records that the recorder received: given = written + dropped + waiting."""
 
     written: int
     """Records that are in the journal."""
@@ -72,13 +72,13 @@ class RecorderStatistics:
     given: int
     """Records that were received."""
     reasons: Mapping[str, int]
-    """Why records were dropped, and how many for each reason: the name of the operating system's error, or a word; see
-    the table `gaps`.
+    """The number of dropped records by reason: the name of the operating system's error, or a word; see the table
+    `gaps`.
     """
     unsynced: int
     """How often a sync failed."""
     unsealed: int
-    """Segments that could not be closed properly; what was written to them is there."""
+    """Segments that could not be closed properly; everything that was written to them is still there."""
     late: int
     """Waits that ended before the expected records were written."""
     unredacted: int = 0
@@ -88,27 +88,15 @@ class RecorderStatistics:
 
 
 def _seal_key(options: Options) -> bytes | None:
-    """Return the key that content is encrypted with; if it cannot be used, nothing is recorded.
+    """Return the key that content is encrypted with; None if content is not encrypted.
 
     Raises:
-        UsageError: it cannot be used.
+        UsageError: the key cannot be used. Nothing is recorded then.
     """
     key = content_key(options.seal_key)
     if key is not None:
         Sealer(key, "")
     return key
-
-
-class _Stop:
-    """Ends the worker."""
-
-
-class _Tick:
-    """Makes the worker write exchanges in progress."""
-
-
-_Item = tuple[Record, int, int] | _Stop | _Tick
-"""A record with its size and the number of records that its session had at that point, or a command for the worker."""
 
 
 class Recorder:
@@ -118,49 +106,42 @@ class Recorder:
         """Record into `home`; the first segment is created with the first record."""
         self.home = home
         self.options = options or Options()
-        self._interpreter = Interpreter(home.key(), self.options.redactors, self.options.sampling)
         key = _seal_key(self.options)
+        self.is_sealed = key is not None
+        """Whether content is encrypted."""
+        self._is_always = self.options.sync == "always"
+        self._interpreter = Interpreter(home.key(), self.options.redactors, self.options.sampling)
         self._writer = Writer(
             home, self.options.files, sync=self.options.sync != "process", key=key
         )
-        self.is_sealed = key is not None
-        """Whether content is sealed."""
-        self._backends = self.options.backends
-        self._meters: dict[str, Meter] = {}
-        self._seen_results: set[tuple[str, int]] = set()
-        self._removed = 0
         self._sweeper = Sweeper(self.options)
-        self._begin()
-        self._is_always = self.options.sync == "always"
-        process.attendant = self
+        self._consumers = FactConsumers(self.options.backends, self._interpreter.lost)
+        self._reset()
+        process.exchange_observer = self
         process.wait_seconds = ALWAYS_SECONDS if self._is_always else 0.0
         atexit.register(self.close)
         os.register_at_fork(after_in_child=_weakly(self, "_forked"))
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Start with nothing written, in a new process or a forked child."""
-        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        # Reentrant, because the garbage collector may end an exchange, and thereby emit it, during another emit.
-        self._lock = threading.RLock()
-        self._progress = Progress(durably=self.options.sync == "always")
-        self._accounts = Accounts()
-        self._thread: threading.Thread | None = None
-        self._going_on: set[str | None] = set()
-        """Interactions of background agents that have not ended and may outlive their session."""
-        self._waiting_bytes = 0
-        self._unsynced = self._late = 0
-        self._stopped: dict[str, None] = {}
-        """The sessions whose recording has ended because one of their records could not be written."""
-        self._refusal: str | None = None
-        """The last error of the operating system, until a write succeeds."""
-        self._probe_ns = 0
-        self._is_fresh = self._is_dirty = self._is_doubtful = self._is_idle = self._is_ticking = (
-            False
+        self._queue = RecordQueue(self._start_threads, durably=self._is_always)
+        self._health = JournalHealth()
+        self._timekeeper = Timekeeper(
+            self.options.sync,
+            self._writer,
+            self._queue.progress,
+            self._sweeper,
+            has_periodic_work=self._has_periodic_work,
+            send_tick=self._queue.send_tick,
+            guarded=self._guarded,
+            warn=self._warn_unsynced,
         )
-        self._is_gone = False
-        """Whether the segment was deleted and no record has arrived since that needs a new one."""
-        self._stir, self._over = threading.Event(), threading.Event()
-        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._background_interactions: set[str | None] = set()
+        """Interactions of background agents that have not ended and may outlive their session."""
+        self._stopped: dict[str, None] = {}
+        """The sessions whose recording has ended because one of their records could not be written, oldest first."""
+        self._late_waits = 0
 
     def __call__(self, record: Record) -> None:
         """Accept one record; never waits, never raises.
@@ -169,458 +150,363 @@ class Recorder:
         those of its background agents.
         """
         try:
-            if isinstance(record, InteractionStart) and is_beside(record.lane):
-                self._going_on.add(record.interaction_id)
+            if isinstance(record, InteractionStart) and has_parent_lane(record.lane):
+                self._background_interactions.add(record.interaction_id)
             elif isinstance(record, InteractionEnd):
-                self._going_on.discard(record.interaction_id)
+                self._background_interactions.discard(record.interaction_id)
             elif isinstance(record, SessionEnd | SessionReturn):
-                for exchange in transport.take_open(session_of(record), but=self._going_on):
+                for exchange in transport.take_open(
+                    session_of(record), continuing=self._background_interactions
+                ):
                     self(exchange)
-            self._take_in(record)
+            if (reason := self._queue.put(record)) is not None:
+                self._drop(record, reason)
         except Exception as error:
             self._warn(error)
 
     def opened(self) -> None:
-        """Note that a request was sent; see `wire.Attendant`."""
-        if self._is_idle:
-            self._stir.set()
+        """Note that a request was sent; see `agentobs.runtime.ExchangeObserver`."""
+        self._timekeeper.wake()
 
     def flush(self, seconds: float = 5.0) -> bool:
         """Wait until all records so far are written, at most `seconds`; return whether they are.
 
-        With `Options.sync="always"` they are durable then.
+        With `Options.sync="always"`, they are durable then.
         """
-        before = self._unsynced
-        is_there = self._progress.wait(seconds)
-        return is_there and not (self._is_always and self._unsynced != before)
+        failed_before = self._timekeeper.failed_syncs
+        is_written = self._queue.progress.wait(seconds)
+        return is_written and not (
+            self._is_always and self._timekeeper.failed_syncs != failed_before
+        )
 
     def wait(self, seconds: float) -> bool:
         """Like `flush`, and count a wait that was too short."""
-        return self._counted(self.flush(seconds))
+        return self._count_late(self.flush(seconds))
 
     async def settle(self, seconds: float) -> bool:
         """Like `wait`, without blocking an event loop."""
-        return self._counted(await self._progress.settle(seconds))
+        return self._count_late(await self._queue.progress.settle(seconds))
 
     def close(self, seconds: float = 5.0) -> bool:
         """Write waiting records and seal the segment; return whether everything was written in time.
 
-        Exchanges in progress are written as cancelled. If the operating system does not respond, nothing waits for it.
+        Exchanges in progress are written as cancelled. If the operating system does not respond, this stops waiting.
         """
-        if self._closed:
+        if self._queue.is_closed:
             return True
         for exchange in transport.take_open():
             self(exchange)
-        done = self._progress.wait(seconds, give_up=self._is_stuck)
-        with self._lock:
-            self._closed = True
-            self._queue.put(_Stop())
-        self._end(seconds)
-        self._close_backends()
+        is_written = self._queue.progress.wait(seconds, give_up=self._is_stuck)
+        self._queue.close()
+        self._end_threads(seconds)
+        self._consumers.close()
         atexit.unregister(self.close)
-        if process.attendant is self:
-            process.attendant, process.wait_seconds = None, 0.0
-        if not done:
-            self._say_unwritten()
-        return done
+        if process.exchange_observer is self:
+            process.exchange_observer, process.wait_seconds = None, 0.0
+        if not is_written:
+            self._warn_unwritten()
+        return is_written
 
-    def _end(self, seconds: float) -> None:
-        """End both threads, after the worker has sealed its segment, and wait for that."""
+    def _end_threads(self, seconds: float) -> None:
+        """Wait at most `seconds` until the worker has sealed its segment and exited, then end the timekeeper."""
         if self._thread is None:
             return
-        until = world.monotonic() + int(seconds * 1e9)
-        while self._thread.is_alive() and world.monotonic() < until and not self._is_stuck():
+        deadline = world.monotonic() + int(seconds * 1e9)
+        while self._thread.is_alive() and world.monotonic() < deadline and not self._is_stuck():
             self._thread.join(0.01)
-        self._over.set()
-        self._stir.set()
-
-    def _close_backends(self) -> None:
-        """Close each backend that can be closed, within an equal share of the remaining time."""
-        closing = [close for each in self._backends if (close := getattr(each, "close", None))]
-        until = world.monotonic() + int(BACKENDS_SECONDS * 1e9)
-        for left, close in zip(range(len(closing), 0, -1), closing, strict=True):
-            try:
-                close(max(until - world.monotonic(), 0) / 1e9 / left)
-            except Exception as error:
-                self._warn_of(close, error)
+        self._timekeeper.stop()
 
     def join(self, session_id: str, content: str) -> None:
-        """Accept records of a session that another process has started; `content` says where its content may go."""
+        """Accept records of a session that another process has started; `content` is its content mode."""
         self._interpreter.join(session_id, content)
 
     @property
     def redactor(self) -> Redactor:
-        """Removes secrets from everything that this process stores."""
+        """The redactor, which removes secrets from everything that this process stores."""
         return self._interpreter.redactor
 
     def meter(self, session_id: str) -> Meter:
         """Return the meter that adds up the costs of a session while it is recorded."""
-        if session_id not in self._meters:
-            meter = self._meters.setdefault(session_id, Meter(seen=self._seen_results))
-            if lost := self._interpreter.lost(session_id):
-                meter.lose(lost)
-        return self._meters[session_id]
+        return self._consumers.meter(session_id)
 
     def statistics(self) -> RecorderStatistics:
         """Return the counts so far."""
-        with self._lock:
-            accounts, dropped = self._accounts, sum(self._accounts.dropped.values())
+        with self._queue.lock:
+            accounts = self._queue.accounts
+            dropped = sum(accounts.dropped.values())
             return RecorderStatistics(
-                accounts.written,
-                dropped,
-                accounts.given - accounts.written - dropped,
-                accounts.given,
-                accounts.by_reason(),
-                self._unsynced,
-                self._writer.unsealed,
-                self._late,
-                self._interpreter.redactor.failed,
-                self._removed,
+                written=accounts.written,
+                dropped=dropped,
+                waiting=accounts.received - accounts.written - dropped,
+                given=accounts.received,
+                reasons=dict(accounts.dropped),
+                unsynced=self._timekeeper.failed_syncs,
+                unsealed=self._writer.unsealed,
+                late=self._late_waits,
+                unredacted=self._interpreter.redactor.failed,
+                backends_removed=self._consumers.removed_backends,
             )
 
     def is_stopped(self, session_id: str) -> bool:
         """Return whether the recording of a session has ended because a record could not be written."""
         return session_id in self._stopped
 
-    def _take_in(self, record: Record) -> None:
-        """Count a record, and put it on the queue if there is room."""
-        # Most records are facts: this check costs a tenth of a look at the class.
-        session_id = getattr(record, "session_id", None) or session_of(record)
-        size = weight(record)
-        with self._lock:
-            given = self._accounts.give(session_id)
-            if self._closed:
-                reason = "closed"
-            elif self._waiting_bytes + size > QUEUE_BYTES:
-                reason = "queue_full"
-            elif self._thread is None and not self._start():
-                reason = "no_thread"
-            else:
-                self._waiting_bytes += size
-                self._progress.taken_in += 1
-                self._queue.put((record, size, given))
-                return
-        self._drop(record, reason)
-
-    def _start(self) -> bool:
-        """Start the two threads with the first record; return whether a worker exists now."""
+    def _start_threads(self) -> bool:
+        """Start the worker and the timekeeper with the first record; return whether there is a worker now."""
         try:
             self._thread = _started(self._work, "agentobs-recorder")
-            _started(self._keep_time, "agentobs-sync")
-        except RuntimeError:  # no thread is to be had, such as when the interpreter ends
+            _started(self._timekeeper.run, "agentobs-sync")
+        except (
+            RuntimeError
+        ):  # no thread can be started, for example because the interpreter is exiting
             return self._thread is not None
-        _at_end_of_pools(self)
+        _close_with_multiprocessing(self)
         return True
 
     def _forked(self) -> None:
-        """In a child process: leave the parent's segment alone and start a new one."""
+        """In a child process, leave the parent's segment alone and start a new one."""
         transport.forget_open()
-        for meter in self._meters.values():
-            meter.forked()
-        closed = self._closed
-        self._begin()
-        self._closed = closed
+        self._consumers.forked()
+        is_closed = self._queue.is_closed
+        self._reset()
+        self._queue.is_closed = is_closed
         self._interpreter.forked()
-        self._writer.abandon()
+        self._writer.forked()
 
-    # The worker's thread.
+    # Methods of the worker's thread.
 
     def _work(self) -> None:
         while True:
             item = self._queue.get()
-            if isinstance(item, _Stop):
+            if item is Command.STOP:
                 self._guarded(self._finish)
                 return
-            if isinstance(item, _Tick):
-                self._is_ticking = False
-                self._guarded(self._look)
+            if item is Command.TICK:
+                self._timekeeper.note_tick()
+                self._guarded(self._tick)
                 continue
-            record, size, given = item
-            self._handle(record, given)
-            with self._lock:
-                self._waiting_bytes -= size
-            self._progress.handle()
-            self._dirty()
+            record, size, session_records = item
+            self._process(record, session_records)
+            self._queue.note_processed(size)
+            self._timekeeper.request_sync()
 
-    def _handle(self, record: Record, given: int) -> None:
+    def _process(self, record: Record, session_records: int) -> None:
         """Write a record or count it as dropped; no exception may end the worker."""
         error: BaseException | None = None
         try:
-            reason = self._take(record, given)
+            reason = self._record(record, session_records)
         except BaseException as raised:
             reason, error = reason_of(raised), raised
         if reason is not None:
             self._drop(record, reason, error)
         else:
-            with self._lock:
-                self._accounts.write(*_counted_as(record))
+            with self._queue.lock:
+                self._queue.accounts.count_written(*_counted_as(record))
         if isinstance(record, SessionEnd | SessionReturn):
-            self._forget(session_of(record))
+            self._forget_session(session_of(record))
 
-    def _take(self, record: Record, given: int) -> str | None:
-        """Write a record, count its usage, and pass its facts on; return why it was not written."""
+    def _record(self, record: Record, session_records: int) -> str | None:
+        """Write a record, and pass its facts on; return None, or the reason if it was not written."""
         session_id = session_of(record)
-        reason = self._refused_before(record)
+        reason = self._reason_to_skip(record)
         if isinstance(record, SessionEnd | SessionReturn) and reason is None:
-            if not self._writer.is_in_place():
-                self._leave()
-            reason = self._tell_gaps(session_id)
-            written = self._accounts.written_of(session_id) + 1
-            record = _with_counts(record, given, written)
+            self._check_segment()
+            reason = self._report_gaps(session_id)
+            written = self._queue.accounts.written_of(session_id) + 1
+            record = _with_counts(record, session_records, written)
         interpretation = self._interpreter.interpret(record)
-        if not interpretation.is_whole:
-            self._lose(interpretation.session_id)
+        if not interpretation.is_complete:
+            self._note_lost(interpretation.session_id)
         try:
-            return reason or self._written(interpretation)
+            return reason or self._write(interpretation)
         finally:
-            self._hand_on(interpretation)
+            self._consumers.deliver(interpretation.session_id, interpretation.facts)
 
-    def _refused_before(self, record: Record) -> str | None:
-        """Return why a record must not be written, before it is processed; ensure that there is a segment otherwise."""
+    def _reason_to_skip(self, record: Record) -> str | None:
+        """Return the reason if a record must not be written; otherwise ensure that there is a segment."""
         session_id = session_of(record)
         if session_id in self._stopped and not isinstance(record, SessionEnd | SessionReturn):
             return "stopped"
-        if self._refusal is not None and world.monotonic() < self._probe_ns:
-            self._stop(session_id)
-            return self._refusal
+        if self._health.disk() is DiskState.PAUSED:
+            self._stop_session(session_id)
+            return self._health.refusal
         try:
-            self._turn()
+            self._ensure_segment()
         except (OSError, HomeError) as error:
-            return self._refuse(error, session_id)
+            return self._note_refusal(error, session_id)
         return None
 
-    def _turn(self) -> None:
+    def _ensure_segment(self) -> None:
         """Ensure that there is a segment; records in a new one do not refer to the previous one."""
-        if self._is_doubtful:
-            self._is_doubtful = False
-            self._writer.seal()
-        if self._writer.turn():
+        if self._writer.ensure_segment():
             self._interpreter.forget_bodies()
-            self._is_gone = False
-            with self._lock:
-                self._accounts.begin_segment()
+            self._health.note_new_segment()
+            with self._queue.lock:
+                self._queue.accounts.begin_segment()
 
-    def _written(self, interpretation: Interpretation) -> str | None:
-        """Write the facts and content of a record; return why that was not possible."""
+    def _write(self, interpretation: Interpretation) -> str | None:
+        """Write the facts and content of a record; return None, or the reason if that was not possible."""
         try:
             self._writer.write(interpretation)
         except OSError as error:
-            return self._refuse(error, interpretation.session_id)
+            return self._note_refusal(error, interpretation.session_id)
         except BaseException:
             self._interpreter.forget_bodies()
             raise
-        self._refusal, self._is_fresh = None, True
+        self._health.note_success()
         return None
 
-    def _refuse(self, error: Exception, session_id: str | None = None) -> str:
-        """Note that the operating system refused a write and stop recording the session; return the reason."""
-        self._refusal = reason_of(error)
-        self._probe_ns = world.monotonic() + int(SYNC_SECONDS * 1e9)
+    def _note_refusal(self, error: Exception, session_id: str | None = None) -> str:
+        """Note that the operating system refused a write, and stop recording the session; return the reason."""
+        reason = reason_of(error)
+        self._health.note_refusal(reason, timekeeper.SYNC_SECONDS)
         self._warn(error)
         if session_id is not None:
-            self._stop(session_id)
+            self._stop_session(session_id)
         if self._writer.is_torn():
-            for each in self._writer.started_in():
-                self._stop(each)
-            self._writer.retire()
+            for each in self._writer.sessions_in_progress():
+                self._stop_session(each)
+            self._writer.abandon_segment()
         self._interpreter.forget_bodies()
-        return self._refusal
+        return reason
 
-    def _stop(self, session_id: str) -> None:
+    def _stop_session(self, session_id: str) -> None:
         self._stopped[session_id] = None
-        self._writer.forget(session_id)
+        self._writer.forget_session(session_id)
         if len(self._stopped) > STOPPED_MAX:
             del self._stopped[next(iter(self._stopped))]
 
-    def _forget(self, session_id: str) -> None:
-        self._meters.pop(session_id, None)
+    def _forget_session(self, session_id: str) -> None:
+        self._consumers.end_session(session_id)
         self._stopped.pop(session_id, None)
-        with self._lock:
-            self._accounts.end(session_id)
+        with self._queue.lock:
+            self._queue.accounts.end_session(session_id)
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         """Check that the segment still exists, retry a failed disk, and write exchanges in progress."""
-        if not self._writer.is_in_place():
-            self._leave()
-        if self._refusal is not None and world.monotonic() < self._probe_ns:
-            return
-        if self._refusal is not None or self._has_gaps():
-            self._tell_gaps()
-        if self._refusal is None:
-            self._tell_begun()
-        if self._is_fresh:
-            self._dirty()
+        writes_before = self._writer.writes
+        try:
+            self._check_segment()
+            disk = self._health.disk()
+            if disk is DiskState.RETRY_DUE or (disk is DiskState.WRITABLE and self._has_gaps()):
+                self._report_gaps()
+            if self._health.disk() is DiskState.WRITABLE:
+                self._write_exchanges_in_progress()
+        finally:
+            if self._writer.writes != writes_before:
+                self._timekeeper.request_sync()
 
-    def _leave(self) -> None:
-        """Leave a segment that somebody has deleted, together with its records.
+    def _check_segment(self) -> None:
+        """If the segment was deleted together with its records, count them as lost, and end the open sessions.
 
-        The next segment reports this when there is a record to write, because data that was deleted on purpose must not
-        reappear by itself.
+        The next segment reports this, but it is only created when there is a record to write: data that was deleted on
+        purpose must not reappear by itself.
         """
-        with self._lock:
-            open_sessions = self._accounts.sessions()
-            lost = self._accounts.lose_segment()
-        self._is_gone = True
+        if self._writer.is_in_place():
+            return
+        with self._queue.lock:
+            open_sessions = self._queue.accounts.sessions()
+            lost = self._queue.accounts.lose_segment()
+        self._health.note_deleted_segment()
         if open_sessions:
             self._warn(
                 HomeError("the segments were deleted or replaced", where=str(self.home.path))
             )
-        self._writer.retire()
+        self._writer.abandon_segment()
         for session_id in open_sessions:
-            self._stop(session_id)
-            self._lose(session_id, lost.get(session_id, 0) or 1)
+            self._stop_session(session_id)
+            self._note_lost(session_id, lost.get(session_id, 0) or 1)
 
-    def _tell_gaps(self, session_id: str | None = None) -> str | None:
-        """Write the gaps of one session or all; return why that was not possible."""
-        with self._lock:
-            gaps = self._accounts.take_missing(world.now(), session_id)
+    def _report_gaps(self, session_id: str | None = None) -> str | None:
+        """Write the gaps of one session or all; return None, or the reason if that was not possible."""
+        with self._queue.lock:
+            gaps = self._queue.accounts.take_gaps(world.now(), session_id)
         try:
-            self._turn()
-            for count, gap in enumerate(gaps):
-                told = self._interpreter.interpret(gap)
-                if (reason := self._written(told)) is not None:
-                    return self._put_back(gaps[count:], reason)
-                with self._lock:
-                    self._accounts.tell(gap)
+            self._ensure_segment()
+            for index, gap in enumerate(gaps):
+                if (reason := self._write(self._interpreter.interpret(gap))) is not None:
+                    return self._restore_gaps(gaps[index:], reason)
+                with self._queue.lock:
+                    self._queue.accounts.count_reported_gap(gap)
         except (OSError, HomeError) as error:
-            return self._put_back(gaps, self._refuse(error))
-        self._refusal = None
+            return self._restore_gaps(gaps, self._note_refusal(error))
+        self._health.note_success()
         return None
 
     def _has_gaps(self) -> bool:
         """Return whether there are gaps to report, and a segment to report them in."""
-        return self._accounts.has_missing() and not self._is_gone
+        return self._queue.accounts.has_gaps() and not self._health.is_segment_deleted
 
-    def _put_back(self, gaps: list[Gap], reason: str) -> str:
-        with self._lock:
-            self._accounts.put_back(gaps)
+    def _restore_gaps(self, gaps: list[Gap], reason: str) -> str:
+        """Count gaps again that could not be written; return the reason."""
+        with self._queue.lock:
+            self._queue.accounts.restore_gaps(gaps)
         return reason
 
-    def _tell_begun(self) -> None:
+    def _write_exchanges_in_progress(self) -> None:
         """Write the known parts of exchanges in progress; if that fails, their sessions are not recorded any more."""
-        if process.attendant is not self:
+        if process.exchange_observer is not self:
             return
-        for exchange in transport.open_for(int(SYNC_SECONDS * 1e9)):
-            if self._refused_before(exchange) is None:
-                interpretation = self._interpreter.so_far(exchange)
+        for exchange in transport.open_for(int(timekeeper.SYNC_SECONDS * 1e9)):
+            if self._reason_to_skip(exchange) is None:
+                interpretation = self._interpreter.interpret_partial(exchange)
                 if interpretation is not None:
-                    self._written(interpretation)
+                    self._write(interpretation)
 
     def _finish(self) -> None:
         """Report gaps, and close the segment."""
-        if not self._writer.is_in_place():
-            self._leave()
+        self._check_segment()
         if self._has_gaps():
-            self._tell_gaps()
+            self._report_gaps()
         self._writer.seal()
 
-    def _hand_on(self, interpretation: Interpretation) -> None:
-        meter = self._meters.get(interpretation.session_id)
-        for told in interpretation.told:
-            if meter is not None and isinstance(told.fact, UsageRow):
-                meter.add_facts((told.fact,))
-            for backend in self._backends:
-                self._give(backend, told)
+    # Methods of the timekeeper's thread.
 
-    def _give(self, backend: Backend, told: Told) -> None:
-        try:
-            backend(told)
-        except Exception as error:
-            self._backends = tuple(each for each in self._backends if each is not backend)
-            self._removed += 1
-            self._warn_of(backend, error)
+    def _has_periodic_work(self) -> bool:
+        """Return whether the worker needs ticks: the disk is refusing, or there are gaps or exchanges in progress."""
+        return self._health.refusal is not None or self._has_gaps() or transport.has_open()
 
-    def _warn_of(self, backend: object, error: Exception) -> None:
-        with contextlib.suppress(Exception):  # even the text of a stranger's error may fail
-            say_once(
-                f"a backend failed and was removed: {type(error).__name__}. The agent and its recording continue.",
-                about=f"backend {id(backend)}",
-            )
-
-    # The thread that keeps time.
-
-    def _keep_time(self) -> None:
-        """Periodically sync, and send the worker a tick. Sleeps if there is nothing to do."""
-        stir, over, ticked_ns = self._stir, self._over, 0
-        while not over.is_set():
-            self._is_idle = True
-            if not self._has_work():
-                stir.wait(self._sweeper.patience_s())
-            self._is_idle = False
-            stir.clear()
-            if not self._is_always:
-                over.wait(SYNC_SECONDS)
-            self._guarded(self._sync)
-            self._guarded(self._sweeper.tick)
-            if world.monotonic() - ticked_ns >= int(SYNC_SECONDS * 1e9) and not self._is_ticking:
-                ticked_ns, self._is_ticking = world.monotonic(), True
-                self._queue.put(_Tick())
-            if self._is_always and not self._is_dirty and self._has_work():
-                stir.wait(SYNC_SECONDS)
-
-    def _has_work(self) -> bool:
-        waits = self._refusal is not None or self._has_gaps()
-        return self._is_dirty or waits or transport.has_open()
-
-    def _dirty(self) -> None:
-        """Request a sync of what was written."""
-        self._is_fresh = False
-        if self.options.sync != "process":
-            self._is_dirty = True
-        if self._is_idle or self._is_always:
-            self._stir.set()
-
-    def _sync(self) -> None:
-        if not self._is_dirty:
-            return
-        self._is_dirty, handled = False, self._progress.handled
-        try:
-            self._writer.sync()
-        except Exception as error:
-            # After a failed sync, the operating system may treat the lost pages as written: a new file has to be
-            # started.
-            self._unsynced += 1
-            self._is_doubtful = True
-            self._warn(error, is_written=True)
-        self._progress.sync(handled)
-
-    # Anybody's thread.
+    # Methods of any thread.
 
     def _drop(self, record: Record, reason: str, error: BaseException | None = None) -> None:
+        """Count a record as dropped, and warn once."""
         session_id, kind = _counted_as(record)
-        with self._lock:
-            self._accounts.drop(session_id, kind, reason)
-        self._lose(session_id)
-        if self._is_idle:
-            self._stir.set()
-        if reason not in ("stopped", self._refusal):
+        with self._queue.lock:
+            self._queue.accounts.count_dropped(session_id, kind, reason)
+        self._note_lost(session_id)
+        self._timekeeper.wake()
+        if reason not in ("stopped", self._health.refusal):
             self._warn(error)
 
-    def _lose(self, session_id: str, records: int = 1) -> None:
-        """Remember that a record of a session is missing in the journal and in its known costs."""
-        with self._lock:
+    def _note_lost(self, session_id: str, records: int = 1) -> None:
+        """Remember that records of a session are missing in the journal and in its known costs."""
+        with self._queue.lock:
             self._interpreter.lose(session_id, records)
-        if meter := self._meters.get(session_id):
-            meter.lose(records)
+        self._consumers.note_lost(session_id, records)
 
     def _is_stuck(self) -> bool:
-        return self._writer.stuck_ns() > STUCK_SECONDS * 1e9
+        """Return whether the worker has been waiting for the operating system for too long."""
+        return self._writer.current_call_ns() > STUCK_SECONDS * 1e9
 
-    def _counted(self, in_time: bool) -> bool:
+    def _count_late(self, in_time: bool) -> bool:
         if not in_time:
-            self._late += 1
+            self._late_waits += 1
         return in_time
 
     def _guarded(self, work: Callable[[], None]) -> None:
+        """Call a function of a thread, which no exception may end."""
         try:
             work()
         except BaseException as error:
             self._warn(error)
 
-    def _say_unwritten(self) -> None:
+    def _warn_unwritten(self) -> None:
         waiting = self.statistics().waiting
         why = "the disk does not respond" if self._is_stuck() else "the time limit was reached"
-        say_once(f"{waiting} records were not written to {self.home.path}: {why}.")
+        warn_once(f"{waiting} records were not written to {self.home.path}: {why}.")
+
+    def _warn_unsynced(self, error: Exception) -> None:
+        self._warn(error, is_written=True)
 
     def _warn(self, error: BaseException | None, *, is_written: bool = False) -> None:
         """Warn once that the disk fails; the first failed operation is often not the only one."""
@@ -639,7 +525,7 @@ class Recorder:
                 else f"a record was not written to {self.home.path}: {why}. The agent continues; the session is marked "
                 "incomplete and cannot be frozen."
             )
-            say_once(text, about=f"not written to {self.home.path}")
+            warn_once(text, about=f"not written to {self.home.path}")
 
 
 def _counted_as(record: Record) -> tuple[str, str]:
@@ -651,13 +537,13 @@ def _counted_as(record: Record) -> tuple[str, str]:
 
 
 def _with_counts(
-    record: SessionEnd | SessionReturn, given: int, written: int
+    record: SessionEnd | SessionReturn, received: int, written: int
 ) -> SessionEnd | SessionReturn:
-    """Return the end of a session with the number of its records received and the number in the journal."""
+    """Return the end of a session with the number of its received records and of those in the journal."""
     if isinstance(record, SessionReturn):
-        end = dataclasses.replace(record.end, emitted=given, written=written)
+        end = dataclasses.replace(record.end, emitted=received, written=written)
         return dataclasses.replace(record, end=end)
-    return dataclasses.replace(record, emitted=given, written=written)
+    return dataclasses.replace(record, emitted=received, written=written)
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:
@@ -668,17 +554,17 @@ def _started(work: Callable[[], None], name: str) -> threading.Thread:
 
 def _weakly(recorder: Recorder, name: str) -> Callable[[], None]:
     """Return a function that calls a method without keeping its object alive: fork handlers are never unregistered."""
-    found = weakref.ref(recorder)
+    reference = weakref.ref(recorder)
 
     def call() -> None:
-        if (alive := found()) is not None:
+        if (alive := reference()) is not None:
             getattr(alive, name)()
 
     return call
 
 
-def _at_end_of_pools(recorder: Recorder) -> None:
-    """Close the recorder at the end of a `multiprocessing` process that was forked: it exits without `atexit`."""
+def _close_with_multiprocessing(recorder: Recorder) -> None:
+    """Close the recorder at the end of a forked `multiprocessing` process, which exits without calling `atexit`."""
     process: Any = sys.modules.get("multiprocessing.process")
     util: Any = sys.modules.get("multiprocessing.util")
     if process and util and process.parent_process() is not None:

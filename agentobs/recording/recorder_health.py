@@ -1,4 +1,4 @@
-"""Health: what happened to everything that this process was to record, in one value."""
+"""Recorder health: the statistics of everything that this process records, in one value."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from agentobs.recording.recorder import RecorderStatistics
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What happened to everything that this process was to record."""
+    """Statistics of everything that this process records."""
 
     sink: sink.Statistics
     """Statistics of the sink."""
     recorder: RecorderStatistics | None
     """Statistics of the recorder; None if this process does not record."""
     spans: tracing.SpanStatistics
-    """Statistics of spans: orphans are a sign that something was not closed."""
+    """Statistics of spans; orphaned spans show that something was not closed."""
     backends: tuple[Any, ...]
     """Statistics of each backend that has a `statistics()` method, in order."""
 
 
 def statistics() -> Statistics:
-    """Return what happened so far to everything that this process was to record. This is cheap."""
+    """Return the statistics of everything that this process has recorded so far. This is cheap."""
     recorder = session.current_recorder()
     backends = recorder.options.backends if recorder is not None else ()
     return Statistics(

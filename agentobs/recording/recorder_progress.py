@@ -1,4 +1,4 @@
-"""Progress: how much of its input the recorder has processed, and waiting for it.
+"""Progress: how many of its records the recorder has processed, and waits for them.
 
 A thread can wait, and a task can wait without blocking its event loop. No wait is longer than requested.
 """
@@ -15,75 +15,82 @@ from agentobs import world
 STEP_SECONDS = 0.05
 """How often a wait checks whether it can still succeed."""
 
-_Waiting = tuple[int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+_Waiter = tuple[int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+"""The number of records that a task waits for, its event loop, and the future that it awaits."""
 
 
 class Progress:
-    """Counts of records: accepted, processed, and durable."""
+    """Counts of records: accepted into the queue, processed (written or dropped), and synced."""
 
     def __init__(self, *, durably: bool) -> None:
-        """Count from 0. If `durably` is set, waits include the sync."""
-        self.taken_in = self.handled = self.durable = 0
+        """Count from 0. If `durably` is set, a wait ends only after the records were synced."""
+        self.accepted = self.processed = self.synced = 0
         self._durably = durably
         self._changed = threading.Condition()
-        self._waiting: list[_Waiting] = []
+        self._waiters: list[_Waiter] = []
 
-    def is_at(self, target: int) -> bool:
-        """Return whether that many records have reached the state that waits require."""
-        return (self.durable if self._durably else self.handled) >= target
+    def has_reached(self, target: int) -> bool:
+        """Return whether the first `target` records are processed, and synced if waits include that."""
+        return (self.synced if self._durably else self.processed) >= target
 
-    def handle(self) -> None:
+    def note_processed(self) -> None:
         """Count a record that was written or dropped."""
         with self._changed:
-            self.handled += 1
-            self._tell()
+            self.processed += 1
+            self._notify()
 
-    def sync(self, handled: int) -> None:
-        """Note that the first `count` records are durable, or never will be."""
+    def note_synced(self, records: int) -> None:
+        """Note that the first `records` records are durable, or never will be because the sync failed."""
         with self._changed:
-            self.durable = handled
-            self._tell()
+            self.synced = records
+            self._notify()
 
     def wait(self, seconds: float, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until all accepted records are processed, at most `seconds`; return whether they are."""
-        target = self.taken_in
-        until = world.monotonic() + int(seconds * 1e9)
+        """Wait until all records accepted so far are processed; return whether they are.
+
+        Args:
+            seconds: the longest wait.
+            give_up: called about every 50 ms; the wait ends when it returns True.
+        """
+        target = self.accepted
+        deadline = world.monotonic() + int(seconds * 1e9)
         with self._changed:
-            while not self.is_at(target):
-                left = (until - world.monotonic()) / 1e9
-                if left <= 0 or give_up():
+            while not self.has_reached(target):
+                remaining_s = (deadline - world.monotonic()) / 1e9
+                if remaining_s <= 0 or give_up():
                     return False
-                self._changed.wait(min(left, STEP_SECONDS))
+                self._changed.wait(min(remaining_s, STEP_SECONDS))
         return True
 
     async def settle(self, seconds: float) -> bool:
-        """Like `wait`, without blocking the event loop; returns at once if the loop is not an asyncio loop."""
-        target = self.taken_in
-        if self.is_at(target):
+        """Like `wait`, without blocking the event loop; if the loop is not an asyncio loop, this does not wait."""
+        target = self.accepted
+        if self.has_reached(target):
             return True
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return False
-        waiting: _Waiting = (target, loop, loop.create_future())
+        waiter: _Waiter = (target, loop, loop.create_future())
         with self._changed:
-            self._waiting.append(waiting)
-            self._tell()
+            self._waiters.append(waiter)
+            self._notify()
         try:
-            await asyncio.wait((waiting[2],), timeout=seconds)
+            await asyncio.wait((waiter[2],), timeout=seconds)
         finally:
             with self._changed:
-                if waiting in self._waiting:
-                    self._waiting.remove(waiting)
-        return self.is_at(target)
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return self.has_reached(target)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
+        """Wake up waiting threads, and the tasks whose records have been processed."""
         self._changed.notify_all()
-        if not self._waiting:
+        if not self._waiters:
             return
-        there = [each for each in self._waiting if self.is_at(each[0])]
-        self._waiting = [each for each in self._waiting if not self.is_at(each[0])]
-        for _, loop, future in there:
+        finished = [each for each in self._waiters if self.has_reached(each[0])]
+        self._waiters = [each for each in self._waiters if not self.has_reached(each[0])]
+        for _, loop, future in finished:
             with contextlib.suppress(RuntimeError):  # its loop was closed
                 loop.call_soon_threadsafe(_set, future)
 

@@ -18,7 +18,7 @@ from agentobs.errors import HomeError, RecordingError
 from agentobs.recording.session import opened, start_recorder
 
 SESSION_BYTES_MAX = 1 << 30
-"""The default limit for all result files of one session, in bytes. Our choice."""
+"""The default limit for the total size of the result files of one session, in bytes. Our choice."""
 
 _CUT = "\n[cut here: the results of this session may use {:,} bytes]\n"
 
@@ -26,19 +26,19 @@ _lock = threading.Lock()
 
 
 def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION_BYTES_MAX) -> str:
-    """Write a tool result into the directory of its session, without secrets, and return the path.
+    """Write a redacted tool result to the directory of its session, and return the path.
 
-    A result that exceeds the limit of the session is truncated, with a note at the end of the file. The file is meant
-    for the model, so it is not written if content may not be stored in plain text.
+    A result that exceeds the limit of the session is truncated, with a note at the end of the file. The file is for the
+    model and therefore plain text, so it is not written if content must not be stored in plain text.
 
     Args:
         tool_use_id: the call that the result belongs to.
-        text: the whole result.
-        session_bytes_max: the limit for all results of the session, in bytes.
+        text: the complete result.
+        session_bytes_max: the limit for the total size of the result files of the session, in bytes.
 
     Raises:
-        RecordingError: there is no session here, it is not recorded, its content is off or encrypted, or its limit is
-            used up.
+        RecordingError: there is no current session, it is not recorded, its content is off or encrypted, or its limit
+            is reached.
         HomeError: the directory of the session cannot be used.
         OSError: the file cannot be written.
     """
@@ -60,23 +60,23 @@ def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION
     with _lock:
         folder = _folder(recorder.home.path, here.session_id)
         before = sorted(folder.iterdir())
-        room = session_bytes_max - sum(path.lstat().st_size for path in before)
-        if room < len(data):
+        remaining = session_bytes_max - sum(path.lstat().st_size for path in before)
+        if remaining < len(data):
             note = _CUT.format(session_bytes_max).encode()
-            if room <= len(note):
+            if remaining <= len(note):
                 raise RecordingError(
-                    f"the results of this session take {session_bytes_max:,} bytes already",
+                    f"the results of this session already use {session_bytes_max:,} bytes",
                     where=str(folder),
-                    todo="Keep more with session_bytes_max",
+                    todo="Increase session_bytes_max",
                 )
-            data = _up_to(data, room - len(note)) + note
-        return str(_write(folder, len(before) + 1, _safe(tool_use_id), data))
+            data = _truncated(data, remaining - len(note)) + note
+        return str(_write(folder, len(before) + 1, _file_name(tool_use_id), data))
 
 
 def _folder(home: Path, session_id: str) -> Path:
-    """Return the directory of the results of a session, created if missing; symbolic links are not followed."""
+    """Return the directory of the results of a session, and create it if it is missing; links are not followed."""
     folder = home
-    for name in ("sessions", _safe(session_id), "results"):
+    for name in ("sessions", _file_name(session_id), "results"):
         folder = folder / name
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -90,7 +90,7 @@ def _folder(home: Path, session_id: str) -> Path:
 
 
 def _write(folder: Path, number: int, name: str, data: bytes) -> Path:
-    """Write a file with the first free number; leave nothing behind if that fails."""
+    """Write a file with the first free number; if that fails, remove it."""
     while True:
         path = folder / f"{number}-{name}.txt"
         try:
@@ -112,15 +112,15 @@ def _write(folder: Path, number: int, name: str, data: bytes) -> Path:
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def _safe(identifier: str) -> str:
-    """Return an ID unchanged if it cannot be a path; otherwise a digest of it."""
+def _file_name(identifier: str) -> str:
+    """Return an ID unchanged if it is safe as a file name; otherwise a digest of it."""
     if _SAFE.fullmatch(identifier):
         return identifier
     return hashlib.blake2b(identifier.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _up_to(data: bytes, size: int) -> bytes:
-    """Return the first bytes of a longer UTF-8 text, without an incomplete character at the end."""
+def _truncated(data: bytes, size: int) -> bytes:
+    """Return the first `size` bytes of a longer UTF-8 text, without an incomplete character at the end."""
     while size and data[size] & 0xC0 == 0x80:
         size -= 1
     return data[:size]

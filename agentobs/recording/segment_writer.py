@@ -11,19 +11,19 @@ from agentobs.recording.facts.interpreter import ContentLine, Interpretation
 from agentobs.recording.journal.file_system import OS, Files
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import Segment
-from agentobs.recording.journal.unfinished_attempts import GOES_ON, STARTS
+from agentobs.recording.journal.unfinished_attempts import DRAFT_SUFFIX, MOVED
 from agentobs.recording.vault.encryption import Sealer
-from agentobs.records.backend import Told
+from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import TABLES, Attempt, columns
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""Beyond this size a segment is closed and the next one is opened."""
+"""Beyond this size, a segment is closed and the next one is opened. Our choice."""
 
 
 class Writer:
     """Appends to segments of one home, one after the other.
 
-    All methods except `sync` and `stuck_ns` are for the recorder's worker thread only.
+    Only the recorder's worker thread calls the methods, except `sync` and `current_call_ns`.
     """
 
     def __init__(
@@ -34,19 +34,27 @@ class Writer:
         self._sealer: Sealer | None = None
         self._home, self._files, self._syncs = home, files, sync
         self._segment: Segment | None = None
-        self._since: int | None = None
+        self._unsynced_segment: Segment | None = None
+        """The last segment whose sync failed. The operating system may treat its lost pages as written from then on, so
+        nothing more is written to it.
+        """
+        self._call_started_ns: int | None = None
         self._started: dict[str, str] = {}
-        """The attempts that have started but not ended in this segment, each with its session."""
+        """The sessions of the attempts that have started but not ended in this segment, by attempt ID."""
+        self.writes = 0
+        """How often `write` succeeded."""
         self.unsealed = 0
-        """Segments that could not be closed properly; everything that was written to them is there."""
+        """Segments that could not be closed properly; everything that was written to them is still there."""
 
-    def turn(self) -> bool:
-        """Open a segment if there is none or the last one is full; return whether one was opened.
+    def ensure_segment(self) -> bool:
+        """Open a segment if there is none, if its last sync failed or if it is full; return whether one was opened.
 
         Raises:
-            OSError: it cannot be created.
+            OSError: the segment cannot be created.
             HomeError: the path of the home is not a home any more.
         """
+        if self._segment is not None and self._segment is self._unsynced_segment:
+            self.seal()
         if self._segment is not None and self._segment.size > SEGMENT_BYTES:
             self._close(self._started)
         if self._segment is not None:
@@ -63,18 +71,21 @@ class Writer:
         """Append the lines of one record, content first.
 
         Raises:
-            OSError: not all of it was written.
+            OSError: a line was not written completely.
         """
         segment = self._segment
         assert segment is not None
         with self._calling():
             if interpretation.contents:
                 segment.content.append_all(self._sealed(segment, interpretation.contents))
-            if interpretation.told:
-                segment.facts.append_all(_line(told) for told in interpretation.told)
-            if interpretation.so_far:
-                segment.facts.append_all(_line(told, STARTS) for told in interpretation.so_far)
-        self._follow(interpretation)
+            if interpretation.facts:
+                segment.facts.append_all(_line(fact) for fact in interpretation.facts)
+            if interpretation.drafts:
+                segment.facts.append_all(
+                    _line(fact, DRAFT_SUFFIX) for fact in interpretation.drafts
+                )
+        self.writes += 1
+        self._track_attempts(interpretation)
 
     def _sealed(self, segment: Segment, lines: Sequence[ContentLine]) -> Sequence[ContentLine]:
         """Return content lines as they are written: encrypted if there is a key."""
@@ -86,8 +97,8 @@ class Writer:
         sealer = self._sealer
         return [(kind, sealer.seal(kind, value, n)) for n, (kind, value) in enumerate(lines, first)]
 
-    def started_in(self) -> frozenset[str]:
-        """Return the sessions with an attempt that has started and not ended in this segment."""
+    def sessions_in_progress(self) -> frozenset[str]:
+        """Return the sessions with an attempt that has started but not ended in this segment."""
         return frozenset(self._started.values())
 
     def is_torn(self) -> bool:
@@ -105,52 +116,58 @@ class Writer:
             OSError: the sync failed.
         """
         segment = self._segment
-        if segment is not None:
+        if segment is None:
+            return
+        try:
             segment.sync()
+        except Exception:
+            self._unsynced_segment = segment
+            raise
 
-    def stuck_ns(self) -> int:
-        """Return how long the current call to the operating system has taken, in nanoseconds; 0 without one."""
-        since = self._since
-        return 0 if since is None else world.monotonic() - since
+    def current_call_ns(self) -> int:
+        """Return how long the current call to the operating system has taken, in nanoseconds; 0 if there is none."""
+        started_ns = self._call_started_ns
+        return 0 if started_ns is None else world.monotonic() - started_ns
 
-    def forget(self, session_id: str) -> None:
-        """Treat the open attempts of a session as final, because no end of them will come."""
-        self._started = {each: of for each, of in self._started.items() if of != session_id}
+    def forget_session(self, session_id: str) -> None:
+        """Forget the attempts of a session that have not ended, because their ends will not be written."""
+        self._started = {a: s for a, s in self._started.items() if s != session_id}
 
     def seal(self) -> None:
         """Close the last segment properly."""
         self._close({})
 
-    def retire(self) -> None:
-        """Abandon the segment; the next record opens another one."""
+    def abandon_segment(self) -> None:
+        """Release the segment without writing; the next record opens another one."""
         segment, self._segment = self._segment, None
         self._started = {}
         if segment is not None:
             segment.abandon()
 
-    def abandon(self) -> None:
-        """Release the segment without writing, because it belongs to the parent process."""
-        self._since = None
-        self.retire()
+    def forked(self) -> None:
+        """In a child process, release the segment without writing, because it belongs to the parent process."""
+        self._call_started_ns = None
+        self.abandon_segment()
 
     def _make_home(self) -> None:
-        """Create the directory again if somebody has deleted it, so that later records have one.
+        """Create the directory again if it was deleted, so that later records can be written.
 
         Raises:
-            OSError: it cannot be created.
+            OSError: the directory cannot be created.
             HomeError: something else is at its path.
         """
         if (self._home.path / "key").is_file():
             self._home.segments.mkdir(mode=0o700, exist_ok=True)
         open_home(self._home.path)
 
-    def _close(self, going_on: Mapping[str, str]) -> None:
+    def _close(self, moving: Mapping[str, str]) -> None:
+        """Close the segment; `moving` are the attempts that continue in the next one, each with its session."""
         segment, self._segment = self._segment, None
         if segment is None:
             return
         moves = [
-            (GOES_ON, {"session_id": session_id, "attempt_id": attempt_id})
-            for attempt_id, session_id in going_on.items()
+            (MOVED, {"session_id": session_id, "attempt_id": attempt_id})
+            for attempt_id, session_id in moving.items()
         ]
         self._started = {}
         try:
@@ -162,25 +179,26 @@ class Writer:
             self.unsealed += 1
             segment.abandon()
 
-    def _follow(self, interpretation: Interpretation) -> None:
-        """Remember which attempts have started and not ended."""
-        for told in interpretation.so_far:
-            if isinstance(told.fact, Attempt):
-                self._started[told.fact.attempt_id] = told.fact.session_id
-        for told in interpretation.told:
-            if isinstance(told.fact, Attempt):
-                self._started.pop(told.fact.attempt_id, None)
+    def _track_attempts(self, interpretation: Interpretation) -> None:
+        """Remember which attempts have started but not ended."""
+        for draft in interpretation.drafts:
+            if isinstance(draft.fact, Attempt):
+                self._started[draft.fact.attempt_id] = draft.fact.session_id
+        for final in interpretation.facts:
+            if isinstance(final.fact, Attempt):
+                self._started.pop(final.fact.attempt_id, None)
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Note the time since which the operating system is working on a call."""
-        self._since = world.monotonic()
+        """Note when a call to the operating system started, until it ends."""
+        self._call_started_ns = world.monotonic()
         try:
             yield
         finally:
-            self._since = None
+            self._call_started_ns = None
 
 
-def _line(told: Told, kind: str = "") -> tuple[str, dict[str, Any]]:
-    row = {**columns(told.fact), "session_sequence": told.sequence or None}
-    return TABLES[type(told.fact)] + kind, row
+def _line(written: WrittenFact, suffix: str = "") -> tuple[str, dict[str, Any]]:
+    """Return the kind and the payload of the line of a fact."""
+    row = {**columns(written.fact), "session_sequence": written.sequence or None}
+    return TABLES[type(written.fact)] + suffix, row

@@ -1,12 +1,12 @@
-"""Sessions, and the one line that records a client.
+"""Sessions, and the functions that start to record.
 
     client = agentobs.record(AsyncAnthropic())
     with agentobs.session("refund-loop", tags={"git": "4f2a91c"}):
         ...
 
-A session ends as `failed` if an exception leaves it, if its last interaction ended with an error, or
-if the agent calls `agentobs.fail(reason)`. Ctrl-C and cancellation end it as `interrupted`.
-Exchanges outside every session belong to a session of the process.
+A session ends as `failed` if an exception leaves it, if its last interaction ended with an error, or if the agent calls
+`agentobs.fail(reason)`. Ctrl-C and cancellation end it as `interrupted`. Exchanges outside every session belong to the
+session of the process.
 """
 
 from __future__ import annotations
@@ -45,17 +45,23 @@ from agentobs.determinism.entry import (
 )
 from agentobs.determinism.process_history import in_event_loop
 from agentobs.determinism.return_values import returned
-from agentobs.errors import HomeError, UsageError, error_kind, say_once
+from agentobs.errors import HomeError, UsageError, error_kind, warn_once
 from agentobs.ledger import Meter, Spent, use_home
 from agentobs.recording import lineage
-from agentobs.recording.generators import Iteration, iterating
+from agentobs.recording.generators import Iteration, session_generator
 from agentobs.recording.journal.home import locate, open_home
-from agentobs.recording.options import Content, Options, check_sampling, content_of, content_or_off
+from agentobs.recording.options import (
+    Content,
+    Options,
+    check_sampling,
+    content_mode,
+    content_mode_or_off,
+)
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.wire import transport
 from agentobs.recording.wire.clients import AllClients, record_in
-from agentobs.recording.wire.sdk_spans import SdkSpan, settle
-from agentobs.records.exchanges import Place, Returned, SessionCall, SessionReturn
+from agentobs.recording.wire.sdk_spans import SdkSpan, configure
+from agentobs.records.exchanges import Place, ReturnValue, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label, is_label, unchecked
 from agentobs.runtime import current, process
@@ -68,10 +74,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FLUSH_SECONDS = 0.25
-"""The longest wait for a session's records at its end; an event loop never waits."""
-
+"""The longest wait for the records of a session at its end. In an event loop there is no wait. Our choice."""
 LOOP_SECONDS = 0.02
-"""The longest wait of a cost reading in an event loop."""
+"""The longest wait of `Session.cost` in an event loop. Our choice."""
 
 
 class State:
@@ -80,37 +85,38 @@ class State:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.open: dict[str, Session] = {}
-        self.begun: dict[str, None] = {}
-        """The sessions that the recorder has started, oldest first; as many as the sink remembers."""
+        """The open sessions by ID."""
+        self.started: dict[str, None] = {}
+        """The sessions that were started with this recorder, oldest first; as many as the sink remembers."""
         self.recorder: Recorder | None = None
         self.process_session: Session | None = None
-        """Holds the exchanges outside every other session."""
+        """The session of the process, to which exchanges outside every other session belong."""
 
 
 def start(home: str | None = None, options: Options | None = None) -> bool:
-    """Start recording with these options, before the first session or `record`; the first call applies.
+    """Start recording with these options. Call it before the first session and the first `record`.
 
     Args:
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
-        options: how; default `Options()`.
+        options: how to record; default `Options()`.
 
     Returns:
-        Whether this call started the recorder: False if this process records already, cannot record, or replays.
+        Whether this call started the recorder: False if this process already records, cannot record, or replays.
 
     Raises:
-        UsageError: the options contain unknown event kinds or invalid shares.
+        UsageError: the sampling options contain an unknown event kind or an invalid share.
     """
     if options is not None:
         check_sampling(options)
-    before = process.part(State).recorder
+    before = process.state(State).recorder
     return start_recorder(home, options) is not None and before is None
 
 
 def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = None) -> C:
     """Record every exchange of an Anthropic client, and return the same client.
 
-    Wraps the client's transport and mounts in place; a second call changes nothing. Sync and async
-    clients, `with_options()` copies, custom HTTP clients and the aiohttp transport are all recorded.
+    This wraps the transports of the client in place; a second call changes nothing. Sync and async clients,
+    `with_options()` copies, custom HTTP clients and the aiohttp transport are all recorded.
 
     Args:
         client: an `Anthropic`, `AsyncAnthropic` or platform client, an `httpx2` client, or an object that holds one: an
@@ -121,49 +127,48 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
             exports spans, else `adopt`.
 
     Raises:
-        UsageError: `client` is none of these.
+        UsageError: `client` does not contain a client that can be recorded.
     """
     recorder = start_recorder(home)
 
-    def take(each: Any) -> None:
+    def instrument(each: Any) -> None:
         transport.instrument(each, _process_place)
-        settle(each, sdk_span, recorder.options.backends if recorder else ())
+        configure(each, sdk_span, recorder.options.backends if recorder else ())
 
-    if not record_in(client, take):
-        take(client)  # which says what is wrong with it
+    if not record_in(client, instrument):
+        instrument(client)  # raises an error that describes the problem
     return client
 
 
 def record_all(*, home: str | None = None) -> AllClients:
-    """Record every client of this process that sends requests to the provider, however it was created, until it is
-    stopped.
+    """Record all clients of this process that send requests to the provider, until the recording is stopped.
 
         with agentobs.record_all():
             ...
 
     This is for clients that cannot be passed to `record`. The transports of httpx2, which the SDK and frameworks share,
-    are patched for this time. Other traffic of httpx2 is not recorded, and no client is recorded twice. The SDK's own
-    spans are not changed, because no client is known that could switch them off.
+    are patched until then. Other traffic of httpx2 is not recorded, and no client is recorded twice. The SDK's own
+    spans are not changed, because they can only be disabled through a known client.
 
     Args:
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
 
     Returns:
-        A context manager that is already active; its `stop()` ends it as well.
+        A context manager that is already active. Leave it, or call its `stop()`, to stop the recording.
     """
     start_recorder(home)
     return AllClients(_process_place)
 
 
 def start_recorder(home: str | None = None, options: Options | None = None) -> Recorder | None:
-    """Start this process's recorder, and return it; a second call returns the same one.
+    """Start the recorder of this process, and return it; later calls return the same recorder.
 
-    If the home cannot be used, this warns and returns None, and the agent continues unrecorded. During a
-    replay nothing is started.
+    If the home cannot be used, this warns and returns None, and the agent is not recorded. During a replay, no recorder
+    is started.
     """
-    state = process.part(State)
+    state = process.state(State)
     if (
-        parent_process.ask_parent()
+        parent_process.connect_to_parent()
         or multiprocessing_children.refuse_requests()
         or current().is_answered
     ):
@@ -174,7 +179,7 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
                 state.recorder = Recorder(open_home(home), options)
             except (HomeError, UsageError, OSError) as error:
                 sink.give_up()
-                say_once(f"not recording: {error}")
+                warn_once(f"not recording: {error}")
                 return None
             sink.attach(state.recorder)
             process.span_place_outside = _process_place
@@ -184,19 +189,19 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
                 state.recorder.join(joined.place.session_id, joined.content)
             atexit.register(stop_recorder)
         elif home is not None and locate(home) != state.recorder.home.path:
-            say_once(f"this process records into {state.recorder.home.path}; {home} is not used")
+            warn_once(f"this process records into {state.recorder.home.path}; {home} is not used")
         if options is not None and options is not state.recorder.options:
-            say_once("this process is already recording; other options are ignored")
+            warn_once("this process is already recording; other options are ignored")
         return state.recorder
 
 
 def stop_recorder() -> bool:
     """Write waiting records, seal the segment and detach; return whether everything was written in time.
 
-    Open sessions end here, `interrupted` by `stop_recorder`. Their later records are dropped and
-    counted; they belong to no recording, not even to one that is started later.
+    Open sessions end as `interrupted`, with the reason `stop_recorder`. Their later records are dropped and counted,
+    even if another recorder is started.
     """
-    state = process.part(State)
+    state = process.state(State)
     tracing.sweep(0)
     process.span_place_outside = None
     for opened in reversed(list(state.open.values())):
@@ -209,24 +214,25 @@ def stop_recorder() -> bool:
     with state.lock:
         recorder, state.recorder = state.recorder, None
         atexit.unregister(stop_recorder)
-    sink.retire(list(state.begun))
-    state.begun.clear()
+    sink.retire(list(state.started))
+    state.started.clear()
     sink.detach()
     return recorder.close() if recorder is not None else True
 
 
 def current_recorder() -> Recorder | None:
-    """Return this process's recorder; None if it does not record."""
-    return process.part(State).recorder
+    """Return the recorder of this process; None if it does not record."""
+    return process.state(State).recorder
 
 
 def child_environment(name: str) -> dict[str, str]:
-    """Return environment variables that let another program take part in this session, as an agent of its own.
+    """Return environment variables that let another program take part in this session as a separate agent.
 
         subprocess.run(command, env={**mine, **agentobs.child_environment("researcher")})
 
-    Everything that the program records with agentobs belongs to this session, in a lane under the caller's lane; its
-    own `session` starts no new one. A replay answers it as well. Outside every session the result is empty.
+    Everything that the program records with agentobs belongs to this session, in a lane under the caller's lane. If the
+    program uses `agentobs.session`, this does not start a new session. A replay of this session answers the requests of
+    the program as well. Outside a session, the result is empty.
 
     Args:
         name: the name of its lane; a second program with the same name in the same lane gets a number.
@@ -234,24 +240,23 @@ def child_environment(name: str) -> dict[str, str]:
     Raises:
         UsageError: the name has characters other than letters, digits and `._-`, or is too long.
     """
-    state = process.part(State)
+    state = process.state(State)
     here = place_here()
-    known = state.open.get(here.session_id) if here is not None else None
-    given = ambient.ambient_of(here.session_id) if here is not None else None
+    session = state.open.get(here.session_id) if here is not None else None
+    sources = ambient.ambient_of(here.session_id) if here is not None else None
     home = str(state.recorder.home.path) if state.recorder is not None else None
-    content = known.content if known is not None else "vault"
-    return session_inheritance.variables(here, name, home, content, given)
+    content = session.content if session is not None else "vault"
+    return session_inheritance.variables(here, name, home, content, sources)
 
 
 def flush(seconds: float = 5.0) -> bool:
-    """Wait until everything that this process has recorded is in the journal, at most `seconds`; return whether it
-    is.
+    """Wait at most `seconds` until all records of this process are in the journal; return whether they are.
 
-    If there is no recorder, this does not wait; it returns False if records were expected.
+    If there is no recorder, this does not wait; it returns False if records are waiting for one.
     """
-    state = process.part(State)
-    is_handed_over = sink.flush(seconds)
-    return (state.recorder is None or state.recorder.flush(seconds)) and is_handed_over
+    state = process.state(State)
+    is_delivered = sink.flush(seconds)
+    return (state.recorder is None or state.recorder.flush(seconds)) and is_delivered
 
 
 def session(
@@ -264,21 +269,20 @@ def session(
     content: Content | None = None,
     patch: Sequence[Patch] = (),
 ) -> Session:
-    """Return a session to enter with `with` or `async with`, or to decorate the agent's function with.
+    """Return a session, which is used as a context manager (sync or async) or as a decorator of the agent's function.
 
     Args:
-        name: any text. This machine shows it as it was written. Facts and exports contain it only if it is a label
-            (`[A-Za-z0-9._:/@-]`, at most 128 characters), otherwise a keyed digest of it.
+        name: any text. Commands and pages on this machine show it unchanged. Facts and exports contain it only if it is
+            a label (`[A-Za-z0-9._:/@-]`, at most 128 characters); otherwise they contain a keyed digest.
         tags: labels for searching, such as the git commit or the agent's version.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
-        resume: the full ID of the session that this one resumes: it becomes part of the same conversation. The agent
-            loop of agentobs sets it by itself, see `agentobs.agent.resumed`.
-        fork: the full ID of the session that this one starts like; it becomes a separate conversation.
-        content: where content may go. `off`: nowhere; `vault`: into the recording; `export`: also to the backends.
+        resume: the full ID of an earlier session whose conversation this session continues. The agent loop of agentobs
+            sets it automatically, see `agentobs.agent.resumed`.
+        fork: the full ID of an earlier session whose conversation this session copies and continues separately.
+        content: where content is written. `off`: nowhere; `vault`: into the recording; `export`: also to the backends.
             Default: the options, else `AGENTOBS_CONTENT`, else `vault`.
         patch: parts of the standard library that return recorded values inside the session, so that a replay returns
-            the same: `time` (with `datetime`), `uuid`, `random`. See docs/replaying.md; `agentobs.world_here` needs no
-            patch.
+            the same: `time` (with `datetime`), `uuid`, `random`. `agentobs.world_here` needs no patch.
 
     Raises:
         UsageError: both `resume` and `fork` are set, or `content` or `patch` is invalid.
@@ -291,7 +295,7 @@ def session(
         )
     link: Link = ("resume", resume) if resume else ("fork", fork) if fork else None
     if content is not None:
-        content_of(content, Options())
+        content_mode(content, Options())
     patched = patches.check_patch(patch)
     return Session(name, tags or {}, home, sys._getframe(1), link, content, patched)
 
@@ -317,31 +321,29 @@ class Session:
         self.name = name
         self.session_id = ""
         self.content: Content = "vault"
-        """Where its content may go, once it has started."""
+        """Where its content is written; valid when the session has started."""
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
         self._link, self._content, self._patch = link, content, patch
         self._entry = entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE
         self._failure: tuple[str, str] | None = None
-        self._result: Returned | None = None
+        self._result: ReturnValue | None = None
         self._is_stopped = False
         self._process_id = 0
         self._token: tracing.Frame | None = None
         self._meter: Meter | None = None
-        self._held = contextlib.ExitStack()
-        """What is patched while it is active."""
+        self._patches = contextlib.ExitStack()
+        """The active patches of the standard library."""
         self._joined: Place | None = None
-        """Its place, if another process has started it."""
+        """The place in the session, if another process has started it."""
 
     def cost(self) -> Spent | None:
-        """Return what this session has spent so far, in total and by model; None if it is not recorded, as in a
-        replay.
+        """Return the cost of this session so far, in total and by model; None if it is not recorded, as in a replay.
 
-        Every attempt of a call counts, including those of sub-agents. This waits a moment for attempts that have just
-        ended; if that was too short, the result is a lower bound. The first call loads the prices, which takes half a
-        second.
+        All attempts count, including those of sub-agents. This waits a moment for attempts that have just ended; if
+        that was too short, the result is a lower bound. The first call loads the prices, which takes half a second.
         """
-        state = process.part(State)
+        state = process.state(State)
         if self._meter is None:
             return None
         in_time = flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
@@ -351,39 +353,38 @@ class Session:
         return dataclasses.replace(spent, lost=spent.lost + state.recorder.statistics().waiting)
 
     def fail(self, reason: str | BaseException) -> None:
-        """Declare that this session failed, and why. The first reason counts.
+        """Declare that this session failed, and why. Only the first call has an effect.
 
         Args:
-            reason: any text, or an exception, of which the class name is kept. A text is content: this machine shows it
-                as it was written, and a replay compares it. Facts and exports contain it only if it is a label
-                (`[A-Za-z0-9._:/@-]`, at most 128 characters), otherwise a keyed digest of it.
+            reason: any text, or an exception, whose class name is the reason. The reason is content: commands and pages
+                on this machine show it unchanged, and a replay compares it. Facts and exports contain it only if it is
+                a label (`[A-Za-z0-9._:/@-]`, at most 128 characters); otherwise they contain a keyed digest.
         """
-        told = reason if isinstance(reason, str) else type(reason).__name__
+        text = reason if isinstance(reason, str) else type(reason).__name__
         if self._failure is None:
-            self._failure = (told, f"{DECLARED}{told}")
+            self._failure = (text, f"{DECLARED}{text}")
 
     def result(self, value: Any) -> None:
-        """Record the result of this session. A `with` block needs this because it returns nothing. The last call
-        counts.
+        """Record the result of this session; the last call replaces earlier ones.
 
-        A decorated function does not need this: its return value is recorded unless this was called. A replay compares
-        the value, see `ReplayOptions.compare_result`.
+        A `with` block needs this; the return value of a decorated function is recorded unless this was called. A replay
+        compares the result, see `ReplayOptions.compare_result`.
 
         Args:
             value: JSON values, dataclasses, pydantic models, enums, named tuples, and containers of these. It is read
-                immediately and not kept. Of other objects, and of values over 1 MB, only the type is recorded.
+                immediately and not kept. For other objects, and for values over 1 MB, only the type is recorded.
         """
         try:
             self._result = returned(value)
         except Exception as error:
-            say_once(f"a result is not recorded: {error_kind(error)}", about="session result")
+            warn_once(f"a result is not recorded: {error_kind(error)}", about="session result")
 
-    def came_to(self, value: Any) -> None:
+    def set_default_result(self, value: Any) -> None:
         """Record the return value of the decorated function, unless the function has called `result` itself."""
         if self._result is None and self.session_id:
             self.result(value)
 
-    def yielded(self, values: Returned) -> None:
+    def set_yielded_values(self, values: ReturnValue) -> None:
         """Record the values that the decorated generator yielded, unless it has called `result` itself."""
         if self._result is None and self.session_id:
             self._result = values
@@ -393,35 +394,35 @@ class Session:
         try:
             self._open()
         except Exception as error:
-            say_once(f"a session is not recorded: {error_kind(error)}", about="session start")
+            warn_once(f"a session is not recorded: {error_kind(error)}", about="session start")
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the session, as failed if an exception left it; never raises."""
+        """End the session, as failed if `error` is an exception that left it; never raises."""
         try:
             self._close(error)
-        except Exception as own:
-            say_once(
-                f"the end of a session is not recorded: {error_kind(own)}", about="session end"
+        except Exception as failure:
+            warn_once(
+                f"the end of a session is not recorded: {error_kind(failure)}", about="session end"
             )
 
     def stop(self) -> None:
-        """End the session because its recording ends, if this process has opened it; never raises."""
+        """End the session because the recorder is stopped, if this process has opened it; never raises."""
         if self._process_id == world.process_id():
             tracing.session_closed(self.session_id)
             self._is_stopped = True
             self.close()
 
     def _open(self) -> None:
-        state = process.part(State)
+        state = process.state(State)
         follow_jobs()
         jobs.begin()
         recorder = start_recorder(self._home)
         if (joined := session_inheritance.joined()) is not None:
             self._joined, self.session_id = joined.place, joined.place.session_id
-            self.content = content_of(joined.content, Options())  # type: ignore[arg-type]
+            self.content = content_mode(joined.content, Options())  # type: ignore[arg-type]
             self._process_id = world.process_id()
-            if (known := ambient.ambient_of(self.session_id)) is not None:
-                known.patch, known.asked = self._patch, note_read
+            if (sources := ambient.ambient_of(self.session_id)) is not None:
+                sources.patch, sources.on_first_use = self._patch, note_read
             state.open[self.session_id] = self
             return
         options = recorder.options if recorder else Options()
@@ -431,9 +432,9 @@ class Session:
         self._meter = recorder.meter(self.session_id) if recorder else None
         self._failure, self._result, self._is_stopped = None, None, False
         self._process_id = world.process_id()
-        _note_begun(self.session_id)
+        _note_started(self.session_id)
         process_history.note(self._entry.name)
-        self.content = content_or_off(self._content, options)
+        self.content = content_mode_or_off(self._content, options)
         state.open[self.session_id] = self
         parent = lineage.take_parent()
         link: Link = self._link
@@ -441,7 +442,7 @@ class Session:
             link = ("fork", parent.session_id) if parent.session_id else None
         start = SessionStart(
             session_id=self.session_id,
-            name=unchecked(parent.name_of(self.name) if parent else self.name),
+            name=unchecked(parent.fork_name(self.name) if parent else self.name),
             started_ns=world.now(),
             entry=unchecked(self._entry.name) if self._entry.name else None,
             agentobs_version=version_of("agentobs-kit") or Label("unknown"),
@@ -457,30 +458,31 @@ class Session:
             live_exports=options.live_exports(),
             forked_turn=parent.turn if parent else None,
         )
-        given = ambient.Ambient(
+        sources = ambient.Ambient(
             ambient.new_seed(), start.started_ns, world.zone_seconds(), self._patch, note_read
         )
-        ambient.begin(self.session_id, given)
-        told = given.told()
+        ambient.begin(self.session_id, sources)
+        recorded = sources.to_json()
         if parent is not None and (shared := ambient.ambient_of(self.session_id)) is not None:
             # A fork uses the seed of its parent, and its clock starts with the parent's clock.
-            told, shared.asked = {**shared.told(), "clock_ns": shared.started_ns}, note_read
+            recorded = {**shared.to_json(), "clock_ns": shared.started_ns}
+            shared.on_first_use = note_read
         entry = self._entry
-        sink.emit(SessionCall(start, entry.arguments, told, entry.obstacle))
+        sink.emit(SessionCall(start, entry.arguments, recorded, entry.obstacle))
 
-    def hold(self) -> None:
-        """Patch the standard library for the session if that was requested; never raises."""
+    def patch(self) -> None:
+        """Patch the standard library if the session requests that; never raises."""
         try:
-            self._held.enter_context(patches.patched(self._patch))
+            self._patches.enter_context(patches.patched(self._patch))
         except Exception as error:
-            say_once(f"nothing is patched: {error_kind(error)}", about="patching")
+            warn_once(f"nothing is patched: {error_kind(error)}", about="patching")
 
-    def let_go(self) -> None:
-        """End what `hold` began."""
-        self._held.close()
+    def unpatch(self) -> None:
+        """Undo what `patch` did."""
+        self._patches.close()
 
     def _close(self, error: BaseException | None) -> None:
-        if process.part(State).open.pop(self.session_id, None) is None:
+        if process.state(State).open.pop(self.session_id, None) is None:
             return
         if self._joined is not None:
             flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
@@ -495,17 +497,17 @@ class Session:
             signature=unchecked(signature) if signature else None,
             dropped=0,
         )
-        came_to, self._result = self._result if error is None else None, None
+        result, self._result = self._result if error is None else None, None
         raised = type(error).__name__ if error is not None and self._failure is not None else None
-        is_plain = came_to is None and raised is None and (reason is None or is_label(reason))
-        sink.emit(end if is_plain else SessionReturn(end, came_to, raised))
-        if self._meter is None:  # no recorder takes them
-            jobs.take_ended(self.session_id)
+        is_plain = result is None and raised is None and (reason is None or is_label(reason))
+        sink.emit(end if is_plain else SessionReturn(end, result, raised))
+        if self._meter is None:  # there is no recorder that would do this
+            jobs.close_session(self.session_id)
         if not in_event_loop():
             flush(FLUSH_SECONDS)
 
     def _end(self, error: BaseException | None) -> tuple[Outcome, str | None, str | None]:
-        """Return outcome, reason and signature; values that the agent has set take precedence."""
+        """Return outcome, reason and failure signature; a failure that the agent has declared takes precedence."""
         if self._failure is not None:
             return "failed", *self._failure
         if self._is_stopped:
@@ -522,11 +524,11 @@ class Session:
         if self.session_id:
             self._token = tracing.enter(self.place())
             tracing.session_opened(self.place())
-        self.hold()
+        self.patch()
         return self
 
     def place(self) -> Place:
-        """Return the place of a caller in this session."""
+        """Return a place in this session."""
         return self._joined or Place(self.session_id)
 
     def __exit__(
@@ -536,7 +538,7 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         """End the session, as failed if an exception leaves it."""
-        self.let_go()
+        self.unpatch()
         if self._token is not None:
             tracing.leave(self._token)
         tracing.session_closed(self.session_id)
@@ -556,10 +558,11 @@ class Session:
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function, sync or async: each call of it is a separate session.
+        """Decorate a function, sync or async, so that each call is a separate session.
 
-        For a generator, sync or async, each iteration is a session, from the first value to the end, also if the
-        consumer stops early or throws into it. Only the code of the generator is in the session, not its consumer.
+        For a generator, sync or async, each iteration is a session. It starts when the first value is requested and
+        ends with the generator, even if the consumer stops early or throws an exception into it. Only the code of the
+        generator is in the session, not the code of its consumer.
 
         The function's name and arguments are recorded, so that a replay can call it again, and its return value, so
         that a replay can compare it; see `result`. The result of a generator is the list of its values.
@@ -578,7 +581,9 @@ class Session:
             return opened
 
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            return iterating(function, lambda *args, **kwargs: Iteration(begin(*args, **kwargs)))
+            return session_generator(
+                function, lambda *args, **kwargs: Iteration(begin(*args, **kwargs))
+            )
 
         if inspect.iscoroutinefunction(function):
 
@@ -586,23 +591,23 @@ class Session:
             async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                 with begin(*args, **kwargs) as opened:
                     value = await function(*args, **kwargs)
-                    opened.came_to(value)
+                    opened.set_default_result(value)
                     return value
 
-            return run_async  # type: ignore[return-value]  # a coroutine function like the one decorated
+            return run_async  # type: ignore[return-value]  # a coroutine function with the signature of the decorated one
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             with begin(*args, **kwargs) as opened:
                 value = function(*args, **kwargs)
-                opened.came_to(value)
+                opened.set_default_result(value)
                 return value
 
         return run
 
 
 def place_here() -> Place | None:
-    """Return the caller's place: outside every session, a place in the process session; None if nothing is recorded."""
+    """Return the current place; outside every session, a place in the process session, or None if not recording."""
     here = tracing.place()
     if here is None and (current_recorder() is not None or current().is_answered):
         return _process_place()
@@ -610,21 +615,19 @@ def place_here() -> Place | None:
 
 
 def opened(session_id: str) -> Session | None:
-    """Return an open session of this process; None if there is none with that ID."""
-    return process.part(State).open.get(session_id)
+    """Return the open session with an ID; None if this process has no such session."""
+    return process.state(State).open.get(session_id)
 
 
 def fail(reason: str | BaseException) -> None:
     """Declare that the caller's session failed, and why; does nothing outside a session.
 
     Args:
-        reason: any text, or an exception, of which the class name is kept; see `Session.fail`.
+        reason: any text, or an exception, whose class name is the reason; see `Session.fail`.
     """
-    state = process.part(State)
     here = tracing.place()
-    opened = state.open.get(here.session_id) if here else None
-    if opened is not None:
-        opened.fail(reason)
+    if here is not None and (session := opened(here.session_id)) is not None:
+        session.fail(reason)
 
 
 def result(value: Any) -> None:
@@ -633,16 +636,14 @@ def result(value: Any) -> None:
     Args:
         value: see `Session.result`.
     """
-    state = process.part(State)
     here = tracing.place()
-    opened = state.open.get(here.session_id) if here else None
-    if opened is not None:
-        opened.result(value)
+    if here is not None and (session := opened(here.session_id)) is not None:
+        session.result(value)
 
 
 def _process_place() -> Place:
-    """Return the place of exchanges outside every session; opens the process session at the first call."""
-    state = process.part(State)
+    """Return the place of exchanges outside every session; the first call opens the process session."""
+    state = process.state(State)
     if (joined := session_inheritance.joined()) is not None:
         return joined.place
     if current().is_answered:
@@ -662,22 +663,22 @@ def _process_place() -> Place:
     return Place(state.process_session.session_id)
 
 
-def _note_begun(session_id: str) -> None:
-    state = process.part(State)
-    state.begun[session_id] = None
-    if len(state.begun) > RETIRED_MAX:
-        state.begun.pop(next(iter(state.begun), ""), None)
+def _note_started(session_id: str) -> None:
+    state = process.state(State)
+    state.started[session_id] = None
+    if len(state.started) > RETIRED_MAX:
+        state.started.pop(next(iter(state.started), ""), None)
 
 
 def _is_stopped(session: Session | None) -> bool:
-    """Return whether recording of a session has stopped because a record could not be written."""
-    recorder = process.part(State).recorder
+    """Return whether the recording of a session has ended because a record could not be written."""
+    recorder = process.state(State).recorder
     return bool(session and recorder and recorder.is_stopped(session.session_id))
 
 
 def _forked() -> None:
-    """In a child process: another thread of the parent may have held the lock."""
-    process.part(State).lock = threading.Lock()
+    """In a child process, replace the lock, which another thread of the parent may have held."""
+    process.state(State).lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)

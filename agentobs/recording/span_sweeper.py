@@ -1,4 +1,4 @@
-"""Sweeping: the recorder closes spans that were never ended, on an existing thread."""
+"""The span sweeper: closes spans that were never ended, on the thread of the timekeeper."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from agentobs.recording.wire import transport
 
 
 class Sweeper:
-    """Looks for orphaned spans periodically while there are open spans."""
+    """Looks for orphaned spans periodically while any span is open."""
 
     def __init__(self, options: Options) -> None:
         """Use the interval and the timeout of the options."""
-        self._every_s, self._silent_s = options.span_sweep_seconds, options.span_orphan_seconds
-        self._swept_ns = world.monotonic()
+        self._interval_s, self._orphan_s = options.span_sweep_seconds, options.span_orphan_seconds
+        self._last_sweep_ns = world.monotonic()
 
-    def patience_s(self) -> float | None:
-        """Return in how many seconds to look again; None if no span is open."""
-        return max(self._left_s(), 0.0) if tracing.is_any_open() else None
+    def seconds_to_next(self) -> float | None:
+        """Return the seconds until the next sweep, at least 0; None if no span is open."""
+        return max(self._remaining_s(), 0.0) if tracing.is_any_open() else None
 
-    def tick(self) -> None:
-        """Sweep, where it is time to. What arrives of an answer happens in the span of its request."""
-        if tracing.is_any_open() and self._left_s() <= 0:
-            self._swept_ns = world.monotonic()
-            tracing.sweep(self._silent_s, transport.activity())
+    def sweep_if_due(self) -> None:
+        """Close orphaned spans if a sweep is due. An arriving response chunk is activity in the span of its request."""
+        if tracing.is_any_open() and self._remaining_s() <= 0:
+            self._last_sweep_ns = world.monotonic()
+            tracing.sweep(self._orphan_s, transport.activity())
 
-    def _left_s(self) -> float:
-        return self._every_s - (world.monotonic() - self._swept_ns) / 1e9
+    def _remaining_s(self) -> float:
+        return self._interval_s - (world.monotonic() - self._last_sweep_ns) / 1e9

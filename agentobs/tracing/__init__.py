@@ -1,7 +1,7 @@
-"""Tracing: the current place in a run, and the spans opened there.
+"""Tracing: the current place in a session, and the spans that are opened there.
 
-`places` tracks the current place, `spans` opens and closes spans, `propagation` links to traces of
-other programs.
+`places` tracks the current place, `spans` opens and closes spans, and `propagation` links to traces of other programs.
+`ambient` provides the clock, IDs and random numbers of a session.
 """
 
 from agentobs.tracing.places import (

@@ -1,7 +1,7 @@
-"""Trace context of the program that started this one, and of programs that this one starts.
+"""Trace propagation: the trace contexts of the program that started this one, and of programs that this one starts.
 
-Follows W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/, November 2021). Only an ID
-is taken from outside: it configures nothing, and a malformed value is ignored.
+Follows W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/, November 2021). Only IDs are accepted from
+outside: they configure nothing, and a malformed value is ignored.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from agentobs.runtime import process
 from agentobs.tracing.places import open_spans, place
 
 VARIABLE = "TRACEPARENT"
-"""The environment variable that carries it, by OpenTelemetry's convention for environment variables."""
+"""The environment variable with the trace context, as in OpenTelemetry's convention for environment variables."""
 
 LENGTH_MAX = 256
 """Longer values are ignored; version 00 has 55 characters. Our choice."""
 
 SESSIONS_MAX = 10_000
-"""For how many sessions the remote parent is remembered. Our choice."""
+"""For how many sessions the trace context of their start is remembered. Our choice."""
 
 _FORM = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?",
@@ -30,18 +30,17 @@ _ID = re.compile(r"[0-9a-f]+", re.ASCII)
 
 
 class State:
-    """Where the sessions of this process were started."""
+    """The trace contexts in which the sessions of this process were started."""
 
     def __init__(self) -> None:
-        self.remotes: dict[str, str] = {}
-        """The trace context in which a session was started, by session."""
+        self.parents: dict[str, str] = {}
+        """The `traceparent` of each session that was started inside another trace, by session ID."""
 
 
 def parsed(text: str | None) -> str | None:
-    """Return a `traceparent` without additions of later versions; None if it is invalid.
+    """Return a `traceparent` in the format of version 00; None if it is invalid.
 
-    All-zero IDs, version `ff`, and trailing data in version `00` are invalid, as in the
-    specification.
+    As in the specification, all-zero IDs, version `ff`, and trailing data in version `00` are invalid.
     """
     if text is None or len(text) > LENGTH_MAX or (found := _FORM.fullmatch(text)) is None:
         return None
@@ -54,25 +53,25 @@ def parsed(text: str | None) -> str | None:
 
 
 def started_by(session_id: str) -> None:
-    """Read the parent trace of this process once, when a session starts; its traces are then linked to it."""
-    state = process.part(State)
+    """Read the trace context of this process when a session starts, so that the traces of the session link to it."""
+    state = process.state(State)
     found = parsed(world.environ(VARIABLE))
     if found is not None:
-        state.remotes[session_id] = found
-        if len(state.remotes) > SESSIONS_MAX:
-            state.remotes.pop(next(iter(state.remotes)), None)
+        state.parents[session_id] = found
+        if len(state.parents) > SESSIONS_MAX:
+            state.parents.pop(next(iter(state.parents)), None)
 
 
 def remote_parent(session_id: str) -> str | None:
-    """Return the `traceparent` in which a session was started, or None."""
-    state = process.part(State)
-    return state.remotes.get(session_id) if state.remotes else None
+    """Return the `traceparent` in which a session was started; None if there was none."""
+    state = process.state(State)
+    return state.parents.get(session_id) if state.parents else None
 
 
 def trace_context(here: Place | None = None) -> dict[str, str]:
-    """Return `{"traceparent": ...}` for the headers of a tool's request; empty outside all spans.
+    """Return `{"traceparent": ...}` for the headers of a request that a tool sends; empty outside all spans.
 
-    `here` is the place of the request; defaults to the current place.
+    `here` is the place of the request; by default the current place.
     """
     here = place() if here is None else here
     if here is None or here.span_id is None:
@@ -84,13 +83,13 @@ def trace_context(here: Place | None = None) -> dict[str, str]:
 
 
 def trace_of(here: Place) -> str:
-    """Return the trace ID of the span at a place; if it has ended, that of its interaction or session."""
+    """Return the trace ID of the span at a place; if the span has ended, that of its interaction or session."""
     opened = open_spans.get(here.span_id or "")
     return opened.trace_id if opened else here.interaction_id or here.session_id
 
 
 def trace_environment(here: Place | None = None) -> dict[str, str]:
-    """Return `{"TRACEPARENT": ...}` for a program's environment; empty outside all spans."""
+    """Return `{"TRACEPARENT": ...}` for the environment of another program; empty outside all spans."""
     found = trace_context(here).get("traceparent")
     return {} if found is None else {VARIABLE: found}
 

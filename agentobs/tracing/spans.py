@@ -1,9 +1,9 @@
 """Spans: intervals that always end.
 
-The start of a span is recorded when it starts. Its opener holds a handle and closes the span with it, from any task or
-thread; closing it again has no effect. If a handle is garbage collected without being closed, its span ends immediately
-as `orphaned`. `sweep` ends spans that are still held but were silent for too long; if such a span is closed after all,
-this is recorded as a late end.
+A start is recorded immediately. The code that opens a span holds its handle and closes it, from any task or thread;
+closing it again has no effect. If a handle is garbage collected without having been closed, its span ends immediately
+as `orphaned`. `sweep` ends spans whose handles are still held but that had no activity for too long. If such a span is
+closed later, this is recorded as a late end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentobs.records.facts import SpanEnd, SpanStart, SpanStatus
 from agentobs.records.labels import Label, unchecked
 from agentobs.records.metadata import Metadata, numbers_and_labels
 from agentobs.records.record_factory import maker
-from agentobs.records.span_names import OURS
+from agentobs.records.span_names import RESERVED_SPAN_NAMES
 from agentobs.runtime import process
 from agentobs.sink import sink
 from agentobs.tracing.places import (
@@ -47,9 +47,9 @@ class SpanStatistics:
     open: int
     """Spans that have not ended."""
     orphaned: int
-    """Spans that were not closed: they were swept, or their handle was collected."""
+    """Spans that were not closed: `sweep` ended them, or their handles were garbage collected."""
     late: int
-    """The number of those that were closed after all."""
+    """The orphaned spans that were closed later."""
 
 
 class State:
@@ -57,41 +57,40 @@ class State:
 
     def __init__(self) -> None:
         self.swept: dict[str, None] = {}
-        """Swept spans whose handles are still held, by ID."""
+        """The spans that `sweep` has ended and whose handles still exist, by ID."""
         self.orphaned = self.late = 0
         self.lock = threading.RLock()
-        """Reentrant, because a finalizer or a signal handler may end a span while this thread holds it."""
+        """Guards the counts. Reentrant, because a finalizer or a signal handler may end a span while it is held."""
 
 
 _place, _span_start, _span_end = maker(Place), maker(SpanStart), maker(SpanEnd)
 
 
 class Span:
-    """The handle of a span; its holder ends the span with `close`."""
+    """The handle of a span; its holder must call `close`."""
 
     __slots__ = ("__weakref__", "_opened")
 
     def __init__(self, opened: Opened | None) -> None:
-        """Hold a span; None if it is not recorded."""
+        """Create the handle of a span; `opened` is None if the span is not recorded."""
         self._opened = opened
 
     @property
     def span_id(self) -> str | None:
-        """Its ID, 16 hex digits; None if it is not recorded."""
+        """The ID of the span, 16 hex digits; None if it is not recorded."""
         return self._opened.span_id if self._opened else None
 
     @property
     def place(self) -> Place | None:
-        """The place inside it; None if it is not recorded."""
+        """The place inside the span; None if it is not recorded."""
         return self._opened.place if self._opened else None
 
     def close(self, error: BaseException | None = None, *, cancelled: bool = False) -> bool:
-        """Close it, from any task or thread; return whether this call did. A second call has no
-        effect.
+        """End the span, from any task or thread; return whether this call ended it. A second call has no effect.
 
         Args:
-            error: the exception that ended it; only its class is recorded, never its text.
-            cancelled: whether it was stopped from outside.
+            error: the exception that ended the span; only its class is recorded, never its text.
+            cancelled: whether the work in the span was stopped from outside.
         """
         opened = self._opened
         if opened is None or opened.has_ended:
@@ -101,7 +100,7 @@ class Span:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[Span]:
-        """Enter the span while the context is open; this does not end it."""
+        """Make the span the current one while the context is active; this does not end it."""
         if self._opened is None:
             yield self
             return
@@ -112,23 +111,23 @@ class Span:
             leave(frame)
 
     def __del__(self) -> None:
-        """End it as orphaned if it was not closed."""
+        """End the span as orphaned if it was not closed."""
         try:
             if self._opened is not None and not self._opened.has_ended:
-                _collected(self._opened)
+                _end_collected(self._opened)
         except Exception:  # the interpreter may be shutting down
             pass
 
 
 class SpanBlock:
-    """Opens a span for the duration of a block; see `span`."""
+    """A context manager, sync or async, that opens a span; see `span`."""
 
     __slots__ = ("_frame", "_labels", "_name", "_numbers", "_span")
 
     def __init__(
         self, name: str, numbers: dict[str, float] | None, labels: dict[str, Label] | None
     ) -> None:
-        """Prepare a block; the span starts when it is entered."""
+        """Prepare a block; the span starts when the block is entered."""
         self._name, self._numbers, self._labels = name, numbers, labels
         _check(name)
         self._span: Span | None = None
@@ -144,7 +143,11 @@ class SpanBlock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the span: as an error if an exception propagates; cancelled if it was stopped, or a generator closed."""
+        """End the span.
+
+        Its status is `error` if an `Exception` propagates, and `cancelled` if any other exception does, such as a task
+        cancellation or the closing of a generator.
+        """
         if self._frame is not None:
             leave(self._frame)
         if self._span is not None:
@@ -174,17 +177,16 @@ class SpanBlock:
 
 
 def span(name: str, /, **metadata: Metadata) -> SpanBlock:
-    """Return a context manager, sync or async, for a span; everything inside belongs to it.
+    """Return a context manager, sync or async, that opens a span; everything in the block belongs to the span.
 
-    It ends with the block, however the block is left: ok, with an error, or cancelled. In a generator it ends with the
-    generator, even if other code closes that. Outside a session it belongs to the process's session, if one is
-    recorded.
+    The span ends with the block, with the status `ok`, `error` or `cancelled`. In a generator, it ends with the
+    generator, even if other code closes the generator. Outside a session, it belongs to the session of the process, if
+    this process records.
 
     Args:
-        name: its name; a label (`[A-Za-z0-9._:/@-]`), otherwise the store shows its digest. Not a
-            reserved span name.
-        metadata: attributes: booleans, numbers and labels. A plain string is not a label, see
-            `agentobs.Label`.
+        name: the name of the span, a label (`[A-Za-z0-9._:/@-]`); for other names, the store shows a digest. Reserved
+            span names are not allowed.
+        metadata: attributes: booleans, numbers and labels. A plain string is not a label, see `agentobs.Label`.
 
     Raises:
         TypeError: a value may contain content.
@@ -194,15 +196,14 @@ def span(name: str, /, **metadata: Metadata) -> SpanBlock:
 
 
 def open_span(name: str, /, **metadata: Metadata) -> Span:
-    """Open a span under the current one, and return its handle, which the holder must close.
+    """Open a span under the current span, and return its handle, which the caller must close.
 
-    The caller does not enter the span; use `with handle.current():` for that.
+    The span does not become the current span; use `with handle.current():` for that.
 
     Args:
-        name: its name; a label (`[A-Za-z0-9._:/@-]`), otherwise the store shows its digest. Not a
-            reserved span name.
-        metadata: attributes: booleans, numbers and labels. A plain string is not a label, see
-            `agentobs.Label`.
+        name: the name of the span, a label (`[A-Za-z0-9._:/@-]`); for other names, the store shows a digest. Reserved
+            span names are not allowed.
+        metadata: attributes: booleans, numbers and labels. A plain string is not a label, see `agentobs.Label`.
 
     Raises:
         TypeError: a value may contain content.
@@ -213,8 +214,12 @@ def open_span(name: str, /, **metadata: Metadata) -> Span:
 
 
 def _check(name: str) -> None:
-    """Refuse the reserved names of built-in spans."""
-    if name in OURS:
+    """Check that a name is not reserved for built-in spans.
+
+    Raises:
+        ValueError: the name is reserved.
+    """
+    if name in RESERVED_SPAN_NAMES:
         raise ValueError(
             f"{name} is reserved for agentobs' own spans (docs/spans.md): use app.{name}"
         )
@@ -229,17 +234,17 @@ def begin(
     is_within: bool = False,
     expected_s: float = 0.0,
 ) -> Span:
-    """Open a span under the one at `here`, and return its handle.
+    """Open a built-in span under the span at `here`, and return its handle.
 
     Args:
         name: a built-in span name, see `docs/spans.md`.
-        here: its place.
-        label: its label, such as the model or the tool.
-        trace_id: the ID of a separate trace, linked to the span at `here`; by default the span
-            belongs to that trace.
-        is_within: whether the separate trace ends before the span at `here`, so that activity
-            counts for both.
-        expected_s: how much longer it may be silent than other spans, in seconds.
+        here: the place of the span.
+        label: the label of the span, such as the model or the tool.
+        trace_id: the ID of a separate trace, which is linked to the span at `here`; by default, the new span belongs to
+            the trace of that span.
+        is_within: whether the separate trace ends before the span at `here`. If so, its activity counts as activity of
+            that span.
+        expected_s: how much longer than other spans it may have no activity, in seconds.
     """
     opened = open_spans.get(here.span_id) if here.span_id else None
     if trace_id is None:
@@ -251,57 +256,68 @@ def begin(
         label=label,
         linked_span_id=here.span_id,
         trace_id=trace_id,
-        beside=opened if is_within else None,
+        enclosing=opened if is_within else None,
         expected_s=expected_s,
     )
 
 
 @functools.cache
 def _named(name: str) -> Label:
-    """Return a built-in span name as a label; there are few of them."""
+    """Return a built-in span name as a label; cached, because there are few of them."""
     return Label(name)
 
 
 def _opened_here(
     name: str, numbers: dict[str, float] | None, labels: dict[str, Label] | None
 ) -> Span:
-    here, around = place(), opened_here()
+    here, current = place(), opened_here()
     if here is None:
         here = process.span_place_outside() if process.span_place_outside else None
     if here is None:
         return Span(None)
-    return _opened(unchecked(name), here, around, numbers=numbers, labels=labels)
+    return _opened(unchecked(name), here, current, numbers=numbers, labels=labels)
 
 
 def _opened(
     name: Label,
     here: Place,
-    around: Opened | None,
+    current: Opened | None,
     *,
     label: Label | None = None,
     linked_span_id: str | None = None,
     trace_id: str | None = None,
-    beside: Opened | None = None,
+    enclosing: Opened | None = None,
     expected_s: float = 0.0,
     numbers: Mapping[str, float] | None = None,
     labels: Mapping[str, Label] | None = None,
 ) -> Span:
-    """Open a span under the nearest open span; if the enclosing one has ended, link to it.
+    """Open a span under the nearest open span.
 
-    If none is open, it is the root of a separate trace, because whatever outlives an interaction is
-    not part of it. Activity in a separate trace counts as activity in the span `beside` it, if that
-    outlives the trace.
+    If the current span has ended, the new span links to it. If no enclosing span is open, the new span is the root of a
+    separate trace, because an operation that outlives an interaction is not part of it.
+
+    Args:
+        name: the name of the span.
+        here: the place of the span.
+        current: the current span, even if it has ended; None if there is none.
+        label: the label of the span.
+        linked_span_id: a span of another trace to link to.
+        trace_id: the ID of a separate trace.
+        enclosing: the span that outlives the separate trace, and whose activity includes that of the trace.
+        expected_s: see `begin`.
+        numbers: its attributes that are numbers.
+        labels: its attributes that are labels.
     """
     now_ns, parent_span_id = world.monotonic(), here.span_id
-    parent = nearest(around)
+    parent = nearest(current)
     if parent is not None:
         parent_span_id, trace_id = parent.span_id, parent.trace_id
         if parent.last_ns < now_ns:
             parent.last_ns = now_ns
-    elif around is not None:
+    elif current is not None:
         parent_span_id, trace_id = None, world.new_id()
-    if around is not None and parent is not around:
-        linked_span_id = linked_span_id or around.span_id
+    if current is not None and parent is not current:
+        linked_span_id = linked_span_id or current.span_id
     trace_id = trace_id or here.interaction_id or here.session_id
     span_id = world.new_span_id()
     inside = _place(
@@ -314,7 +330,7 @@ def _opened(
         here.chain_id,
         here.depth,
     )
-    opened = Opened(inside, span_id, trace_id, parent or beside, now_ns, name)
+    opened = Opened(inside, span_id, trace_id, parent or enclosing, now_ns, name)
     if expected_s:
         opened.due_ns += int(expected_s * 1e9)
     is_root = parent_span_id is None and linked_span_id is None
@@ -344,8 +360,8 @@ def _opened(
 
 
 def _end(opened: Opened, status: SpanStatus, error: BaseException | None) -> bool:
-    """Emit the end of an open span; return whether it was open."""
-    state = process.part(State)
+    """End a span; return whether it was open, or was ended by `sweep` before."""
+    state = process.state(State)
     is_late = False
     if open_spans.pop(opened.span_id, None) is None:
         is_late = state.swept.pop(opened.span_id, _NOT_SWEPT) is None
@@ -376,9 +392,9 @@ def _end(opened: Opened, status: SpanStatus, error: BaseException | None) -> boo
 _NOT_SWEPT = object()
 
 
-def _collected(opened: Opened) -> None:
-    """End a span whose handle was collected, because it can no longer be closed."""
-    state = process.part(State)
+def _end_collected(opened: Opened) -> None:
+    """End a span as orphaned because its handle was garbage collected, so it can no longer be closed."""
+    state = process.state(State)
     opened.has_ended = True
     state.swept.pop(opened.span_id, None)
     if open_spans.pop(opened.span_id, None) is not None:
@@ -386,7 +402,8 @@ def _collected(opened: Opened) -> None:
 
 
 def _orphan(opened: Opened, last_ns: int) -> None:
-    state = process.part(State)
+    """Emit the end of an orphaned span, and count it; `last_ns` is the time of its last activity."""
+    state = process.state(State)
     with state.lock:
         state.orphaned += 1
     if opened.parent is not None:
@@ -405,27 +422,27 @@ def _orphan(opened: Opened, last_ns: int) -> None:
 
 
 def touch(span_id: str | None) -> None:
-    """Record activity in a span."""
+    """Note activity in a span, at this moment."""
     opened = open_spans.get(span_id) if span_id else None
     if opened is not None:
         opened.last_ns = max(opened.last_ns, world.monotonic())
 
 
 def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
-    """End spans as orphaned that had no activity for a time; return how many.
+    """End spans as orphaned that had no activity for too long; return how many.
 
-    Activity in a span counts for all enclosing spans. If a span may be silent for longer, as its
-    opener expects, so may its enclosing spans.
+    Activity in a span counts for all enclosing spans. If a span is expected to have no activity for longer than other
+    spans, this holds for its enclosing spans as well.
 
     Args:
-        silent_s: the maximum silence; 0 ends all.
-        active: times of the last activity by span ID, on the monotonic clock, known only to others.
+        silent_s: the maximum time without activity, in seconds; 0 ends all spans.
+        active: the times of other activity, such as arriving chunks, by span ID, on the monotonic clock.
     """
-    state = process.part(State)
-    known = _known()
+    state = process.state(State)
+    known = _open_spans()
     last = {each: max(each.last_ns, (active or {}).get(each.span_id, 0)) for each in known}
     due = {each: max(each.due_ns, last[each]) for each in known}
-    for each in reversed(known):  # inner spans first
+    for each in reversed(known):  # enclosed spans first
         if each.parent in last:
             last[each.parent] = max(last[each.parent], last[each])
             due[each.parent] = max(due[each.parent], due[each])
@@ -433,7 +450,7 @@ def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
     for each in reversed(known):
         if silent_s > 0 and now_ns - due[each] < silent_s * 1e9:
             continue
-        # Register it first, so that a concurrent close finds it in one of the two places.
+        # Added first, so that a concurrent close finds it in `swept` or in `open_spans`.
         state.swept[each.span_id] = None
         if open_spans.pop(each.span_id, None) is None:
             state.swept.pop(each.span_id, None)
@@ -445,7 +462,7 @@ def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
 
 def statistics() -> SpanStatistics:
     """Return the counts so far."""
-    state = process.part(State)
+    state = process.state(State)
     return SpanStatistics(len(open_spans), state.orphaned, state.late)
 
 
@@ -454,16 +471,19 @@ def is_any_open() -> bool:
     return bool(open_spans)
 
 
-def _known() -> list[Opened]:
+def _open_spans() -> list[Opened]:
+    """Return the open spans, oldest first, although other threads may change them meanwhile."""
     for _ in range(100):
-        with contextlib.suppress(RuntimeError):  # a span was opened or ended meanwhile
+        with contextlib.suppress(
+            RuntimeError
+        ):  # another thread has opened or ended a span meanwhile
             return list(open_spans.values())
     return []
 
 
 def _forked() -> None:
-    """In a child process, forget all spans, because they continue in the parent."""
-    state = process.part(State)
+    """In a child process, forget all spans, because they belong to the parent."""
+    state = process.state(State)
     state.lock, state.orphaned, state.late = threading.RLock(), 0, 0
     open_spans.clear()
     state.swept.clear()

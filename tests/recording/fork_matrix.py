@@ -1,6 +1,6 @@
-"""Forks, ends, signals and threads, one combination after another: `python -m tests.recording.matrix HOME GROUP`.
+"""Forks, ends, signals and threads, one combination after another: `python -m tests.recording.fork_matrix HOME GROUP`.
 
-Each combination runs in a child that is forked for it. Prints a JSON line for each: what was handed in, how the child
+Each combination runs in a forked child. Prints a JSON line for each combination: the emitted records, how the child
 ended, and how long that took after its last record.
 """
 
@@ -30,7 +30,7 @@ made = itertools.count(1)
 
 
 def emit(session_id: str, kind: str, count: int = 3) -> list[str]:
-    """Hand in some records; return their ids."""
+    """Emit some records; return their IDs."""
     ids = []
     for _ in range(count):
         ids.append(f"{kind}-{os.getpid()}-{next(made)}")
@@ -45,7 +45,7 @@ def flushed() -> None:
     assert recorder.flush(30)
 
 
-# What happens in the middle of a session. Each returns the ids of what must be recorded, besides its own.
+# What happens in the middle of a session. Each function returns the IDs of the additional records.
 
 
 def nothing(session_id: str) -> list[str]:
@@ -69,19 +69,19 @@ def fork_that_records(session_id: str) -> list[str]:
         os.write(writing, " ".join(ids).encode())
         os._exit(0)
     os.close(writing)
-    told = os.read(reading, 65536)
+    output = os.read(reading, 65536)
     os.close(reading)
     os.waitpid(child, 0)
-    assert told, "the child hung or died"
-    return told.decode().split()
+    assert output, "the child hung or died"
+    return output.decode().split()
 
 
 def fork_under_load(session_id: str) -> list[str]:
-    """Other threads record all the time, and may hold any lock at the fork."""
-    over, ids = threading.Event(), list[str]()
+    """Other threads record all the time, and may hold any lock at the moment of the fork."""
+    is_over, ids = threading.Event(), list[str]()
 
     def busy() -> None:
-        while not over.is_set():
+        while not is_over.is_set():
             ids.extend(emit(session_id, "busy", 1))
             time.sleep(0)
 
@@ -90,7 +90,7 @@ def fork_under_load(session_id: str) -> list[str]:
         each.start()
     for _ in range(3):
         ids += fork_that_records(session_id)
-    over.set()
+    is_over.set()
     for each in threads:
         each.join()
     return ids
@@ -120,10 +120,10 @@ def fork_of_a_fork(session_id: str) -> list[str]:
         os.write(writing, " ".join(ids).encode())
         os._exit(0)
     os.close(writing)
-    told = os.read(reading, 65536).decode().split()
+    ids = os.read(reading, 65536).decode().split()
     os.close(reading)
     os.waitpid(child, 0)
-    return told
+    return ids
 
 
 def in_pool(session_id: str) -> list[str]:
@@ -131,7 +131,7 @@ def in_pool(session_id: str) -> list[str]:
 
 
 def fork_pool(session_id: str) -> list[str]:
-    """Processes of `multiprocessing` end without `atexit`."""
+    """Processes of `multiprocessing` exit without `atexit`."""
     with contextlib.closing(multiprocessing.get_context("fork").Pool(2)) as pool:
         ids = pool.map(in_pool, [session_id] * 4)
     pool.join()
@@ -152,7 +152,7 @@ def threads(session_id: str) -> list[str]:
 
 
 def two_loops(session_id: str) -> list[str]:
-    """Two event loops in two threads, both waiting for the recorder without being held up."""
+    """Two event loops in two threads wait for the recorder without being blocked."""
     ids: list[str] = []
 
     async def main() -> None:
@@ -183,8 +183,8 @@ def exit_in_a_thread(session_id: str) -> list[str]:
     return ids
 
 
-def collected(session_id: str) -> list[str]:
-    """The garbage collector hands in records, at any moment, on any thread."""
+def garbage_collected(session_id: str) -> list[str]:
+    """The garbage collector emits records, at any moment and on any thread."""
     ids: list[str] = []
 
     class Ending:
@@ -207,7 +207,7 @@ def collected(session_id: str) -> list[str]:
 
 
 def signaled(session_id: str) -> list[str]:
-    """A handler of a signal hands in records in the middle of handing in records."""
+    """A signal handler emits records while a record is being emitted."""
     ids: list[str] = []
     before = signal.signal(signal.SIGALRM, lambda *_: ids.extend(emit(session_id, "signal", 1)))
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
@@ -232,12 +232,12 @@ MIDDLES: list[Callable[[str], list[str]]] = [
     threads,
     two_loops,
     exit_in_a_thread,
-    collected,
+    garbage_collected,
     signaled,
 ]
 
 
-# How the process ends. With `flushed` what was handed in is acknowledged before.
+# How the process ends. With `flushed`, all records are acknowledged before.
 
 
 def by_return() -> None:
@@ -291,7 +291,7 @@ ENDS = [
     with_a_full_queue,
 ]
 IN_ORDER = (by_return, by_exit, by_error, with_a_full_queue)
-"""The ends before which nobody has to flush."""
+"""The ends before which no flush is needed."""
 HELD = ["inside", "outside"]
 """Whether the session is open when the process ends."""
 
@@ -299,7 +299,7 @@ HELD = ["inside", "outside"]
 def combination(
     middle: Callable[[str], list[str]], end: Callable[[], None], held: str, pipe: int
 ) -> None:
-    """Run one combination to its end, in a child."""
+    """Run one combination in a child process."""
     session = agentobs.session(middle.__name__)
     session.__enter__()
     ids = emit(session.session_id, "before") + middle(session.session_id)
@@ -316,27 +316,27 @@ def run(middle: Any, end: Any, held: str, home: Path) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        # A child of a fork ends like a process of its own: with `atexit`, and with its exit code.
+        # A forked child ends like an ordinary process: with `atexit`, and with its exit code.
         import atexit
 
         code = 0
         os.environ["AGENTOBS_HOME"] = str(home)
         try:
             combination(middle, end, held, writing)
-        except SystemExit as left:
-            code = int(left.code or 0)
+        except SystemExit as error:
+            code = int(error.code or 0)
         except BaseException:
             code = 1
-        threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does at its end
+        threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does at exit
         atexit._run_exitfuncs()
         os._exit(code)
     os.close(writing)
-    told = b""
-    while piece := os.read(reading, 65536):
-        told += piece
+    output = b""
+    while data := os.read(reading, 65536):
+        output += data
     os.close(reading)
     _, status = os.waitpid(child, 0)
-    last, *ids = told.decode().split() or ["0"]
+    last, *ids = output.decode().split() or ["0"]
     return {
         "name": f"{middle.__name__}, {end.__name__}, {held}",
         "status": os.waitstatus_to_exitcode(status),

@@ -1,7 +1,9 @@
-"""Processes that record and are killed: `python -m tests.recording.killed WHAT ...`; what was acknowledged is printed.
+"""Processes that record and are killed: `python -m tests.recording.killed_processes WHAT ...`.
 
-- `stream URL`: a streamed answer of a real client, read for ever; `running` once something of it is there.
-- `tool URL FILE`: our own loop, whose tool writes FILE and then kills the process, without waiting for anything.
+They print what was acknowledged.
+
+- `stream URL`: reads a streamed response with a real client until it is killed; prints `running` after the first event.
+- `tool URL FILE`: runs the agent loop with a tool that writes FILE and then kills the process, without waiting.
 """
 
 from __future__ import annotations
@@ -27,19 +29,19 @@ def stream(url: str) -> None:
 
     client = agentobs.record(anthropic.Anthropic(api_key="made-up", base_url=url, max_retries=0))
     with agentobs.session("killed"):
-        asked = client.messages.create(
+        stream = client.messages.create(
             model="claude-sonnet-5",
             max_tokens=64,
             messages=[{"role": "user", "content": "Hello"}],
             stream=True,
         )
-        for event in asked:
+        for event in stream:
             if event.type == "content_block_delta":
                 say("running")
 
 
 def a_tool(url: str, file: str) -> None:
-    """Run the loop; its tool has an effect and takes the process along at once."""
+    """Run the agent loop with a tool that has an effect and then kills the process."""
     from anthropic import AsyncAnthropic
 
     import agentobs
@@ -47,11 +49,11 @@ def a_tool(url: str, file: str) -> None:
     from agentobs.agent import tool as as_tool
     from agentobs.recording.journal.file_system import Files
     from agentobs.recording.options import Options
-    from tests.agent.scene import options
+    from tests.agent.agent_runs import options
 
     @as_tool
     def effect() -> str:
-        """Change something outside."""
+        """Write a file."""
         Path(file).write_text("done")
         recorder = agentobs.recording.session.start_recorder()
         assert recorder is not None
@@ -61,7 +63,9 @@ def a_tool(url: str, file: str) -> None:
 
     def slowly(descriptor: int, data: memoryview) -> int:
         if b" tool_uses " in bytes(data):
-            time.sleep(0.1)  # without waiting for it, the tool would long have run
+            time.sleep(
+                0.1
+            )  # if the response did not wait for the sync, the tool would have run long before
         return os.write(descriptor, data)
 
     async def main() -> None:
@@ -69,8 +73,8 @@ def a_tool(url: str, file: str) -> None:
         client = agentobs.record(AsyncAnthropic(api_key="made-up", base_url=url))
         with agentobs.session("killed"):
             world = live_world(client, [effect])
-            asked = options(model="claude-sonnet-4-6")
-            async for _ in run("Go", world=world, options=asked, tools=[effect]):
+            agent_options = options(model="claude-sonnet-4-6")
+            async for _ in run("Go", world=world, options=agent_options, tools=[effect]):
                 pass
 
     asyncio.run(main())

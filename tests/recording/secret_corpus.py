@@ -1,4 +1,6 @@
-"""Secrets that are made up: of each kind, in each context in which agents meet them. None of them was ever a key."""
+"""Invented secrets of each kind, in each context in which agents may encounter them. None of them
+was ever a real key.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ HEX = "0123456789abcdef"
 Made = Callable[[random.Random], str]
 
 
-def some(alphabet: str, count: int, prefix: str = "", after: str = "") -> Made:
-    """Return what makes `count` characters behind a prefix; a digit and a letter are always among them."""
+def random_text(alphabet: str, count: int, prefix: str = "", after: str = "") -> Made:
+    """Return a function that makes `count` random characters after a prefix, with at least one digit and one letter."""
 
     def make(chance: random.Random) -> str:
         drawn = [chance.choice(alphabet) for _ in range(count)]
@@ -35,109 +37,117 @@ BASE32 = UP + "234567"
 
 
 def joined(*parts: Made | str) -> Made:
-    """Return what makes each part and puts them together."""
+    """Return a function that makes each part and joins the parts."""
     return lambda chance: "".join(p if isinstance(p, str) else p(chance) for p in parts)
 
 
 def number(count: int) -> Made:
-    """Return what makes a number of so many digits."""
+    """Return a function that makes a number with this many digits."""
     return lambda chance: "".join(chance.choice(DIGITS) for _ in range(count))
 
 
-def token_of_json(chance: random.Random) -> str:
-    """Return a token of three parts, as web servers sign them."""
+def json_web_token(chance: random.Random) -> str:
+    """Return a token of three parts, like a JSON web token."""
     parts = ({"alg": "HS256", "typ": "JWT"}, {"sub": str(chance.random()), "iat": 1516239022})
-    told = [base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts]
-    return ".".join([*told, some(WORD, 43)(chance)])
+    encoded = [base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts]
+    return ".".join([*encoded, random_text(WORD, 43)(chance)])
 
 
 def private_key(chance: random.Random) -> str:
-    """Return a private key in its envelope, of 20 lines."""
-    lines = "\n".join(some(ALNUM + "+/", 64)(chance) for _ in range(20))
+    """Return a private key of 20 lines in PEM format."""
+    lines = "\n".join(random_text(ALNUM + "+/", 64)(chance) for _ in range(20))
     return f"-----BEGIN RSA PRIVATE KEY-----\n{lines}\n-----END RSA PRIVATE KEY-----"
 
 
-def basic(chance: random.Random) -> str:
-    """Return user and password as a header holds them."""
-    return base64.b64encode(f"admin:{some(ALNUM, 12)(chance)}".encode()).decode()
+def basic_credentials(chance: random.Random) -> str:
+    """Return user and password as in an `Authorization` header."""
+    return base64.b64encode(f"admin:{random_text(ALNUM, 12)(chance)}".encode()).decode()
 
 
 TOKENS: dict[str, Made] = {
-    "anthropic": some(WORD, 95, "sk-ant-api03-", "AA"),
-    "anthropic admin": some(WORD, 95, "sk-ant-admin01-", "AA"),
-    "anthropic oauth": some(WORD, 95, "sk-ant-oat01-", "AA"),
-    "openai project": some(WORD, 120, "sk-proj-"),
-    "openai legacy": some(ALNUM, 48, "sk-"),
-    "aws key id": some(BASE32, 16, "AKIA"),
-    "github classic": some(ALNUM, 36, "ghp_"),
-    "github server": some(ALNUM, 36, "ghs_"),
-    "github fine": joined("github_pat_", some(ALNUM, 22), "_", some(ALNUM, 59)),
-    "gitlab": some(WORD, 20, "glpat-"),
-    "slack bot": joined("xoxb-", number(11), "-", number(11), "-", some(ALNUM, 24)),
-    "stripe": some(ALNUM, 24, "sk_live_"),
-    "twilio": some(HEX, 32, "SK"),
-    "sendgrid": joined("SG.", some(WORD, 22), ".", some(WORD, 43)),
-    "mailgun": some(HEX, 32, "key-"),
-    "npm": some(ALNUM, 36, "npm_"),
-    "pypi": some(WORD, 150, "pypi-AgEIcHlwaS5vcmc"),
-    "hugging face": some(ALNUM, 34, "hf_"),
-    "google": some(WORD, 35, "AIza"),
-    "google oauth": some(WORD, 120, "ya29."),
-    "google refresh": some(WORD, 60, "1//0"),
-    "jwt": token_of_json,
+    "anthropic": random_text(WORD, 95, "sk-ant-api03-", "AA"),
+    "anthropic admin": random_text(WORD, 95, "sk-ant-admin01-", "AA"),
+    "anthropic oauth": random_text(WORD, 95, "sk-ant-oat01-", "AA"),
+    "openai project": random_text(WORD, 120, "sk-proj-"),
+    "openai legacy": random_text(ALNUM, 48, "sk-"),
+    "aws key id": random_text(BASE32, 16, "AKIA"),
+    "github classic": random_text(ALNUM, 36, "ghp_"),
+    "github server": random_text(ALNUM, 36, "ghs_"),
+    "github fine": joined("github_pat_", random_text(ALNUM, 22), "_", random_text(ALNUM, 59)),
+    "gitlab": random_text(WORD, 20, "glpat-"),
+    "slack bot": joined("xoxb-", number(11), "-", number(11), "-", random_text(ALNUM, 24)),
+    "stripe": random_text(ALNUM, 24, "sk_live_"),
+    "twilio": random_text(HEX, 32, "SK"),
+    "sendgrid": joined("SG.", random_text(WORD, 22), ".", random_text(WORD, 43)),
+    "mailgun": random_text(HEX, 32, "key-"),
+    "npm": random_text(ALNUM, 36, "npm_"),
+    "pypi": random_text(WORD, 150, "pypi-AgEIcHlwaS5vcmc"),
+    "hugging face": random_text(ALNUM, 34, "hf_"),
+    "google": random_text(WORD, 35, "AIza"),
+    "google oauth": random_text(WORD, 120, "ya29."),
+    "google refresh": random_text(WORD, 60, "1//0"),
+    "jwt": json_web_token,
     "private key": private_key,
-    "digitalocean": some(HEX, 64, "dop_v1_"),
-    "linear": some(ALNUM, 40, "lin_api_"),
-    "notion": some(ALNUM, 43, "ntn_"),
-    "postman": joined("PMAK-", some(HEX, 24), "-", some(HEX, 34)),
-    "telegram": joined("7", number(9), ":AA", some(WORD, 33)),
-    "discord": joined("MT", some(ALNUM, 22), ".", some(ALNUM, 6), ".", some(WORD, 38)),
-    "shopify": some(HEX, 32, "shpat_"),
-    "databricks": some(HEX, 32, "dapi"),
-    "vault": some(WORD, 90, "hvs."),
-    "groq": some(ALNUM, 52, "gsk_"),
-    "grafana": joined("glsa_", some(ALNUM, 32), "_", some(HEX, 8)),
-    "docker": some(WORD, 27, "dckr_pat_"),
-    "sentry": some(ALNUM + "+/", 90, "sntrys_eyJpYXQiOjE3M"),
+    "digitalocean": random_text(HEX, 64, "dop_v1_"),
+    "linear": random_text(ALNUM, 40, "lin_api_"),
+    "notion": random_text(ALNUM, 43, "ntn_"),
+    "postman": joined("PMAK-", random_text(HEX, 24), "-", random_text(HEX, 34)),
+    "telegram": joined("7", number(9), ":AA", random_text(WORD, 33)),
+    "discord": joined(
+        "MT", random_text(ALNUM, 22), ".", random_text(ALNUM, 6), ".", random_text(WORD, 38)
+    ),
+    "shopify": random_text(HEX, 32, "shpat_"),
+    "databricks": random_text(HEX, 32, "dapi"),
+    "vault": random_text(WORD, 90, "hvs."),
+    "groq": random_text(ALNUM, 52, "gsk_"),
+    "grafana": joined("glsa_", random_text(ALNUM, 32), "_", random_text(HEX, 8)),
+    "docker": random_text(WORD, 27, "dckr_pat_"),
+    "sentry": random_text(ALNUM + "+/", 90, "sntrys_eyJpYXQiOjE3M"),
 }
-"""Secrets that are told by their own form."""
+"""Secrets that are recognized by their own format."""
 
 VALUES: dict[str, tuple[str, Made]] = {
-    "aws secret key": ("aws_secret_access_key", some(ALNUM + "+/", 40)),
-    "aws session": ("AWS_SESSION_TOKEN", some(ALNUM + "+/", 340, "IQoJ")),
-    "datadog": ("DD_API_KEY", some(HEX, 32)),
-    "twilio auth": ("TWILIO_AUTH_TOKEN", some(HEX, 32)),
-    "database": ("DB_PASSWORD", some(ALNUM + "!#", 14)),
-    "client secret": ("client_secret", some(WORD, 40)),
-    "azure storage": ("AccountKey", some(ALNUM + "+/", 86, after="==")),
+    "aws secret key": ("aws_secret_access_key", random_text(ALNUM + "+/", 40)),
+    "aws session": ("AWS_SESSION_TOKEN", random_text(ALNUM + "+/", 340, "IQoJ")),
+    "datadog": ("DD_API_KEY", random_text(HEX, 32)),
+    "twilio auth": ("TWILIO_AUTH_TOKEN", random_text(HEX, 32)),
+    "database": ("DB_PASSWORD", random_text(ALNUM + "!#", 14)),
+    "client secret": ("client_secret", random_text(WORD, 40)),
+    "azure storage": ("AccountKey", random_text(ALNUM + "+/", 86, after="==")),
 }
-"""Secrets that only their name tells."""
+"""Secrets that are recognized only by their name."""
 
 WHOLE: dict[str, tuple[str, Made]] = {
-    "url password": ("postgres://app:{}@db.internal:5432/main", some(ALNUM, 16)),
+    "url password": ("postgres://app:{}@db.internal:5432/main", random_text(ALNUM, 16)),
     "slack webhook": (
         "https://hooks.slack.com/services/T0{}",
-        joined(some(UP + DIGITS, 8), "/B", some(UP + DIGITS, 9), "/", some(ALNUM, 24)),
+        joined(
+            random_text(UP + DIGITS, 8),
+            "/B",
+            random_text(UP + DIGITS, 9),
+            "/",
+            random_text(ALNUM, 24),
+        ),
     ),
-    "sentry dsn": ("https://{}@o44.ingest.sentry.io/12", some(HEX, 32)),
-    "basic": ("Authorization: Basic {}", basic),
-    "bearer": ("Proxy-Authorization: Bearer {}", some(WORD, 40)),
-    "query key": ("https://api.example.com/v1/x?key={}&page=2", some(WORD, 32)),
-    "sas": ("https://x.blob.core.windows.net/c?sv=2024&sig={}%3D&se=1", some(ALNUM, 43)),
-    "cookie": ("Set-Cookie: session={}; HttpOnly", some(ALNUM, 40)),
+    "sentry dsn": ("https://{}@o44.ingest.sentry.io/12", random_text(HEX, 32)),
+    "basic": ("Authorization: Basic {}", basic_credentials),
+    "bearer": ("Proxy-Authorization: Bearer {}", random_text(WORD, 40)),
+    "query key": ("https://api.example.com/v1/x?key={}&page=2", random_text(WORD, 32)),
+    "sas": ("https://x.blob.core.windows.net/c?sv=2024&sig={}%3D&se=1", random_text(ALNUM, 43)),
+    "cookie": ("Set-Cookie: session={}; HttpOnly", random_text(ALNUM, 40)),
 }
-"""Secrets that what stands around them tells."""
+"""Secrets that are recognized by the text around them."""
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A text with one secret in it."""
+    """A text that contains one secret."""
 
     kind: str
     context: str
     text: str
     secret: str
-    """What must not be left of it, in whatever form it stands there."""
+    """The text that must not remain, in the form in which it appears."""
 
 
 Context = Callable[[str, str], str]
@@ -151,7 +161,7 @@ CONTEXTS: dict[str, Context] = {
     "URL": lambda name, value: f"GET /v1/x?a=1&{name}={urllib.parse.quote(value, safe='')}&b=2",
     "base64": lambda name, value: base64.b64encode(f"[main]\n{name} = {value}\n".encode()).decode(),
 }
-"""How a secret stands in what agents read and write."""
+"""How a secret appears in texts that agents read and write."""
 
 
 def _indented(value: str) -> str:
@@ -159,7 +169,7 @@ def _indented(value: str) -> str:
 
 
 def planted(seed: int = 1) -> Iterator[Planted]:
-    """Yield each kind in each context."""
+    """Yield each kind of secret in each context."""
     chance = random.Random(seed)
     for kind, make in TOKENS.items():
         for context, write in CONTEXTS.items():
@@ -170,11 +180,11 @@ def planted(seed: int = 1) -> Iterator[Planted]:
             value = make(chance)
             text = write(name, value)
             if context in ("JSON", "JSON in JSON", "traceback"):
-                given = {"config": {name: value, "region": "eu"}}
+                config = {"config": {name: value, "region": "eu"}}
                 text = {
-                    "JSON": json.dumps(given),
-                    "JSON in JSON": json.dumps(json.dumps(given)),
-                    "traceback": f"KeyError: {given!r}",
+                    "JSON": json.dumps(config),
+                    "JSON in JSON": json.dumps(json.dumps(config)),
+                    "traceback": f"KeyError: {config!r}",
                 }[context]
             yield _planted(kind, context, text, value)
     for kind, (form, make) in WHOLE.items():

@@ -1,4 +1,6 @@
-"""A program with telemetry of its own that records its clients: what its tracer provider and its provider see."""
+"""A program with its own telemetry that records its clients; it writes what its tracer provider and the provider
+receive.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ ASK: dict[str, Any] = {
 class Exporter:
     """A backend that exports spans."""
 
-    def __call__(self, told: object) -> None:
-        """Take a fact."""
+    def __call__(self, fact: object) -> None:
+        """Receive a fact."""
 
 
-def main(told: str, exports: str) -> None:
-    """Make one call of each kind, and write what was seen."""
+def main(output: str, exports: str) -> None:
+    """Make one call of each kind, and write the spans that the tracer provider received, and the provider's headers."""
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
@@ -51,14 +53,14 @@ def main(told: str, exports: str) -> None:
                 stream.get_final_message()
             list(client.with_options(max_retries=0).messages.create(**ASK, stream=True))
             list(client.copy().messages.create(**ASK, stream=True))
-            asyncio.run(later(served.url))
+            asyncio.run(async_calls(served.url))
     found = [
         f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{int(span.context.trace_flags):02x}"
         for span in kept.get_finished_spans()
     ]
     attributes = [dict(span.attributes or {}) for span in kept.get_finished_spans()]
     agentobs.stop_recorder()
-    Path(told).write_text(
+    Path(output).write_text(
         json.dumps(
             {
                 "calls": 6,
@@ -71,7 +73,7 @@ def main(told: str, exports: str) -> None:
     )
 
 
-async def later(url: str) -> None:
+async def async_calls(url: str) -> None:
     """Make the calls of an async client."""
     async with AsyncAnthropic(api_key=KEY, base_url=url) as client:
         agentobs.record(client)

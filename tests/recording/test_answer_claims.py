@@ -1,4 +1,4 @@
-"""Claims: what is kept of an answer's words, and of those of a failed result, once the words are gone."""
+"""Answer claims: the flags that are derived from the words of a response and of failed tool results."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def answer(*content: dict[str, Any], ending: Ending = "complete") -> Answer:
     return Answer(200, {"content-type": "application/json"}, (Chunk(body, 1),), ending)
 
 
-def said(*results: dict[str, Any]) -> list[Turn]:
+def turns_with(*results: dict[str, Any]) -> list[Turn]:
     return [DIALECTS[0].turn({"role": "user", "content": list(results)})]
 
 
-def claim_of(given: Answer, turns: list[Turn]) -> bool | None:
-    return answer_claims.claim_of(given, turns, DIALECTS[0])
+def claim_of(response: Answer, turns: list[Turn]) -> bool | None:
+    return answer_claims.claim_of(response, turns, DIALECTS[0])
 
 
 def error_kind(result: dict[str, Any]) -> str | None:
-    [block] = said(result)[0].results
+    [block] = turns_with(result)[0].results
     return answer_claims.error_kind(block)
 
 
@@ -53,21 +53,24 @@ def error_kind(result: dict[str, Any]) -> str | None:
         (" ", None),
     ],
 )
-def test_what_claims_success(words: str, claims: bool | None) -> None:
-    """An answer claims success with such words alone; one word that owns up to a failure is enough to take it back."""
-    assert claim_of(answer(text(words)), said(FAILED)) is claims
+def test_words_that_claim_success(words: str, claims: bool | None) -> None:
+    """A response claims success only with these words; one word that admits a failure is enough to prevent it."""
+    assert claim_of(answer(text(words)), turns_with(FAILED)) is claims
 
 
-def test_where_nothing_is_claimed() -> None:
-    """Only a whole answer to a failed result has a claim, streamed or not."""
+def test_responses_without_a_claim() -> None:
+    """Only a complete response to a failed result has a claim, streamed or not."""
     done = text("All done.")
-    assert claim_of(answer(done), said(FINE)) is None
+    assert claim_of(answer(done), turns_with(FINE)) is None
     assert claim_of(answer(done), []) is None
-    assert claim_of(answer(done, ending="cut"), said(FAILED)) is None
-    assert claim_of(answer(), said(FAILED)) is None
-    assert claim_of(answer(done), said(FAILED, FINE)) is True
-    assert claim_of(streamed(done), said(FAILED)) is True
-    assert claim_of(answer(text("Done. " + "x " * 9000 + "But it failed.")), said(FAILED)) is False
+    assert claim_of(answer(done, ending="cut"), turns_with(FAILED)) is None
+    assert claim_of(answer(), turns_with(FAILED)) is None
+    assert claim_of(answer(done), turns_with(FAILED, FINE)) is True
+    assert claim_of(streamed(done), turns_with(FAILED)) is True
+    assert (
+        claim_of(answer(text("Done. " + "x " * 9000 + "But it failed.")), turns_with(FAILED))
+        is False
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,14 +91,14 @@ def test_where_nothing_is_claimed() -> None:
     ],
 )  # fmt: skip
 def test_the_kind_of_an_error(words: str, kind: str) -> None:
-    """The words of a failed result tell whether the input did not fit, somebody said no, or the tool did."""
+    """The words of a failed result show whether the input was invalid, the call was denied, or the tool failed."""
     assert error_kind({**FAILED, "content": words}) == kind
     assert error_kind({**FAILED, "content": [text(words)]}) == kind
     assert error_kind({**FINE, "content": words}) is None
 
 
-def test_characters_are_those_of_text() -> None:
-    """A result has as many characters as its text, whatever they are in bytes; an image has none."""
+def test_only_characters_of_text_are_counted() -> None:
+    """A result has as many characters as its text, however many bytes they need; an image has none."""
     image = {"type": "image", "source": {"type": "base64", "data": "x" * 9000}}
     assert characters("é" * 10) == 10
     assert characters([text("ab"), image, text("ü")]) == 3

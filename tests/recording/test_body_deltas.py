@@ -1,4 +1,4 @@
-"""Request bodies as differences: what is rebuilt, parsed and scanned, over generated conversations."""
+"""Body deltas: which bytes are rebuilt, parsed and searched, for generated conversations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ messages = st.fixed_dictionaries(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[bytes]:
-    """Bodies of a client that appends, edits, cuts, compacts and repeats its history."""
+    """Bodies of a client that appends to its history, edits, truncates, compacts and repeats it."""
     history: list[Any] = [draw(messages)]
     bodies = []
     head: dict[str, Any] = {"max_tokens": 9}
@@ -65,55 +65,56 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
     return bodies
 
 
-def check(given: list[bytes]) -> list[Body]:
-    """Add bodies one after the other; every promise of `Bodies` holds for each."""
+def check(raw_bodies: list[bytes]) -> list[Body]:
+    """Add bodies one after the other, and check every promise of `Bodies` for each of them."""
     bodies, understood = Bodies(), []
     written: dict[str, bytes] = {}
-    for raw in given:
+    for raw in raw_bodies:
         body = bodies.add(raw, KNOWN)
         base = written[body.base] if body.base else b""
-        whole = rebuild(base, body.prefix, body.suffix, body.insert)
-        assert whole == redact(raw, KNOWN)
-        written[body.content_id] = whole
+        rebuilt = rebuild(base, body.prefix, body.suffix, body.insert)
+        assert rebuilt == redact(raw, KNOWN)
+        written[body.content_id] = rebuilt
         understood.append(body)
     return understood
 
 
 @settings(max_examples=150, deadline=None)
 @given(conversations())
-def test_every_body_is_rebuilt_and_understood(given: list[bytes]) -> None:
-    """A body is rebuilt byte for byte after redaction, as a scan of the whole would redact it; the new
-    messages and the other values are those of a parse of the whole."""
-    for raw, body in zip(given, check(given), strict=True):
+def test_every_body_is_rebuilt_and_parsed(bodies: list[bytes]) -> None:
+    """A body is rebuilt byte for byte, with the same redactions as in a search of the complete body. The new messages
+    and the other values equal those of a complete parse.
+    """
+    for raw, body in zip(bodies, check(bodies), strict=True):
         try:
-            whole = json.loads(raw.decode("utf-8"))
+            values = json.loads(raw.decode("utf-8"))
         except UnicodeDecodeError:
             assert body.message_count is None
             continue
-        listed = whole.pop("messages")
+        listed = values.pop("messages")
         assert body.message_count == len(listed)
         assert list(body.new_messages) == listed[body.shared_messages :]
-        assert body.head == whole
+        assert body.settings == values
 
 
 @pytest.mark.soak
 @settings(max_examples=50_000, deadline=None)
 @given(conversations())
-def test_many_bodies_are_rebuilt_and_understood(given: list[bytes]) -> None:
-    """The same over as many conversations as an hour has."""
-    check(given)
+def test_many_bodies_are_rebuilt_and_parsed(bodies: list[bytes]) -> None:
+    """The same property holds for many conversations; this runs for up to an hour."""
+    check(bodies)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=6))
-def test_any_bytes_are_rebuilt(given: list[bytes]) -> None:
-    """What is no JSON, no text, or empty is rebuilt all the same."""
-    for body in check(given):
+def test_any_bytes_are_rebuilt(bodies: list[bytes]) -> None:
+    """Bodies that are not JSON, not text, or empty are rebuilt as well."""
+    for body in check(bodies):
         assert body.message_count is None or body.new_messages is not None
 
 
-def test_a_long_conversation_costs_what_is_new() -> None:
-    """Over 300 turns the inserted bytes are those of the new messages, and so are the parsed messages."""
+def test_only_new_messages_are_stored_and_parsed() -> None:
+    """Over 300 turns, only the bytes of the new messages are inserted, and only the new messages are parsed."""
     bodies, history, inserted, parsed = Bodies(), [], 0, 0
     for turn in range(300):
         history += [
@@ -128,8 +129,8 @@ def test_a_long_conversation_costs_what_is_new() -> None:
     assert inserted < len(raw) + 300 * 4
 
 
-def test_cache_control_that_moves_costs_one_message() -> None:
-    """A cache_control that wanders to the last message re-sends no more than the message that it left."""
+def test_a_moved_cache_breakpoint_stores_one_message_again() -> None:
+    """If `cache_control` moves to the last message, only the message that had it before is stored again."""
     bodies, history = Bodies(), []
     for turn in range(20):
         history.append(
@@ -142,15 +143,17 @@ def test_cache_control_that_moves_costs_one_message() -> None:
     assert len(body.insert) < 2 * 500
 
 
-def test_a_secret_is_found_again_whatever_changes_around_it() -> None:
-    """What gives a secret away may stand before the bytes that are scanned anew, or change after them."""
+def test_a_secret_is_found_if_its_context_changes() -> None:
+    """The text that identifies a secret may be before the bytes that are searched again, or may change after the
+    secret.
+    """
     secret = '\n"api_key": "correct-horse-battery"\n'
     for gap in range(4000, 4200):
-        said = [{"role": "user", "content": secret + "x" * gap + end} for end in ("a", "bc")]
-        check([json.dumps({"messages": [message], "model": "m"}).encode() for message in said])
+        messages = [{"role": "user", "content": secret + "x" * gap + end} for end in ("a", "bc")]
+        check([json.dumps({"messages": [message], "model": "m"}).encode() for message in messages])
     for name in ("api_key", "api-kee"):
-        said = [
+        messages = [
             {"role": "user", "content": "x" * 70 + f'"{key}": "correct-horse-battery"' + "y" * 5000}
             for key in ("api_key", name)
         ]
-        check([json.dumps({"messages": [message], "model": "m"}).encode() for message in said])
+        check([json.dumps({"messages": [message], "model": "m"}).encode() for message in messages])

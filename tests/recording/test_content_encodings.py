@@ -1,4 +1,4 @@
-"""Content encodings, undone within bounds."""
+"""Content encodings are decoded within limits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PLAIN = ModelExchange(
 
 
 def packed(*chunks: bytes) -> ModelExchange:
-    pieces = tuple(Chunk(data, at) for at, data in enumerate(chunks, 1))
-    return replace(PLAIN, answer=replace(PLAIN.answer, chunks=pieces, encoding="gzip"))
+    parts = tuple(Chunk(data, at) for at, data in enumerate(chunks, 1))
+    return replace(PLAIN, answer=replace(PLAIN.answer, chunks=parts, encoding="gzip"))
 
 
-def test_an_encoding_is_undone_chunk_by_chunk() -> None:
-    """What comes out of a chunk has its time; the answer has no encoding any more."""
+def test_an_encoding_is_decoded_chunk_by_chunk() -> None:
+    """Decoded bytes keep the arrival time of their chunk, and the decoded response has no content encoding."""
     found = decoded(packed(PACKED[:20], PACKED[20:]))
     assert found.answer.body == gzip.decompress(PACKED)
     assert found.answer.chunks[-1].after_ns == 2
@@ -31,15 +31,15 @@ def test_an_encoding_is_undone_chunk_by_chunk() -> None:
     assert decoded(PLAIN) is PLAIN
 
 
-def test_a_bomb_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit is not decoded, and the session will say that something is missing."""
+def test_a_decompression_bomb_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes beyond the limit are not decoded, and the session is marked incomplete."""
     monkeypatch.setattr(content_encoding, "DECODED_BYTES", 3 * 2**20)
     found = decoded(packed(gzip.compress(bytes(50 * 2**20))))
     assert len(found.answer.body) == 3 * 2**20
     assert found.lost_bytes > 0
 
 
-def test_a_cut_body_is_decoded_as_far_as_it_goes() -> None:
-    """Bytes that are no gzip end the body."""
+def test_a_truncated_body_is_decoded_up_to_its_end() -> None:
+    """Bytes that are not valid gzip end the body."""
     found = decoded(packed(PACKED, b"no gzip"))
     assert found.answer.body == gzip.decompress(PACKED)

@@ -1,4 +1,4 @@
-"""Power losses: every disk that one can leave opens, and what was durable is there."""
+"""Power losses: every possible disk after a power loss can be opened, and contains all durable records."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
-from tests.marks import but_first
+from tests.marks import mark_all_but_first
 from tests.soak.power import image, names_in, traced
 from tests.store.making import conversation, record
 
 
 def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
-    """Trace a recording, build so many disks, and open each; so many of them are ingested as well."""
+    """Trace a recording, build `images` possible disks after a power loss, and open each; `opened` of them are also
+    ingested.
+    """
     sync = "always" if seed % 2 else "interval"
     folder = tmp_path / "home"
     found = traced(folder, seed, sync)
     home = Home(folder)
-    whole = {path.name: path.read_bytes() for path in home.segments.iterdir()}
+    contents = {path.name: path.read_bytes() for path in home.segments.iterdir()}
     for number in range(images):
         made, durable, acknowledged = image(
             found, home, tmp_path / f"{number}", seed * 100_000 + number
         )
-        told = f"seed {seed}, image {number}"
+        image_name = f"seed {seed}, image {number}"
         missing = acknowledged - names_in(made)
-        assert not missing, f"{told}: {missing}"
+        assert not missing, f"{image_name}: {missing}"
         for name, size in durable.items():
-            assert (made.segments / name).read_bytes()[:size] == whole[name][:size], told
+            assert (made.segments / name).read_bytes()[:size] == contents[name][:size], image_name
         verify(made)
         if number < opened:
             ingest(made)
@@ -46,20 +48,22 @@ def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
                 }
             assert {
                 name.split()[-1] for name in acknowledged if name.startswith("attempts")
-            } <= attempts, told
+            } <= attempts, image_name
         shutil.rmtree(made.path)
 
 
-@pytest.mark.parametrize("seed", but_first(range(4), pytest.mark.crash))
-def test_power_is_lost(seed: int, tmp_path: Path) -> None:
-    """Two hundred disks: all open, nothing that was synced is missing, and with `always` nothing acknowledged."""
+@pytest.mark.parametrize("seed", mark_all_but_first(range(4), pytest.mark.crash))
+def test_recordings_survive_a_power_loss(seed: int, tmp_path: Path) -> None:
+    """All of 200 possible disks can be opened, and no synced record is missing; with `always`, no acknowledged record
+    is missing.
+    """
     lose_power(tmp_path, seed, images=50, opened=2)
 
 
 def test_a_generation_is_durable_before_it_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each file is synced before it is renamed into place, and the directory after."""
+    """Each file is synced before it is renamed, and the directory afterwards."""
     home = open_home(tmp_path / "home")
     record(home, conversation(1))
     calls: list[tuple[str, str, int]] = []
@@ -67,13 +71,13 @@ def test_a_generation_is_durable_before_it_is_published(
     def noted(name: str) -> None:
         real = getattr(os, name)
 
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             if name == "fsync":
-                path = str(Path(f"/proc/self/fd/{given[0]}").readlink())
-                calls.append(("fsync", path, os.fstat(given[0]).st_size))
+                path = str(Path(f"/proc/self/fd/{args[0]}").readlink())
+                calls.append(("fsync", path, os.fstat(args[0]).st_size))
             else:
-                calls.append((name, f"{given[0]} {given[1]}", Path(given[0]).stat().st_size))
-            return real(*given, **named)
+                calls.append((name, f"{args[0]} {args[1]}", Path(args[0]).stat().st_size))
+            return real(*args, **kwargs)
 
         monkeypatch.setattr(os, name, call)
 
@@ -93,8 +97,10 @@ def test_a_generation_is_durable_before_it_is_published(
 
 
 @pytest.mark.crash
-def test_power_is_lost_while_a_generation_is_published(tmp_path: Path) -> None:
-    """Whichever of the renames a disk has, and whatever is left of a draft: the store opens, with all answers."""
+def test_the_store_survives_a_power_loss_while_publishing(tmp_path: Path) -> None:
+    """Whichever renames have reached the disk, and whatever remains of a draft, the store opens and answers all
+    queries.
+    """
     home = open_home(tmp_path / "home")
     states = []
     for number in (1, 2):

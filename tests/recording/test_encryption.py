@@ -1,4 +1,4 @@
-"""Content that is sealed, never written, or deleted: who can read it, and what goes on without it."""
+"""Content that is encrypted, off, or deleted: who can read it, and what works without it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from agentobs.recording.journal.segments import (
 )
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
-from agentobs.recording.vault.encryption import Sealer, content_key, key_id, opened
+from agentobs.recording.vault.encryption import Sealer, content_key, decrypted_line, key_id
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
@@ -44,16 +44,16 @@ CANARY = "canary-of-the-agent"
 
 
 @pytest.fixture(autouse=True)
-def unsaid() -> Iterator[None]:
-    """Let each test hear its own warnings."""
-    errors._said.clear()
+def fresh_warnings() -> Iterator[None]:
+    """Let each test receive its own warnings."""
+    errors._reported.clear()
     agentobs.stop_recorder()
     yield
     agentobs.stop_recorder()
 
 
 def run(home: Path, options: Options | None = None) -> None:
-    """Record an agent that says, hears and is told canaries."""
+    """Record an agent whose prompts, responses and tool results contain canaries."""
     agent = Agent(
         weather={"Oslo": f"{CANARY}-result " + "rain " * 400, "Rome": "sun"},
         system=f"{CANARY}-system",
@@ -67,7 +67,7 @@ def run(home: Path, options: Options | None = None) -> None:
 
 
 def only_session(home: Path) -> Recording:
-    """Return the one session of a home, read back."""
+    """Return the only session of a home."""
     with connect(existing_home(home)) as store:
         [(session_id,)] = store.execute("SELECT session_id FROM sessions").fetchall()
     return read_session(existing_home(home), session_id, segment_ids(existing_home(home)))
@@ -91,37 +91,37 @@ def contents(home: Path) -> list[tuple[str, Line]]:
     ]
 
 
-def test_sealed_content_is_read_with_its_key(
+def test_encrypted_content_is_read_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that was said is readable in any file; with the key the session is what it would be unsealed."""
+    """No content is readable in any file; with the key, the session equals an unencrypted one."""
     run(tmp_path / "plain")
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", KEY)
     run(tmp_path / "sealed")
     assert CANARY.encode() in bytes_of(tmp_path / "plain")
     assert CANARY.encode() not in bytes_of(tmp_path / "sealed")
     assert bytes.fromhex(KEY) not in bytes_of(tmp_path / "sealed")
-    asked = [
+    requests = [
         [e.question.body for e in only_session(home).exchanges if isinstance(e, ModelExchange)]
         for home in (tmp_path / "plain", tmp_path / "sealed")
     ]
-    assert asked[0] == asked[1]
-    assert CANARY.encode() in asked[0][-1]
+    assert requests[0] == requests[1]
+    assert CANARY.encode() in requests[0][-1]
     freeze(only_session(tmp_path / "sealed"), tmp_path / "frozen", {})
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("key", "error_text"),
     [("", "sealed, and there is no key"), (OTHER, "sealed with a different key")],
 )
-def test_sealed_content_stays_shut_without_its_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, said: str
+def test_encrypted_content_cannot_be_read_without_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, error_text: str
 ) -> None:
-    """One error names the key that is wanted; costs, spans and events are there all the same."""
+    """One error names the required key; costs, spans and events are available."""
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", KEY)
     run(tmp_path)
-    monkeypatch.setenv("AGENTOBS_CONTENT_KEY", given)
-    with pytest.raises(RecordingError, match=said) as caught:
+    monkeypatch.setenv("AGENTOBS_CONTENT_KEY", key)
+    with pytest.raises(RecordingError, match=error_text) as caught:
         only_session(tmp_path)
     assert key_id(bytes.fromhex(KEY)) in caught.value.todo
     ingest(existing_home(tmp_path))
@@ -130,10 +130,12 @@ def test_sealed_content_stays_shut_without_its_key(
         assert store.execute("SELECT count(*) FROM usage").fetchall() == [(3,)]
 
 
-def test_a_sealed_line_stands_for_itself_alone(
+def test_an_encrypted_line_cannot_replace_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Changed, in another segment, with another number, kind or id it cannot be decrypted; no nonce comes twice."""
+    """A line that was changed, moved to another segment, or given another number, kind or ID cannot be decrypted; no
+    nonce repeats.
+    """
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", KEY)
     run(tmp_path)
     lines = contents(tmp_path)
@@ -142,7 +144,7 @@ def test_a_sealed_line_stands_for_itself_alone(
     segment_id, line = lines[0]
     value = line.value()
     assert (value["line"], value["kind"]) == (line.sequence, line.kind)
-    assert "redactions" in opened(value, segment_id, "")
+    assert "redactions" in decrypted_line(value, segment_id, "")
     flipped = (
         value["sealed"][:40] + ("A" if value["sealed"][40] != "A" else "B") + value["sealed"][41:]
     )
@@ -153,11 +155,11 @@ def test_a_sealed_line_stands_for_itself_alone(
     ]
     for other_id, other in changed:
         with pytest.raises(DamagedError, match="cannot be decrypted"):
-            opened(other, other_id, "")
+            decrypted_line(other, other_id, "")
 
 
-def test_sealed_text_was_compressed() -> None:
-    """What repeats itself takes less room sealed than it took; what is short is left."""
+def test_text_is_compressed_before_encryption() -> None:
+    """Repetitive text takes less space encrypted than in plain text; short text is not compressed."""
     sealer = Sealer(bytes.fromhex(KEY), "a" * 32)
     long = sealer.seal("tool", {"content_id": "c", "text": "rain " * 4000}, 3)
     assert len(long["sealed"]) < 1000
@@ -166,8 +168,8 @@ def test_sealed_text_was_compressed() -> None:
     assert sealer.open(short, "") == {"content_id": "c", "text": "\ud800"}
 
 
-def test_a_key_comes_from_a_file_of_ones_own(tmp_path: Path) -> None:
-    """The file that the options name goes first; one that others can read, or no key, is refused."""
+def test_the_key_comes_from_a_private_file(tmp_path: Path) -> None:
+    """The file in the options takes precedence; a file that others can read, or without a key, is rejected."""
     file = tmp_path / "key"
     file.write_text(KEY + "\n")
     file.chmod(0o600)
@@ -186,23 +188,27 @@ def _written(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_a_key_that_cannot_be_used_records_nothing(
+def test_nothing_is_recorded_with_an_unusable_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent goes on, one warning says why, and nothing is written unsealed."""
+    """The agent continues, one warning states why, and nothing is written in plain text."""
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", "no key")
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         run(tmp_path / "home")
-    [said] = [str(each.message) for each in heard if "not recording" in str(each.message)]
-    assert "a content key has 64 hex digits" in said
+    [warning] = [
+        str(each.message) for each in caught_warnings if "not recording" in str(each.message)
+    ]
+    assert "a content key has 64 hex digits" in warning
     assert CANARY.encode() not in bytes_of(tmp_path)
 
 
 def test_content_that_is_off_is_never_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No content file is made; costs, spans and events are there, and one error says why it cannot be replayed."""
+    """No content file is created; costs, spans and events are available, and one error states why the session cannot be
+    replayed.
+    """
     monkeypatch.setenv("AGENTOBS_CONTENT", "off")
     run(tmp_path / "home")
     assert not list((tmp_path / "home").glob("**/*.content*"))
@@ -215,8 +221,8 @@ def test_content_that_is_off_is_never_written(
     assert (count, cost > 0) == (3, True)
 
 
-def test_what_is_left_without_the_content_files(tmp_path: Path) -> None:
-    """Deleting them leaves the store as it was, and one error where what was said is wanted."""
+def test_content_files_can_be_deleted(tmp_path: Path) -> None:
+    """Deleting them does not change the store; only reading content raises an error."""
     run(tmp_path)
     home = existing_home(tmp_path)
     ingest(home)
@@ -238,8 +244,8 @@ def _answers(home: Home) -> list[Any]:
         ]
 
 
-def test_the_store_holds_no_content(tmp_path: Path) -> None:
-    """What was said, asked, answered and named is in no byte of the DuckDB file, nor in the facts."""
+def test_the_store_contains_no_content(tmp_path: Path) -> None:
+    """No prompt, response, tool input, result or name is in the DuckDB file or in the facts."""
     run(tmp_path)
     ingest(existing_home(tmp_path))
     store = existing_home(tmp_path).database.read_bytes()
@@ -251,11 +257,11 @@ def test_the_store_holds_no_content(tmp_path: Path) -> None:
     with duckdb.connect(existing_home(tmp_path).database, read_only=True) as connection:
         tables = connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
         rows = [connection.execute(f'SELECT * FROM "{name}"').fetchall() for (name,) in tables]
-    for told in ("-prompt", "-result", "-system"):
-        assert (CANARY + told).encode() in content
-        assert (CANARY + told).encode() not in store
-        assert (CANARY + told).encode() not in facts
-        assert CANARY + told not in json.dumps(rows, default=str)
+    for suffix in ("-prompt", "-result", "-system"):
+        assert (CANARY + suffix).encode() in content
+        assert (CANARY + suffix).encode() not in store
+        assert (CANARY + suffix).encode() not in facts
+        assert CANARY + suffix not in json.dumps(rows, default=str)
 
 
 def _symlink(path: Path, outside: Path) -> None:
@@ -273,10 +279,10 @@ def _fifo(path: Path, outside: Path) -> None:
 @pytest.mark.parametrize(
     "there", [_symlink, _hard_link, _fifo], ids=["symlink", "hard link", "FIFO"]
 )
-def test_nothing_is_written_through_what_is_there_already(
+def test_existing_paths_are_never_written_to(
     tmp_path: Path, there: Callable[[Path, Path], None]
 ) -> None:
-    """Whoever guesses the name of a segment gets nothing: what stands there is neither followed nor written to."""
+    """If another program creates a file with the name of a segment, it is neither followed nor written to."""
     outside = tmp_path / "outside"
     outside.write_text("untouched")
     path = open_home(tmp_path / "home").segments / f"{'a' * 32}.content"
@@ -288,7 +294,7 @@ def test_nothing_is_written_through_what_is_there_already(
 
 
 def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
-    """Files are for their owner alone, and directories, also those that were made wider before."""
+    """Files and directories are only accessible for their owner, including directories that had a wider mode before."""
     home = tmp_path / "home"
     home.mkdir(mode=0o777)
     home.chmod(0o777)

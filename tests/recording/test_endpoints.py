@@ -1,4 +1,4 @@
-"""What may stand in a fact."""
+"""The endpoint of a request, as it is recorded in facts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentobs.provider.anthropic.dialect import endpoint
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("/v1/messages?beta=true", "/v1/messages"),
         ("/v1/messages/batches/msgbatch_01Ab/results", "/v1/messages/batches/:id/results"),
@@ -19,6 +19,6 @@ from agentobs.provider.anthropic.dialect import endpoint
         ("/", "/"),
     ],
 )
-def test_an_endpoint_holds_the_providers_words_alone(path: str, told: str) -> None:
-    """Whatever a user may have chosen becomes `:id`."""
-    assert endpoint(path) == told
+def test_an_endpoint_contains_only_known_words(path: str, expected: str) -> None:
+    """Parts of a path that a user may have chosen are replaced by `:id`."""
+    assert endpoint(path) == expected

@@ -1,4 +1,4 @@
-"""The operating system fails under the recorder: the agent never hears of it, and every record is accounted for."""
+"""The operating system fails under the recorder: the agent is not affected, and every record is accounted for."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ import pytest
 import agentobs
 from agentobs import errors, tracing
 from agentobs.agent.state import Tools
-from agentobs.recording import recorder as recorders
+from agentobs.recording import record_queue, timekeeper
 from agentobs.recording import session as sessions
 from agentobs.recording.journal.home import Home, existing_home, open_home
 from agentobs.recording.journal.segments import Line, Segment, facts_path, read, segment_ids
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.vault.vault import read_session
-from agentobs.records.backend import Told
+from agentobs.records.backend import WrittenFact
 from agentobs.records.exchanges import Place
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.verification import verify
 from tests.agent.provider import Provider, call, message, streamed, text
 from tests.agent.scenarios import count, fetch, look, write
-from tests.agent.scene import events_of
-from tests.recording.faulty import ERRORS, OPERATIONS, Faulty, Plan, for_good, once
+from tests.agent.agent_runs import events_of
+from tests.agentobs_warnings import own_warnings
+from tests.recording.faulty_files import ERRORS, OPERATIONS, Faulty, Plan, once, permanently
 from tests.store.making import SECOND, T0, attempt, consent, end, session_id, start, tool
-from tests.warned import said
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks come faster than they would."""
-    monkeypatch.setattr(recorders, "SYNC_SECONDS", 0.02)
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the timekeeper tick more often."""
+    monkeypatch.setattr(timekeeper, "SYNC_SECONDS", 0.02)
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:agentobs")
 
 
-def story(number: int) -> list[Record]:
-    """The records of a session with every kind of exchange."""
-    asked = {"type": "tool_use", "id": f"t{number}", "name": "weather", "input": {"city": "Bern"}}
+def session_records(number: int) -> list[Record]:
+    """Return the records of a session with every kind of exchange."""
+    call = {"type": "tool_use", "id": f"t{number}", "name": "weather", "input": {"city": "Bern"}}
     return [
         start(number),
-        attempt(number, 1, content=[asked]),
+        attempt(number, 1, content=[call]),
         consent(number, f"t{number}", at=T0 + SECOND),
         tool(number, f"t{number}", "weather", at=T0 + 2 * SECOND),
         attempt(number, 2, at=T0 + 4 * SECOND),
@@ -62,25 +62,28 @@ def story(number: int) -> list[Record]:
     ]
 
 
-def until(seen: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait until something is seen."""
+def wait_until(seen: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait wait_until a condition holds."""
     last = time.monotonic() + seconds
     while not seen():
-        assert time.monotonic() < last, "it never came"
+        assert time.monotonic() < last, "the condition was not reached"
         time.sleep(0.01)
 
 
-def given_to(recorder: Recorder, records: list[Record]) -> None:
+def record_all(recorder: Recorder, records: list[Record]) -> None:
+    """Pass records to a recorder and flush."""
     for each in records:
         recorder(each)
     assert recorder.flush(20)
 
 
-def identity(recorder: Recorder, home: Home) -> None:
-    """given = written + dropped by reason + waiting: in the statistics, and for each session in its journal."""
-    told = recorder.statistics()
-    assert told.given == told.written + told.dropped + told.waiting, told
-    assert told.dropped == sum(told.reasons.values())
+def check_accounts(recorder: Recorder, home: Home) -> None:
+    """Check given = written + dropped + waiting, in the statistics and for each session in the journal."""
+    statistics = recorder.statistics()
+    assert statistics.given == statistics.written + statistics.dropped + statistics.waiting, (
+        statistics
+    )
+    assert statistics.dropped == sum(statistics.reasons.values())
     missing: Counter[str] = Counter()
     for line in lines_of(home):
         value = line.value()
@@ -88,11 +91,11 @@ def identity(recorder: Recorder, home: Home) -> None:
             missing[value["session_id"]] += value["records"]
         elif line.kind == "session_ends":
             assert value["emitted"] == value["written"] + missing[value["session_id"]], value
-    assert missing.total() <= told.dropped
+    assert missing.total() <= statistics.dropped
 
 
-def in_sql(home: Home) -> None:
-    """So does the view."""
+def check_accounts_in_sql(home: Home) -> None:
+    """Check the same equation in the view `session_records`."""
     with connect(home) as connection:
         rows = connection.execute(
             "SELECT emitted, written, dropped, is_exact FROM session_records WHERE emitted IS NOT NULL"
@@ -102,7 +105,7 @@ def in_sql(home: Home) -> None:
 
 
 def lines_of(home: Home) -> list[Line]:
-    """Return the lines of all facts, each of which reads back."""
+    """Return the lines of all facts files; fail if any is damaged."""
     lines = []
     for segment_id in segment_ids(home):
         for line in read(facts_path(home, segment_id)):
@@ -111,68 +114,76 @@ def lines_of(home: Home) -> list[Line]:
     return lines
 
 
-def reads_back(home: Home) -> set[str]:
-    """Every line of every segment reads back; returns the sessions that are there whole."""
-    assert [str(each) for each in verify(home).findings if "whole record" not in each.found] == []
+def complete_sessions(home: Home) -> set[str]:
+    """Check that every line of every segment can be read; return the complete sessions."""
+    assert [
+        str(each) for each in verify(home).findings if "not a complete record" not in each.found
+    ] == []
     ends = [line.value() for line in lines_of(home) if line.kind == "session_ends"]
     return {each["session_id"] for each in ends if not each["dropped"]}
 
 
-def swept(tmp_path: Path, plan: Plan, *, lasting: bool) -> None:
-    """Record three sessions on a disk that fails as planned, and hold every promise."""
+def record_with_faults(tmp_path: Path, plan: Plan, *, lasting: bool) -> None:
+    """Record three sessions on a disk that fails as planned, and check every promise."""
     home, faulty = open_home(tmp_path), Faulty(plan)
-    heard: list[Told] = []
-    recorder = Recorder(home, Options(files=faulty.files, backends=(heard.append,)))
+    delivered: list[WrittenFact] = []
+    recorder = Recorder(home, Options(files=faulty.files, backends=(delivered.append,)))
     for number in (1, 2):
-        given_to(recorder, story(number))
+        record_all(recorder, session_records(number))
     faulty.plan = lambda name, count: None if not lasting else plan(name, count)
     if not lasting:
-        until(lambda: recorder._refusal is None)
-    given_to(recorder, story(3))
+        wait_until(lambda: recorder._health.refusal is None)
+    record_all(recorder, session_records(3))
     assert recorder.close(20)
-    told = recorder.statistics()
-    assert (told.given, told.waiting) == (18, 0)
-    identity(recorder, home)
-    whole = reads_back(home)
+    statistics = recorder.statistics()
+    assert (statistics.given, statistics.waiting) == (18, 0)
+    check_accounts(recorder, home)
+    complete = complete_sessions(home)
     if not lasting:
-        assert session_id(3) in whole, "the next session goes on"
-    for each in whole:
+        assert session_id(3) in complete, "the next session is complete"
+    for each in complete:
         recording = read_session(home, each, segment_ids(home))
         assert (len(recording.exchanges), recording.dropped) == (4, 0)
-    names = [type(each.fact).__name__ for each in heard]
+    names = [type(each.fact).__name__ for each in delivered]
     assert names.count("SessionEnd") == 3
     assert names.count("UsageRow") == 6
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_each_call_fails_once(operation: str, tmp_path: Path) -> None:
-    """Whichever call of the write path fails, whenever it does: nothing is raised, and the next session is whole."""
+    """If any call of the write path fails once, nothing is raised, and the next session is complete."""
     faults = itertools.cycle((*ERRORS, "short", "EINTR"))
     for number in (1, 2, 3, 5, 8, 13):
-        swept(tmp_path / str(number), once(operation, number, next(faults)), lasting=False)
+        record_with_faults(
+            tmp_path / str(number), once(operation, number, next(faults)), lasting=False
+        )
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_each_call_fails_for_good(operation: str, tmp_path: Path) -> None:
-    """From then on: what is written is whole, and all else is counted."""
+def test_each_call_fails_permanently(operation: str, tmp_path: Path) -> None:
+    """After a permanent failure, the written records can be read, and all others are counted."""
     for number, fault in ((1, "EIO"), (2, "ENOSPC"), (4, "short"), (9, "EMFILE")):
-        swept(tmp_path / str(number), for_good(operation, number, fault), lasting=True)
+        record_with_faults(
+            tmp_path / str(number), permanently(operation, number, fault), lasting=True
+        )
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_calls_fail_at_random(seed: int, tmp_path: Path) -> None:
-    """One call in ten fails, in any way; `seed` runs it again."""
+    """One call in ten fails in a random way; `seed` reproduces it."""
     chance = random.Random(seed)
     faults = (*ERRORS, "short", "EINTR")
-    swept(
+    record_with_faults(
         tmp_path,
         lambda name, count: chance.choice(faults) if chance.random() < 0.1 else None,
         lasting=False,
     )
 
 
-def test_a_record_of_which_a_part_was_written_is_dropped(tmp_path: Path) -> None:
-    """Its whole lines stay, for somebody may have read them; the part of one is cut off, and the session ends there."""
+def test_a_partly_written_record_is_dropped(tmp_path: Path) -> None:
+    """Its complete lines stay, because a reader may have seen them; an incomplete line is cut off, and the recording of
+    the session ends.
+    """
     faulty = Faulty(
         lambda name, count: (
             ("short", "EIO")[count - 5] if name == "write" and count in (5, 6) else None
@@ -180,34 +191,38 @@ def test_a_record_of_which_a_part_was_written_is_dropped(tmp_path: Path) -> None
     )
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files))
-    given_to(recorder, story(1))
-    until(lambda: recorder._refusal is None)
-    given_to(recorder, story(2))
+    record_all(recorder, session_records(1))
+    wait_until(lambda: recorder._health.refusal is None)
+    record_all(recorder, session_records(2))
     assert recorder.close()
-    told = recorder.statistics()
-    assert told.reasons.keys() == {"EIO", "stopped"}
-    identity(recorder, home)
+    statistics = recorder.statistics()
+    assert statistics.reasons.keys() == {"EIO", "stopped"}
+    check_accounts(recorder, home)
     assert verify(home).ok
     [recording] = [read_session(home, session_id(1), segment_ids(home))]
-    assert recording.dropped == told.dropped
+    assert recording.dropped == statistics.dropped
 
 
-def test_room_comes_back(tmp_path: Path) -> None:
-    """One warning; within a second of room being there a gap tells what is missing, without another record."""
+def test_recording_resumes_when_the_disk_has_space_again(tmp_path: Path) -> None:
+    """There is one warning. Within a second after the disk has space again, a gap reports the dropped records, without
+    another record.
+    """
     full = True
     faulty = Faulty(lambda name, count: "ENOSPC" if full and name in ("write", "create") else None)
     home = open_home(tmp_path / "home")
-    errors._said.clear()
+    errors._reported.clear()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         recorder = Recorder(home, Options(files=faulty.files))
-        given_to(recorder, story(1))
+        record_all(recorder, session_records(1))
         full = False
-        until(lambda: recorder._refusal is None and not recorder._accounts.has_missing())
-        given_to(recorder, story(2))
+        wait_until(
+            lambda: recorder._health.refusal is None and not recorder._queue.accounts.has_gaps()
+        )
+        record_all(recorder, session_records(2))
         assert recorder.close()
-    [told] = said(warned)
-    assert "No space left" in told
+    [warning] = own_warnings(warned)
+    assert "No space left" in warning
     assert recorder.statistics().dropped == 6
     with connect(home) as connection:
         rows = connection.execute(
@@ -218,26 +233,28 @@ def test_room_comes_back(tmp_path: Path) -> None:
     assert states[session_id(2)] is False
 
 
-def test_a_session_stops_and_the_next_goes_on(tmp_path: Path) -> None:
-    """After a failure nothing of its session is written but how it ended; that cannot be frozen."""
+def test_a_failure_ends_only_one_session(tmp_path: Path) -> None:
+    """After a failure, only the end of its session is written, and the session cannot be frozen. The next session is
+    complete.
+    """
     faulty = Faulty(once("write", 6, "EIO"))
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files))
-    records = [*story(1), *story(2)]
-    given_to(recorder, records[:3])
-    until(lambda: recorder._refusal is None)
-    given_to(recorder, records[3:])
+    records = [*session_records(1), *session_records(2)]
+    record_all(recorder, records[:3])
+    wait_until(lambda: recorder._health.refusal is None)
+    record_all(recorder, records[3:])
     assert recorder.close()
     first, second = (read_session(home, session_id(n), segment_ids(home)) for n in (1, 2))
     assert (len(second.exchanges), second.dropped, second.outcome) == (4, 0, "completed")
     assert (first.dropped, first.outcome) == (recorder.statistics().dropped, "completed")
     assert first.dropped >= 3
-    identity(recorder, home)
-    in_sql(home)
+    check_accounts(recorder, home)
+    check_accounts_in_sql(home)
 
 
-def test_a_segment_that_cannot_be_cut_back_is_left(tmp_path: Path) -> None:
-    """Nothing is appended to a part of a line: another segment begins."""
+def test_a_segment_that_cannot_be_truncated_is_abandoned(tmp_path: Path) -> None:
+    """Nothing is appended to an incomplete line; another segment starts."""
     faulty = Faulty(
         lambda name, count: (
             {("write", 6): "short", ("write", 7): "EIO"}.get((name, count))
@@ -247,81 +264,85 @@ def test_a_segment_that_cannot_be_cut_back_is_left(tmp_path: Path) -> None:
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files))
     for number in (1, 2):
-        given_to(recorder, story(number))
-        until(lambda: recorder._refusal is None)
+        record_all(recorder, session_records(number))
+        wait_until(lambda: recorder._health.refusal is None)
     assert recorder.close()
     assert len(segment_ids(home)) == 2
-    assert session_id(2) in reads_back(home)
-    identity(recorder, home)
+    assert session_id(2) in complete_sessions(home)
+    check_accounts(recorder, home)
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "whole home deleted"])
-def test_the_directory_goes_away(how: str, tmp_path: Path) -> None:
-    """What was in it is gone; it is noticed, and the next session is recorded in the directory that there is."""
+def test_the_directory_is_deleted(how: str, tmp_path: Path) -> None:
+    """Its records are lost. The recorder notices it, and records the next session in the directory that exists then."""
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
-    given_to(recorder, story(1)[:3])
+    record_all(recorder, session_records(1)[:3])
     shutil.rmtree(home.path if how.startswith("whole") else home.segments)
     if how == "replaced":
         home.segments.mkdir(mode=0o700)
-    recorder(story(1)[3])
-    until(lambda: recorder.is_stopped(session_id(1)))
-    given_to(recorder, [story(1)[4], *story(2)])
+    recorder(session_records(1)[3])
+    wait_until(lambda: recorder.is_stopped(session_id(1)))
+    record_all(recorder, [session_records(1)[4], *session_records(2)])
     assert recorder.close()
-    assert session_id(2) in reads_back(existing_home(home.path))
+    assert session_id(2) in complete_sessions(existing_home(home.path))
     assert recorder.statistics().reasons == {"deleted": 4, "stopped": 1}
 
 
-def test_what_was_deleted_counts_as_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A session whose directory goes away as it ends is not counted as written: the statistics, its end and the gaps
-    of the next segment say what there is, of the session that had ended before as well.
+def test_deleted_records_count_as_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of a session whose directory is deleted as it ends do not count as written: the statistics, the end of
+    the session and the gaps of the next segment report them, as well as those of a session that had ended before.
     """
     monkeypatch.setattr(
-        recorders, "SYNC_SECONDS", 600
-    )  # no tick sees it before the end of the session does
+        timekeeper, "SYNC_SECONDS", 600
+    )  # the end of the session notices it before any tick
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
-    given_to(recorder, [*story(1), *story(2)[:4]])
+    record_all(recorder, [*session_records(1), *session_records(2)[:4]])
     shutil.rmtree(home.path)
-    given_to(recorder, [*story(2)[4:], *story(3)])
+    record_all(recorder, [*session_records(2)[4:], *session_records(3)])
     assert recorder.close()
-    told = recorder.statistics()
-    assert (told.given, told.written, dict(told.reasons)) == (18, 7, {"deleted": 11})
-    identity(recorder, home)
-    assert reads_back(home) == {session_id(3)}
+    statistics = recorder.statistics()
+    assert (statistics.given, statistics.written, dict(statistics.reasons)) == (
+        18,
+        7,
+        {"deleted": 11},
+    )
+    check_accounts(recorder, home)
+    assert complete_sessions(home) == {session_id(3)}
     rows = [line.value() for line in lines_of(home) if line.kind == "gaps"]
     missing: Counter[tuple[str, str]] = Counter()
     for row in rows:
         missing[row["session_id"], row["reason"]] += row["records"]
     assert missing == {(session_id(1), "deleted"): 6, (session_id(2), "deleted"): 5}
-    in_sql(home)
+    check_accounts_in_sql(home)
 
 
-def test_gaps_that_were_deleted_are_told_again(tmp_path: Path) -> None:
-    """What a segment said of gaps is said by the next one when that one is taken away."""
+def test_deleted_gaps_are_reported_again(tmp_path: Path) -> None:
+    """The gaps in a deleted segment are reported again by the next segment."""
     home, faulty = open_home(tmp_path / "home"), Faulty(once("write", 6, "EIO"))
     recorder = Recorder(home, Options(files=faulty.files))
-    given_to(recorder, story(1))
-    until(lambda: recorder._refusal is None and not recorder._accounts.has_missing())
+    record_all(recorder, session_records(1))
+    wait_until(lambda: recorder._health.refusal is None and not recorder._queue.accounts.has_gaps())
     before = recorder.statistics()
     shutil.rmtree(home.segments)
-    given_to(recorder, story(2))
-    given_to(recorder, story(3))
+    record_all(recorder, session_records(2))
+    record_all(recorder, session_records(3))
     assert recorder.close()
-    told = recorder.statistics()
-    assert told.dropped - before.dropped == told.reasons["deleted"] > 0
+    statistics = recorder.statistics()
+    assert statistics.dropped - before.dropped == statistics.reasons["deleted"] > 0
     missing = sum(line.value()["records"] for line in lines_of(home) if line.kind == "gaps")
-    assert missing == told.dropped
-    identity(recorder, home)
+    assert missing == statistics.dropped
+    check_accounts(recorder, home)
 
 
-def test_a_home_that_was_removed_stays_away(tmp_path: Path) -> None:
-    """Where nothing more is recorded it is not made anew, only to say that it is gone; the statistics say it."""
+def test_a_deleted_home_is_not_created_again(tmp_path: Path) -> None:
+    """If no more records arrive, the home is not created only to report that it was deleted; the
+    statistics report it.
+    """
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
-    given_to(recorder, story(1))
+    record_all(recorder, session_records(1))
     shutil.rmtree(home.path)
     assert recorder.close()
     assert not home.path.exists()
@@ -329,70 +350,72 @@ def test_a_home_that_was_removed_stays_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["sync", "write"])
-def test_a_failing_disk_is_said_once(first: str, tmp_path: Path) -> None:
-    """However it fails, there is one warning, and it claims no loss where nothing was lost."""
+def test_a_failing_disk_is_reported_once(first: str, tmp_path: Path) -> None:
+    """There is one warning however the disk fails, and it reports a loss only if a record was lost."""
     faulty = Faulty()
     home = open_home(tmp_path / "home")
-    errors._said.clear()
+    errors._reported.clear()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         recorder = Recorder(home, Options(files=faulty.files))
         faulty.plan = lambda name, count: "EMFILE" if name in (first, "sync_names") else None
-        given_to(recorder, story(1))
-        until(lambda: faulty.failed)
+        record_all(recorder, session_records(1))
+        wait_until(lambda: faulty.failed)
         faulty.plan = lambda name, count: "EMFILE" if name in ("sync", "create", "write") else None
         failed = faulty.failed
-        given_to(recorder, story(2))
-        until(lambda: faulty.failed > failed)
+        record_all(recorder, session_records(2))
+        wait_until(lambda: faulty.failed > failed)
         faulty.plan = lambda name, count: None
         assert recorder.close()
-    [told] = said(warned)
-    assert ("may not survive a power loss" in told) == (first == "sync")
-    assert ("a record was not written" in told) == (first == "write")
+    [warning] = own_warnings(warned)
+    assert ("may not survive a power loss" in warning) == (first == "sync")
+    assert ("a record was not written" in warning) == (first == "write")
 
 
-def test_a_hung_disk_costs_the_agent_nothing(
+def test_a_hanging_disk_does_not_block_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue fills to its bound, the rest is dropped and counted, no call waits, and the end waits 2 s."""
-    monkeypatch.setattr(recorders, "QUEUE_BYTES", 20_000)
-    faulty = Faulty(for_good("write", 5, "hang"))
+    """The queue fills up to its limit, further records are dropped and counted, no call waits, and
+    closing waits 2 s.
+    """
+    monkeypatch.setattr(record_queue, "QUEUE_BYTES", 20_000)
+    faulty = Faulty(permanently("write", 5, "hang"))
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files))
     recorder(start(1))
-    until(lambda: recorder.statistics().written == 1)
+    wait_until(lambda: recorder.statistics().written == 1)
     for number in range(100):
         recorder(tool(1, f"t{number}", "weather", at=T0 + number))
-    told = recorder.statistics()
-    assert told.given == 101 == told.written + told.dropped + told.waiting
-    assert told.reasons["queue_full"] > 50
-    until(lambda: recorder._writer.stuck_ns() > 0)
+    statistics = recorder.statistics()
+    assert statistics.given == 101 == statistics.written + statistics.dropped + statistics.waiting
+    assert statistics.reasons["queue_full"] > 50
+    wait_until(lambda: recorder._writer.current_call_ns() > 0)
     before = time.monotonic()
     assert recorder.close() is False
     spent = time.monotonic() - before
     faulty.free.set()
     assert recorder._thread is not None
     recorder._thread.join(20)
-    assert spent < 5, "it does not wait for as long as it would for a disk that answers"
-    told = recorder.statistics()
-    assert told.given == told.written + told.dropped + told.waiting
+    assert spent < 5, "it waits less than for a disk that responds"
+    statistics = recorder.statistics()
+    assert statistics.given == statistics.written + statistics.dropped + statistics.waiting
 
 
 def test_a_slow_sync_does_not_fill_the_queue(tmp_path: Path) -> None:
-    """Syncing is done beside writing: while it hangs, records are written."""
-    faulty = Faulty(for_good("sync", 1, "hang"))
+    """Syncs run in parallel with writes: while a sync hangs, records are written."""
+    faulty = Faulty(permanently("sync", 1, "hang"))
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files))
     recorder(start(1))
-    until(lambda: faulty.counts["sync"])
-    given_to(recorder, story(1)[1:])
+    wait_until(lambda: faulty.counts["sync"])
+    record_all(recorder, session_records(1)[1:])
     assert recorder.statistics().written == 6
     faulty.free.set()
     assert recorder.close(20)
 
 
-def test_always_waits_for_the_disk_but_not_for_long(tmp_path: Path) -> None:
-    """With `always` what is flushed is durable; where the disk hangs, the wait ends in time and is counted."""
+def test_always_waits_for_the_disk_for_a_limited_time(tmp_path: Path) -> None:
+    """With `always`, flushed records are durable. If the disk hangs, the wait ends in time and is counted."""
     faulty = Faulty()
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files, sync="always"))
@@ -409,35 +432,35 @@ def test_always_waits_for_the_disk_but_not_for_long(tmp_path: Path) -> None:
     assert recorder.flush(20)
     faulty.plan = once("sync", faulty.counts["sync"] + 1, "EIO")
     recorder(attempt(1, 2))
-    assert recorder.flush(20) is False, "nobody says that it is durable"
+    assert recorder.flush(20) is False, "the record is not reported as durable"
     assert recorder.statistics().unsynced == 1
     recorder(end(1))
     assert recorder.close()
-    assert len(segment_ids(home)) == 2, "a file that could not be synced is not trusted any more"
+    assert len(segment_ids(home)) == 2, "after a failed sync, another segment is used"
 
 
-class _Uncertain:
-    """Raises at one seam of ours."""
+class _Raising:
+    """Raises an exception when it is called."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise self.error
 
 
-ON_THE_WORKER = ("agentobs.recording.facts.interpreter", "agentobs.recording.segment_writer")
-SEAMS = [
+INTERFACES = [
     "agentobs.recording.facts.interpreter.Interpreter.interpret",
-    "agentobs.recording.facts.interpreter.Interpreter.so_far",
+    "agentobs.recording.facts.interpreter.Interpreter.interpret_partial",
     "agentobs.recording.facts.interpreter.Interpreter.forget_bodies",
-    "agentobs.recording.segment_writer.Writer.turn",
+    "agentobs.recording.segment_writer.Writer.ensure_segment",
     "agentobs.recording.segment_writer.Writer.write",
     "agentobs.recording.segment_writer.Writer.sync",
     "agentobs.recording.segment_writer.Writer.seal",
     "agentobs.recording.segment_writer.Writer.is_in_place",
-    "agentobs.recording.record_accounts.Accounts.take_missing",
-    "agentobs.recording.recorder.weight",
+    "agentobs.recording.record_accounts.Accounts.take_gaps",
+    "agentobs.recording.record_queue.queue_bytes",
+    "agentobs.recording.record_queue.session_of",
     "agentobs.recording.recorder.session_of",
     "agentobs.recording.recorder.kind_of",
     "agentobs.recording.wire.transport.open_for",
@@ -445,30 +468,30 @@ SEAMS = [
 ]
 
 
-@pytest.mark.parametrize("seam", SEAMS)
+@pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("error", [RuntimeError("ours"), MemoryError(), SystemExit(1)], ids=repr)
-def test_a_fault_of_ours_never_reaches_the_agent(
-    seam: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_internal_error_never_reaches_the_agent(
+    interface: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is raised at any seam of ours ends in the recorder, which goes on with the next session."""
+    """An exception at any internal interface ends in the recorder, which continues with the next session."""
     home = open_home(tmp_path / "home")
     recorder = Recorder(home)
     with monkeypatch.context() as patched:
-        patched.setattr(seam, _Uncertain(error))
-        for each in story(1):
-            if isinstance(error, Exception) or seam.startswith(
+        patched.setattr(interface, _Raising(error))
+        for each in session_records(1):
+            if isinstance(error, Exception) or interface.startswith(
                 ("agentobs.recording.facts.interpreter", "agentobs.recording.segment_writer")
             ):
                 recorder(each)
         recorder.flush(20)
-    given_to(recorder, story(2))
+    record_all(recorder, session_records(2))
     assert recorder.close()
-    assert session_id(2) in reads_back(home)
-    told = recorder.statistics()
-    assert told.given == told.written + told.dropped + told.waiting
+    assert session_id(2) in complete_sessions(home)
+    statistics = recorder.statistics()
+    assert statistics.given == statistics.written + statistics.dropped + statistics.waiting
 
 
-# The loop of the agent, with and without.
+# The agent loop, with and without a recorder.
 
 ANSWERS = [
     message(call("a", "look", where="x"), call("b", "write", what="y")),
@@ -482,7 +505,7 @@ _TIMES = re.compile(r"[a-z_]+_ns=\d+")
 
 
 def events(home: Path | None = None, plan: Plan | None = None) -> list[str]:
-    """Return the events of a run of our loop, recorded on a disk that fails as planned, or not recorded."""
+    """Return the events of a run of the agent loop, recorded on a disk that fails as planned, or not recorded."""
     recorder = None
     if home is not None and plan is not None:
         recorder = sessions.start_recorder(str(home), Options(files=Faulty(plan).files))
@@ -493,14 +516,14 @@ def events(home: Path | None = None, plan: Plan | None = None) -> list[str]:
                 plainly = provider.client
                 provider.client = lambda: agentobs.record(plainly())  # type: ignore[method-assign]
             with tracing.at(Place("5" * 32)):
-                # Neighbors run beside each other: who looks at the clock first is chance.
+                # Parallel calls read the clock in random order.
                 return [_TIMES.sub("", repr(each)) for each in events_of(provider, tools=TOOLS)]
     finally:
         if recorder is not None:
             agentobs.stop_recorder()
-            told = recorder.statistics()
-            assert told.given == told.written + told.dropped + told.waiting
-            assert told.given > 10
+            statistics = recorder.statistics()
+            assert statistics.given == statistics.written + statistics.dropped + statistics.waiting
+            assert statistics.given > 10
 
 
 @pytest.fixture(scope="module")
@@ -508,37 +531,37 @@ def unrecorded() -> list[str]:
     return events()
 
 
-def test_recording_changes_nothing_in_the_loop(tmp_path: Path, unrecorded: list[str]) -> None:
-    """The events of a run are the same with and without."""
+def test_recording_does_not_change_the_agent_loop(tmp_path: Path, unrecorded: list[str]) -> None:
+    """A run emits the same events with and without a recorder."""
     assert events(tmp_path, lambda name, count: None) == unrecorded
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_failing_call_changes_nothing_in_the_loop(
+def test_a_failing_call_does_not_change_the_agent_loop(
     operation: str, tmp_path: Path, unrecorded: list[str]
 ) -> None:
-    """Whichever call of the write path fails, once or from then on, each event of the run is the same."""
+    """If any call of the write path fails, once or permanently, a run emits the same events."""
     chance = random.Random(operation)
-    for kind in (once, for_good):
+    for kind in (once, permanently):
         plan = kind(operation, chance.randint(1, 9), chance.choice(ERRORS))
         assert events(tmp_path / kind.__name__, plan) == unrecorded
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_failures_change_nothing_in_the_loop(
+def test_random_failures_do_not_change_the_agent_loop(
     seed: int, tmp_path: Path, unrecorded: list[str]
 ) -> None:
-    """Nor do calls that fail at random."""
+    """If calls fail at random, a run emits the same events."""
     chance = random.Random(seed)
     faults = (*ERRORS, "short", "EINTR")
     plan = lambda name, count: chance.choice(faults) if chance.random() < 0.2 else None  # noqa: E731
     assert events(tmp_path, plan) == unrecorded
 
 
-def test_calls_outside_every_session_go_on_in_another(
+def test_the_process_session_is_replaced_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session of the process ends where something of it could not be written; the next call opens another one."""
+    """The session of the process ends if one of its records could not be written; the next call opens another one."""
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
     agentobs.stop_recorder()
     faulty = Faulty()
@@ -552,7 +575,7 @@ def test_calls_outside_every_session_go_on_in_another(
         recorder(dataclasses.replace(tool(1, "t1", "weather", at=T0), place=Place(first)))
         assert recorder.flush(20)
         faulty.plan = lambda name, count: None
-        until(lambda: recorder._refusal is None)
+        wait_until(lambda: recorder._health.refusal is None)
         assert sessions._process_place().session_id != first
     finally:
         assert agentobs.stop_recorder()
@@ -563,7 +586,7 @@ def test_calls_outside_every_session_go_on_in_another(
 
 
 def test_a_crashed_session_with_a_gap_is_incomplete(tmp_path: Path) -> None:
-    """A gap alone marks a session that never ended."""
+    """A gap alone marks a session without an end as incomplete."""
     home = open_home(tmp_path / "home")
     segment = Segment(home)
     segment.facts.append(

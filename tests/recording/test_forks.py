@@ -1,4 +1,4 @@
-"""Forks, threads, signals and every way to end: nothing is lost, doubled or hung."""
+"""Forks, threads, signals and every way to exit: no record is lost or duplicated, and no process hangs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ import pytest
 
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
-from tests.marks import but_first
-from tests.recording.matrix import ENDS, HELD, MIDDLES
+from tests.marks import mark_all_but_first
+from tests.recording.fork_matrix import ENDS, HELD, MIDDLES
 
 ROOT = Path(__file__).parents[2]
 CODES = {"by_error": 1, "by_terminate": -15, "by_kill": -9, "by_abort": -6}
 
 
 def test_the_matrix_has_two_hundred_combinations() -> None:
-    """What happens in the middle, how it ends, and whether the session is open then."""
+    """The combinations of what happens during a session, how the process ends, and whether the session is open then."""
     assert len(MIDDLES) * len(ENDS) * len(HELD) >= 200
 
 
-@pytest.mark.parametrize("group", but_first(range(4), pytest.mark.crash))
+@pytest.mark.parametrize("group", mark_all_but_first(range(4), pytest.mark.crash))
 def test_forks_threads_signals_and_ends(group: int, tmp_path: Path) -> None:
-    """What was handed in is recorded once, by whom it was handed in; the process ends as it would, and soon."""
-    command = [sys.executable, "-m", "tests.recording.matrix", str(tmp_path), str(group)]
+    """Each emitted record is recorded once, by the process that emitted it; the process ends normally and quickly."""
+    command = [sys.executable, "-m", "tests.recording.fork_matrix", str(tmp_path), str(group)]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert ended.returncode == 0, ended.stderr
     results = [json.loads(line) for line in ended.stdout.splitlines()]
     assert len(results) == len(MIDDLES) * len(ENDS) * len(HELD) / 4
     for result in results:
-        hold(result)
+        check(result)
 
 
-def hold(result: dict[str, Any]) -> None:
+def check(result: dict[str, Any]) -> None:
+    """Check the result of one combination."""
     name = result["name"]
     assert result["status"] == CODES.get(name.split(", ")[1], 0), name
     assert result["seconds"] < 6, f"{name}: the end was held up"

@@ -1,4 +1,4 @@
-"""Generators as sessions, and lazy proxies: what is recorded of a value, and that nothing of it is held or run."""
+"""Generators as sessions, and lazy proxies: what is recorded of a value, and that no object is kept or called."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["home"]
 
 
 class Frame:
-    """What an agent yields."""
+    """A value that an agent yields."""
 
 
 @pytest.fixture
 def refs() -> Iterator[list[weakref.ref[Frame]]]:
-    """References to all frames that were made; the garbage collector does not run."""
+    """Weak references to all frames that were created; the garbage collector is disabled."""
     gc.collect()
     gc.disable()
     try:
@@ -62,8 +62,8 @@ def async_frames_of(refs: list[weakref.ref[Frame]]) -> Callable[[], AsyncIterato
     return frames
 
 
-def test_no_yielded_object_is_held(home: Path, refs: list[weakref.ref[Frame]]) -> None:
-    """Each is gone as soon as its consumer lets go of it."""
+def test_no_yielded_object_is_kept(home: Path, refs: list[weakref.ref[Frame]]) -> None:
+    """Each object is freed as soon as its consumer releases it."""
     for frame in frames_of(refs)():
         assert alive(refs) == 1
         del frame
@@ -81,7 +81,7 @@ def test_no_yielded_object_is_held(home: Path, refs: list[weakref.ref[Frame]]) -
 
 @pytest.mark.parametrize("how", ["raises", "thrown into", "left"])
 def test_no_reference_cycle_is_left(home: Path, refs: list[weakref.ref[Frame]], how: str) -> None:
-    """What a generator holds is gone without the garbage collector, however it ended."""
+    """The objects of a generator are freed without the garbage collector, however it ended."""
 
     @agentobs.session("holding")
     def holding() -> Iterator[int]:
@@ -111,7 +111,7 @@ def test_no_reference_cycle_is_left(home: Path, refs: list[weakref.ref[Frame]], 
 def test_no_reference_cycle_is_left_by_an_async_generator(
     home: Path, refs: list[weakref.ref[Frame]], how: str
 ) -> None:
-    """Likewise."""
+    """The same holds for async generators."""
 
     @agentobs.session("holding")
     async def holding() -> AsyncIterator[int]:
@@ -133,8 +133,8 @@ def test_no_reference_cycle_is_left_by_an_async_generator(
     assert alive(refs) == 0
 
 
-def test_what_a_generator_yields_is_its_result(home: Path) -> None:
-    """As it was when it was yielded; what cannot be kept is noted by its type."""
+def test_yielded_values_are_the_result(home: Path) -> None:
+    """Each value is recorded as it was when it was yielded; for other objects, the type is recorded."""
 
     @agentobs.session("steps")
     def steps() -> Iterator[Any]:
@@ -152,8 +152,8 @@ def test_what_a_generator_yields_is_its_result(home: Path) -> None:
     assert is_not_kept(last)
 
 
-def test_one_budget_holds_for_all_that_is_yielded() -> None:
-    """Beyond it nothing is kept, and what follows is not looked at."""
+def test_all_yielded_values_share_one_limit() -> None:
+    """Beyond the limit, values are neither kept nor read."""
     items = ReturnedItems()
     for _ in range(3):
         items.add("x" * (RETURNED_BYTES // 4))
@@ -170,7 +170,7 @@ def test_one_budget_holds_for_all_that_is_yielded() -> None:
 
 
 class Lazy:
-    """Evaluates itself when its class is read, as the lazy proxies of web frameworks do."""
+    """Evaluates itself when its class is read, like the lazy proxies of web frameworks."""
 
     evaluated = 0
 
@@ -182,7 +182,7 @@ class Lazy:
 
 @pytest.mark.parametrize("make", [Lazy, lambda: {"rows": [Lazy()]}, lambda: (Lazy(), 1)])
 def test_no_code_of_a_lazy_proxy_runs(make: Callable[[], Any]) -> None:
-    """Its class is taken without asking it."""
+    """Its class is determined without calling its code."""
     before = Lazy.evaluated
     assert "Lazy" in str(returned(make()).value)
     items = ReturnedItems()

@@ -1,4 +1,4 @@
-"""Which directories become a home, and what happens to those that do not."""
+"""Which directories can become a home, and what happens to others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import agentobs
 from agentobs import errors
 from agentobs.errors import HomeError
 from agentobs.recording.journal.home import open_home
-from tests.warned import said
+from tests.agentobs_warnings import own_warnings
 
 
 def mode(path: Path) -> int:
@@ -19,15 +19,15 @@ def mode(path: Path) -> int:
 
 
 def test_a_new_home_is_private(tmp_path: Path) -> None:
-    """It and its segments are for their owner alone; the directories above are as ever."""
+    """Only the owner can access the home and its segments; the modes of parent directories do not change."""
     home = open_home(tmp_path / "above" / "home")
     assert (mode(home.path), mode(home.segments)) == (0o700, 0o700)
     assert mode(tmp_path / "above") != 0o700
 
 
 @pytest.mark.parametrize("inside", ["main.py", "segments/intro.mp3", "segments/../main.py"])
-def test_a_directory_of_other_things_is_left_alone(tmp_path: Path, inside: str) -> None:
-    """A project is refused, one with an empty directory of that name too, and nothing in it is changed."""
+def test_a_directory_with_other_files_is_rejected(tmp_path: Path, inside: str) -> None:
+    """The directory of a project is rejected, even with an empty directory `segments`, and nothing in it is changed."""
     project = tmp_path / "project"
     project.mkdir(mode=0o755)
     (project / inside).parent.mkdir(parents=True, exist_ok=True)
@@ -40,8 +40,8 @@ def test_a_directory_of_other_things_is_left_alone(tmp_path: Path, inside: str) 
     assert (mode(project), sorted(project.rglob("*"))) == (0o755, before)
 
 
-def test_a_home_of_ours_is_tightened(tmp_path: Path) -> None:
-    """One that others can read is closed to them when it is opened again; so is an empty directory."""
+def test_the_mode_of_an_existing_home_is_restricted(tmp_path: Path) -> None:
+    """A home, or an empty directory, that others can read is made private when it is opened."""
     home = open_home(tmp_path / "home")
     home.key()
     home.path.chmod(0o755)
@@ -51,7 +51,7 @@ def test_a_home_of_ours_is_tightened(tmp_path: Path) -> None:
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """Neither for the home nor for its segments."""
+    """Neither the home nor its segments may be a symbolic link."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(HomeError, match="not a directory"):
@@ -59,24 +59,24 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("found", [b"", b"k" * 31, b"k" * 33])
-def test_a_key_that_is_none_is_refused(
+def test_a_damaged_key_is_rejected(
     found: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One warning says what it is, where, and what to do; the agent goes on, and nothing is recorded under such a
+    """One warning states what is wrong, where, and what to do; the agent continues, and nothing is recorded with such a
     key.
     """
     home = open_home(tmp_path / "home")
     (home.path / "key").write_bytes(found)
     monkeypatch.setenv("AGENTOBS_HOME", str(home.path))
-    monkeypatch.setattr(errors, "_said", set())
+    monkeypatch.setattr(errors, "_reported", set())
     agentobs.stop_recorder()
     with pytest.warns(RuntimeWarning) as warned:
         for name in ("one", "two"):
             with agentobs.session(name):
                 pass
-    [told] = said(warned)
+    [warning] = own_warnings(warned)
     assert all(
-        word in told
+        word in warning
         for word in (f"{len(found)} bytes, not 32", str(home.path / "key"), "delete it")
     )
     assert (list(home.segments.iterdir()), (home.path / "key").read_bytes()) == ([], found)
@@ -85,7 +85,7 @@ def test_a_key_that_is_none_is_refused(
 def test_a_key_is_durable_before_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is on the disk before it has its name, and its name before anything is named by it."""
+    """The key is synced before it gets its name, and the name is synced before digests are computed with it."""
     home = open_home(tmp_path / "home")
     calls: list[str] = []
     fsync, link = os.fsync, os.link

@@ -1,4 +1,4 @@
-"""Jobs: following them cannot hurt the observed program, and nothing is kept of sessions that are over."""
+"""Jobs: tracking them never affects the observed program, and no reference to an ended session is kept."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ DONE = "done"
 
 @pytest.fixture(autouse=True)
 def followed() -> Iterator[None]:
-    """Follow jobs, and fail if a warning says that one is not followed."""
+    """Track jobs, and fail if a warning reports a job that is not tracked."""
     callers.follow_jobs()
-    errors._said.discard("jobs")
+    errors._reported.discard("jobs")
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         yield
-    assert [str(each.message) for each in warned if "not followed" in str(each.message)] == []
+    assert [str(each.message) for each in warned if "not tracked" in str(each.message)] == []
 
 
 class Retrying:
-    """A decorator that is a class, which binds itself as a method."""
+    """A decorator that is a class and binds itself as a method."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -49,7 +49,7 @@ class Retrying:
 
 
 class Wrapping(Retrying):
-    """One that has the name of its function."""
+    """A decorator that has the name of its function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -57,7 +57,7 @@ class Wrapping(Retrying):
 
 
 class OddName(type):
-    """A class of classes that have no name."""
+    """A metaclass whose classes have no name."""
 
     @property
     def __name__(cls) -> str:  # type: ignore[override]
@@ -65,7 +65,7 @@ class OddName(type):
 
 
 class Guarded(metaclass=OddName):
-    """A callable that answers nothing but calls."""
+    """A callable that supports nothing but calls."""
 
     def __call__(self, *args: Any) -> str:
         return DONE
@@ -81,7 +81,7 @@ class Guarded(metaclass=OddName):
 
 
 class Agent:
-    """What has such methods."""
+    """A class with such methods."""
 
     @Retrying
     def retried(self) -> str:
@@ -147,7 +147,7 @@ def test_a_thread_runs_any_callable(case: str) -> None:
 
 
 class Guest(Coroutine[Any, Any, str]):
-    """A coroutine that is none of Python's, such as those of compiled code."""
+    """A coroutine that is not Python's own, such as the coroutines of compiled code."""
 
     def send(self, value: Any) -> Any:
         raise StopIteration(DONE)
@@ -174,7 +174,7 @@ def test_a_task_runs_any_coroutine() -> None:
 
 
 class StubbornTask(asyncio.Task[Any]):
-    """A task that takes no attribute of ours."""
+    """A task that does not accept additional attributes."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == jobs._ATTRIBUTE:
@@ -193,20 +193,20 @@ def test_a_task_of_another_kind_runs() -> None:
     assert asyncio.run(main()) == DONE
 
 
-@pytest.mark.parametrize("part", ["_name_of", "current", "scope"])
-def test_what_is_started_runs_if_it_cannot_be_followed(
-    part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever fails of ours is reported once, and raises nothing in the observed program."""
+@pytest.mark.parametrize("part", ["_name_of", "current", "starter_arguments"])
+def test_jobs_run_if_tracking_fails(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An internal error is reported once, and is not raised in the observed program."""
 
     def fails(*args: Any, **options: Any) -> Any:
         raise OSError("ours")
 
-    asked = jobs.Job(None, "")
-    asked.last = "an attempt"
-    if part == "scope":
-        monkeypatch.setattr(jobs, "current", lambda: asked)
-    monkeypatch.setattr(process.part(jobs.State) if part == "scope" else jobs, part, fails)
+    job = jobs.Job(None, "")
+    job.last_attempt = "an attempt"
+    if part == "starter_arguments":
+        monkeypatch.setattr(jobs, "current", lambda: job)
+    monkeypatch.setattr(
+        process.state(jobs.State) if part == "starter_arguments" else jobs, part, fails
+    )
     ran: list[str] = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -217,18 +217,18 @@ def test_what_is_started_runs_if_it_cannot_be_followed(
         thread.join()
         ran.append(asyncio.run(asyncio.wait_for(asyncio.sleep(0, DONE), None)))
     assert ran == [DONE] * 3
-    assert [str(w.message) for w in warned if "not followed" in str(w.message)] == [
-        "agentobs: a job is not followed: OSError"
+    assert [str(w.message) for w in warned if "not tracked" in str(w.message)] == [
+        "agentobs: a job is not tracked: OSError"
     ]
 
 
-# Sessions that are over.
+# Ended sessions.
 
 SESSIONS = [f"session-{number}" for number in range(1000)]
 
 
-def ask(session_id: str, *, is_async: bool = True) -> jobs.Job:
-    """Look at who makes a request, as the transport does."""
+def start_request(session_id: str, *, is_async: bool = True) -> jobs.Job:
+    """Determine the caller of a request, as the transport does."""
     origin = callers.origin_here("an attempt", session_id, is_async=is_async)
     assert origin is not None
     assert origin.job is not None
@@ -238,42 +238,42 @@ def ask(session_id: str, *, is_async: bool = True) -> jobs.Job:
 def one_after_the_other(*, is_async: bool) -> jobs.Job:
     for each in SESSIONS:
         jobs.open_session(each)
-        job = ask(each, is_async=is_async)
+        job = start_request(each, is_async=is_async)
         assert job.sessions <= {each}
-        jobs.take_ended(each)
+        jobs.close_session(each)
     return job
 
 
-def test_a_thread_keeps_no_session() -> None:
-    """Its end is not recorded, so it keeps none of an open session either."""
+def test_a_thread_keeps_no_reference_to_a_session() -> None:
+    """The end of a thread is not recorded, so it does not refer to open sessions either."""
     found: list[jobs.Job] = []
     thread = threading.Thread(target=lambda: found.append(one_after_the_other(is_async=False)))
     thread.start()
     thread.join()
     jobs.open_session("open")
-    before = ask("open", is_async=False)
+    before = start_request("open", is_async=False)
     assert (found[0].sessions, before.sessions) == (frozenset(), frozenset())
-    assert process.part(jobs.State).sessions["open"].jobs == set()
-    jobs.take_ended("open")
-    assert process.part(jobs.State).sessions.keys().isdisjoint(SESSIONS)
+    assert process.state(jobs.State).sessions["open"].jobs == set()
+    jobs.close_session("open")
+    assert process.state(jobs.State).sessions.keys().isdisjoint(SESSIONS)
 
 
-def test_a_task_keeps_no_session_that_is_over() -> None:
-    """And its end is recorded for those alone that are open, once each; ends in open sessions are not lost."""
+def test_a_task_keeps_no_reference_to_an_ended_session() -> None:
+    """The end of a task is recorded only for open sessions, once for each of them."""
     serials: list[int] = []
 
     async def child() -> None:
-        serials.append(ask("open").serial)
+        serials.append(start_request("open").serial)
 
     async def worker() -> None:
         job = one_after_the_other(is_async=True)
         assert job.sessions == frozenset()
-        serials.append(ask("open").serial)
-        ask("open")
+        serials.append(start_request("open").serial)
+        start_request("open")
         assert job.sessions == {"open"}
 
     async def late() -> None:
-        job = ask(SESSIONS[0])
+        job = start_request(SESSIONS[0])
         assert job.sessions == frozenset()
 
     async def main() -> None:
@@ -283,21 +283,21 @@ def test_a_task_keeps_no_session_that_is_over() -> None:
 
     jobs.open_session("open")
     asyncio.run(main())
-    assert process.part(jobs.State).sessions["open"].jobs == set()
-    assert process.part(jobs.State).sessions.keys().isdisjoint(SESSIONS)
-    assert [serial for serial, _ in jobs.take_ended("open")] == serials
-    assert jobs.take_ended("open") == []
+    assert process.state(jobs.State).sessions["open"].jobs == set()
+    assert process.state(jobs.State).sessions.keys().isdisjoint(SESSIONS)
+    assert [serial for serial, _ in jobs.close_session("open")] == serials
+    assert jobs.close_session("open") == []
 
 
 def test_the_end_of_a_work_item_is_recorded() -> None:
     jobs.open_session("open")
     with ThreadPoolExecutor(1) as pool:
-        asked = [pool.submit(ask, "open", is_async=False).result() for _ in range(3)]
-    assert [serial for serial, _ in jobs.take_ended("open")] == [job.serial for job in asked]
+        started = [pool.submit(start_request, "open", is_async=False).result() for _ in range(3)]
+    assert [serial for serial, _ in jobs.close_session("open")] == [job.serial for job in started]
 
 
 def test_the_end_of_an_eager_task_is_recorded() -> None:
-    """Also if it makes its first request before `create_task` has returned."""
+    """This includes a task that makes its first request before `create_task` has returned."""
     serials: list[int] = []
 
     def eager(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
@@ -305,7 +305,7 @@ def test_the_end_of_an_eager_task_is_recorded() -> None:
         assert starter is not None
         asyncio.tasks._leave_task(loop, starter)
         asyncio.tasks._enter_task(loop, task)
-        serials.append(ask("open").serial)
+        serials.append(start_request("open").serial)
         asyncio.tasks._leave_task(loop, task)
         asyncio.tasks._enter_task(loop, starter)
         return task
@@ -321,11 +321,11 @@ def test_the_end_of_an_eager_task_is_recorded() -> None:
     jobs.open_session("open")
     asyncio.run(main())
     assert len(set(serials)) == 2
-    assert [serial for serial, _ in jobs.take_ended("open")] == serials
+    assert [serial for serial, _ in jobs.close_session("open")] == serials
 
 
-def test_recorded_sessions_leave_nothing(tmp_path: Path) -> None:
-    """Those of one task, one after the other and within each other, are forgotten as they end."""
+def test_recorded_sessions_are_forgotten(tmp_path: Path) -> None:
+    """Successive and nested sessions of one task are forgotten when they end."""
     start_recorder(str(tmp_path / "home"))
     kept: list[frozenset[str]] = []
 
@@ -338,23 +338,23 @@ def test_recorded_sessions_leave_nothing(tmp_path: Path) -> None:
                     assert outer is not None
                     assert inner is not None
                     ids = {outer.session_id, inner.session_id}
-                    kept.append(ask(outer.session_id).sessions & ids)
-                    kept.append(ask(inner.session_id).sessions & ids)
+                    kept.append(start_request(outer.session_id).sessions & ids)
+                    kept.append(start_request(inner.session_id).sessions & ids)
         flush()
         job = jobs.current()
         assert job is not None
         assert job.sessions == frozenset()
 
-    before = set(process.part(jobs.State).sessions)
+    before = set(process.state(jobs.State).sessions)
     asyncio.run(main())
     assert [len(each) for each in kept] == [1, 2] * 20
-    assert set(process.part(jobs.State).sessions) <= before
+    assert set(process.state(jobs.State).sessions) <= before
 
 
-def test_sessions_that_nobody_records_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrecorded_sessions_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     agentobs.stop_recorder()
     monkeypatch.setattr("agentobs.recording.session.start_recorder", lambda home=None: None)
-    before = set(process.part(jobs.State).sessions)
+    before = set(process.state(jobs.State).sessions)
     with agentobs.session("agent"):
-        assert len(process.part(jobs.State).sessions.keys() - before) == 1
-    assert set(process.part(jobs.State).sessions) <= before
+        assert len(process.state(jobs.State).sessions.keys() - before) == 1
+    assert set(process.state(jobs.State).sessions) <= before

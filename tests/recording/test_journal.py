@@ -1,4 +1,4 @@
-"""The journal: what is written reads back, and what does not is noticed."""
+"""The journal: write_segment records can be read back, and damage is detected."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ VALUES: list[dict[str, Any]] = [
 ]
 
 
-def written(path: Path) -> tuple[Path, list[bytes]]:
-    """Write a small segment; return its facts file and the lines of it."""
+def write_segment(path: Path) -> tuple[Path, list[bytes]]:
+    """Write a small segment; return its facts file and its lines."""
     home = open_home(path)
     segment = Segment(home)
     for value in VALUES:
@@ -48,18 +48,18 @@ def values(file: Path) -> list[object]:
     return [line.value() for line in read(file) if isinstance(line, Line) and line.kind == "fact"]
 
 
-def test_lines_read_back(tmp_path: Path) -> None:
-    """Any JSON value comes back as it was, control characters and half surrogates included."""
-    file, lines = written(tmp_path / "home")
+def test_lines_can_be_read(tmp_path: Path) -> None:
+    """Any JSON value is read back unchanged, including control characters and unpaired surrogates."""
+    file, lines = write_segment(tmp_path / "home")
     assert values(file) == VALUES
     assert len(lines) == len(VALUES) + 2
 
 
-def test_modes_hold_whatever_the_umask(tmp_path: Path) -> None:
-    """Directories are 0700 and files 0600, also under a umask of 0."""
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
+    """Directories have mode 0700 and files 0600, even with a umask of 0."""
     before = os.umask(0)
     try:
-        file, _ = written(tmp_path / "home")
+        file, _ = write_segment(tmp_path / "home")
     finally:
         os.umask(before)
     modes = {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "home").rglob("*") if p.is_file()}
@@ -67,40 +67,40 @@ def test_modes_hold_whatever_the_umask(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
-def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    """Each bit of a segment, flipped: the reader reports damage or a gap, and gives no wrong value."""
-    file, _ = written(tmp_path / "home")
-    whole = file.read_bytes()
-    for at in range(len(whole)):
+def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
+    """For each flipped bit of a segment, the reader reports damage or a gap, and yields no wrong value."""
+    file, _ = write_segment(tmp_path / "home")
+    content = file.read_bytes()
+    for at in range(len(content)):
         for bit in range(8):
-            file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            file.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
             found = list(read(file))
             noticed = any(isinstance(each, Damage) for each in found)
-            cut_tail = at == len(whole) - 1
+            cut_tail = at == len(content) - 1
             assert noticed or cut_tail, (at, bit)
             assert all(value in VALUES for value in values(file))
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_torn_tail_costs_only_itself(
+def test_a_truncated_file_loses_only_its_last_record(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A file cut anywhere gives the records before the cut, and no damage."""
-    file, lines = written(tmp_path_factory.mktemp("torn") / "home")
-    whole = b"".join(lines)
-    cut = data.draw(st.integers(0, len(whole)))
-    file.write_bytes(whole[:cut])
-    kept = whole[:cut].count(b"\n")
+    """A file that is truncated anywhere yields the records before that point, and no damage."""
+    file, lines = write_segment(tmp_path_factory.mktemp("torn") / "home")
+    content = b"".join(lines)
+    cut = data.draw(st.integers(0, len(content)))
+    file.write_bytes(content[:cut])
+    kept = content[:cut].count(b"\n")
     found = list(read(file))
     assert [each for each in found if isinstance(each, Damage)] == []
     assert len(found) == kept
 
 
-def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
-    """The check sum holds the segment's id: a line moved over from another file does not pass."""
-    file, lines = written(tmp_path / "home")
-    _, other = written(tmp_path / "home")
+def test_a_line_of_another_segment_is_detected(tmp_path: Path) -> None:
+    """The checksum covers the segment ID, so a line that was moved from another file is damage."""
+    file, lines = write_segment(tmp_path / "home")
+    _, other = write_segment(tmp_path / "home")
     file.write_bytes(b"".join([*lines[:2], other[2], *lines[3:]]))
     damage = [each for each in read(file) if isinstance(each, Damage)]
     assert [d.reason for d in damage] == [
@@ -109,9 +109,9 @@ def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
     ]
 
 
-def test_lost_and_doubled_lines_are_noticed(tmp_path: Path) -> None:
-    """A line that is gone, and one that stands twice, show in the sequence."""
-    file, lines = written(tmp_path / "home")
+def test_missing_and_repeated_lines_are_detected(tmp_path: Path) -> None:
+    """The sequence numbers show a missing line and a repeated line."""
+    file, lines = write_segment(tmp_path / "home")
     file.write_bytes(b"".join([*lines[:2], *lines[3:]]))
     assert [d.reason for d in read(file) if isinstance(d, Damage)] == [
         "1 record missing before record 4"
@@ -121,9 +121,9 @@ def test_lost_and_doubled_lines_are_noticed(tmp_path: Path) -> None:
     assert "record 3 follows record 3" in reasons
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    """A segment of a later version says so, and nothing of it is read."""
-    file, lines = written(tmp_path / "home")
+def test_a_newer_format_is_rejected(tmp_path: Path) -> None:
+    """The error names the format, and nothing of the segment is read."""
+    file, lines = write_segment(tmp_path / "home")
     header = json.loads(lines[0].split(b" ", 3)[3])
     newer = json.dumps({**header, "format": 2}, separators=(",", ":")).encode()
     rest = b"1 segment " + newer
@@ -135,8 +135,10 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         list(read(file))
 
 
-def test_a_failed_write_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the disk fills up in the middle of a line, the file is cut back to the line before."""
+def test_a_failed_write_leaves_complete_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the disk is full in the middle of a line, the file is cut back to the previous line."""
     home = open_home(tmp_path / "home")
     segment = Segment(home)
     real, calls = os.write, []
@@ -157,8 +159,8 @@ def test_a_failed_write_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.M
     assert not [d for d in read(facts_path(home, segment.segment_id)) if isinstance(d, Damage)]
 
 
-def test_the_lock_tells_who_lives(tmp_path: Path) -> None:
-    """A segment is alive while its process holds it, and not after."""
+def test_the_lock_shows_whether_the_process_is_alive(tmp_path: Path) -> None:
+    """A segment is alive as long as its process holds the lock."""
     home = open_home(tmp_path / "home")
     segment = Segment(home)
     file = facts_path(home, segment.segment_id)
@@ -174,7 +176,7 @@ def test_the_lock_tells_who_lives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "link", "read_only"])
 def test_a_home_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
-    """One error that names the directory and what to do."""
+    """One error names the directory and what to do."""
     home = tmp_path / "home"
     if kind == "file":
         home.write_text("mine")

@@ -1,4 +1,4 @@
-"""Processes that are killed: what was acknowledged is there, once, and what was under way is there, marked."""
+"""Killed processes: acknowledged records are there exactly once, and interrupted exchanges are there as such."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.soak.under_way import kill_streams, kill_works
 
 ROOT = Path(__file__).parents[2]
 RUNS = 4
-"""How often it is tried until nothing was late."""
+"""How many runs are made until one had no late wait."""
 SECRET = "sk-ant-api03-" + "aB3-" * 24
 
 
 def killed(home: Path, seed: int, kills: int, most: int) -> dict[str, Any]:
-    """Kill processes at random points, and hold what is promised; returns what was found."""
+    """Kill processes at random points, and check all promises; return what was found."""
     command = [
         sys.executable,
         "-m",
@@ -55,13 +55,15 @@ def killed(home: Path, seed: int, kills: int, most: int) -> dict[str, Any]:
 
 @pytest.mark.crash
 def test_twenty_kills(tmp_path: Path) -> None:
-    """Three recorders, an ingester and a reader die at random points: nothing is lost or doubled, and all verifies."""
+    """Three recorders, an ingester and a reader are killed at random points: no record is lost or duplicated, and
+    `verify` finds nothing.
+    """
     assert killed(tmp_path / "home", 7, kills=20, most=3)["kills"] >= 20
 
 
 def victim(home: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "AGENTOBS_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.recording.killed", *arguments]
+    command = [sys.executable, "-m", "tests.recording.killed_processes", *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
@@ -83,7 +85,7 @@ def until_written(home: Path, kind: str, *, content: bool) -> None:
 
 
 def killed_while_streaming(home: Path, sent: Reply) -> tuple[Home, str]:
-    """Kill a process -9 while it reads an answer; return where it recorded, and its session's id."""
+    """Kill a process with signal 9 while it reads a response; return its home and the session ID."""
     with Provider([sent]) as provider:
         process = victim(home, "stream", provider.base_url)
         try:
@@ -97,10 +99,9 @@ def killed_while_streaming(home: Path, sent: Reply) -> tuple[Home, str]:
     return existing_home(home), line.value()["session_id"]
 
 
-def test_a_stream_that_was_under_way_is_there(tmp_path: Path) -> None:
-    """The request, the answer but for its last 4 KiB, and what it had used by then; in SQL and in the recording.
-
-    A secret that came in pieces is nowhere.
+def test_an_interrupted_stream_is_recorded(tmp_path: Path) -> None:
+    """The request, the response except its last 4 KiB, and the usage so far are in SQL and in the recording. A secret
+    that arrived in several chunks is in no file.
     """
     home = tmp_path / "home"
     blocks = [text(f"{number} " * 40) for number in range(60)]
@@ -125,51 +126,50 @@ def test_a_stream_that_was_under_way_is_there(tmp_path: Path) -> None:
         200,
     )
     assert json.loads(exchange.question.body)["messages"][0]["content"] == "Hello"
-    came, whole = exchange.answer.body, b"".join(sent.pieces)
-    first = whole.index(b"my key is")
-    assert came[:first] == whole[:first]
-    missing = re.findall(rb'"text": "([^"]*)"', whole[len(came) :])
-    assert sum(map(len, missing)) < 4096 + 1024, (
-        "what is told in the last 4 KiB of text, and an event"
-    )
-    assert came.endswith(b"\n\n")
+    recorded_bytes, sent_bytes = exchange.answer.body, b"".join(sent.pieces)
+    first = sent_bytes.index(b"my key is")
+    assert recorded_bytes[:first] == sent_bytes[:first]
+    missing = re.findall(rb'"text": "([^"]*)"', sent_bytes[len(recorded_bytes) :])
+    assert sum(map(len, missing)) < 4096 + 1024, "the last 4 KiB of text, and one event"
+    assert recorded_bytes.endswith(b"\n\n")
     for path in home.rglob("*"):
         assert not path.is_file() or SECRET[13:40].encode() not in path.read_bytes()
     for _ in range(2):
         ingest(place)
         assert agentobs.query("SELECT count(*) FROM attempts", home=home) == [(1,)]
         assert [
-            str(each) for each in verify(place).findings if "whole record" not in each.found
+            str(each)
+            for each in verify(place).findings
+            if "not a complete record" not in each.found
         ] == []
 
 
-def test_an_answer_is_recorded_before_its_tool_has_an_effect(tmp_path: Path) -> None:
-    """A tool that kills its process finds the call that asked for it in the journal, though nobody flushed.
-
-    A run whose wait for the disk was late, which is counted, tells nothing: of a few one must tell.
+def test_a_response_is_recorded_before_its_tool_runs(tmp_path: Path) -> None:
+    """If a tool kills its process, the journal contains the call that requested it, without a flush. Runs whose wait
+    for the disk was too short, which is counted, prove nothing, so one of several runs must be in time.
     """
     for number in range(RUNS):
         home, effect = tmp_path / f"home-{number}", tmp_path / f"effect-{number}"
         with Provider([streamed(message(call("a", "effect")))]) as provider:
             process = victim(home, "tool", provider.base_url, str(effect))
-            said, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=60)
         assert (process.returncode, effect.read_text()) == (-9, "done")
-        if "late 0" in said:
-            asked = [
+        if "late 0" in output:
+            calls = [
                 each.value()["tool_use_id"] for each in lines(home) if each.kind == "tool_uses"
             ]
-            assert asked == ["a"]
+            assert calls == ["a"]
             return
     raise AssertionError(f"all of {RUNS} runs were late")
 
 
 @pytest.mark.crash
-def test_kills_in_the_middle_of_streams(tmp_path: Path) -> None:
-    """Of clients that die in the middle of a stream, each answer that was acknowledged is there, once."""
+def test_kills_during_streams(tmp_path: Path) -> None:
+    """If clients are killed during streams, each acknowledged response is recorded exactly once."""
     kill_streams(tmp_path / "home", random.Random(1), kills=2)
 
 
 @pytest.mark.crash
-def test_kills_of_who_ingests_and_prunes(tmp_path: Path) -> None:
-    """Wherever they die, nothing is damaged, and the next ingest ends what they had begun."""
+def test_kills_during_ingest_and_prune(tmp_path: Path) -> None:
+    """Wherever they are killed, nothing is damaged, and the next ingest completes their work."""
     kill_works(tmp_path, random.Random(2), kills=3)

@@ -1,4 +1,6 @@
-"""Exchanges that nobody ends, and failures of ours: the recording says so, the agent never hears of it."""
+"""Exchanges that are never closed, and errors in agentobs itself: both are visible in the recording and never reach the
+agent.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,16 @@ STREAM = {"content-type": "text/event-stream"}
 
 
 def replied(*answers: httpx2.Response) -> httpx2.MockTransport:
-    left = iter(answers)
-    return httpx2.MockTransport(lambda request: next(left))
+    remaining = iter(answers)
+    return httpx2.MockTransport(lambda request: next(remaining))
 
 
-def test_a_stream_that_is_dropped_unread_is_recorded(home: Path) -> None:
-    """Its exchange ends cancelled when the stream is collected."""
+def test_an_abandoned_stream_is_recorded(home: Path) -> None:
+    """Its exchange ends as cancelled when the stream is garbage collected."""
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
-        asked = client(provider)
+        recorded_client = client(provider)
         with agentobs.session("dropped"):
-            asked.messages.create(**ASK, stream=True)
+            recorded_client.messages.create(**ASK, stream=True)
             gc.collect()
             assert not transport.take_open()
     [session] = recorded(home)
@@ -51,8 +53,8 @@ def test_a_stream_that_is_dropped_unread_is_recorded(home: Path) -> None:
     assert (exchange.answer.status, exchange.answer.ending) == (200, "cancelled")
 
 
-def test_a_stream_whose_event_loop_is_gone_is_recorded(home: Path) -> None:
-    """Nobody can close it any more; what was read is kept."""
+def test_a_stream_of_a_closed_event_loop_is_recorded(home: Path) -> None:
+    """No code can close the stream any more; the chunks that were read are recorded."""
     events = message_events(text("hello"))
 
     async def body() -> Any:
@@ -63,8 +65,8 @@ def test_a_stream_whose_event_loop_is_gone_is_recorded(home: Path) -> None:
         http = httpx2.AsyncClient(
             transport=replied(httpx2.Response(200, headers=STREAM, content=body()))
         )
-        asked = agentobs.record(AsyncAnthropic(api_key=KEY, http_client=http))
-        stream = await asked.messages.create(**ASK, stream=True)
+        recorded_client = agentobs.record(AsyncAnthropic(api_key=KEY, http_client=http))
+        stream = await recorded_client.messages.create(**ASK, stream=True)
         await stream.__anext__()
         return stream
 
@@ -78,15 +80,15 @@ def test_a_stream_whose_event_loop_is_gone_is_recorded(home: Path) -> None:
     assert (exchange.answer.body, exchange.answer.ending) == (events[0], "cancelled")
 
 
-def test_a_stream_that_is_still_held_ends_with_its_session(home: Path) -> None:
-    """It is recorded as it stands when its session ends; what is read later reaches the agent alone."""
+def test_an_open_stream_ends_with_its_session(home: Path) -> None:
+    """The part that has arrived when the session ends is recorded; later chunks only reach the agent."""
     with ServedProvider(
         script(*[streamed(text("ok"))] * 2), ServeOptions(match="order")
     ) as provider:
-        asked = client(provider)
+        recorded_client = client(provider)
         with agentobs.session("held"):
-            stream = asked.messages.create(**ASK, stream=True)
-        outside = asked.messages.create(**ASK, stream=True)
+            stream = recorded_client.messages.create(**ASK, stream=True)
+        outside = recorded_client.messages.create(**ASK, stream=True)
         [session, process] = recorded(home)
         for each in (session, process):
             assert [exchange.answer.ending for exchange in exchanges(each)] == ["cancelled"]
@@ -95,25 +97,28 @@ def test_a_stream_that_is_still_held_ends_with_its_session(home: Path) -> None:
         assert len(list(stream)) == len(message_events(text("ok")))
 
 
-def test_the_end_of_the_process_ends_its_exchanges(home: Path) -> None:
-    """A script that ends with an unread stream in its hands leaves a whole recording, and says nothing."""
+def test_a_process_exit_ends_open_exchanges(home: Path) -> None:
+    """A script that exits with an unread stream leaves a complete recording and prints nothing."""
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
-        told = (
+        script_text = (
             "import agentobs, anthropic\n"
             f"client = agentobs.record(anthropic.Anthropic(api_key={KEY!r}, base_url={provider.url!r}))\n"
             "with agentobs.session('script'):\n"
             f"    kept = client.messages.create(**{ASK!r}, stream=True)\n"
         )
         run = subprocess.run(
-            [sys.executable, "-W", "error", "-c", told], capture_output=True, text=True, check=True
+            [sys.executable, "-W", "error", "-c", script_text],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     assert run.stderr == ""
     [session] = recorded(home)
     assert len(exchanges(session)) == 1
 
 
-def test_a_child_process_leaves_its_parents_exchanges_alone(home: Path) -> None:
-    """A fork while a stream is read records it once, from the parent."""
+def test_a_forked_child_does_not_record_exchanges_of_its_parent(home: Path) -> None:
+    """If a process forks while it reads a stream, only the parent records the stream, once."""
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
         with agentobs.session("parent"):
             stream = client(provider).messages.create(**ASK, stream=True)
@@ -127,8 +132,12 @@ def test_a_child_process_leaves_its_parents_exchanges_alone(home: Path) -> None:
     assert [fact["outcome"] for fact in facts(existing_home(home), "attempts")] == ["ok"]
 
 
-def test_warnings_as_errors_change_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `-W error` a full disk and a broken tape stay ours: calls go through, the worker lives."""
+def test_warnings_as_errors_do_not_reach_the_agent(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `-W error`, a full disk and errors of agentobs are not raised: calls succeed, and the
+    worker keeps running.
+    """
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a bug of ours")
@@ -136,19 +145,19 @@ def test_warnings_as_errors_change_nothing(home: Path, monkeypatch: pytest.Monke
     with ServedProvider(
         script(*[streamed(text("ok"))] * 3), ServeOptions(match="order")
     ) as provider:
-        asked = client(provider)
+        recorded_client = client(provider)
         recorder = sessions.start_recorder()
         assert recorder is not None
         with warnings.catch_warnings(), agentobs.session("errors"):
             warnings.simplefilter("error")
             for target, name in (
                 (os, "write"),
-                (transport._Tape, "__init__"),
+                (transport._OpenExchange, "__init__"),
                 (transport, "question_of"),
             ):
                 with monkeypatch.context() as patched:
                     patched.setattr(target, name, broken)
-                    stream = asked.messages.create(**ASK, stream=True)
+                    stream = recorded_client.messages.create(**ASK, stream=True)
                     assert len(list(stream)) == len(message_events(text("ok")))
                     assert recorder.flush()
         assert recorder._thread is not None
@@ -156,31 +165,31 @@ def test_warnings_as_errors_change_nothing(home: Path, monkeypatch: pytest.Monke
     assert recorder.statistics().dropped > 0
 
 
-def test_nothing_ends_the_worker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is raised while a record is written costs that record alone, and is counted."""
-    taken: list[str] = []
+def test_no_exception_ends_the_worker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception while a record is written drops only that record, and is counted."""
+    threads: list[str] = []
 
     def leaving(self: Interpreter, *_: Any) -> None:
-        taken.append(threading.current_thread().name)
+        threads.append(threading.current_thread().name)
         raise SystemExit(1)
 
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
-        asked = client(provider)
+        recorded_client = client(provider)
         with pytest.warns(RuntimeWarning, match="SystemExit"), agentobs.session("leaving"):
             with monkeypatch.context() as patched:
                 patched.setattr(Interpreter, "_attempt", leaving)
-                list(asked.messages.create(**ASK, stream=True))
+                list(recorded_client.messages.create(**ASK, stream=True))
                 recorder = sessions.start_recorder()
                 assert recorder is not None
                 assert recorder.flush()
     [session] = recorded(home)
-    assert (taken, session.dropped) == (["agentobs-recorder"], 1)
+    assert (threads, session.dropped) == (["agentobs-recorder"], 1)
 
 
-def test_encodings_are_undone_by_the_recorder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent's thread hands over the bytes as they came."""
-    given: list[ModelExchange] = []
-    monkeypatch.setattr(sink, "emit", given.append)
+def test_encodings_are_decoded_by_the_recorder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent's thread passes on the bytes as they arrived."""
+    emitted: list[ModelExchange] = []
+    monkeypatch.setattr(sink, "emit", emitted.append)
     packed = gzip.compress(b"".join(message_events(text("hello"))))
     answer = httpx2.Response(
         200, headers={**STREAM, "content-encoding": "gzip"}, content=iter([packed])
@@ -189,11 +198,11 @@ def test_encodings_are_undone_by_the_recorder(home: Path, monkeypatch: pytest.Mo
     transport.instrument(http, lambda: Place("s"))
     with http.stream("POST", "http://provider.test/v1/messages") as response:
         assert b"".join(response.iter_raw()) == packed
-    assert (given[0].answer.body, given[0].answer.encoding) == (packed, "gzip")
+    assert (emitted[0].answer.body, emitted[0].answer.encoding) == (packed, "gzip")
 
 
-def test_a_transport_is_left_as_it_is_entered(home: Path) -> None:
-    """The inner transport's own entering and leaving run, sync and async."""
+def test_context_methods_of_the_inner_transport_are_called(home: Path) -> None:
+    """`__enter__` and `__exit__` of the inner transport run, sync and async."""
     seen: list[str] = []
 
     class Inner(httpx2.MockTransport):
@@ -224,8 +233,8 @@ def test_a_transport_is_left_as_it_is_entered(home: Path) -> None:
     assert seen == ["enter", "exit", "aenter", "aexit"]
 
 
-def test_a_response_that_was_closed_unread_passes(home: Path) -> None:
-    """A transport may hand over a closed response; the agent gets it as without us."""
+def test_a_closed_unread_response_is_passed_on(home: Path) -> None:
+    """A transport may return a closed response; the agent gets it unchanged."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         response = httpx2.Response(204, stream=httpx2.ByteStream(b"never read"))
@@ -250,18 +259,18 @@ def test_a_response_that_was_closed_unread_passes(home: Path) -> None:
         ("a1", False),
     ],
 )
-def test_a_stand_in_is_no_secret(value: str, known: bool) -> None:
-    """A word in place of a key is left where it stands in the text."""
+def test_a_dummy_key_is_not_redacted(value: str, known: bool) -> None:
+    """A word that is used instead of a key is not redacted in texts."""
     assert bool(transport._credentials(httpx2.Headers({"x-api-key": value}))) is known
 
 
 @agentobs.session("named")
 def named(question: str, password: str, options: dict[str, str]) -> None:
-    """An entry that a replay can call: of a nested function no arguments are recorded."""
+    """An entry that a replay can call; the arguments of nested functions are not recorded."""
 
 
 def test_arguments_with_the_name_of_a_secret_are_not_written(home: Path) -> None:
-    """Whatever their values look like."""
+    """They are redacted whatever their values look like."""
 
     named("hello", "my dog's name", {"Api-Key": "letmein", "unit": "km"})
     [session] = recorded(home)

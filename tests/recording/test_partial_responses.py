@@ -1,4 +1,6 @@
-"""Answers that are written while they come: nothing is written twice, and what ends is as if it had come at once."""
+"""Partial responses: nothing is written twice, and an exchange that ends is recorded as if it had
+been written at once.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
-from agentobs.recording import recorder as recorders
 from agentobs.recording import segment_writer as writers
+from agentobs.recording import timekeeper
 from agentobs.recording.facts.interpreter import Interpreter
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
@@ -40,14 +42,14 @@ ASK: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks come faster than they would."""
-    monkeypatch.setattr(recorders, "SYNC_SECONDS", 0.02)
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the timekeeper tick more often."""
+    monkeypatch.setattr(timekeeper, "SYNC_SECONDS", 0.02)
 
 
 def lines(home: Path, *, content: bool = False) -> list[Line]:
     if not home.is_dir():
-        return []  # nothing was recorded yet
+        return []  # nothing is recorded yet
     place = Home(home)
     path_of = content_path if content else facts_path
     paths = [path_of(place, each) for each in segment_ids(place)]
@@ -55,24 +57,26 @@ def lines(home: Path, *, content: bool = False) -> list[Line]:
     return [line for line in found if isinstance(line, Line)]
 
 
-def until(seen: Callable[[], object]) -> None:
-    last = time.monotonic() + 9  # the provider holds its answer back for ten seconds
+def wait_until(seen: Callable[[], object]) -> None:
+    last = time.monotonic() + 9  # the provider holds its response back for ten seconds
     while not seen():
-        assert time.monotonic() < last, "it never came"
+        assert time.monotonic() < last, "the condition was not reached"
         time.sleep(0.01)
 
 
-def held(home: Path, meanwhile: Callable[[], object], *words: str) -> tuple[bytes, ModelExchange]:
-    """Read an answer whose end comes when `meanwhile` was done; return what was sent, and its recording."""
+def record_while_open(
+    home: Path, meanwhile: Callable[[], object], *words: str
+) -> tuple[bytes, ModelExchange]:
+    """Read a response that ends when `meanwhile` has returned; return its chunks and its recording."""
     goes_on = threading.Event()
     sent = streamed(message(*map(text, words)), hold=goes_on)
     with Provider([sent]) as provider:
         client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.base_url))
         with agentobs.session("held") as session:
-            asked = client.messages.create(**ASK, stream=True)
-            for number, _ in enumerate(asked):
+            response = client.messages.create(**ASK, stream=True)
+            for number, _ in enumerate(response):
                 if number == 1:
-                    until(lambda: any(line.kind == "attempts_starts" for line in lines(home)))
+                    wait_until(lambda: any(line.kind == "attempts_starts" for line in lines(home)))
                     meanwhile()
                     goes_on.set()
     assert agentobs.stop_recorder()
@@ -83,15 +87,17 @@ def held(home: Path, meanwhile: Callable[[], object], *words: str) -> tuple[byte
     return b"".join(sent.pieces), exchange
 
 
-def test_nothing_is_written_twice(home: Path) -> None:
-    """The chunks of an answer and the rest that its response holds add up to it, and it reads back as it came."""
+def test_no_part_is_written_twice(home: Path) -> None:
+    """The parts of a response and the rest in its content line add up to the response, and it is
+    read back unchanged.
+    """
     words = [f"{number} " * 60 for number in range(60)]
-    wait = lambda: until(lambda: any(ln.kind == "partial" for ln in lines(home, content=True)))  # noqa: E731
-    sent, exchange = held(home, wait, *words)
+    wait = lambda: wait_until(lambda: any(ln.kind == "partial" for ln in lines(home, content=True)))  # noqa: E731
+    sent, exchange = record_while_open(home, wait, *words)
     assert (exchange.answer.body, exchange.answer.ending) == (sent, "complete")
-    told = [ln for ln in lines(home, content=True) if ln.kind in ("partial", "response")]
-    assert Counter(line.kind for line in told)["partial"] >= 1
-    assert b"".join(text_bytes(line.value()) for line in told) == sent
+    written = [ln for ln in lines(home, content=True) if ln.kind in ("partial", "response")]
+    assert Counter(line.kind for line in written)["partial"] >= 1
+    assert b"".join(text_bytes(line.value()) for line in written) == sent
     assert Counter(ln.kind for ln in lines(home, content=True))["request"] == 1
     with connect(home) as connection:
         attempts = "SELECT outcome, count(*) FROM attempts GROUP BY ALL"
@@ -100,8 +106,8 @@ def test_nothing_is_written_twice(home: Path) -> None:
         assert connection.execute(used).fetchall() == [("exact", 1)]
 
 
-def test_a_segment_that_ends_meanwhile(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is under way goes on in the next segment, whole; the first does not tell it as crashed."""
+def test_a_new_segment_during_a_response(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange in progress is complete in the next segment; the first segment does not report it as crashed."""
 
     def another_segment() -> None:
         monkeypatch.setattr(writers, "SEGMENT_BYTES", 1)
@@ -109,16 +115,16 @@ def test_a_segment_that_ends_meanwhile(home: Path, monkeypatch: pytest.MonkeyPat
             pass
         monkeypatch.setattr(writers, "SEGMENT_BYTES", 1 << 30)
 
-    sent, exchange = held(home, another_segment, *["word " * 100] * 60)
+    sent, exchange = record_while_open(home, another_segment, *["word " * 100] * 60)
     assert len(segment_ids(existing_home(home))) > 1
     assert exchange.answer.body == sent
     with connect(home) as connection:
         assert connection.execute("SELECT outcome FROM attempts").fetchall() == [("ok",)]
 
 
-def test_quick_answers_leave_no_draft(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_exchanges_have_no_drafts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exchange that takes less than 200 ms is written once, at its end."""
-    monkeypatch.setattr(recorders, "SYNC_SECONDS", 30)
+    monkeypatch.setattr(timekeeper, "SYNC_SECONDS", 30)
     with Provider([streamed(message(text("quick")))] * 3) as provider:
         client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.base_url))
         with agentobs.session("quick"):
@@ -129,22 +135,22 @@ def test_quick_answers_leave_no_draft(home: Path, monkeypatch: pytest.MonkeyPatc
     assert kinds.isdisjoint({"attempts_starts", "usage_starts", "partial", "attempt_moves"})
 
 
-def test_without_content_only_facts_are_drafted(home: Path) -> None:
-    """With `content="off"` no piece of an answer is written, and what it used so far is."""
+def test_without_content_only_drafts_of_facts_are_written(home: Path) -> None:
+    """With `content="off"`, no part of a response is written, but the usage so far is."""
     goes_on = threading.Event()
     sent = streamed(message(*map(text, ["word " * 100] * 60)), hold=goes_on)
     with Provider([sent]) as provider:
         client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.base_url))
         with agentobs.session("off", content="off"):
-            asked = client.messages.create(**ASK, stream=True)
-            next(iter(asked))
-            until(lambda: any(line.kind == "usage_starts" for line in lines(home)))
+            response = client.messages.create(**ASK, stream=True)
+            next(iter(response))
+            wait_until(lambda: any(line.kind == "usage_starts" for line in lines(home)))
             assert not list((home / "segments").glob("*.content"))
             goes_on.set()
 
 
-def test_a_forked_child_leaves_what_is_under_way(home: Path) -> None:
-    """The parent's open answer is not the child's to draft."""
+def test_a_forked_child_does_not_write_exchanges_of_its_parent(home: Path) -> None:
+    """The child writes no drafts of the parent's open exchanges."""
 
     def fork() -> None:
         child = os.fork()
@@ -155,7 +161,7 @@ def test_a_forked_child_leaves_what_is_under_way(home: Path) -> None:
             os._exit(0)
         os.waitpid(child, 0)
 
-    sent, exchange = held(home, fork, "word " * 2_000)
+    sent, exchange = record_while_open(home, fork, "word " * 2_000)
     assert exchange.answer.body == sent
     place = existing_home(home)
     drafts = [
@@ -176,17 +182,17 @@ data: {"type": "message_start", "message": {"id": "msg_1", "type": "message", "r
 """
 
 
-def delta(said: str) -> bytes:
-    told = {
+def delta(text: str) -> bytes:
+    event = {
         "type": "content_block_delta",
         "index": 0,
-        "delta": {"type": "text_delta", "text": said},
+        "delta": {"type": "text_delta", "text": text},
     }
-    return b"event: content_block_delta\ndata: " + json.dumps(told).encode() + b"\n\n"
+    return b"event: content_block_delta\ndata: " + json.dumps(event).encode() + b"\n\n"
 
 
 class Counted(Sequence[Chunk]):
-    """The chunks of an answer that goes on; counts those that are looked at."""
+    """The chunks of a response in progress; counts the chunks that are read."""
 
     def __init__(self, encoding: str) -> None:
         self.answer, self.seen, self.encoding = list[Chunk](), 0, encoding
@@ -211,17 +217,15 @@ class Counted(Sequence[Chunk]):
 
     def exchange(self) -> ModelExchange:
         head = {"content-type": "text/event-stream"}
-        asked = Question("POST", "/v1/messages", {}, json.dumps(ASK).encode())
+        question = Question("POST", "/v1/messages", {}, json.dumps(ASK).encode())
         answer = Answer(200, head, self, "cut", encoding=self.encoding)
-        return ModelExchange(Place("5" * 32), "6" * 32, 0, 1, 2, asked, answer)
+        return ModelExchange(Place("5" * 32), "6" * 32, 0, 1, 2, question, answer)
 
 
 @pytest.mark.parametrize("encoding", ["", "gzip"])
 @pytest.mark.parametrize("content", ["vault", "off"])
-def test_a_look_at_a_long_answer_costs_no_more_than_at_a_short_one(
-    encoding: str, content: str
-) -> None:
-    """However long an answer is already, only what is new of it is looked at, and a few kilobytes before."""
+def test_the_cost_of_a_part_does_not_depend_on_the_length(encoding: str, content: str) -> None:
+    """However long a response already is, only its new chunks are read, and a few kilobytes before them."""
     bytes_seen = 0
 
     def rule(text: bytes) -> Iterator[tuple[int, int, str]]:
@@ -231,47 +235,47 @@ def test_a_look_at_a_long_answer_costs_no_more_than_at_a_short_one(
 
     interpreter = Interpreter(b"k" * 32, (rule,))
     interpreter._modes["5" * 32] = content
-    chunks, pieces, looks = Counted(encoding), list[bytes](), list[tuple[int, int]]()
+    chunks, parts, looks = Counted(encoding), list[bytes](), list[tuple[int, int]]()
     chunks.add(HEAD)
     for look in range(301):
         for number in range(200):
             chunks.add(delta(f"word{look:03}{number:03} of it "))
         chunks.seen = bytes_seen = 0
-        told = interpreter.so_far(chunks.exchange())
+        interpretation = interpreter.interpret_partial(chunks.exchange())
         looks.append((chunks.seen, bytes_seen))
-        if told is not None:
-            pieces += [text_bytes(line) for kind, line in told.contents if kind == "partial"]
+        if interpretation is not None:
+            parts += [
+                text_bytes(line) for kind, line in interpretation.contents if kind == "partial"
+            ]
     assert len(chunks) > 60_000
     assert max(seen for seen, _ in looks) <= 201
     assert max(seen for _, seen in looks[5:]) <= 1.1 * max(seen for _, seen in looks[1:5])
-    assert (len(b"".join(pieces)) > 50_000 * len(delta("word000000 of it "))) == (
-        content == "vault"
-    )
+    assert (len(b"".join(parts)) > 50_000 * len(delta("word000000 of it "))) == (content == "vault")
 
 
-def test_a_secret_told_in_pieces_is_not_in_them() -> None:
-    """A key of which each letter comes in a chunk of its own, at any time between two looks, is in no piece."""
+def test_a_secret_in_several_chunks_is_in_no_part() -> None:
+    """A key whose letters arrive in separate chunks, at any time between two checks, is in no written part."""
     secret = "sk-ant-api03-" + "Ab1Cd2Ef3Gh4" * 6
     interpreter = Interpreter(b"k" * 32)
-    chunks, pieces = Counted(""), list[bytes]()
+    chunks, parts = Counted(""), list[bytes]()
     chunks.add(HEAD)
     for part in range(16):
         for letter in [*("plain words " * 40), *secret]:
             chunks.add(delta(letter))
             if len(chunks) % 97 == part:
-                told = interpreter.so_far(chunks.exchange())
-                lines = told.contents if told else ()
-                pieces += [text_bytes(line) for kind, line in lines if kind == "partial"]
+                interpretation = interpreter.interpret_partial(chunks.exchange())
+                lines = interpretation.contents if interpretation else ()
+                parts += [text_bytes(line) for kind, line in lines if kind == "partial"]
     events = [
-        json.loads(each.partition(b"data: ")[2]) for each in b"".join(pieces).split(b"\n\n") if each
+        json.loads(each.partition(b"data: ")[2]) for each in b"".join(parts).split(b"\n\n") if each
     ]
-    said = "".join(each["delta"]["text"] for each in events[1:])
-    assert said.count("[redacted:anthropic_key") > 6
-    assert "Ab1Cd2" not in said
+    text = "".join(each["delta"]["text"] for each in events[1:])
+    assert text.count("[redacted:anthropic_key") > 6
+    assert "Ab1Cd2" not in text
 
 
-def test_a_look_makes_nothing_of_what_was_seen(home: Path) -> None:
-    """To ask which answers have not ended takes some kilobytes, however much has come of them."""
+def test_a_check_copies_no_earlier_chunks(home: Path) -> None:
+    """Checking for open exchanges takes some kilobytes, however much has arrived."""
     goes_on = threading.Event()
 
     class Long(httpx2.SyncByteStream):
@@ -282,9 +286,9 @@ def test_a_look_makes_nothing_of_what_was_seen(home: Path) -> None:
     transport = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=Long()))
     client = agentobs.record(httpx2.Client(transport=transport))
     with agentobs.session("long"), client.stream("GET", "http://127.0.0.1/") as response:
-        came = response.iter_raw()
+        chunks = response.iter_raw()
         for _ in range(60_000):
-            next(came)
+            next(chunks)
         tracemalloc.start()
         try:
             [exchange] = wire.open_for(0)

@@ -1,4 +1,4 @@
-"""Whom a served recording answers."""
+"""Which requests the provider server answers from a recording."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentobs.records.exchanges import ModelExchange, Question, Recording
 from tests.provider_script import script, streamed, text
 
 
-def asked(port: int, headers: list[tuple[str, str]]) -> int:
+def status_of(port: int, headers: list[tuple[str, str]]) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.putrequest("POST", "/v1/messages", skip_host=True)
     for name, value in [*headers, ("content-length", "2")]:
@@ -45,24 +45,24 @@ def asked(port: int, headers: list[tuple[str, str]]) -> int:
         ([("host", "127.0.0.1:{port}"), ("origin", "null")], 403),
     ],
 )
-def test_only_this_machine_is_answered(headers: list[tuple[str, str]], status: int) -> None:
-    """A page of the web, under whatever name it reaches this machine, gets 403, and spends no exchange."""
+def test_only_local_requests_are_answered(headers: list[tuple[str, str]], status: int) -> None:
+    """A web page, whatever host name it uses for this machine, gets 403, and uses no exchange."""
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
         port = int(provider.url.rpartition(":")[2])
-        said = [(name, value.format(port=port)) for name, value in headers]
-        assert asked(port, said) == status
-        assert provider.script.left == (status != 200)
+        filled_headers = [(name, value.format(port=port)) for name, value in headers]
+        assert status_of(port, filled_headers) == status
+        assert provider.script.unused == (status != 200)
 
 
 @pytest.mark.parametrize("port", [-1, 65536, 10**9])
-def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
-    """With an error of ours that says which ports there are."""
+def test_an_invalid_port_is_rejected(port: int) -> None:
+    """The error names the valid ports."""
     with pytest.raises(UsageError, match="ports range from 0 to 65535"):
         ServedProvider(script(), port=port)
 
 
-def test_a_strict_provider_refuses_what_the_real_one_would() -> None:
-    """A call without its result gets a 400 in the provider's words, and spends no exchange."""
+def test_a_strict_provider_rejects_invalid_conversations() -> None:
+    """A tool call without a result gets a 400 with the text of the real provider, and uses no exchange."""
     call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
     messages: list[Any] = [
         {"role": "user", "content": "Hello"},
@@ -76,7 +76,7 @@ def test_a_strict_provider_refuses_what_the_real_one_would() -> None:
     ):
         with pytest.raises(BadRequestError, match=r"without `tool_result` blocks.*toolu_1"):
             client.messages.create(model="m", max_tokens=9, messages=messages)
-        assert provider.script.left == 1
+        assert provider.script.unused == 1
         result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
         messages[2] = {"role": "user", "content": [result]}
         with client.messages.stream(model="m", max_tokens=9, messages=messages) as stream:
@@ -92,7 +92,7 @@ def _asks(*texts: str) -> bytes:
 
 
 def _recording(*bodies: bytes) -> Recording:
-    """A recording whose requests are these, as they are kept: with placeholders in place of secrets."""
+    """Return a recording with these requests, as they are recorded: with placeholders instead of secrets."""
     bare = script(*(streamed(text(f"answer {number}")) for number in range(len(bodies))))
     exchanges = tuple(
         dataclasses.replace(e, question=Question("POST", "/v1/messages", {}, body))
@@ -112,25 +112,27 @@ def _post(provider: ServedProvider, body: bytes) -> tuple[int, str]:
         connection.close()
 
 
-def test_a_question_with_secrets_is_answered() -> None:
-    """Whichever key stands where one was taken out; not where one stands in the place of two, or two of one."""
+def test_a_request_with_secrets_is_answered() -> None:
+    """Any key matches a placeholder, but one key does not match two placeholders, nor two keys one placeholder."""
     one, two = "[redacted:github_token:1]", "[redacted:github_token:2]"
     recording = _recording(_asks(f"{one} and {one}"), _asks(f"{one} and {two}"))
     a, b, c, d = SECRETS
     with ServedProvider(recording) as provider:
-        status, told = _post(provider, _asks(f"{a} and {b}"))
-        assert (status, "answer 1" in told) == (200, True)
+        status, response_text = _post(provider, _asks(f"{a} and {b}"))
+        assert (status, "answer 1" in response_text) == (200, True)
         assert _post(provider, _asks(f"{c} and {d}"))[0] == 410
-        status, told = _post(provider, _asks(f"{c} and {c}"))
-        assert (status, "answer 0" in told) == (200, True)
+        status, response_text = _post(provider, _asks(f"{c} and {c}"))
+        assert (status, "answer 0" in response_text) == (200, True)
 
 
-def test_what_was_not_recorded_names_the_nearest() -> None:
-    """The 410 says which request is most like it, and where both part; no secret is in it."""
+def test_an_unknown_request_names_the_most_similar_one() -> None:
+    """The 410 names the most similar request and the first difference, and contains no secret."""
     recording = _recording(_asks("Hi."), _asks("Hi.", "Go on."), _asks("Bye."))
     with ServedProvider(recording) as provider:
-        status, told = _post(provider, _asks("Hi.", f"Stop {SECRETS[0]}."))
+        status, response_text = _post(provider, _asks("Hi.", f"Stop {SECRETS[0]}."))
     assert status == 410
-    assert "(3 of 3 exchanges left); request 2 of the recording is the most similar" in told
-    assert "and parts at $.messages[1].content" in told
-    assert SECRETS[0] not in told
+    assert (
+        "(3 of 3 exchanges left); request 2 of the recording is the most similar" in response_text
+    )
+    assert "; first difference at $.messages[1].content" in response_text
+    assert SECRETS[0] not in response_text

@@ -1,4 +1,4 @@
-"""What is taken for a secret, what is not, and what looking costs."""
+"""What counts as a secret, what does not, and what a search costs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ PEM = (
         (PEM % (b"MIIE" * 300), b"[redacted:private_key]"),
     ],
 )
-def test_secrets_are_taken_out(text: bytes, written: bytes) -> None:
-    """Keys by their form, after an escape too, and values by the name of their key; a second look finds nothing."""
+def test_secrets_are_redacted(text: bytes, written: bytes) -> None:
+    """Keys are recognized by their format, also after an escape sequence, and values by the name of their key. A second
+    search finds nothing.
+    """
     assert redact(text) == written
     assert find(written) == []
 
@@ -56,8 +58,8 @@ def test_secrets_are_taken_out(text: bytes, written: bytes) -> None:
         b'{"max_tokens": 1024, "secret": "a sentence with blanks in it"}',
     ],
 )
-def test_what_only_looks_like_one_stays(text: bytes) -> None:
-    """Prose, names and placeholders are kept as they are."""
+def test_lookalikes_are_not_redacted(text: bytes) -> None:
+    """Prose, names and placeholders stay unchanged."""
     assert redact(text) == text
 
 
@@ -79,16 +81,18 @@ PIECES = [
 ]
 
 
-def test_hostile_text_is_looked_through_in_one_go() -> None:
-    """Of text made of nothing but beginnings of secrets each byte costs a few calls, however long the text is."""
-    for piece in PIECES:
-        once, twice = (_calls((piece * (size // len(piece) + 1))[:size]) for size in (2048, 4096))
-        assert once < 2048 * 6, piece
-        assert twice < once * 2.5 + 100, piece
+def test_hostile_text_is_searched_in_linear_time() -> None:
+    """In a text that consists only of starts of secrets, each byte costs a few calls, however long the text is."""
+    for repeated in PIECES:
+        once, twice = (
+            _calls((repeated * (size // len(repeated) + 1))[:size]) for size in (2048, 4096)
+        )
+        assert once < 2048 * 6, repeated
+        assert twice < once * 2.5 + 100, repeated
 
 
 def _calls(text: bytes) -> int:
-    """Return how many functions are called, ours and the interpreter's, to look through a text."""
+    """Return how many functions, ours and built-in ones, are called to search a text."""
     count = 0
 
     def called(frame: object, event: str, argument: object) -> None:
@@ -104,12 +108,12 @@ def _calls(text: bytes) -> int:
 
 
 def test_every_quantifier_is_bounded() -> None:
-    """No pattern of ours looks further than a secret may be long, from whatever place it starts."""
-    looks = [cell.cell_contents for named in NAMED for cell in named.look.__closure__ or ()]
+    """No built-in pattern matches more characters than a secret can have."""
+    cells = [cell.cell_contents for named in NAMED for cell in named.search.__closure__ or ()]
     modules = [
         value for each in (secret_kinds, named_module, scan_module) for value in vars(each).values()
     ]
-    found = [each for each in (*looks, *modules) if isinstance(each, re.Pattern)]
+    found = [each for each in (*cells, *modules) if isinstance(each, re.Pattern)]
     patterns = [*(kind.pattern for kind in KINDS), *found]
     assert len(patterns) > 120
     for pattern in patterns:
@@ -117,16 +121,18 @@ def test_every_quantifier_is_bounded() -> None:
             assert "MAXREPEAT" not in str(parse(pattern.pattern)), pattern.pattern
 
 
-def test_values_with_the_name_of_a_secret() -> None:
-    """At any depth, whatever the case and the dashes; what cannot be a secret stays."""
-    given = {
+def test_values_of_secret_names_are_redacted() -> None:
+    """This holds at any depth, in upper and lower case, with dashes or underscores; values that
+    cannot be secrets stay.
+    """
+    values = {
         "Api-Key": "a",
         "nested": [{"db_PASSWORD": ["b"], "access_token": 5}],
         "max_tokens": 7,
         "use_token": True,
         "credential": None,
     }
-    assert redact_named(given) == {
+    assert redact_named(values) == {
         "Api-Key": "[redacted:argument]",
         "nested": [{"db_PASSWORD": "[redacted:argument]", "access_token": "[redacted:argument]"}],
         "max_tokens": 7,

@@ -1,4 +1,4 @@
-"""Keyed tags, rules of the user's own, and what happens where a text cannot be looked through."""
+"""Tags of secrets, custom redaction rules, and texts that cannot be searched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ OTHER = b"ghp_" + b"Yy8" * 12
 
 
 def test_equal_secrets_have_equal_tags_in_a_home() -> None:
-    """Wherever they stand; others have others, and so has the same secret under another key."""
+    """Equal secrets have equal tags everywhere; different secrets, and equal secrets with another key, have different
+    tags.
+    """
     mine, theirs = Redactor(b"k" * 32), Redactor(b"l" * 32)
     one, again, other = (
         mine.find(text)[0].tag for text in (b"a " + TOKEN, b'{"x":"' + TOKEN + b'"}', OTHER)
@@ -37,15 +39,15 @@ def test_equal_secrets_have_equal_tags_in_a_home() -> None:
     assert "k" * 32 not in repr(mine)
 
 
-def test_a_private_key_is_the_same_however_it_is_escaped() -> None:
-    """Line ends, escaped ones and doubly escaped ones make no other secret of it."""
+def test_a_private_key_has_one_tag_however_it_is_escaped() -> None:
+    """Line ends, escaped line ends and doubly escaped line ends give the same tag."""
     key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIB\n" * 9 + "-----END PRIVATE KEY-----"
     texts = [key, json.dumps({"k": key}), json.dumps(json.dumps(key))]
     assert len({Redactor(b"k").find(text.encode())[0].tag for text in texts}) == 1
 
 
-def test_a_rule_of_ones_own_finds_what_it_tells() -> None:
-    """With its kind, tagged like all else; what our own kinds find stays theirs."""
+def test_a_custom_rule_redacts_what_it_finds() -> None:
+    """Its findings have its kind and a tag like all others; findings of built-in kinds keep their kind."""
 
     def staff(text: bytes) -> Iterator[tuple[int, int, str]]:
         at = text.find(b"staff-")
@@ -54,9 +56,10 @@ def test_a_rule_of_ones_own_finds_what_it_tells() -> None:
             at = text.find(b"staff-", at + 1)
 
     redactor = Redactor(rules=[staff, expression("ticket", rb"ticket ([0-9]{4,8})")])
-    told = redactor.redact(b"staff-0001 has ticket 123456 and " + TOKEN)
+    redacted = redactor.redact(b"staff-0001 has ticket 123456 and " + TOKEN)
     assert (
-        told == b"[redacted:staff_number] has ticket [redacted:ticket] and [redacted:github_token]"
+        redacted
+        == b"[redacted:staff_number] has ticket [redacted:ticket] and [redacted:github_token]"
     )
     assert redactor.find(b"staff-0001 staff-0002", start=5)[0].start == 11
     long = b"x" * 10_000 + b"ticket 123456" + b"x" * 10_000
@@ -76,20 +79,22 @@ def test_a_rule_of_ones_own_finds_what_it_tells() -> None:
         rb"a{9000}",
     ],
 )
-def test_an_expression_that_could_look_for_ever_is_refused(pattern: bytes) -> None:
-    """Before anything is recorded, with what to write instead."""
+def test_an_unbounded_expression_is_rejected(pattern: bytes) -> None:
+    """The error is raised before anything is recorded, and states what to write instead."""
     with pytest.raises(UsageError) as caught:
         expression("kind", pattern)
     assert caught.value.where == repr(pattern)
-    with pytest.raises(UsageError, match="name of a kind"):
+    with pytest.raises(
+        UsageError, match="a kind must consist of 1 to 40 lowercase letters, digits and _"
+    ):
         expression("No Kind", rb"a")
 
 
 @pytest.mark.parametrize(
     "pattern", [rb"[0-9]{6}", rb"emp-[A-Z]{2,3}[0-9]{1,9}+", rb"(?:ab|cd){3}x?"]
 )
-def test_an_expression_that_is_bounded_is_taken(pattern: bytes) -> None:
-    """Such as those that people write for numbers of their own."""
+def test_a_bounded_expression_is_accepted(pattern: bytes) -> None:
+    """These are typical expressions for customer or order numbers."""
     assert STEPS_MAX == 4096
     assert list(expression("kind", pattern)(b"- 123456 emp-XY12 ababab"))
 
@@ -107,8 +112,8 @@ def unnamed(text: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 @pytest.mark.parametrize("rule", [raising, outside, unnamed])
-def test_a_rule_that_fails_closes_the_text(rule: Rule) -> None:
-    """Nothing of it is written, and each time is counted."""
+def test_a_failing_rule_removes_the_text(rule: Rule) -> None:
+    """Nothing of the text is written, and each failure is counted."""
     redactor = Redactor(rules=[rule])
     assert redactor.redact(b"what was said") == FAILED
     assert redactor.redact(b"") == b""
@@ -116,24 +121,24 @@ def test_a_rule_that_fails_closes_the_text(rule: Rule) -> None:
     assert redactor.failed == 3
 
 
-def test_a_rule_that_takes_too_long_closes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the clock, between two findings and at the end; after three times it is not asked any more."""
-    clock, asked = [0], []
+def test_a_slow_rule_removes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is checked between findings and at the end; after three timeouts the rule is not called any more."""
+    clock, calls = [0], []
 
     def slow(text: bytes) -> Iterator[tuple[int, int, str]]:
-        asked.append(text)
+        calls.append(text)
         clock[0] += BUDGET_NS + 1
         yield 0, 1, "kind"
 
     monkeypatch.setattr(world, "monotonic", lambda: clock[0])
     redactor = Redactor(rules=[slow])
     assert [redactor.redact(b"text") for _ in range(5)] == [FAILED] * 5
-    assert len(asked) == OVERRUNS_MAX
+    assert len(calls) == OVERRUNS_MAX
     assert redactor.failed == 5
 
 
-def test_a_session_goes_on_where_redaction_fails(tmp_path: Path) -> None:
-    """Its records are kept with closed fields, the recorder counts them, and it cannot be frozen."""
+def test_a_session_continues_if_redaction_fails(tmp_path: Path) -> None:
+    """Its records are written with replaced texts, the recorder counts them, and the session cannot be frozen."""
     agentobs.stop_recorder()
 
     def broken(text: bytes) -> Iterator[tuple[int, int, str]]:

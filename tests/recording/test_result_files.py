@@ -1,4 +1,4 @@
-"""Kept results: what was too long for the model lies in its session's own directory, and nowhere else."""
+"""Result files: a tool result that is too long for the model is written to the directory of its session only."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def test_a_result_lies_in_its_sessions_directory(home: Path) -> None:
-    """Each result is a file of its own, numbered in its session, that only its owner can read."""
+def test_a_result_is_in_the_directory_of_its_session(home: Path) -> None:
+    """Each result is a separate file, numbered within its session, which only its owner can read."""
     with agentobs.session("one") as one:
         first = wiring.keep_result("toolu_01", "first\n")
         second = wiring.keep_result("toolu_01", "caf\udce9")
@@ -53,25 +53,25 @@ def test_a_result_lies_in_its_sessions_directory(home: Path) -> None:
     assert open_home(home).path == home
 
 
-def test_nothing_is_kept_where_content_is_off(home: Path) -> None:
-    """No file holds what a tool returned in a session whose content is off."""
+def test_no_result_is_kept_if_content_is_off(home: Path) -> None:
+    """No file contains a tool result of a session whose content is off."""
     with agentobs.session("one", content="off"), pytest.raises(RecordingError, match="is off"):
         wiring.keep_result("toolu_01", "what a tool returned")
     assert not (home / "sessions").exists()
 
 
-def test_nothing_is_kept_where_content_is_sealed(
+def test_no_result_is_kept_if_content_is_encrypted(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No file holds in clear what a tool returned where content is sealed."""
+    """No file contains a tool result in plain text if content is encrypted."""
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", "ab" * 32)
     with agentobs.session("one"), pytest.raises(RecordingError, match="is sealed"):
         wiring.keep_result("toolu_01", "what a tool returned")
     assert not (home / "sessions").exists()
 
 
-def test_secrets_are_taken_out(home: Path) -> None:
-    """A key that a tool returned is not written; its place is."""
+def test_secrets_are_redacted(home: Path) -> None:
+    """A key that a tool returned is replaced by a placeholder."""
     with agentobs.session("one"):
         path = wiring.keep_result("toolu_01", f"before {KEY} after")
     assert re.fullmatch(
@@ -83,7 +83,7 @@ def test_secrets_are_taken_out(home: Path) -> None:
     "hostile", ["../../escape", "/etc/passwd", "", "a\0b", "x" * 5_000, "..", "caf\udce9", "a b\n"]
 )
 def test_hostile_ids_never_become_paths(home: Path, hostile: str) -> None:
-    """An id that could be a path is a digest in the file's name, for the call and for the session."""
+    """An ID that could be a path is replaced by a digest in the file name; this holds for calls and for sessions."""
     agentobs.session("one").open()
     with tracing.at(Place(hostile or "..")):
         path = Path(wiring.keep_result(hostile, "text"))
@@ -94,13 +94,13 @@ def test_hostile_ids_never_become_paths(home: Path, hostile: str) -> None:
     assert path.read_text() == "text"
 
 
-def test_a_sessions_results_take_only_so_many_bytes(home: Path) -> None:
-    """What goes beyond is cut between characters, with a note; then nothing more is kept."""
+def test_the_results_of_a_session_have_a_size_limit(home: Path) -> None:
+    """A result beyond the limit is truncated between characters, with a note; then no further result is kept."""
     with agentobs.session("one"):
         wiring.keep_result("a", "x" * 400, session_bytes_max=1_000)
         path = Path(wiring.keep_result("b", "é" * 2_000, session_bytes_max=1_000))
         text = path.read_text()
-        with pytest.raises(RecordingError, match="take 1,000 bytes already"):
+        with pytest.raises(RecordingError, match="already use 1,000 bytes"):
             wiring.keep_result("c", "more than fits", session_bytes_max=1_000)
     assert set(text.partition("\n")[0]) == {"é"}
     assert text.endswith("\n[cut here: the results of this session may use 1,000 bytes]\n")
@@ -110,7 +110,7 @@ def test_a_sessions_results_take_only_so_many_bytes(home: Path) -> None:
 
 
 def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
-    """A link in the place of a directory refuses the result; one in the place of a file is stepped over."""
+    """A link instead of a directory is an error; a link instead of a file is skipped."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with agentobs.session("one") as one:
@@ -128,23 +128,23 @@ def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
     assert list(elsewhere.iterdir()) == []
 
 
-def test_nothing_is_kept_outside_a_session(home: Path) -> None:
-    """Without a session there is no directory to keep a result in, and none is made."""
+def test_no_result_is_kept_outside_a_session(home: Path) -> None:
+    """Without a session there is no directory for the result, and none is created."""
     with pytest.raises(RecordingError, match="only inside a session that is recorded"):
         wiring.keep_result("a", "text")
     assert not (home / "sessions").exists()
 
 
-def test_nothing_is_kept_where_nothing_is_recorded(home: Path) -> None:
-    """Where the home cannot be used the session goes on, and keeping says why it cannot."""
+def test_no_result_is_kept_without_recording(home: Path) -> None:
+    """If the home cannot be used, the session continues, and keeping a result raises an error with the reason."""
     home.write_text("not a directory")
     with pytest.warns(RuntimeWarning, match="not recording"), agentobs.session("one"):
         with pytest.raises(RecordingError, match="only inside a session that is recorded"):
             wiring.keep_result("a", "text")
 
 
-def test_results_kept_at_once_do_not_collide(home: Path) -> None:
-    """Threads that keep results of one session at the same time get a file each."""
+def test_concurrent_results_have_separate_files(home: Path) -> None:
+    """Threads that keep results of one session at the same time get separate files."""
     paths: list[str] = []
     with agentobs.session("one"):
         here = tracing.place()
@@ -162,10 +162,8 @@ def test_results_kept_at_once_do_not_collide(home: Path) -> None:
     assert {Path(path).read_text() for path in paths} == {str(n) for n in range(20)}
 
 
-def test_a_file_that_cannot_be_written_is_not_left_behind(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk raises, and leaves no half of a result."""
+def test_a_failed_write_leaves_no_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk raises an error and leaves no incomplete result."""
 
     def full(descriptor: int, mode: int) -> None:
         raise OSError(28, "No space left on device")
@@ -177,8 +175,8 @@ def test_a_file_that_cannot_be_written_is_not_left_behind(
         assert list((home / "sessions" / one.session_id / "results").iterdir()) == []
 
 
-def test_the_agents_tools_keep_their_results(home: Path) -> None:
-    """A tool whose result is too long answers with its ends and the path of the whole, in the session."""
+def test_long_results_of_tools_are_kept(home: Path) -> None:
+    """If a tool result is too long, the model gets its start, its end, and the path of the complete result."""
 
     @tool
     def look() -> str:

@@ -1,4 +1,6 @@
-"""How much of a planted corpus is found, and how much of benign text is taken for a secret."""
+"""The share of secrets that is found in a generated corpus, and the share of benign text that is
+mistaken for secrets.
+"""
 
 from __future__ import annotations
 
@@ -10,48 +12,49 @@ from pathlib import Path
 from agentobs.provider.anthropic.streams import assemble
 from agentobs.recording.vault.stream_secrets import find_in_answer
 from agentobs.redaction import apply, find, redact
-from tests.recording.planted import CONTEXTS, TOKENS, VALUES, WHOLE, Planted, planted
-from tests.recording.test_streams import STREAM, cut, stream
+from tests.recording.secret_corpus import CONTEXTS, TOKENS, VALUES, WHOLE, Planted, planted
+from tests.recording.test_stream_secrets import STREAM, cut, stream
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_planted_secrets_are_found() -> None:
-    """At least 99 of 100 secrets are gone: of 45 kinds in 8 contexts, whole and in streamed pieces."""
-    missed = [*_missed_whole(), *_missed_in_pieces()]
+    """At least 99 of 100 secrets are redacted: 45 kinds in 8 contexts, in complete texts and in streams."""
+    missed = [*_missed_in_texts(), *_missed_in_streams()]
     total = 2 * len(TOKENS | VALUES | WHOLE) * len(CONTEXTS)
     assert len(TOKENS | VALUES | WHOLE) >= 30
     assert total >= 540
     assert len(missed) <= total // 100, [(each.kind, each.context) for each in missed]
 
 
-def _missed_whole() -> Iterator[Planted]:
+def _missed_in_texts() -> Iterator[Planted]:
+    """Yield secrets that remain in complete texts."""
     for each in planted():
         assert each.secret in each.text
-        if _is_left(each, redact(each.text.encode()).decode()):
+        if _remains(each, redact(each.text.encode()).decode()):
             yield each
 
 
-def _missed_in_pieces() -> Iterator[Planted]:
-    """Yield what is left of secrets that are told in pieces of a few characters."""
+def _missed_in_streams() -> Iterator[Planted]:
+    """Yield secrets that remain in streams with deltas of a few characters."""
     chance = random.Random(2)
     for each in planted(seed=3):
         body = b"".join(stream("text_delta", cut(each.text, chance.randrange(3, 9))))
         written = apply(body, find_in_answer(body))
-        told = assemble(STREAM, written)["content"][0]["text"]
-        if _is_left(each, told):
+        remaining = assemble(STREAM, written)["content"][0]["text"]
+        if _remains(each, remaining):
             yield each
 
 
-def _is_left(each: Planted, text: str) -> bool:
+def _remains(each: Planted, text: str) -> bool:
     """Return whether a secret, or 12 characters of a long one, can still be read."""
     if len(each.secret) < 24:
         return each.secret in text
     return any(each.secret[at : at + 12] in text for at in range(len(each.secret) - 11))
 
 
-def test_found_secrets_leave_the_rest() -> None:
-    """What stands around a secret stays: the redacted text is still JSON, or has its lines."""
+def test_redaction_keeps_the_rest_of_the_text() -> None:
+    """The text around a secret stays: redacted JSON is still JSON, and other texts keep their lines."""
     for each in planted(seed=5):
         written = redact(each.text.encode()).decode()
         if each.context in ("JSON", "JSON in JSON"):
@@ -60,8 +63,8 @@ def test_found_secrets_leave_the_rest() -> None:
             assert len(written.split("\n")) == len(each.text.split("\n")), each
 
 
-def test_benign_text_is_left_alone() -> None:
-    """Of our own code and documents less than one place in 100 KB is taken for a secret."""
+def test_benign_text_is_not_redacted() -> None:
+    """In our own code and documents, less than one place in 100 KB is mistaken for a secret."""
     texts = [path.read_bytes() for path in _benign()]
     found = [text[each.start : each.end] for text in texts for each in find(text)]
     assert len(found) <= sum(map(len, texts)) / 100_000, found

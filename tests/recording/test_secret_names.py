@@ -1,4 +1,4 @@
-"""Names that somebody chose: whatever makes labels of them, no secret gets into facts."""
+"""Names that users or models choose: no secret in them gets into facts."""
 
 from __future__ import annotations
 
@@ -7,36 +7,38 @@ from pathlib import Path
 from typing import Any
 
 import agentobs
-from agentobs.records.backend import Told
+from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import Event, SpanStart
 from agentobs.records.labels import Label
 from tests.agent.provider import Provider, call, streamed
 from tests.exporters.acting import DONE, calls, play, recording
 
 KEY = "sk-ant-api03-" + "A1b2C3d4E5" * 9 + "-QQAA"
-"""It has the form of a label."""
+"""A secret that has the form of a label."""
 
 
 def facts(home: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(home.rglob("*.facts")))
 
 
-def test_no_secret_that_is_a_name_gets_into_facts(tmp_path: Path) -> None:
-    """A tool that a model made up, an agent, a session, a span: a name that is a secret is a digest everywhere."""
-    told: list[Told] = []
+def test_names_with_secrets_are_digests_in_facts(tmp_path: Path) -> None:
+    """The name of a tool that a model invented, of an agent, a session or a span is replaced by a digest if it is a
+    secret.
+    """
+    written: list[WrittenFact] = []
 
     async def main(provider: Provider) -> None:
         async with provider.client() as client:
             await play(client, agent=KEY)
 
     replies = [calls(call("toolu_1", KEY, where="box")), streamed(DONE)]
-    with recording(tmp_path, told.append), Provider(replies) as provider, agentobs.session(KEY):
+    with recording(tmp_path, written.append), Provider(replies) as provider, agentobs.session(KEY):
         asyncio.run(main(provider))
         with agentobs.span(KEY, word=Label(KEY)):
             pass
-    assert [type(each.fact).__name__ for each in told if KEY in repr(each.fact)] == []
+    assert [type(each.fact).__name__ for each in written if KEY in repr(each.fact)] == []
     assert KEY.encode() not in facts(tmp_path)
-    spans = [each.fact for each in told if isinstance(each.fact, SpanStart)]
+    spans = [each.fact for each in written if isinstance(each.fact, SpanStart)]
     named = {
         str(span.name): str(span.label) for span in spans if not span.name.startswith("digest")
     }
@@ -44,20 +46,20 @@ def test_no_secret_that_is_a_name_gets_into_facts(tmp_path: Path) -> None:
     assert named["tool"].startswith("digest:")
 
 
-def test_no_secret_that_is_a_label_gets_into_facts(tmp_path: Path) -> None:
-    """A label made of a secret, reviewed or not, is a digest; one that somebody reviewed stays as it is."""
-    told: list[Told] = []
-    given: dict[str, Any] = {
+def test_labels_with_secrets_are_digests_in_facts(tmp_path: Path) -> None:
+    """A label that is a secret, reviewed or not, is replaced by a digest; other reviewed labels stay unchanged."""
+    written: list[WrittenFact] = []
+    metadata: dict[str, Any] = {
         "plain": Label(KEY),
         "bearer": Label.reviewed(f"Bearer {KEY}", reason="nobody looked"),
         "sentence": Label.reviewed("it was late", reason="a constant"),
         "word": Label("late"),
     }
-    with recording(tmp_path, told.append), agentobs.session("shop"):
+    with recording(tmp_path, written.append), agentobs.session("shop"):
         for _ in range(2):
-            agentobs.event("shop.closed", **given)
+            agentobs.event("shop.closed", **metadata)
             agentobs.event("shop.counted", **{KEY: 1})
-    events = [each.fact for each in told if isinstance(each.fact, Event)]
+    events = [each.fact for each in written if isinstance(each.fact, Event)]
     closed, own, again, _ = events
     assert closed.labels == again.labels
     labels = dict(closed.labels or {})

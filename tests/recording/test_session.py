@@ -1,4 +1,4 @@
-"""Sessions: where exchanges belong, how a session ends, and that none of it can hurt the agent."""
+"""Sessions: where exchanges belong, how a session ends, and that recording never affects the agent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def end_of(path: Path) -> tuple[str, str | None, str | None]:
 
 
 def test_a_pool_thread_belongs_to_its_session(home: Path, provider: ServedProvider) -> None:
-    """Also when a call was made outside every session before, which opened one of the process."""
+    """This holds even if an earlier call outside every session has opened the session of the process."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
 
     def ask() -> None:
@@ -82,20 +82,22 @@ def test_a_pool_thread_belongs_to_its_session(home: Path, provider: ServedProvid
     assert calls_by_session(home) == {"process": 1, "pool": 1}
 
 
-def test_strangers_do_not_enter_a_session(home: Path, provider: ServedProvider) -> None:
-    """A task, or a thread that ran before, outside every session is not put into somebody's open one."""
-    go, gone = threading.Event(), threading.Event()
+def test_unrelated_tasks_and_threads_are_not_in_a_session(
+    home: Path, provider: ServedProvider
+) -> None:
+    """A task outside every session, or a thread that was started before, is not recorded into an open session."""
+    go, is_done = threading.Event(), threading.Event()
     client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
 
-    def stranger() -> None:
+    def unrelated_thread() -> None:
         assert go.wait(20)
         list(client.messages.create(**ASK, stream=True))
-        gone.set()
+        is_done.set()
 
     async def other_task(inside: asyncio.Event) -> None:
         await inside.wait()
-        asked = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=provider.url))
-        async with asked.messages.stream(**ASK) as stream:
+        recorded_client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=provider.url))
+        async with recorded_client.messages.stream(**ASK) as stream:
             await stream.get_final_text()
 
     async def main() -> None:
@@ -105,9 +107,9 @@ def test_strangers_do_not_enter_a_session(home: Path, provider: ServedProvider) 
             inside.set()
             await task
             go.set()
-            await asyncio.to_thread(gone.wait, 20)
+            await asyncio.to_thread(is_done.wait, 20)
 
-    threading.Thread(target=stranger, daemon=True).start()
+    threading.Thread(target=unrelated_thread, daemon=True).start()
     asyncio.run(main())
     assert calls_by_session(home) == {"mine": 0, "process": 2}
 
@@ -125,7 +127,7 @@ def test_strangers_do_not_enter_a_session(home: Path, provider: ServedProvider) 
 def test_how_a_session_ends(
     home: Path, error: BaseException | None, ended: tuple[str, str | None, str | None]
 ) -> None:
-    """An exception fails a session; leaving with 0 does not; Ctrl-C interrupts it."""
+    """An exception fails a session, an exit with code 0 does not, and Ctrl-C interrupts it."""
     leaves = pytest.raises(type(error)) if error is not None else contextlib.nullcontext()
     with leaves, agentobs.session("ends"):
         if error is not None:
@@ -134,8 +136,10 @@ def test_how_a_session_ends(
     assert (outcome, reason, signature and signature.partition("@")[0]) == ended
 
 
-def test_an_agent_says_that_it_failed(home: Path) -> None:
-    """By a word, by an exception's class, from a thread; the first word stands, and a new session starts clean."""
+def test_an_agent_declares_its_failure(home: Path) -> None:
+    """The reason is a text or the class of an exception, also from a thread. The first reason counts, and a new session
+    has none.
+    """
     session = agentobs.session("says")
     with session, ThreadPoolExecutor(1) as pool:
         pool.submit(agentobs.fail, LookupError("content stays here")).result()
@@ -155,7 +159,7 @@ def session_here() -> str | None:
 
 
 def numbers(seen: list[str | None], count: int = 3) -> Iterator[int]:
-    """Yield numbers, and note in which session that is; what is thrown into it is yielded back once."""
+    """Yield numbers, and note the current session; an exception that is thrown into it is yielded back once."""
     for number in range(count):
         seen.append(session_here())
         try:
@@ -177,17 +181,17 @@ async def anumbers(seen: list[str | None], count: int = 3) -> AsyncIterator[int]
 
 
 def iterate(kind: str, use: Callable[[Any, list[str | None]], None]) -> list[str | None]:
-    """Let a consumer use a decorated generator, sync or async, by `send`, `throw` and `close`."""
+    """Let a consumer use a decorated generator, sync or async, with `send`, `throw` and `close`."""
     seen: list[str | None] = []
     if kind == "sync":
         use(agentobs.session("numbers")(numbers)(seen), seen)
         return seen
     with asyncio.Runner() as runner:
-        use(_Driven(agentobs.session("numbers")(anumbers)(seen), runner), seen)
+        use(_SyncDriver(agentobs.session("numbers")(anumbers)(seen), runner), seen)
     return seen
 
 
-class _Driven:
+class _SyncDriver:
     """An async generator with the methods of a sync one."""
 
     def __init__(self, generator: Any, runner: asyncio.Runner) -> None:
@@ -215,7 +219,7 @@ class _Driven:
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("ends", ["exhausted", "closed", "thrown", "handled"])
 def test_a_session_spans_the_iteration_of_a_generator(home: Path, kind: str, ends: str) -> None:
-    """It starts with the first value and ends with the generator; its consumer is never in it."""
+    """The session starts with the first value and ends with the generator; its consumer is never in it."""
 
     def use(generator: Any, seen: list[str | None]) -> None:
         assert seen == []
@@ -230,8 +234,8 @@ def test_a_session_spans_the_iteration_of_a_generator(home: Path, kind: str, end
             assert generator.throw(KeyError("yours")) == -1
         assert session_here() is None
         if ends in ("exhausted", "handled"):
-            left = [1, 2]
-            for number in left:
+            remaining = [1, 2]
+            for number in remaining:
                 assert next(generator) == number
                 assert session_here() is None
             with pytest.raises(StopIteration):
@@ -248,8 +252,8 @@ def test_a_session_spans_the_iteration_of_a_generator(home: Path, kind: str, end
     }[ends]
 
 
-def test_a_generator_that_is_never_iterated_is_no_session(home: Path) -> None:
-    """Each iteration is a session of its own, and two may be interleaved."""
+def test_each_iteration_is_a_session(home: Path) -> None:
+    """A generator that is never iterated is not a session, and two iterations may be interleaved."""
     seen: list[str | None] = []
     decorated = agentobs.session("numbers")(numbers)
     decorated(seen)
@@ -261,7 +265,7 @@ def test_a_generator_that_is_never_iterated_is_no_session(home: Path) -> None:
 
 
 def test_any_callable_can_be_decorated(home: Path) -> None:
-    """What has no name, no globals or an odd signature is called as before."""
+    """Callables without a name or globals, or with an unusual signature, are called as before."""
 
     @functools.cache
     def cached(x: int) -> int:
@@ -280,10 +284,12 @@ def test_any_callable_can_be_decorated(home: Path) -> None:
         lambda patch: patch.setattr(sink_module.sink, "emit", _boom),
     ],
 )
-def test_a_bug_of_ours_never_reaches_the_agent(
+def test_an_internal_error_never_reaches_the_agent(
     home: Path, breaks: Callable[[pytest.MonkeyPatch], None], provider: ServedProvider
 ) -> None:
-    """Whatever raises inside a session's start, its end or an exchange: the agent's call goes through."""
+    """If the start or the end of a session, or the recording of an exchange, raises an exception, the call of the agent
+    succeeds.
+    """
     client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url, max_retries=0))
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -296,10 +302,10 @@ def _boom(*args: Any) -> Any:
     raise ZeroDivisionError("a bug of ours")
 
 
-def test_a_replay_leaves_nothing_behind(
+def test_a_replay_does_not_affect_later_recordings(
     home: Path, provider: ServedProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """After a replay in which something was asked outside every session, live calls are recorded whole."""
+    """After a replay with a request outside every session, live calls are recorded completely."""
     made = weather(tmp_path_factory.mktemp("left"))
     with Replayer(made) as replayed:
         Agent().answer("How is it?")
@@ -311,15 +317,15 @@ def test_a_replay_leaves_nothing_behind(
     assert calls_by_session(home) == {"process": 1}
 
 
-def test_a_session_that_would_both_resume_and_fork(home: Path) -> None:
-    """It cannot be; nothing is recorded."""
+def test_a_session_cannot_both_resume_and_fork(home: Path) -> None:
+    """An error is raised, and nothing is recorded."""
     with pytest.raises(UsageError, match="both resume and fork"):
         agentobs.session("both", resume="1" * 32, fork="2" * 32)
     assert not home.exists()
 
 
-def test_each_call_of_a_decorated_function_goes_on(home: Path) -> None:
-    """The link stands with every session; an id that is none stands as a digest."""
+def test_each_call_of_a_decorated_function_resumes(home: Path) -> None:
+    """Each session has the link; an invalid ID is recorded as a digest."""
 
     @agentobs.session("again", fork="no id, but what somebody typed")
     def run() -> None:

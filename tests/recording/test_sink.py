@@ -1,4 +1,4 @@
-"""The sink: what waits, what is dropped, in which order it goes on, and what never reaches the agent."""
+"""The sink: what is queued and dropped, in which order records are delivered, and that the agent is never affected."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.replay.agents import last_session
 
 @pytest.fixture
 def shared_sink() -> Iterator[Sink]:
-    """The sink of this process, as new, its counts taken back afterwards: other tests look at them."""
+    """The sink of this process, reset; its counts are cleared afterwards, because other tests read them."""
     sinks.sink.detach()
-    sinks.sink._begin()
+    sinks.sink._reset()
     yield sinks.sink
     sinks.sink.detach()
-    sinks.sink._begin()
+    sinks.sink._reset()
 
 
 def exchange(size: int, session_id: str = "s") -> ModelExchange:
@@ -57,15 +57,15 @@ def drops(records: list[Record]) -> list[tuple[str | None, dict[str, float]]]:
     return [(each.label, {str(k): v for k, v in each.numbers.items()}) for each in found]
 
 
-def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a consumer, records are kept up to a weight, then dropped and counted."""
+def test_the_queue_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a consumer, records are kept up to a total size; further records are dropped and counted."""
     monkeypatch.setattr(sinks, "WAITING_BYTES", 10_000)
     waiting = Sink()
     for _ in range(5):
         waiting.emit(exchange(3000))
-    told = waiting.statistics()
-    assert (told.emitted, told.queued, told.dropped) == (5, 2, 3)
-    assert told.dropped_by_kind == {"attempt": 3}
+    statistics = waiting.statistics()
+    assert (statistics.emitted, statistics.queued, statistics.dropped) == (5, 2, 3)
+    assert statistics.dropped_by_kind == {"attempt": 3}
     seen: list[Record] = []
     assert waiting.attach(seen.append)
     assert waiting.flush()
@@ -75,16 +75,16 @@ def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None
     assert drops(seen) == [("attempt", {"count": 3, "exchanges": 3})]
 
 
-def test_what_waits_is_bounded_in_number() -> None:
-    """Beyond 4,096 events the next ones are dropped, counted by kind, and told where they are missing."""
+def test_the_queue_is_bounded_in_records() -> None:
+    """After 4,096 events, further events are dropped, counted by kind, and reported at their position in the order."""
     waiting = Sink()
     for number in range(4096):
         waiting.emit(event(number))
     waiting.emit(event(-1))
     waiting.emit(event(-1))
     waiting.emit(event(-1, "other"))
-    told = waiting.statistics()
-    assert (told.queued, told.dropped_by_kind) == (4096, {"own": 2, "other": 1})
+    statistics = waiting.statistics()
+    assert (statistics.queued, statistics.dropped_by_kind) == (4096, {"own": 2, "other": 1})
     seen: list[Record] = []
     assert waiting.attach(seen.append)
     assert waiting.flush()
@@ -101,8 +101,10 @@ def test_what_waits_is_bounded_in_number() -> None:
     ]
 
 
-def test_the_event_loop_takes_over_what_waits_and_others_have_their_turn() -> None:
-    """Attaching hands nothing over in its caller: the loop does, in batches, and what comes meanwhile stays behind."""
+def test_the_event_loop_delivers_the_queue_in_batches() -> None:
+    """Attaching delivers nothing itself: the event loop delivers in batches between other work, and new records stay in
+    order.
+    """
     waiting, seen, turns = Sink(), list[Record](), list[int]()
     for number in range(300):
         waiting.emit(event(number))
@@ -124,8 +126,8 @@ def test_the_event_loop_takes_over_what_waits_and_others_have_their_turn() -> No
     assert max(b - a for a, b in zip([0, *turns], turns, strict=False)) <= sinks.BATCH
 
 
-def test_a_thread_takes_over_where_there_is_no_loop() -> None:
-    """Without an event loop another thread hands over what waits, not the caller."""
+def test_a_thread_delivers_without_an_event_loop() -> None:
+    """Without an event loop, another thread delivers the queue, not the caller."""
     waiting, threads, all_there = Sink(), set[int](), threading.Event()
     for number in range(200):
         waiting.emit(event(number))
@@ -140,8 +142,8 @@ def test_a_thread_takes_over_where_there_is_no_loop() -> None:
     assert threading.get_ident() not in threads
 
 
-def test_what_waits_goes_on_where_its_loop_has_ended() -> None:
-    """A loop that ends before it has handed everything over leaves nothing behind."""
+def test_the_queue_is_delivered_after_its_loop_has_ended() -> None:
+    """If a loop ends before everything is delivered, no record is left in the queue."""
     waiting, seen, all_there = Sink(), list[Record](), threading.Event()
     for number in range(500):
         waiting.emit(event(number))
@@ -160,8 +162,8 @@ def test_what_waits_goes_on_where_its_loop_has_ended() -> None:
     assert numbers(seen) == list(range(501))
 
 
-def test_the_first_to_attach_stays() -> None:
-    """A second attach changes nothing, says so, and is counted; detaching makes room."""
+def test_only_the_first_consumer_is_attached() -> None:
+    """A second attach changes nothing, returns False, and is counted; after detaching, another consumer can attach."""
     shared, first, second = Sink(), list[Record](), list[Record]()
     assert shared.attach(first.append)
     assert not shared.attach(second.append)
@@ -172,8 +174,8 @@ def test_the_first_to_attach_stays() -> None:
     assert shared.attach(second.append)
 
 
-def test_a_burst_arrives_whole() -> None:
-    """10,000 events that are emitted at once, right after the first consumer came, all arrive, in their order."""
+def test_a_burst_arrives_completely() -> None:
+    """10,000 events that are emitted right after the first consumer was attached all arrive, in order."""
     shared, seen = Sink(), list[Record]()
 
     async def agent() -> None:
@@ -190,7 +192,7 @@ def test_a_burst_arrives_whole() -> None:
 
 
 def test_ten_threads_keep_their_order() -> None:
-    """What each of ten threads emits arrives whole and in its order, with the first consumer coming in between."""
+    """The events of each of ten threads arrive completely and in order, while the first consumer is attached."""
     shared, seen, half = Sink(100_000), list[Record](), threading.Barrier(11)
 
     def emit(thread: int) -> None:
@@ -214,8 +216,8 @@ def test_ten_threads_keep_their_order() -> None:
         assert own == [thread * 1000 + number for number in range(600)]
 
 
-def test_two_consumers_hear_the_same_order() -> None:
-    """Whatever threads emit, all consumers get it in one order."""
+def test_all_consumers_see_the_same_order() -> None:
+    """Events of several threads reach all consumers in one order."""
     shared, first, second = Sink(), list[Record](), list[Record]()
     shared.attach(first.append, second.append)
 
@@ -233,9 +235,11 @@ def test_two_consumers_hear_the_same_order() -> None:
     assert len(first) == 2000
 
 
-def test_a_stuck_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one thread is held in a consumer, the others go on; what they emit waits, bounded, and is told of."""
-    monkeypatch.setattr(sinks, "BEHIND_BYTES", 100 * 1024)
+def test_a_stuck_consumer_blocks_only_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread is blocked in a consumer, the others continue; their records are queued up to a limit, and drops
+    are reported.
+    """
+    monkeypatch.setattr(sinks, "BACKLOG_BYTES", 100 * 1024)
     shared, seen = Sink(50), list[Record]()
     is_stuck, go_on = threading.Event(), threading.Event()
 
@@ -251,8 +255,8 @@ def test_a_stuck_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) 
     for number in range(1, 201):
         shared.emit(event(number))
     assert not shared.flush(0.01)
-    told = shared.statistics()
-    assert (told.queued, told.dropped_by_kind) == (100, {"own": 100})
+    statistics = shared.statistics()
+    assert (statistics.queued, statistics.dropped_by_kind) == (100, {"own": 100})
     go_on.set()
     held.join()
     assert shared.flush()
@@ -260,8 +264,10 @@ def test_a_stuck_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) 
     assert drops(seen) == [("own", {"count": 100, "exchanges": 0})]
 
 
-def test_a_flush_that_nobody_takes_is_none(shared_sink: Sink) -> None:
-    """Where records wait and nobody is attached a flush says so, at once; where nothing waits, all is done."""
+def test_a_flush_without_a_consumer(shared_sink: Sink) -> None:
+    """If records are queued and no consumer is attached, `flush` returns False immediately; if the queue is empty, it
+    returns True.
+    """
     assert shared_sink.flush()
     assert flush()
     shared_sink.emit(event(1))
@@ -275,15 +281,15 @@ def test_a_flush_that_nobody_takes_is_none(shared_sink: Sink) -> None:
     assert numbers(seen) == [1]
 
 
-def test_nothing_waits_for_nobody() -> None:
-    """After giving up nothing is kept, until somebody comes after all, who hears what is missing."""
+def test_no_records_are_queued_after_giving_up() -> None:
+    """After `give_up`, no record is kept until a consumer is attached, which then receives a report of the drops."""
     given_up = Sink()
     given_up.emit(exchange(1))
     given_up.give_up()
     given_up.emit(exchange(1))
     assert not given_up.flush()
-    told = given_up.statistics()
-    assert (told.queued, told.dropped) == (0, 2)
+    statistics = given_up.statistics()
+    assert (statistics.queued, statistics.dropped) == (0, 2)
     seen: list[Record] = []
     given_up.attach(seen.append)
     given_up.emit(exchange(1))
@@ -291,10 +297,10 @@ def test_nothing_waits_for_nobody() -> None:
     assert (len(seen), drops(seen)) == (2, [("attempt", {"count": 2, "exchanges": 2})])
 
 
-def test_a_failing_consumer_is_removed_where_warnings_are_errors(
+def test_a_failing_consumer_is_removed_if_warnings_are_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The others get the record, the agent gets no exception, and standard error says why."""
+    """The other consumers get the record, the agent gets no exception, and standard error shows the reason."""
     seen: list[Record] = []
 
     class Worse(ValueError):
@@ -314,13 +320,13 @@ def test_a_failing_consumer_is_removed_where_warnings_are_errors(
         shared.emit(exchange(1))
         shared.emit(exchange(1))
     assert (len(seen), shared.statistics().consumers_removed) == (2, 2)
-    told = capsys.readouterr().err
-    assert "removed: ValueError" in told
-    assert "broken consumer" not in told  # its text may hold anything
+    error_output = capsys.readouterr().err
+    assert "removed: ValueError" in error_output
+    assert "broken consumer" not in error_output  # its text may contain anything
 
 
-def test_an_exchange_may_end_in_the_middle_of_an_emit() -> None:
-    """A collection of garbage that emits while a consumer runs neither waits nor breaks anything."""
+def test_garbage_collection_may_emit_during_an_emit() -> None:
+    """A record that the garbage collector emits while a consumer runs neither waits nor causes an error."""
     shared, seen = Sink(), list[Record]()
 
     class Ending:
@@ -340,8 +346,8 @@ def test_an_exchange_may_end_in_the_middle_of_an_emit() -> None:
     assert shared.statistics() == sinks.Statistics(2, 0, 0, 0)
 
 
-def test_a_signal_may_come_in_the_middle_of_an_emit() -> None:
-    """What a signal handler emits arrives, and one that raises leaves the sink in order."""
+def test_a_signal_handler_may_emit_during_an_emit() -> None:
+    """A record of a signal handler arrives, and a handler that raises leaves the sink in a valid state."""
     shared, seen = Sink(), list[Record]()
 
     def handler(number: int, frame: Any) -> None:
@@ -366,7 +372,7 @@ def test_a_signal_may_come_in_the_middle_of_an_emit() -> None:
 
 
 def in_child(work: Callable[[], object]) -> str:
-    """Fork, and return what the child has to say."""
+    """Fork, and return the output of the child."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -375,14 +381,16 @@ def in_child(work: Callable[[], object]) -> str:
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as pipe:
-        told = pipe.read().decode()
+        output = pipe.read().decode()
     os.waitpid(child, 0)
-    return told
+    return output
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_begins_anew() -> None:
-    """What waits in a parent is the parent's: its child keeps the consumers, none of the queue, and no lock."""
+def test_a_forked_child_starts_with_an_empty_queue() -> None:
+    """The queue of a parent belongs to the parent: its child keeps the consumers, but neither the queue nor a held
+    lock.
+    """
     waiting = Sink()
     waiting.emit(event(1))
     assert in_child(lambda: waiting.statistics().queued) == "0"
@@ -407,17 +415,19 @@ def test_a_child_begins_anew() -> None:
         busy.emit(event(3))
         return numbers(seen)
 
-    with busy._lock:  # as any thread may hold it when a process forks
-        told = in_child(child)
+    with busy._lock:  # any thread may hold the lock when a process forks
+        output = in_child(child)
     go_on.set()
     held.join()
-    assert (told, numbers(seen)) == ("[3]", [1, 2])
+    assert (output, numbers(seen)) == ("[3]", [1, 2])
 
 
 def test_a_session_that_lost_an_exchange_is_incomplete(
     shared_sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exchanges that nobody took before the recorder came are counted at their session's end: it is not frozen."""
+    """Exchanges that were dropped before the recorder was attached are counted in the end of their session, so it
+    cannot be frozen.
+    """
     monkeypatch.setattr(sinks, "WAITING_BYTES", 8_000)
     label = Label("x")
     start = SessionStart("5" * 32, label, 1, None, label, None, label, label, {}, None)
@@ -442,10 +452,10 @@ def test_a_session_that_lost_an_exchange_is_incomplete(
     ) == [("attempt", {"count": 2.0, "exchanges": 2.0})]
 
 
-def test_an_exchange_that_was_lost_after_its_session_is_missed_too(
+def test_an_exchange_that_was_lost_after_its_session_counts_as_well(
     shared_sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not its end knew of it, a session that lost an exchange is not frozen."""
+    """A session that lost an exchange cannot be frozen, even if its end does not contain the loss."""
     monkeypatch.setattr(sinks, "WAITING_BYTES", 8_000)
     label = Label("x")
     start = SessionStart("6" * 32, label, 1, None, label, None, label, label, {}, None)
@@ -461,7 +471,7 @@ def test_an_exchange_that_was_lost_after_its_session_is_missed_too(
 def test_what_was_emitted_is_in_the_journal_after_a_flush(
     shared_sink: Sink, tmp_path: Path
 ) -> None:
-    """A flush takes what waits for the recorder with it, though the loop has not come round yet."""
+    """A flush also delivers records that wait for the recorder, before the event loop does."""
     for number in range(100):
         shared_sink.emit(event(number))
 

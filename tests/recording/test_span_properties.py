@@ -1,4 +1,4 @@
-"""Laws of spans, whatever is opened, closed, carried, dropped and swept in whatever order."""
+"""Properties of spans for any order of opening, closing, carrying, dropping and sweeping."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEP = st.one_of(
 
 @dataclass
 class Task:
-    """A context, and the spans whose blocks were entered on the way to it, the innermost last."""
+    """A context, and the spans whose blocks were entered in it, innermost last."""
 
     context: contextvars.Context
     inside: list[str]
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass
 class Model:
-    """What was done, and what is therefore expected."""
+    """The steps that were made, and the expected result."""
 
     pool: ThreadPoolExecutor
     tasks: list[Task]
@@ -51,7 +51,7 @@ class Model:
     parents: dict[str, str | None] = field(default_factory=dict)
 
     def expected(self, task: Task) -> str | None:
-        """The innermost span of a context that has not ended."""
+        """Return the innermost span of a context that has not ended."""
         return next((name for name in reversed(task.inside) if name not in self.ended), None)
 
     def do(self, step: tuple[str, int, int]) -> None:
@@ -65,7 +65,7 @@ class Model:
             task.blocks.append((block, name))
             task.inside = [each for each in task.inside if each not in self.ended] + [name]
         elif what == "exit" and task.blocks:
-            # In its own context, or, as a generator that another task closes, in another one.
+            # In its own context, or in another one, like a generator that another task closes.
             where = self.tasks[other % len(self.tasks)] if other % 2 else task
             block, name = task.blocks.pop()
             where.context.run(block.__exit__, None, None, None)
@@ -75,7 +75,7 @@ class Model:
             self.handles.append((task.context.run(agentobs.open_span, name), name))
         elif what == "close" and self.handles:
             handle, name = self.handles[other % len(self.handles)]
-            self.pool.submit(handle.close).result()  # in a thread that knows nothing of it
+            self.pool.submit(handle.close).result()  # in a thread without this context
             self.ended.add(name)
         elif what == "drop" and self.handles:
             handle, name = self.handles.pop(other % len(self.handles))
@@ -90,12 +90,12 @@ class Model:
 
 @settings(max_examples=6, deadline=None)
 @given(st.lists(STEP, max_size=60))
-def test_spans_end_once_and_lie_where_they_were_opened(steps: list[tuple[str, int, int]]) -> None:
-    """Each span ends exactly once, and late at most once after it was swept; its parent is the innermost open span of
-    the context that opened it; none is open after a sweep.
+def test_spans_end_once_and_have_the_right_parent(steps: list[tuple[str, int, int]]) -> None:
+    """Each span ends exactly once, and late at most once after it was swept. Its parent is the innermost open span of
+    the context that opened it. No span is open after a sweep.
     """
     records: list[Record] = []
-    tracing.sweep(0)  # what other tests have left open
+    tracing.sweep(0)  # spans that other tests have left open
     with sink.redirect(records.append), ThreadPoolExecutor(1) as pool:
         with tracing.at(Place(SESSION, INTERACTION)):
             model = Model(pool, [Task(contextvars.copy_context(), [])])

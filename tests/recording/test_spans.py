@@ -1,4 +1,4 @@
-"""Spans: each ends exactly once, lies where it was opened, and never keeps the agent from anything."""
+"""Spans: each ends exactly once, has the right parent, and never affects the agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
 from agentobs.records.labels import Label
-from agentobs.records.span_names import OURS
+from agentobs.records.span_names import RESERVED_SPAN_NAMES
 from agentobs.sink import Record, sink
 from agentobs.store.duckdb.connection import connect
 from tests.provider_script import refused, script, streamed, text
@@ -49,7 +49,7 @@ ASK: dict[str, Any] = {
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Record]]:
-    """Collect what goes to the sink, at a place in an interaction."""
+    """Collect emitted records, at a place in an interaction."""
     records: list[Record] = []
     with sink.redirect(records.append), tracing.at(Place(SESSION, INTERACTION)):
         yield records
@@ -60,13 +60,13 @@ def starts(records: Sequence[Record]) -> dict[str, SpanStart]:
 
 
 def tree(records: Sequence[Record]) -> dict[str, str | None]:
-    """The name of the parent of each span, by name."""
+    """Return the name of the parent of each span, by name."""
     names = {r.span_id: name for name, r in starts(records).items()}
     return {name: names.get(r.parent_span_id or "") for name, r in starts(records).items()}
 
 
 def ends(records: Sequence[Record]) -> list[tuple[str, str, str | None]]:
-    """(name, status, error) of each end, in order."""
+    """Return (name, status, error) of each end, in order."""
     names = {r.span_id: name for name, r in starts(records).items()}
     return [(names[r.span_id], r.status, r.error_type) for r in records if isinstance(r, SpanEnd)]
 
@@ -81,7 +81,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """The clocks of the world, which stand still until they are moved by so many seconds."""
+    """Replace the clocks of the world by clocks that stand still until they are moved."""
     at = [1000 * SECOND]
     monkeypatch.setattr(world, "monotonic", lambda: at[0])
     monkeypatch.setattr(world, "now", lambda: 1_790_000_000 * SECOND + at[0])
@@ -103,11 +103,13 @@ def spans_of(path: Path, columns: str = "name, status") -> list[tuple[Any, ...]]
         return connection.execute(f"SELECT {columns} FROM spans ORDER BY started_ns").fetchall()
 
 
-# Where spans lie.
+# The position of spans.
 
 
 def test_blocks_nest() -> None:
-    """What is opened in a block lies under it, beside what it opened before; afterwards one is where one was."""
+    """A span that is opened in a block is a child of it, and a sibling of earlier ones; afterwards the previous span is
+    current.
+    """
     with recorded() as records:
         with agentobs.span("a"):
             with agentobs.span("b"):
@@ -120,8 +122,8 @@ def test_blocks_nest() -> None:
     assert [name for name, *_ in ends(records)] == ["handle", "b", "c", "a"]
 
 
-def test_a_block_tells_how_it_was_left() -> None:
-    """Ok, with the class of an error and never its text, or cancelled; the error goes on."""
+def test_a_block_records_how_it_ended() -> None:
+    """The status is `ok`, an error with its class and without its text, or `cancelled`; the exception propagates."""
     with recorded() as records:
         for name, raised in [
             ("bad", ValueError("content")),
@@ -140,7 +142,7 @@ def test_a_block_tells_how_it_was_left() -> None:
 
 
 def test_metadata_by_type(home: Path) -> None:
-    """Booleans, numbers and labels stand with the span in the store; nothing else is taken."""
+    """Booleans, numbers and labels are stored with the span; other types are rejected."""
     with agentobs.session("metadata"):
         with agentobs.span("load", rows=3, share=0.5, cached=True, none=None, table=Label("users")):
             pass
@@ -159,9 +161,9 @@ def test_metadata_by_type(home: Path) -> None:
     assert found == [("load", {"rows": 3.0, "share": 0.5, "cached": 1.0}, {"table": "users"})]
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
-def test_the_names_of_our_spans_are_taken(name: str) -> None:
-    """What our spans are called says what time counts as: others are called something else. The document has each."""
+@pytest.mark.parametrize("name", sorted(RESERVED_SPAN_NAMES))
+def test_names_of_built_in_spans_are_reserved(name: str) -> None:
+    """Built-in names determine what time counts as, so users cannot use them. The document lists each."""
     with pytest.raises(ValueError, match=f"use app.{name}"):
         agentobs.span(name)
     with pytest.raises(ValueError, match=f"use app.{name}"):
@@ -169,8 +171,8 @@ def test_the_names_of_our_spans_are_taken(name: str) -> None:
     assert f"| `{name}` |" in (Path(__file__).parents[2] / "docs/spans.md").read_text()
 
 
-def test_the_number_of_a_thread_that_ended_says_nothing_of_a_new_one(home: Path) -> None:
-    """A thread that is started while one session is open is in it, also under the number of one that ran before."""
+def test_a_reused_thread_id_does_not_matter(home: Path) -> None:
+    """A thread that is started while one session is open belongs to it, even with the ID of an earlier thread."""
     go, numbers = threading.Event(), set()
     early = [threading.Thread(target=go.wait) for _ in range(8)]
     for each in early:
@@ -196,8 +198,8 @@ def test_the_number_of_a_thread_that_ended_says_nothing_of_a_new_one(home: Path)
     assert found[-1][0]
 
 
-def test_a_recording_that_is_stopped_ends_its_sessions(home: Path, tmp_path: Path) -> None:
-    """An open session ends with its recording; what comes of it later is counted, and goes into no other home."""
+def test_stopping_the_recorder_ends_open_sessions(home: Path, tmp_path: Path) -> None:
+    """An open session ends with its recording; its later records are counted, and are not written to another home."""
     with agentobs.session("long"):
         held = agentobs.open_span("before")
         assert agentobs.stop_recorder()
@@ -219,8 +221,8 @@ def test_a_recording_that_is_stopped_ends_its_sessions(home: Path, tmp_path: Pat
         assert connection.sql("SELECT name FROM spans").fetchall() == [("own",)]
 
 
-def test_a_name_that_is_no_label_is_a_digest(home: Path) -> None:
-    """A name may have been said by somebody: the store has its digest, and nobody is kept from his work."""
+def test_a_name_that_is_not_a_label_is_a_digest(home: Path) -> None:
+    """Such a name may be content: the store contains its digest, and the program is not interrupted."""
     with agentobs.session("names"), agentobs.span("what Ada said"):
         pass
     assert agentobs.stop_recorder()
@@ -228,8 +230,8 @@ def test_a_name_that_is_no_label_is_a_digest(home: Path) -> None:
     assert (name.partition(":")[0], status) == ("digest", "ok")
 
 
-def test_tasks_beside_each_other() -> None:
-    """Each task is in its own spans: parallel ones and siblings are never taken for each other."""
+def test_concurrent_tasks() -> None:
+    """Each task is in its own spans: concurrent and sibling tasks do not affect each other."""
 
     async def work(name: str, gate: asyncio.Barrier) -> None:
         async with agentobs.span(name):
@@ -250,7 +252,9 @@ def test_tasks_beside_each_other() -> None:
 
 
 def test_threads_and_executors() -> None:
-    """A carried function is where it was carried from, in any number of threads at once; one that is not is nowhere."""
+    """A carried function runs at the place where it was carried, in any number of threads; other functions have no
+    place.
+    """
     gate = threading.Barrier(3)
 
     def work(name: str) -> str | None:
@@ -272,7 +276,7 @@ def test_threads_and_executors() -> None:
             assert list(pool.map(work, "xyz")) == [None] * 3
             asyncio.run(later("d"))
         assert tracing.place() == Place(SESSION, INTERACTION)
-    # What it was carried from has ended: it lies in what is around that, linked to it.
+    # The span has ended: the new span is in the nearest open enclosing span, and linked to the ended one.
     assert tree(records) == {
         "outer": None,
         "a": None,
@@ -286,7 +290,7 @@ def test_threads_and_executors() -> None:
 
 
 def test_anyio() -> None:
-    """Task groups and worker threads of anyio are in the spans they were started from."""
+    """Task groups and worker threads of anyio are in the spans in which they were started."""
 
     def in_thread() -> None:
         with agentobs.span("thread"):
@@ -318,7 +322,7 @@ async def steps(name: str, log: list[str]) -> AsyncIterator[int]:
 
 
 def test_a_generator_that_is_closed_by_another_task() -> None:
-    """Its span ends cancelled, nothing is raised, and its consumer is where it was."""
+    """Its span ends as cancelled, nothing is raised, and the place of its consumer does not change."""
 
     async def run() -> None:
         log: list[str] = []
@@ -340,8 +344,8 @@ def test_a_generator_that_is_closed_by_another_task() -> None:
     assert tree(records) == {"consumer": None, "generator": "consumer", "after": "consumer"}
 
 
-def test_a_generator_that_is_abandoned() -> None:
-    """One that nobody holds any more ends its span, whether an event loop closes it or it is just collected."""
+def test_an_abandoned_generator() -> None:
+    """Its span ends when it is garbage collected, whether or not an event loop closes it."""
 
     async def run() -> None:
         running = steps("looped", [])
@@ -354,7 +358,7 @@ def test_a_generator_that_is_abandoned() -> None:
         asyncio.run(run())
         running = steps("loopless", [])
         with contextlib.suppress(StopIteration):
-            anext(running).__await__().__next__()  # by hand: no event loop hears of it
+            anext(running).__await__().__next__()  # iterated manually, so no event loop knows it
         del running
         gc.collect()
         with agentobs.span("after"):
@@ -365,7 +369,7 @@ def test_a_generator_that_is_abandoned() -> None:
 
 
 def test_a_generator_whose_consumer_is_cancelled() -> None:
-    """The span ends as cancelled with the task."""
+    """Its span ends as cancelled, together with the task."""
 
     async def consume() -> None:
         async for _ in steps("generator", []):
@@ -385,7 +389,7 @@ def test_a_generator_whose_consumer_is_cancelled() -> None:
 
 
 def test_a_consumer_keeps_its_own_span_when_its_generator_ends() -> None:
-    """Closing a generator does not throw its consumer out of the span that it opened meanwhile."""
+    """If a generator is closed, its consumer stays in the span that it has opened meanwhile."""
     with recorded() as records:
 
         def generate() -> Iterator[None]:
@@ -403,8 +407,8 @@ def test_a_consumer_keeps_its_own_span_when_its_generator_ends() -> None:
     assert (tree(records)["inner"], tree(records)["after"]) == ("own", None)
 
 
-def test_what_generators_leave_behind_does_not_outlast_a_block() -> None:
-    """A generator that is suspended when a block ends is no parent of what follows, and no chain of them grows."""
+def test_suspended_generators_do_not_outlive_a_block() -> None:
+    """A generator that is suspended when a block ends is not a parent of later spans, and no chain of frames grows."""
 
     def generate(name: str) -> Iterator[None]:
         with agentobs.span(name):
@@ -425,7 +429,7 @@ def test_what_generators_leave_behind_does_not_outlast_a_block() -> None:
         frame = tracing.places._frame.get()
         depth = 0
         while frame is not None:
-            frame, depth = frame.around, depth + 1
+            frame, depth = frame.outer, depth + 1
         running.close()  # type: ignore[attr-defined]
     assert tree(records)["after"] is None
     assert tree(records)["last"] is None
@@ -436,7 +440,7 @@ def test_what_generators_leave_behind_does_not_outlast_a_block() -> None:
 
 
 def test_closing_again_changes_nothing() -> None:
-    """A handle may be closed from any thread, at the same time, often: it ends once."""
+    """A handle may be closed repeatedly and from several threads at the same time: the span ends once."""
     with recorded() as records:
         handle = agentobs.open_span("once")
         gate = threading.Barrier(8)
@@ -446,14 +450,14 @@ def test_closing_again_changes_nothing() -> None:
             return handle.close(ValueError("late"))
 
         with ThreadPoolExecutor(8) as pool:
-            told = [future.result() for future in [pool.submit(close) for _ in range(8)]]
+            results = [future.result() for future in [pool.submit(close) for _ in range(8)]]
         assert handle.close() is False
-    assert told.count(True) == 1
+    assert results.count(True) == 1
     assert ends(records) == [("once", "error", "ValueError")]
 
 
 def test_a_handle_makes_its_span_current() -> None:
-    """For a while one can be in a span that somebody else ends."""
+    """Code can temporarily be in a span that other code ends."""
     with recorded() as records:
         handle = agentobs.open_span("held")
         with agentobs.span("beside"):
@@ -465,8 +469,8 @@ def test_a_handle_makes_its_span_current() -> None:
     assert tree(records) == {"held": None, "beside": None, "inside": "held"}
 
 
-def test_a_handle_that_nobody_holds() -> None:
-    """Its span ends as orphaned at once, for nobody can end it any more."""
+def test_a_handle_that_is_garbage_collected() -> None:
+    """Its span ends as orphaned immediately, because no code can end it any more."""
     before = tracing.statistics()
     with recorded() as records:
         handle = agentobs.open_span("lost")
@@ -476,8 +480,8 @@ def test_a_handle_that_nobody_holds() -> None:
     assert tracing.statistics().orphaned == before.orphaned + 1
 
 
-def test_silent_spans_are_swept(clock: Callable[[float], None]) -> None:
-    """After half an hour in which nothing happened a span ends as orphaned, with when something last did."""
+def test_spans_without_activity_are_swept(clock: Callable[[float], None]) -> None:
+    """After half an hour without activity, a span ends as orphaned, with the time of its last activity."""
     with recorded() as records:
         outer = agentobs.open_span("outer")
         clock(500)
@@ -498,8 +502,8 @@ def test_silent_spans_are_swept(clock: Callable[[float], None]) -> None:
     assert (late.status, late.late) == ("ok", True)
 
 
-def test_long_turns_are_no_orphans(clock: Callable[[float], None]) -> None:
-    """What happens in a span happens in those around it, and what may be silent for long keeps them, too."""
+def test_long_turns_are_not_swept(clock: Callable[[float], None]) -> None:
+    """Activity in a span counts for its enclosing spans, and so does an expected time without activity."""
     with recorded() as records:
         here = tracing.place()
         assert here
@@ -521,8 +525,8 @@ def test_long_turns_are_no_orphans(clock: Callable[[float], None]) -> None:
     ]  # fmt: skip
 
 
-def test_a_late_end_is_counted_and_not_doubled(home: Path) -> None:
-    """A span that was swept and ends after all has one row, with its true end."""
+def test_a_late_end_is_counted_once(home: Path) -> None:
+    """A span that was swept and closed later has one row, with its real end."""
     before = tracing.statistics()
     with agentobs.session("late"):
         handle = agentobs.open_span("slow")
@@ -538,8 +542,8 @@ def test_a_late_end_is_counted_and_not_doubled(home: Path) -> None:
         assert connection.execute(sql).fetchall() == [(1, 0, 0, 1)]
 
 
-def test_the_recorder_sweeps_by_itself(home: Path) -> None:
-    """As long as a span is open its thread looks as often as the options say; nobody has to ask."""
+def test_the_recorder_sweeps_periodically(home: Path) -> None:
+    """While a span is open, the thread of the recorder sweeps at the interval in the options, without being called."""
     assert agentobs.start(options=Options(span_sweep_seconds=0.01, span_orphan_seconds=0.05))
     with agentobs.session("swept"):
         held = agentobs.open_span("silent")
@@ -553,14 +557,16 @@ def test_the_recorder_sweeps_by_itself(home: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["span_sweep_seconds", "span_orphan_seconds"])
-def test_a_time_that_is_none_is_refused(name: str, seconds: float) -> None:
-    """How spans are swept is checked when it is said, not in a thread that would spin or die of it."""
+def test_invalid_sweep_intervals_are_rejected(name: str, seconds: float) -> None:
+    """Intervals are checked when the options are created, not in a thread, where they would cause a busy loop or an
+    error.
+    """
     with pytest.raises(UsageError, match=name):
         Options(**{name: seconds})  # type: ignore[arg-type]  # one of its floats
 
 
-def test_what_is_open_at_the_end_is_an_orphan(home: Path) -> None:
-    """The end of the recording ends every span; the start of each was written when it started."""
+def test_open_spans_are_orphaned_at_the_end(home: Path) -> None:
+    """The end of the recording ends every span; the start of each was written when the span started."""
     with agentobs.session("open"):
         held = agentobs.open_span("held")
         assert flush()
@@ -586,8 +592,8 @@ with agentobs.session("killed"):
 """
 
 
-def test_a_process_that_died(home: Path) -> None:
-    """What was open when it died is told: orphaned, ended when its session was last heard of."""
+def test_spans_of_a_killed_process(home: Path) -> None:
+    """Open spans are shown as orphaned, and end with the last record of their session."""
     died = subprocess.run(
         [sys.executable, "-c", KILLED], check=False, cwd=Path(__file__).parents[2]
     )
@@ -603,8 +609,8 @@ def test_a_process_that_died(home: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_leaves_its_parents_spans(home: Path) -> None:
-    """The child's spans lie in those of its parent, which the parent alone ends, whatever the child does."""
+def test_a_forked_process_does_not_end_spans_of_its_parent(home: Path) -> None:
+    """The spans of the child are inside those of the parent, and only the parent ends its own spans."""
     with agentobs.session("forked"):
         with agentobs.span("parent"):
             child = os.fork()
@@ -624,30 +630,32 @@ def test_a_forked_process_leaves_its_parents_spans(home: Path) -> None:
     }
 
 
-def test_a_trace_within_a_span_keeps_that(clock: Callable[[float], None]) -> None:
-    """What happens in a run happens in the span around it, of which it is linked; in the background it does not."""
+def test_activity_in_a_linked_trace_counts_for_the_enclosing_span(
+    clock: Callable[[float], None],
+) -> None:
+    """Activity in a run counts for the span to which the run is linked, except for background runs."""
     with recorded() as records:
-        around, left = agentobs.open_span("around"), agentobs.open_span("left")
-        assert around.place
-        assert left.place
-        inside = tracing.begin("interaction", around.place, trace_id=INTERACTION, is_within=True)
-        behind = tracing.begin("interaction", left.place, trace_id="2" * 32)
+        outer, unrelated = agentobs.open_span("around"), agentobs.open_span("left")
+        assert outer.place
+        assert unrelated.place
+        inside = tracing.begin("interaction", outer.place, trace_id=INTERACTION, is_within=True)
+        behind = tracing.begin("interaction", unrelated.place, trace_id="2" * 32)
         clock(100)
         tracing.touch(inside.span_id)
         tracing.touch(behind.span_id)
         assert tracing.sweep(50) == 1
-        for each in (behind, inside, around):
+        for each in (behind, inside, outer):
             each.close()
     ended = [(r.span_id, r.status) for r in records if isinstance(r, SpanEnd)]
-    assert ended[0] == (left.span_id, "orphaned")
+    assert ended[0] == (unrelated.span_id, "orphaned")
     assert [r.linked_span_id for r in records if isinstance(r, SpanStart)][2:] == [
-        around.span_id,
-        left.span_id,
+        outer.span_id,
+        unrelated.span_id,
     ]
 
 
 def test_work_that_outlives_its_span_is_linked() -> None:
-    """A task that goes on after all around it has ended opens a trace of its own, linked to where it came from."""
+    """If a task continues after all enclosing spans have ended, it opens a separate trace, linked to its origin."""
 
     async def run() -> None:
         ended = asyncio.Event()
@@ -672,8 +680,10 @@ def test_work_that_outlives_its_span_is_linked() -> None:
     assert found["inner"].linked_span_id is None
 
 
-def test_outside_every_session(home: Path) -> None:
-    """A span belongs to the session of the process where one is recorded; else it costs nothing and says so."""
+def test_spans_outside_every_session(home: Path) -> None:
+    """A span belongs to the session of the process if it is recorded; otherwise it is not recorded
+    and costs nothing.
+    """
     with agentobs.span("nowhere") as opened:
         assert (opened.span_id, agentobs.trace_context()) == (None, {})
     assert opened.close() is False
@@ -685,19 +695,19 @@ def test_outside_every_session(home: Path) -> None:
 
 
 def test_statistics_are_one_value(home: Path) -> None:
-    """What became of records and spans is told in one frozen value."""
+    """One frozen value contains the statistics of records and spans."""
     before = agentobs.statistics()
     assert before.recorder is None
     with agentobs.session("counted"), agentobs.span("one"):
-        told = agentobs.statistics()
-    assert told.spans.open >= 1
-    assert told.recorder is not None
-    assert told.sink.dropped == before.sink.dropped
-    assert told.sink.emitted > before.sink.emitted
+        statistics = agentobs.statistics()
+    assert statistics.spans.open >= 1
+    assert statistics.recorder is not None
+    assert statistics.sink.dropped == before.sink.dropped
+    assert statistics.sink.emitted > before.sink.emitted
 
 
-def test_the_document_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The code in docs/spans.md works as it stands, and makes the spans that it says."""
+def test_the_code_of_the_document_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The code in docs/spans.md runs unchanged, and opens the spans that the document describes."""
     text_of = (Path(__file__).parents[2] / "docs/spans.md").read_text()
     variables: dict[str, Any] = {}
     exec(text_of.split("```python\n")[1].split("```")[0], variables)
@@ -707,13 +717,13 @@ def test_the_document_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "inside of" in capsys.readouterr().out
 
 
-# Traces of others.
+# Traces of other programs.
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.mark.parametrize(
-    ("given", "taken"),
+    ("variable", "recorded_parent"),
     [
         (PARENT, PARENT),
         (PARENT.replace("00-", "cc-", 1) + "-and-more", PARENT),
@@ -731,34 +741,36 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     ],
 )
 def test_a_trace_context_is_read_strictly(
-    home: Path, monkeypatch: pytest.MonkeyPatch, given: str, taken: str | None
+    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, recorded_parent: str | None
 ) -> None:
-    """A session that is started in another trace says so; what is not exactly a trace context is not there."""
-    monkeypatch.setenv("TRACEPARENT", given)
+    """A session that is started in another trace records it; a malformed trace context is ignored."""
+    monkeypatch.setenv("TRACEPARENT", variable)
     monkeypatch.setenv("BAGGAGE", "key=value")
     with agentobs.session("child"):
         monkeypatch.setenv("TRACEPARENT", PARENT.replace("0af7", "beef"))  # read once
         with agentobs.span("root"), agentobs.span("inner"):
             pass
     assert agentobs.stop_recorder()
-    assert spans_of(home, "name, remote_parent") == [("root", taken), ("inner", None)]
+    assert spans_of(home, "name, remote_parent") == [("root", recorded_parent), ("inner", None)]
 
 
-def test_a_trace_context_is_given_on() -> None:
-    """Headers and environments carry the span that is current, in the form that others read."""
+def test_the_trace_context_is_propagated() -> None:
+    """Headers and environment variables contain the current span in the W3C format."""
     with recorded() as records:
         assert agentobs.trace_context() == {}
         with agentobs.span("app.tool") as opened:
-            told = agentobs.trace_context()
-            assert agentobs.trace_environment() == {"TRACEPARENT": told["traceparent"]}
-    assert told == {"traceparent": f"00-{INTERACTION}-{opened.span_id}-01"}
-    assert tracing.propagation.parsed(told["traceparent"]) == told["traceparent"]
+            headers = agentobs.trace_context()
+            assert agentobs.trace_environment() == {"TRACEPARENT": headers["traceparent"]}
+    assert headers == {"traceparent": f"00-{INTERACTION}-{opened.span_id}-01"}
+    assert tracing.propagation.parsed(headers["traceparent"]) == headers["traceparent"]
     del records
 
 
 @pytest.mark.parametrize("propagate", [False, True])
-def test_the_provider_is_not_told(home: Path, propagate: bool) -> None:
-    """Requests carry no trace unless the options say so; then that of the span they are made in."""
+def test_the_trace_context_is_sent_to_the_provider_only_on_request(
+    home: Path, propagate: bool
+) -> None:
+    """Requests contain a trace context only if the options request it; it is that of the current span."""
     answers = script(streamed(text("ok")))
     assert agentobs.start(options=Options(propagate=propagate))
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
@@ -772,7 +784,7 @@ def test_the_provider_is_not_told(home: Path, propagate: bool) -> None:
 
 
 def sent(client: Anthropic) -> list[Any]:
-    """The headers of each request below our transport."""
+    """Collect the headers of each request below our transport."""
     headers: list[Any] = []
     inner = client._client._transport._inner  # type: ignore[attr-defined]
     handle = inner.handle_request
@@ -788,8 +800,10 @@ def sent(client: Anthropic) -> list[Any]:
 # Clients that open no spans.
 
 
-def test_retries_of_the_sdk_lie_in_one_call(home: Path) -> None:
-    """A call of another client is one span, with a wait between its attempts, under the program's own span."""
+def test_retries_of_the_sdk_are_in_one_span(home: Path) -> None:
+    """A call of another client is one span, with wait spans between its attempts, inside the current span of the
+    program.
+    """
     overloaded = refused(529, retry_after_ms="1")
     answers = script(overloaded, streamed(text("ok")), refused(400, "invalid_request_error"))
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
@@ -812,8 +826,8 @@ def test_retries_of_the_sdk_lie_in_one_call(home: Path) -> None:
     assert traces["step"] == traces["retry_wait"]
 
 
-def test_a_call_that_is_given_up_ends_with_its_last_attempt(home: Path) -> None:
-    """Where the SDK does not try again, the span of the call is an error, at the latest when the session ends."""
+def test_a_call_that_is_not_retried_ends_with_its_last_attempt(home: Path) -> None:
+    """If the SDK does not retry, the span of the call ends as an error, at the latest when the session ends."""
     answers = script(*[refused(529, retry_after_ms="1")] * 2)
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         made = Anthropic(api_key=KEY, base_url=provider.url, max_retries=1)
@@ -828,14 +842,15 @@ def test_a_call_that_is_given_up_ends_with_its_last_attempt(home: Path) -> None:
 
 # The SDK's own span.
 
-OWNERS = Path(__file__).with_name("owners.py")
+OWNERS = Path(__file__).with_name("span_owners.py")
 
 
 @pytest.mark.parametrize("exports", [False, True])
-def test_each_call_has_one_owner(home: Path, tmp_path: Path, exports: bool) -> None:
-    """With a global tracer provider a call is one span in the program's telemetry: the SDK's, which our record names,
-    or none where a backend of ours exports; by sync, async, streamed calls and copies of the client. Variables of
-    others, all of them set, add no content and send the provider nothing.
+def test_each_call_has_one_span_owner(home: Path, tmp_path: Path, exports: bool) -> None:
+    """With a global tracer provider, a call is one span in the program's telemetry: the span of the SDK, which our
+    record refers to, or no span if a backend exports ours. This holds for sync, async and streamed calls and for copies
+    of the client. Environment variables of other tools, all of them set, add no content and send nothing to the
+    provider.
     """
     others = {
         "ANTHROPIC_OPEN_TELEMETRY": "true",
@@ -849,20 +864,20 @@ def test_each_call_has_one_owner(home: Path, tmp_path: Path, exports: bool) -> N
         "OTEL_PROPAGATORS": "tracecontext,baggage",
         "TRACELOOP_TRACE_CONTENT": "true",
     }
-    told = tmp_path / "told.json"
+    output = tmp_path / "output.json"
     done = subprocess.run(
-        [sys.executable, str(OWNERS), str(told), "exports" if exports else "none"],
+        [sys.executable, str(OWNERS), str(output), "exports" if exports else "none"],
         env={**os.environ, **others, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(told.read_text())
+    found = json.loads(output.read_text())
     calls = found["calls"]
     assert calls == 6
     assert len(found["sdk"]) == (0 if exports else calls)
-    assert "canary" not in told.read_text()
+    assert "canary" not in output.read_text()
     assert found["traceparents"] == []
     adopted = [row["adopted_span"] for row in facts(home, "attempts")]
     assert len(adopted) == calls

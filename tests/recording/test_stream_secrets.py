@@ -1,4 +1,4 @@
-"""Secrets that are told in pieces."""
+"""Secrets that are spread over several deltas of a stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentobs.provider.anthropic.streams import assemble
 from agentobs.recording.vault.content_lines import response_content
-from agentobs.recording.vault.stream_secrets import find_in_answer, find_in_stream, settled
+from agentobs.recording.vault.stream_secrets import find_in_answer, find_in_stream, writable_length
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.redaction import CONTEXT, Redactor, apply, redact
 
@@ -26,26 +26,28 @@ def line(event: dict[str, Any], **options: Any) -> bytes:
     return f"event: {event['type']}\ndata: {text}\n\n".encode("utf-8", "surrogatepass")
 
 
-def stream(kind: str, pieces: list[str], **options: Any) -> list[bytes]:
-    """Return the events of an answer that tells one block in pieces, then another word."""
+def stream(kind: str, texts: list[str], **options: Any) -> list[bytes]:
+    """Return the events of a response with one block in several deltas and then another word."""
     block = {"type": kind.removesuffix("_delta"), FIELDS[kind]: ""}
     start = {"type": "content_block_start", "index": 0, "content_block": block}
     deltas = [
         {
             "type": "content_block_delta",
             "index": 0,
-            "delta": {"type": kind, FIELDS[kind]: piece},
+            "delta": {"type": kind, FIELDS[kind]: text},
         }
-        for piece in pieces
+        for text in texts
     ]
-    head: dict[str, Any] = {
+    message_start: dict[str, Any] = {
         "type": "message_start",
         "message": {"role": "assistant", "content": []},
     }
-    return [line(each, **options) for each in (head, start, *deltas, {"type": "message_stop"})]
+    return [
+        line(each, **options) for each in (message_start, start, *deltas, {"type": "message_stop"})
+    ]
 
 
-def told(body: bytes, kind: str) -> str:
+def joined_text(body: bytes, kind: str) -> str:
     block = assemble(STREAM, body)["content"][0]
     return str(block[FIELDS[kind]])
 
@@ -57,41 +59,41 @@ def cut(text: str, size: int) -> list[str]:
 @pytest.mark.parametrize("kind", FIELDS)
 @pytest.mark.parametrize("size", [1, 5, 7, 1000])
 @pytest.mark.parametrize("options", [{}, {"separators": (",", ":")}, {"sort_keys": True}], ids=str)
-def test_a_key_in_pieces_is_found(kind: str, size: int, options: dict[str, Any]) -> None:
-    """However small the pieces and however the JSON is written, only the placeholder is left."""
+def test_a_key_in_several_deltas_is_redacted(kind: str, size: int, options: dict[str, Any]) -> None:
+    """However small the deltas are and however the JSON is written, only the placeholder remains."""
     text = f'{{"q": "a\\"é\n{KEY} and {KEY}"}}'
     body = b"".join(stream(kind, cut(text, size), **options))
     findings = find_in_stream(body)
     written = apply(body, findings)
-    assert told(body, kind) == text
-    assert told(written, kind) == text.replace(KEY, "[redacted:anthropic_key]")
+    assert joined_text(body, kind) == text
+    assert joined_text(written, kind) == text.replace(KEY, "[redacted:anthropic_key]")
     assert find_in_stream(written) == []
 
 
-def test_a_credential_and_an_escaped_key_are_found() -> None:
-    """The key of the request is found in pieces, and one whose characters are escaped without need."""
+def test_a_credential_and_an_escaped_key_are_redacted() -> None:
+    """The key of the request is found in several deltas, and so is a key with unnecessary escape sequences."""
     body = b"".join(stream("text_delta", ["my-own", "-secret-1", "23!"]))
-    assert told(apply(body, find_in_stream(body, [b"my-own-secret-123"])), "text_delta") == (
+    assert joined_text(apply(body, find_in_stream(body, [b"my-own-secret-123"])), "text_delta") == (
         "[redacted:credential]!"
     )
     hidden = b"".join(stream("text_delta", [KEY])).replace(b"sk-ant", b"\\u0073k\\u002dant")
     written = apply(hidden, find_in_stream(hidden))
-    assert told(written, "text_delta") == "[redacted:anthropic_key]"
+    assert joined_text(written, "text_delta") == "[redacted:anthropic_key]"
 
 
 def test_chunks_add_up_after_redaction() -> None:
-    """Each chunk is as long as its event is after redaction; the secret is in no byte of the content line."""
+    """Each chunk has the size of its event after redaction; the content line does not contain the secret."""
     events = stream("text_delta", [*cut("say " + KEY, 5), " ok"])
     chunks = tuple(Chunk(event, at) for at, event in enumerate(events))
     content = response_content(exchange(Answer(200, STREAM, chunks, "complete")), Redactor())
     body, at = content["text"].encode(), 0
     for size, after_ns in content["chunks"]:
-        piece = body[at : at + size]
-        assert piece.startswith(b"event:"), after_ns
-        assert json.loads(piece.split(b"data: ")[1])
+        chunk = body[at : at + size]
+        assert chunk.startswith(b"event:"), after_ns
+        assert json.loads(chunk.split(b"data: ")[1])
         at += size
     assert at == len(body)
-    assert told(body, "text_delta") == "say [redacted:anthropic_key] ok"
+    assert joined_text(body, "text_delta") == "say [redacted:anthropic_key] ok"
 
 
 def exchange(answer: Answer, *secrets: bytes) -> ModelExchange:
@@ -106,27 +108,27 @@ def exchange(answer: Answer, *secrets: bytes) -> ModelExchange:
     st.lists(st.integers(1, 9), min_size=1, max_size=9),
     st.booleans(),
 )
-def test_any_cut_reads_like_the_whole(
+def test_redaction_does_not_depend_on_the_deltas(
     kind: str, text: str, sizes: list[int], ascii_only: bool
 ) -> None:
-    """Redacting the stream and putting it together is the same as putting it together and redacting."""
-    pieces: list[str] = []
+    """Redacting a stream and joining its deltas gives the same text as joining and then redacting."""
+    deltas: list[str] = []
     at = 0
     while at < len(text):
-        size = sizes[len(pieces) % len(sizes)]
-        pieces.append(text[at : at + size])
+        size = sizes[len(deltas) % len(sizes)]
+        deltas.append(text[at : at + size])
         at += size
-    body = b"".join(stream(kind, pieces, ensure_ascii=ascii_only))
-    whole = redact(text.encode()).decode()
+    body = b"".join(stream(kind, deltas, ensure_ascii=ascii_only))
+    expected = redact(text.encode()).decode()
     findings = find_in_stream(body)
-    assert told(apply(body, findings), kind) == whole
+    assert joined_text(apply(body, findings), kind) == expected
     chunks = tuple(Chunk(body[at : at + 11], at) for at in range(0, len(body), 11))
     content = response_content(exchange(Answer(200, STREAM, chunks, "complete")), Redactor())
     assert sum(size for size, _ in content["chunks"]) == len(content["text"].encode())
 
 
-def test_long_lines_cost_little() -> None:
-    """A stream with a key and megabytes of other lines is looked through in one go."""
+def test_a_long_stream_is_searched_in_linear_time() -> None:
+    """A stream with a key and megabytes of other lines is searched once."""
     long = [line({"type": "other", "text": "_delta " * 150_000}), b"x" * 1_000_000 + b"\r"]
     deltas = stream("text_delta", [*cut(KEY, 2), "y" * 1_000_000])
     before = time.thread_time_ns()
@@ -135,34 +137,36 @@ def test_long_lines_cost_little() -> None:
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_any_bytes_are_looked_through(body: bytes) -> None:
-    """What is no stream has nothing in pieces, and nothing is raised."""
+def test_any_bytes_can_be_searched(body: bytes) -> None:
+    """Bytes that are not a stream have no findings across deltas, and nothing is raised."""
     assert find_in_stream(body) == []
 
 
 @pytest.mark.parametrize("before", [0, 3_000, 9_000])
 @pytest.mark.parametrize("size", [5, 40])
 @pytest.mark.parametrize("kind", ["text_delta", "input_json_delta"])
-def test_what_is_written_while_a_stream_comes_holds_no_piece_of_a_key(
+def test_written_parts_of_a_stream_contain_no_part_of_a_key(
     before: int, size: int, kind: str
 ) -> None:
-    """However much of a stream has come, what is settled of it ends with an event and is redacted as in the whole."""
+    """However much of a stream has arrived, its writable part ends with an event and is redacted as in the complete
+    stream.
+    """
     text = f"{('plain words ' * 2000)[:before]} {KEY} {'more of it ' * 900}"
     body = b"".join(stream(kind, cut(text, size)))
-    whole = apply(body, find_in_answer(body))
+    redacted_body = apply(body, find_in_answer(body))
     settled_bytes = 0
     for end in range(0, len(body), max(len(body) // 60, 1)):
         raw = body[:end]
         found = find_in_answer(raw)
-        settled_bytes = settled(raw, found)
+        settled_bytes = writable_length(raw, found)
         written = apply(raw[:settled_bytes], [each for each in found if each.end <= settled_bytes])
-        assert whole.startswith(written)
+        assert redacted_body.startswith(written)
         assert written.endswith(b"\n\n") or not written
     assert settled_bytes > len(body) // 3
 
 
-def test_of_a_body_that_is_no_stream_all_but_4_kib_is_settled() -> None:
-    """A key that has not ended is held back whole."""
+def test_the_last_4_kib_of_other_bodies_are_held_back() -> None:
+    """A key that has not ended is held back completely."""
     raw = b"x " * 10_000 + KEY.encode() + b" y" * 2_038
-    assert settled(raw, find_in_answer(raw)) == 20_000
-    assert settled(raw[:20_000], []) == 20_000 - CONTEXT
+    assert writable_length(raw, find_in_answer(raw)) == 20_000
+    assert writable_length(raw[:20_000], []) == 20_000 - CONTEXT

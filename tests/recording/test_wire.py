@@ -1,4 +1,4 @@
-"""Recording off the wire: what the SDK sends and gets, over real loopback HTTP."""
+"""Recording of HTTP exchanges: what the SDK sends and receives, over real loopback HTTP."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire import transport as wire
 from agentobs.recording.wire.provider_server import Fault, ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
+from tests.agentobs_warnings import own_warnings
 from tests.provider_script import message_events, refused, script, streamed, text
-from tests.warned import said
 
 KEY = "sk-ant-api03-this-is-the-key-of-the-test-0123456789"
 ASK: dict[str, Any] = {
@@ -39,7 +39,7 @@ ASK: dict[str, Any] = {
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home of its own; what was recorded is written when `recorded` is asked."""
+    """A separate home; `recorded` writes all waiting records before it reads."""
     path = tmp_path / "home"
     monkeypatch.setenv("AGENTOBS_HOME", str(path))
     yield path
@@ -47,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def recorded(path: Path) -> list[Recording]:
-    """Return all sessions of a home, in the order of their start."""
+    """Return all sessions of a home, in the order of their starts."""
     assert agentobs.stop_recorder()
     home = existing_home(path)
     segments = segment_ids(home)
@@ -70,7 +70,7 @@ def exchanges(recording: Recording) -> list[ModelExchange]:
 
 
 def test_a_streamed_call_is_recorded_byte_for_byte(home: Path) -> None:
-    """Method, path, body, status, kept headers, and each byte of the answer, in its chunks."""
+    """Method, path, body, status, recorded headers, and each byte of the response, in its chunks."""
     answer = streamed(text("hello"), text("wörld"))
     with ServedProvider(script(answer), ServeOptions(match="order")) as provider:
         with agentobs.session("one"), client(provider).messages.stream(**ASK) as stream:
@@ -90,25 +90,25 @@ def test_a_streamed_call_is_recorded_byte_for_byte(home: Path) -> None:
 
 
 def test_the_agent_sees_each_byte_when_it_arrives(home: Path) -> None:
-    """The first event is in the agent's hands before the provider sends the second."""
+    """The agent has the first event before the provider sends the second."""
     released = asyncio.Event()
     first, *rest = message_events(text("hello"))
 
     async def body() -> Any:
         yield first
         await asyncio.wait_for(released.wait(), 20)
-        for piece in rest:
-            yield piece
+        for chunk in rest:
+            yield chunk
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body())
 
     async def main() -> list[str]:
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
-        asked = agentobs.record(AsyncAnthropic(api_key=KEY, http_client=http))
+        recorded_client = agentobs.record(AsyncAnthropic(api_key=KEY, http_client=http))
         seen = []
         with agentobs.session("live"):
-            stream = await asked.messages.create(**ASK, stream=True)
+            stream = await recorded_client.messages.create(**ASK, stream=True)
             async for event in stream:
                 seen.append(event.type)
                 released.set()
@@ -120,17 +120,17 @@ def test_the_agent_sees_each_byte_when_it_arrives(home: Path) -> None:
 
 
 def test_keys_are_never_written(home: Path) -> None:
-    """Neither the client's own key nor a pattern of one stands in any file, wherever it was put."""
+    """Neither the client's own key nor a text that matches a key pattern is in any file."""
     other = "ghp_" + "a1B2" * 9
     ask = {**ASK, "messages": [{"role": "user", "content": f"my key is {KEY}, and {other}"}]}
     answers = script(streamed(text(f"you said {KEY} and {other}")), refused(401, KEY))
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
-        asked = client(provider, max_retries=0)
+        recorded_client = client(provider, max_retries=0)
         with agentobs.session("secrets", tags={"key": KEY}):
-            with asked.messages.stream(**ask) as stream:
+            with recorded_client.messages.stream(**ask) as stream:
                 assert KEY in stream.get_final_text()
             with pytest.raises(anthropic.AuthenticationError):
-                asked.messages.create(**ask, extra_headers={"cookie": f"session={KEY}"})
+                recorded_client.messages.create(**ask, extra_headers={"cookie": f"session={KEY}"})
     [session] = recorded(home)
     assert b"[redacted:credential:" in exchanges(session)[0].question.body
     for path in home.rglob("*"):
@@ -139,17 +139,17 @@ def test_keys_are_never_written(home: Path) -> None:
             assert other.encode() not in path.read_bytes(), path
 
 
-def test_no_header_carries_a_secret_into_the_journal(home: Path) -> None:
-    """Whoever answers may put anything into a header that is kept, and whoever asks as well: secrets are taken out of
-    their values, and all else stays as it came.
+def test_headers_are_recorded_without_secrets(home: Path) -> None:
+    """Clients and servers may put any text into recorded headers: secrets in the values are redacted, and the rest
+    stays unchanged.
     """
     token, key = "ghp_" + "Ab1Cd2Ef3G" * 3 + "Ab1Cd2", "made-up-key-0123456789"
-    came = {
+    headers = {
         "anthropic-ratelimit-tokens-remaining": f"99 {token}",
         "content-type": "application/json",
         "request-id": f"req_{key}",
     }
-    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=came, content=b"{}"))
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, content=b"{}"))
     client = agentobs.record(httpx2.Client(transport=transport))
     sent = {"x-api-key": key, "anthropic-beta": f"beta-1,{token}", "content-type": "text/plain"}
     with agentobs.session("headers"):
@@ -159,15 +159,18 @@ def test_no_header_carries_a_secret_into_the_journal(home: Path) -> None:
     assert token.encode() not in written
     assert key.encode() not in written
     [exchange] = exchanges(recorded(home)[0])
-    asked, answered = exchange.question.headers, exchange.answer.headers
-    assert asked["anthropic-beta"].startswith("beta-1,[redacted:")
-    assert answered["request-id"].startswith("req_[redacted:credential")
-    assert answered["anthropic-ratelimit-tokens-remaining"].startswith("99 [redacted:")
-    assert (asked["content-type"], answered["content-type"]) == ("text/plain", "application/json")
+    request_headers, response_headers = exchange.question.headers, exchange.answer.headers
+    assert request_headers["anthropic-beta"].startswith("beta-1,[redacted:")
+    assert response_headers["request-id"].startswith("req_[redacted:credential")
+    assert response_headers["anthropic-ratelimit-tokens-remaining"].startswith("99 [redacted:")
+    assert (request_headers["content-type"], response_headers["content-type"]) == (
+        "text/plain",
+        "application/json",
+    )
 
 
 def test_retries_are_attempts_of_one_request(home: Path) -> None:
-    """A 529 that the SDK retries is two attempts of one llm request, the wait told."""
+    """A 529 that the SDK retries makes two attempts of one LLM request, with the requested wait."""
     answers = script(refused(529, retry_after_ms="1"), streamed(text("ok")))
     with ServedProvider(answers, ServeOptions(match="order")) as provider:
         with agentobs.session("retried"):
@@ -185,14 +188,14 @@ def test_retries_are_attempts_of_one_request(home: Path) -> None:
 
 
 @pytest.mark.parametrize("chunks", [0, 1, 4])
-def test_a_cut_connection_is_recorded_as_it_was(home: Path, chunks: int) -> None:
-    """What arrived before the cut is kept, and the exception reaches the agent unchanged."""
+def test_a_broken_connection_is_recorded(home: Path, chunks: int) -> None:
+    """The chunks before the break are recorded, and the exception reaches the agent unchanged."""
     answer = streamed(text("hello"))
     options = ServeOptions(match="order", faults=(Fault(at=1, cut_after=chunks),))
     with ServedProvider(script(answer), options) as provider:
-        asked = client(provider, max_retries=0)
+        recorded_client = client(provider, max_retries=0)
         with agentobs.session("cut"):
-            stream = asked.messages.create(**ASK, stream=True)
+            stream = recorded_client.messages.create(**ASK, stream=True)
             with pytest.raises(httpx2.TransportError) as raised:
                 list(stream)
     [session] = recorded(home)
@@ -204,7 +207,7 @@ def test_a_cut_connection_is_recorded_as_it_was(home: Path, chunks: int) -> None
 
 
 def test_a_consumer_that_stops_is_recorded_as_cancelled(home: Path) -> None:
-    """Breaking out of a stream keeps what came and says that the consumer stopped."""
+    """If the consumer leaves a stream, the chunks that arrived are recorded, with the ending `cancelled`."""
     with ServedProvider(script(streamed(text("a"), text("b"))), ServeOptions("order")) as provider:
         with agentobs.session("stopped"), client(provider).messages.stream(**ASK) as stream:
             next(iter(stream))
@@ -215,11 +218,13 @@ def test_a_consumer_that_stops_is_recorded_as_cancelled(home: Path) -> None:
     assert usage["certainty"] == ("exact" if attempt["outcome"] == "ok" else "lower_bound")
 
 
-def test_no_connection_at_all_is_an_attempt_without_answer(home: Path) -> None:
-    """A refused connection has no status, and the error of httpx2 is named."""
-    asked = agentobs.record(Anthropic(api_key=KEY, base_url="http://127.0.0.1:9", max_retries=1))
+def test_a_refused_connection_is_an_attempt_without_response(home: Path) -> None:
+    """It has no status, and the name of the httpx2 error is recorded."""
+    recorded_client = agentobs.record(
+        Anthropic(api_key=KEY, base_url="http://127.0.0.1:9", max_retries=1)
+    )
     with agentobs.session("refused"), pytest.raises(anthropic.APIConnectionError):
-        asked.messages.create(**ASK)
+        recorded_client.messages.create(**ASK)
     assert agentobs.stop_recorder()
     first, second = facts(existing_home(home), "attempts")
     assert [first["outcome"], first["error_type"], first["status"]] == [
@@ -235,13 +240,13 @@ def test_recording_twice_changes_nothing(home: Path) -> None:
     with ServedProvider(
         script(*[streamed(text("ok"))] * 3), ServeOptions(match="order")
     ) as provider:
-        asked = client(provider)
-        assert agentobs.record(asked) is asked
+        recorded_client = client(provider)
+        assert agentobs.record(recorded_client) is recorded_client
         with agentobs.session("copies"):
             for each in (
-                asked,
-                asked.with_options(timeout=9),
-                agentobs.record(asked.with_options(max_retries=1).copy()),
+                recorded_client,
+                recorded_client.with_options(timeout=9),
+                agentobs.record(recorded_client.with_options(max_retries=1).copy()),
             ):
                 each.messages.create(**ASK, stream=True).close()
     [session] = recorded(home)
@@ -249,15 +254,15 @@ def test_recording_twice_changes_nothing(home: Path) -> None:
 
 
 def test_aiohttp_is_recorded(home: Path) -> None:
-    """The SDK's aiohttp client is recorded like the others."""
+    """The SDK's aiohttp client is recorded like other clients."""
 
     async def main(url: str) -> str:
         http = anthropic.DefaultAioHttpClient()
         async with agentobs.record(
             AsyncAnthropic(api_key=KEY, base_url=url, http_client=http)
-        ) as asked:
+        ) as recorded_client:
             with agentobs.session("aiohttp"):
-                async with asked.messages.stream(**ASK) as stream:
+                async with recorded_client.messages.stream(**ASK) as stream:
                     return await stream.get_final_text()
 
     answer = streamed(text("hello"))
@@ -268,7 +273,7 @@ def test_aiohttp_is_recorded(home: Path) -> None:
 
 
 def test_a_custom_client_keeps_its_settings(home: Path) -> None:
-    """Timeouts, mounts and hooks of a client stay; mounted transports are recorded, too."""
+    """Timeouts, mounts and hooks of a client stay; mounted transports are recorded as well."""
     seen: list[str] = []
     mounted = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"type": "message"}))
     http = httpx2.Client(
@@ -276,30 +281,30 @@ def test_a_custom_client_keeps_its_settings(home: Path) -> None:
         mounts={"all://mounted.test": mounted},
         event_hooks={"request": [lambda request: seen.append(request.url.host)]},
     )
-    asked = agentobs.record(
+    recorded_client = agentobs.record(
         Anthropic(api_key=KEY, http_client=http, base_url="http://mounted.test")
     )
     with agentobs.session("custom"):
-        asked.messages.create(**ASK)
+        recorded_client.messages.create(**ASK)
     assert (http.timeout.read, seen) == (3.5, ["mounted.test"])
     [session] = recorded(home)
     assert exchanges(session)[0].answer.body == b'{"type":"message"}'
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
-def test_encoded_bodies_are_kept_as_text(home: Path, encoding: str) -> None:
-    """An encoded answer reaches the agent decoded as ever, and stands decoded in the recording."""
+def test_encoded_bodies_are_recorded_decoded(home: Path, encoding: str) -> None:
+    """The agent gets an encoded response decoded as usual, and the recording contains it decoded."""
     plain = b"".join(message_events(text("hello")))
     packed = _packed(plain, encoding)
-    pieces = [packed[at : at + 40] for at in range(0, len(packed), 40)]
+    chunks = [packed[at : at + 40] for at in range(0, len(packed), 40)]
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         headers = {"content-type": "text/event-stream", "content-encoding": encoding}
-        return httpx2.Response(200, headers=headers, content=iter(pieces))
+        return httpx2.Response(200, headers=headers, content=iter(chunks))
 
     http = httpx2.Client(transport=httpx2.MockTransport(answer))
-    asked = agentobs.record(Anthropic(api_key=KEY, http_client=http))
-    with agentobs.session("encoded"), asked.messages.stream(**ASK) as stream:
+    recorded_client = agentobs.record(Anthropic(api_key=KEY, http_client=http))
+    with agentobs.session("encoded"), recorded_client.messages.stream(**ASK) as stream:
         assert stream.get_final_text() == "hello"
     [session] = recorded(home)
     assert exchanges(session)[0].answer.body == plain
@@ -319,59 +324,59 @@ def _packed(data: bytes, encoding: str) -> bytes:
     return packed
 
 
-def test_an_endless_stream_costs_bounded_memory(
+def test_an_endless_stream_needs_limited_memory(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond a bound the bytes pass through to the agent and are counted; the session is incomplete."""
+    """Beyond a limit, bytes only pass through to the agent and are counted, and the session is incomplete."""
     monkeypatch.setattr(wire, "KEPT_BYTES", 1000)
-    pieces = [b": padding %03d\n\n" % number for number in range(500)]
+    chunks = [b": padding %03d\n\n" % number for number in range(500)]
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         headers = {"content-type": "text/event-stream"}
-        return httpx2.Response(200, headers=headers, content=iter(pieces))
+        return httpx2.Response(200, headers=headers, content=iter(chunks))
 
     http = agentobs.record(httpx2.Client(transport=httpx2.MockTransport(answer)))
     with agentobs.session("endless"):
-        assert http.get("http://provider.test/").content == b"".join(pieces)
+        assert http.get("http://provider.test/").content == b"".join(chunks)
     [session] = recorded(home)
     assert len(exchanges(session)[0].answer.body) == 990
     assert session.dropped == 1
 
 
-def test_what_is_no_client_is_refused(home: Path) -> None:
-    """One clear error for anything without an httpx2 client inside."""
+def test_an_object_without_a_client_is_rejected(home: Path) -> None:
+    """The error states that there is no httpx2 client."""
     with pytest.raises(UsageError, match="cannot record dict: it contains no httpx2 client"):
         agentobs.record({})
 
 
-def test_a_home_that_cannot_be_used_never_hurts_the_agent(
+def test_an_unusable_home_does_not_affect_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One warning, and the agent's call goes through unrecorded."""
+    """There is one warning, and the call of the agent succeeds without being recorded."""
     (tmp_path / "file").write_text("no directory")
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "file" / "home"))
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
         with pytest.warns(RuntimeWarning, match="not recording") as warned:
-            asked = client(provider)
-            with agentobs.session("none"), asked.messages.stream(**ASK) as stream:
+            recorded_client = client(provider)
+            with agentobs.session("none"), recorded_client.messages.stream(**ASK) as stream:
                 assert stream.get_final_text() == "ok"
-    [told] = said(warned)
-    assert "Not a directory" in told
+    [warning] = own_warnings(warned)
+    assert "Not a directory" in warning
 
 
-def test_a_full_disk_never_hurts_the_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When nothing can be written, the call goes through, once is warned, and the loss is counted."""
+def test_a_full_disk_does_not_affect_the_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If nothing can be written, the call succeeds, there is one warning, and the loss is counted."""
 
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
-        asked = client(provider)
+        recorded_client = client(provider)
         recorder = sessions.start_recorder()
         assert recorder is not None
         monkeypatch.setattr(os, "write", full)
         with pytest.warns(RuntimeWarning, match="No space left"):
-            with agentobs.session("full"), asked.messages.stream(**ASK) as stream:
+            with agentobs.session("full"), recorded_client.messages.stream(**ASK) as stream:
                 assert stream.get_final_text() == "ok"
             assert recorder.flush()
         monkeypatch.undo()
@@ -380,26 +385,26 @@ def test_a_full_disk_never_hurts_the_agent(home: Path, monkeypatch: pytest.Monke
 
 
 def test_threads_belong_to_the_open_session(home: Path) -> None:
-    """A thread that was started without a context records into the one session that is open."""
+    """A thread without a context records into the only open session."""
     with ServedProvider(script(*[streamed(text("ok"))] * 3), ServeOptions("order")) as provider:
-        asked = client(provider)
+        recorded_client = client(provider)
         with agentobs.session("threads"), ThreadPoolExecutor(2) as pool:
-            ask: Any = asked.messages.create
+            ask: Any = recorded_client.messages.create
             calls = [pool.submit(ask, **ASK, stream=True) for _ in range(2)]
             assert all(list(call.result()) for call in calls)
-            list(asked.messages.create(**ASK, stream=True))
+            list(recorded_client.messages.create(**ASK, stream=True))
     [session] = recorded(home)
     assert (session.name, len(exchanges(session))) == ("threads", 3)
 
 
 def test_calls_outside_every_session_belong_to_the_process(home: Path) -> None:
-    """Without a session the exchanges land in one session of the process."""
+    """Without a session, exchanges are recorded in the session of the process."""
     with ServedProvider(
         script(*[streamed(text("ok"))] * 2), ServeOptions(match="order")
     ) as provider:
-        asked = client(provider)
+        recorded_client = client(provider)
         for _ in range(2):
-            asked.messages.create(**ASK, stream=True).close()
+            recorded_client.messages.create(**ASK, stream=True).close()
     [session] = recorded(home)
     assert (session.name, len(exchanges(session))) == ("process", 2)
     assert session.outcome == "completed"

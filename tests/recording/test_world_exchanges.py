@@ -1,4 +1,4 @@
-"""Questions to the world: written like tool calls, without secrets, and read back as they were."""
+"""Exchanges with the outside world: recorded like tool calls, without secrets, and read back unchanged."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import pytest
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import content_path, facts_path, segment_ids
 from agentobs.recording.vault.vault import read_session
-from agentobs.records.exchanges import Place, WorldExchange, WorldQuestion, weight
+from agentobs.records.exchanges import Place, WorldExchange, WorldQuestion, queue_bytes
 from agentobs.store.duckdb.connection import connect
 from tests.store.making import T0, attempt, end, record, session_id, start
 
 SECRET = "ghp_" + "Zz9" * 12
 
 
-def asked(kind: Any, key: str, question: Any, answer: Any) -> WorldExchange:
+def world_exchange(kind: Any, key: str, question: Any, answer: Any) -> WorldExchange:
     place = Place(session_id(1), "1" * 32, turn=1)
     return WorldExchange(place, T0, 5, WorldQuestion(kind, key, question), answer)
 
 
-def read_back(tmp_path: Path, *given: WorldExchange) -> tuple[Home, list[WorldExchange]]:
+def read_back(tmp_path: Path, *exchanges: WorldExchange) -> tuple[Home, list[WorldExchange]]:
     home = open_home(tmp_path / "home")
-    record(home, [start(1), attempt(1, 1), *given, end(1)])
-    exchanges = read_session(home, session_id(1), segment_ids(home)).exchanges
-    return home, [e for e in exchanges if isinstance(e, WorldExchange)]
+    record(home, [start(1), attempt(1, 1), *exchanges, end(1)])
+    recorded = read_session(home, session_id(1), segment_ids(home)).exchanges
+    return home, [e for e in recorded if isinstance(e, WorldExchange)]
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,18 @@ def read_back(tmp_path: Path, *given: WorldExchange) -> tuple[Home, list[WorldEx
         ("abort", None, {"count": 12}),
     ],
 )
-def test_what_was_asked_comes_back(tmp_path: Path, kind: str, question: Any, answer: Any) -> None:
-    """Place, times, question and answer of every kind read back as they were."""
-    given = asked(kind, "toolu_1 and what is no label", question, answer)
-    assert read_back(tmp_path, given)[1] == [given]
+def test_world_exchanges_are_read_back(
+    tmp_path: Path, kind: str, question: Any, answer: Any
+) -> None:
+    """Place, times, question and answer of every kind are read back unchanged."""
+    exchange = world_exchange(kind, "toolu_1 and what is no label", question, answer)
+    assert read_back(tmp_path, exchange)[1] == [exchange]
 
 
 def test_a_secret_in_an_answer_is_in_no_file(tmp_path: Path) -> None:
-    """What was said to the agent is redacted like all else; the facts hold not even the rest."""
-    said = asked("steering", f"1 {SECRET}", None, [f"use {SECRET} for the upload"])
-    home, [back] = read_back(tmp_path, said)
+    """An answer is redacted like other content, and the facts do not even contain the rest of it."""
+    exchange = world_exchange("steering", f"1 {SECRET}", None, [f"use {SECRET} for the upload"])
+    home, [back] = read_back(tmp_path, exchange)
     assert len(back.answer) == 1
     assert re.fullmatch(r"use \[redacted:github_token:[0-9a-f]{8}\] for the upload", back.answer[0])
     [name] = segment_ids(home)
@@ -64,13 +66,16 @@ def test_a_secret_in_an_answer_is_in_no_file(tmp_path: Path) -> None:
     assert b"upload" not in facts_path(home, name).read_bytes()
 
 
-def test_answers_count_as_what_they_hold() -> None:
-    """The queue is bounded in bytes: what was said, and what a person was asked about, counts."""
-    assert weight(asked("consent", "k", {"input": ["x" * 5_000]}, ["y" * 3_000])) == 1024 + 8_000
+def test_the_size_of_questions_and_answers_counts() -> None:
+    """The queue is bounded in bytes, and the texts of questions and answers count."""
+    assert (
+        queue_bytes(world_exchange("consent", "k", {"input": ["x" * 5_000]}, ["y" * 3_000]))
+        == 1024 + 8_000
+    )
 
 
-def test_for_whom_the_model_was_asked(tmp_path: Path) -> None:
-    """Whether the agent itself asks, or one of the calls made for its upkeep, is kept with each attempt."""
+def test_the_query_source_is_recorded(tmp_path: Path) -> None:
+    """Each attempt contains whether the agent itself made the request, or for example a compaction."""
     home = open_home(tmp_path / "home")
     upkeep = Place(session_id(1), turn=1, query_source="compaction")
     record(home, [start(1), attempt(1, 1), replace(attempt(1, 2), place=upkeep), end(1)])

@@ -1,9 +1,9 @@
-"""Claims: what the wording of a response and of the results before it shows, as flags without any text.
+"""Answer claims: flags without text that are derived from the wording of a response and of earlier tool results.
 
-They are computed while the text passes by, so that later queries need no content: a failed session can be recognized
-from its facts alone, with content off, and over all sessions at once. Reading the vault later was the alternative;
-it would show nothing if content is off. The words are English, like those of most agents: a response in another
-language claims nothing, and an error that no pattern matches has the kind `semantic`.
+They are computed while content is recorded, so later queries need no content. A failed session can be recognized from
+its facts alone, even if its content was not recorded, and one query can search all sessions. Reading the vault later
+was the alternative, but it contains nothing if content is off. The patterns are English, like the texts of most agents.
+A response in another language claims nothing, and an error that no pattern matches has the kind `semantic`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from agentobs.provider.dialect import Block, Dialect, Turn
 from agentobs.records.exchanges import Answer
 from agentobs.records.labels import Label
 
-LOOKED_AT = 4_000
-"""How many characters of a text are searched, from its start and from its end. Our choice."""
+SEARCHED_CHARACTERS = 4_000
+"""How many characters of a text are searched at its start, and at its end. Our choice."""
 
 _SCHEMA = re.compile(
     r"InputValidationError|validation errors?\b|invalid (?:input|arguments?|parameters?|json|tool call)"
@@ -38,10 +38,10 @@ _DENIED = re.compile(
 )
 """How clients describe a call that was not permitted: Claude Code 2.x and agentobs."""
 
-_OF_THE_SYSTEM = re.compile(
+_SYSTEM_ERROR = re.compile(
     r"EACCES|\[Errno 13\]|PermissionError|(?::|^) ?permission denied", re.IGNORECASE
 )
-"""A file that may not be opened is not a denial, because nobody decided on the call."""
+"""The operating system refuses access to a file. This is not a denial, because nobody decided about the call."""
 
 _SUCCESS = re.compile(
     r"\bsuccess(?:ful(?:ly)?)?\b|\bsucceed(?:s|ed)?\b|\b(?:all )?(?:is |are |it's |that's |all )?done\b|\bcompleted?\b"
@@ -60,46 +60,46 @@ _FAILURE = re.compile(
     r"|\brejected\b|\bblocked\b|\bmissing\b|\binstead\b|\balternative|\btry again\b|\bhowever\b",
     re.IGNORECASE,
 )
-"""Words with which a response admits a failure: one is enough, because a false alarm costs trust. Our choice."""
+"""Words with which a response admits a failure. One of them is enough, to avoid false alarms. Our choice."""
 
 
-def claim_of(answer: Answer, said: Sequence[Turn], dialect: Dialect) -> bool | None:
+def claim_of(answer: Answer, last_turns: Sequence[Turn], dialect: Dialect) -> bool | None:
     """Return whether a response claims success and admits no failure.
 
     Args:
         answer: a response without tool calls.
-        said: the turns that it answers.
-        dialect: the provider's.
+        last_turns: the turns that it answers.
+        dialect: the dialect of the provider.
 
     Returns:
         None if none of the results is an error, or the response has no text or is incomplete.
     """
-    results = [result for turn in said for result in turn.results]
+    results = [result for turn in last_turns for result in turn.results]
     if not any(result.is_error for result in results) or answer.ending != "complete":
         return None
-    text = _looked_at(dialect.message(answer.headers, answer.body).text)
+    text = _start_and_end(dialect.message(answer.headers, answer.body).text)
     if not text.strip():
         return None
     return _SUCCESS.search(text) is not None and _FAILURE.search(text) is None
 
 
 def error_kind(result: Block) -> Label | None:
-    """Return the kind of the error in a tool result, by its words; None if it is not an error.
+    """Return the kind of the error in a tool result, according to its words; None if it is not an error.
 
-    `schema`: the input did not match; `denied`: the call was not permitted; `semantic`: any other error.
+    `schema`: the input did not match the schema; `denied`: the call was not permitted; `semantic`: any other error.
     """
     if not result.is_error:
         return None
-    text = _looked_at(result.text)
+    text = _start_and_end(result.text)
     if _SCHEMA.search(text):
         return Label("schema")
-    if _DENIED.search(text) and not _OF_THE_SYSTEM.search(text):
+    if _DENIED.search(text) and not _SYSTEM_ERROR.search(text):
         return Label("denied")
     return Label("semantic")
 
 
 def characters(content: Any) -> int:
-    """Return the number of characters of text in a result; other content, such as an image, counts zero."""
+    """Return the number of characters of text in a result; other content, such as images, is not counted."""
     return len(content) if isinstance(content, str) else _characters(content)
 
 
@@ -110,5 +110,9 @@ def _characters(content: Any) -> int:
     return sum(len(text) for text in texts if isinstance(text, str))
 
 
-def _looked_at(text: str) -> str:
-    return text if len(text) <= 2 * LOOKED_AT else f"{text[:LOOKED_AT]}\n{text[-LOOKED_AT:]}"
+def _start_and_end(text: str) -> str:
+    return (
+        text
+        if len(text) <= 2 * SEARCHED_CHARACTERS
+        else f"{text[:SEARCHED_CHARACTERS]}\n{text[-SEARCHED_CHARACTERS:]}"
+    )

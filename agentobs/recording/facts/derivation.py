@@ -1,8 +1,8 @@
-"""From exchanges to facts: what one HTTP attempt shows about turns, tools, usage and interactions.
+"""Derivation: the facts about turns, tools, usage and interactions that follow from HTTP attempts.
 
-A `SessionView` follows one session. The agent loop of agentobs names its position; for any other client it is
-derived from the wire: a request that continues an earlier response continues its conversation, a new
-prompt opens an interaction, and a `tool_result` answers the call of an earlier response.
+A `SessionView` follows one session. The agent loop of agentobs names its position. For any other client, the position
+is derived from the requests: a request that continues an earlier response continues its conversation, a new prompt
+opens an interaction, and a `tool_result` answers a call of an earlier response.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from agentobs.records.labels import Label, unchecked
 from agentobs.records.usage import Usage
 
 Labeller = Callable[[str], Label]
-"""Makes a label of a name; a name that cannot be a label becomes a keyed digest."""
+"""Returns a name as a label; a name that cannot be a label is replaced by a keyed digest."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -50,7 +50,7 @@ class _Lane:
 
 @dataclass(slots=True)
 class SessionView:
-    """What the recorder knows of one session while it is recorded."""
+    """The state of one session that is needed to derive facts while it is recorded."""
 
     session_id: str
     label: Labeller
@@ -58,7 +58,7 @@ class SessionView:
     prefixes: Prefixes
     _lanes: dict[str, _Lane] = field(default_factory=dict)
     _ran_early: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Calls whose result arrived before the response with the call had ended."""
+    """Calls whose results were recorded before the response with the call had ended."""
     _open_calls: OpenCalls = field(default_factory=OpenCalls)
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
@@ -67,52 +67,52 @@ class SessionView:
     def attempt(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
     ) -> Iterator[Fact]:
-        """Yield the facts of one attempt; `contents` are the content IDs of its two bodies, if they are stored."""
+        """Yield the facts of an attempt; `contents` are the content IDs of its request and response, if stored."""
         lane = self._lanes.setdefault(exchange.place.lane, _Lane())
         dialect = dialect_of(exchange.question.path)
         response = dialect.facts(exchange.answer)
-        asks = dialect.makes_turns(exchange.question.path)
-        sent = _sent(body, dialect)
-        yield from self._interaction(exchange, body, lane, asks, sent)
-        yield from self._answered(exchange, sent)
-        turn = exchange.place.turn or (lane.turns + 1 if asks else None)
+        makes_turn = dialect.makes_turns(exchange.question.path)
+        sent = _sent_turns(body, dialect)
+        yield from self._interaction(exchange, body, lane, makes_turn, sent)
+        yield from self._results(exchange, sent)
+        turn = exchange.place.turn or (lane.turns + 1 if makes_turn else None)
         place = self._place(exchange, lane, turn)
         request = self._llm_request(exchange, body, response.outcome)
         fact = self._fact(exchange, body, contents, place, response, request, dialect, sent)
         yield fact
         yield from self._usage(exchange, fact, response, dialect)
-        # The cost of an attempt is reported before the end of its span.
+        # The usage of an attempt precedes the end of its span, which backends export with its cost.
         yield from self._requests.attempt(exchange, fact)
-        if asks and body.message_count:
+        if makes_turn and body.message_count:
             yield from self._prefix(exchange, body, fact, response, dialect)
         elif body.message_count:
-            self.prefixes.know(body, dialect)
-        if asks and response.is_message:
+            self.prefixes.remember_messages(body, dialect)
+        if makes_turn and response.is_message:
             lane.turns = max(lane.turns, turn or 0)
             _remember(self._attempt_of, str(response.id), fact.attempt_id)
             _remember(self._attempt_of, f"body:{body.content_id}", fact.attempt_id)
             for block_id in response.block_ids:
                 _remember(self._attempt_of, f"block:{block_id}", fact.attempt_id)
             yield from self._calls(exchange, place, response)
-            yield from self._finished(exchange, lane, response)
+            yield from self._interaction_end(exchange, lane, response)
 
-    def so_far(
+    def drafts(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
     ) -> Iterator[Fact]:
-        """Yield the facts of an attempt in progress, and its usage, as if it never ended.
+        """Yield drafts of the facts of an attempt in progress, which are valid if the attempt never ends.
 
-        This changes no state: its end is processed as if this had not been called.
+        This does not change the state of the session.
         """
         lane = self._lanes.get(exchange.place.lane, _Lane())
         dialect = dialect_of(exchange.question.path)
         response = dialect.facts(exchange.answer)
-        asks = dialect.makes_turns(exchange.question.path)
-        turn = exchange.place.turn or (lane.turns + 1 if asks else None)
-        known, number = self._retries.get(self._retry_key(exchange, body), (exchange.attempt_id, 0))
-        place, request = self._place(exchange, lane, turn), (known, number + 1)
-        fact = self._fact(
-            exchange, body, contents, place, response, request, dialect, _sent(body, dialect)
-        )
+        makes_turn = dialect.makes_turns(exchange.question.path)
+        turn = exchange.place.turn or (lane.turns + 1 if makes_turn else None)
+        key = self._retry_key(exchange, body)
+        request_id, number = self._retries.get(key, (exchange.attempt_id, 0))
+        place, request = self._place(exchange, lane, turn), (request_id, number + 1)
+        sent = _sent_turns(body, dialect)
+        fact = self._fact(exchange, body, contents, place, response, request, dialect, sent)
         yield replace(fact, outcome="crashed", error_type=None)
         yield from self._usage(exchange, fact, response, dialect)
 
@@ -123,16 +123,16 @@ class SessionView:
         if attempt_id is None:
             _remember(self._ran_early, call, "")
         elif exchange.called_id:
-            # The next request contains it under its new ID.
+            # The next request contains the call under its new ID.
             block = f"block:{exchange.question.tool_use_id}"
             _remember(self._attempt_of, block, attempt_id)
-        answered = exchange.started_ns + exchange.duration_ns
+        result_ns = exchange.started_ns + exchange.duration_ns
         yield ToolResult(
             session_id=self.session_id,
             tool_use_id=self.label(exchange.question.tool_use_id),
             started_ns=exchange.started_ns,
             duration_ns=exchange.duration_ns,
-            result_ns=answered,
+            result_ns=result_ns,
             source="run",
             outcome=Label(exchange.answer.outcome),
             is_error=exchange.answer.is_error,
@@ -147,7 +147,7 @@ class SessionView:
         )
 
     def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:
-        """Return the fact of a question that the agent loop asked the world."""
+        """Return the fact of an exchange of the agent loop with the outside world."""
         place, question = exchange.place, exchange.question
         return WorldAnswer(
             session_id=self.session_id,
@@ -162,13 +162,13 @@ class SessionView:
             content=content,
         )
 
-    def ended(self, at_ns: int) -> Iterator[Fact]:
-        """Yield the ends of the calls and interactions that are open when the session ends."""
-        yield from self._requests.ended()
+    def end_session(self, at_ns: int) -> Iterator[Fact]:
+        """Yield the ends of the requests and interactions that are open when the session ends."""
+        yield from self._requests.end_all()
         for name, lane in self._lanes.items():
             if lane.derived and lane.interaction_id:
-                ended = self._end(lane, at_ns, "interrupted", True)
-                yield replace(ended, lane=self.label(name))
+                end = self._end(lane, at_ns, "interrupted", True)
+                yield replace(end, lane=self.label(name))
 
     def _place(self, exchange: ModelExchange, lane: _Lane, turn: int | None) -> Place:
         interaction_id = exchange.place.interaction_id or lane.interaction_id
@@ -177,10 +177,10 @@ class SessionView:
         )
 
     def _interaction(
-        self, exchange: ModelExchange, body: Body, lane: _Lane, asks: bool, sent: _Sent
+        self, exchange: ModelExchange, body: Body, lane: _Lane, makes_turn: bool, sent: _SentTurns
     ) -> Iterator[Fact]:
         """Open an interaction when a new prompt arrives, for a client that does not name its interactions."""
-        if exchange.place.interaction_id or not asks:
+        if exchange.place.interaction_id or not makes_turn:
             return
         if lane.interaction_id and not _is_prompt(sent):
             return
@@ -196,24 +196,25 @@ class SessionView:
             exchange.started_ns,
         )
 
-    def _finished(
+    def _interaction_end(
         self, exchange: ModelExchange, lane: _Lane, response: ResponseFacts
     ) -> Iterator[Fact]:
+        """Yield the end of a derived interaction if a response has no tool calls."""
         if lane.derived and lane.interaction_id and not response.calls:
             yield self._end(lane, exchange.started_ns + exchange.ended_ns, "success", False)
 
     def _end(self, lane: _Lane, at_ns: int, result: str, is_error: bool) -> InteractionEnd:
-        ended = InteractionEnd(
+        end = InteractionEnd(
             self.session_id, lane.interaction_id or "", at_ns, Label(result), is_error
         )
         lane.interaction_id, lane.derived = None, False
-        return ended
+        return end
 
-    def _answered(self, exchange: ModelExchange, sent: _Sent) -> Iterator[Fact]:
+    def _results(self, exchange: ModelExchange, sent: _SentTurns) -> Iterator[Fact]:
         """Yield a result for each open tool call that this request answers."""
         for turn in sent.new:
             for block in turn.results:
-                closed = self._closed(exchange.place, str(block.id))
+                closed = self._close_call(exchange.place, str(block.id))
                 if closed is None:
                     continue
                 lane, attempt_id, ordinal = closed
@@ -235,11 +236,11 @@ class SessionView:
                     ordinal=ordinal,
                 )
 
-    def _closed(self, place: Place, tool_use_id: str) -> tuple[str, str, int] | None:
-        """Close an open call, and return its lane, attempt and position in it; None if there is none.
+    def _close_call(self, place: Place, tool_use_id: str) -> tuple[str, str, int] | None:
+        """Close an open call, and return its lane, its attempt, and its position in the response; None if unknown.
 
-        The agent loop of agentobs, which alone names its turn, answers a call in the same lane; other clients may
-        answer elsewhere.
+        The agent loop of agentobs, the only client that names its turn, sends results in the lane of the call. Other
+        clients may send them in another lane.
         """
         lanes = [place.lane]
         if place.turn is None:
@@ -258,11 +259,11 @@ class SessionView:
         response: ResponseFacts,
         request: tuple[str, int],
         dialect: Dialect,
-        sent: _Sent,
+        sent: _SentTurns,
     ) -> Attempt:
         question, answer = exchange.question, exchange.answer
         request_id, number = request
-        model = body.head.get("model")
+        model = body.settings.get("model")
         return Attempt(
             session_id=self.session_id,
             interaction_id=place.interaction_id,
@@ -281,13 +282,13 @@ class SessionView:
             endpoint=dialect.endpoint(question.path),
             streamed=dialect.is_stream(answer.headers),
             model_requested=self.label(model) if isinstance(model, str) else None,
-            model=self._maybe(response.model),
+            model=self._optional_label(response.model),
             status=answer.status,
             outcome=response.outcome,
-            error_type=self._maybe(response.error_type),
-            stop_reason=self._maybe(response.stop_reason),
-            message_id=self._maybe(response.id) if response.is_message else None,
-            request_id=self._maybe(dialect.request_id(answer.headers)),
+            error_type=self._optional_label(response.error_type),
+            stop_reason=self._optional_label(response.stop_reason),
+            message_id=self._optional_label(response.id) if response.is_message else None,
+            request_id=self._optional_label(dialect.request_id(answer.headers)),
             retry_after_ms=dialect_of(exchange.question.path).retry_after_ms(answer.headers),
             message_count=body.message_count,
             tool_use_count=len(response.calls),
@@ -306,12 +307,12 @@ class SessionView:
         )
 
     def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:
-        """Return the LLM request that this attempt belongs to, and its number within it, from 1.
+        """Return the ID of the LLM request that an attempt belongs to, and the number of the attempt in it, from 1.
 
         The SDK counts its retries in a header; the agent loop of agentobs retries under one span.
         """
         key = self._retry_key(exchange, body)
-        if not _is_ours(exchange) and not _retry_number(exchange):
+        if not _is_from_agent_loop(exchange) and not _retry_number(exchange):
             self._retries.pop(key, None)
         request_id, number = self._retries.pop(key, (exchange.attempt_id, 0))
         if outcome not in ("ok", "cancelled"):
@@ -322,14 +323,14 @@ class SessionView:
         return _retry_number(exchange) != 0 and self._retry_key(exchange, body) in self._retries
 
     def _retry_key(self, exchange: ModelExchange, body: Body) -> tuple[int, str]:
-        if _is_ours(exchange):
+        if _is_from_agent_loop(exchange):
             return exchange.client, str(exchange.place.span_id)
         return exchange.client, f"{body.message_count} messages, {body.size} bytes"
 
-    def _continues(self, body: Body, dialect: Dialect, sent: _Sent) -> str | None:
-        """Return the attempt whose response this request continues."""
-        if (before := dialect.continues(body.head)) is not None:
-            return self._attempt_of.get(before)
+    def _continues(self, body: Body, dialect: Dialect, sent: _SentTurns) -> str | None:
+        """Return the ID of the attempt whose response a request continues; None if it continues none."""
+        if (response_id := dialect.continues(body.settings)) is not None:
+            return self._attempt_of.get(response_id)
         for turn in reversed(sent.later):
             for block in turn.blocks:
                 if found := self._attempt_of.get(f"block:{block.id}"):
@@ -352,8 +353,8 @@ class SessionView:
         response: ResponseFacts,
         dialect: Dialect,
     ) -> Iterator[Fact]:
-        """Describe what the prompt consists of, what changed before its new part, and why the cache missed."""
-        prompt, before, zones = self.prefixes.see(
+        """Yield the zones of a prompt, and the change in its cached prefix with the reason for a cache miss."""
+        prompt, before, zones = self.prefixes.prompt_of(
             body, exchange.question.headers, self.session_id, fact.attempt_id, fact.lane, dialect
         )
         yield zones
@@ -380,19 +381,19 @@ class SessionView:
             cache_write_5m_tokens=row.cache_write_5m_tokens,
             cache_write_1h_tokens=row.cache_write_1h_tokens,
             web_search_requests=row.web_search_requests,
-            service_tier=self._maybe(row.service_tier),
-            inference_geo=self._maybe(row.inference_geo),
-            speed=self._maybe(row.speed),
+            service_tier=self._optional_label(row.service_tier),
+            inference_geo=self._optional_label(row.inference_geo),
+            speed=self._optional_label(row.speed),
             certainty=Label(row.certainty),
             web_fetch_requests=row.web_fetch_requests,
             code_execution_requests=row.code_execution_requests,
-            server_requests=self._named(row.server_requests),
-            other_counts=self._named(row.other_counts),
-            note=self._maybe(row.note),
-            batch_result_id=self._maybe(row.batch_result_id),
+            server_requests=self._labeled_counts(row.server_requests),
+            other_counts=self._labeled_counts(row.other_counts),
+            note=self._optional_label(row.note),
+            batch_result_id=self._optional_label(row.batch_result_id),
         )
 
-    def _named(self, counts: Mapping[str, int]) -> dict[str, int] | None:
+    def _labeled_counts(self, counts: Mapping[str, int]) -> dict[str, int] | None:
         return {self.label(name): count for name, count in counts.items()} or None
 
     def _calls(
@@ -401,9 +402,9 @@ class SessionView:
         requested_ns = exchange.started_ns + exchange.ended_ns
         for ordinal, call in enumerate(response.calls, 1):
             tool_use_id = call.id
-            made = exchange.place.lane, tool_use_id
-            if self._ran_early.pop(made, None) is None:
-                self._open_calls.add(*made, exchange.attempt_id, ordinal)
+            key = exchange.place.lane, tool_use_id
+            if self._ran_early.pop(key, None) is None:
+                self._open_calls.add(*key, exchange.attempt_id, ordinal)
             yield ToolUse(
                 session_id=self.session_id,
                 interaction_id=place.interaction_id,
@@ -418,22 +419,22 @@ class SessionView:
                 input_similarity=similarity(call.input, self.prefixes.key),
             )
 
-    def _maybe(self, value: object) -> Label | None:
+    def _optional_label(self, value: object) -> Label | None:
         return self.label(value) if isinstance(value, str) and value else None
 
 
-class _Sent(NamedTuple):
+class _SentTurns(NamedTuple):
     """The turns that a request adds to an earlier one."""
 
     new: list[Turn]
-    """Those after the messages that it shares with its base."""
+    """The turns after the messages that it shares with its base."""
     later: list[Turn]
-    """Those after the messages of its origin."""
+    """The turns after the messages of its origin."""
     last: list[Turn]
-    """The new ones after the last answer, the latest first."""
+    """The new turns after the last response, latest first."""
 
 
-def _sent(body: Body, dialect: Dialect) -> _Sent:
+def _sent_turns(body: Body, dialect: Dialect) -> _SentTurns:
     new = [dialect.turn(each) for each in body.new_messages if isinstance(each, dict)]
     known = {id(turn.raw): turn for turn in new}
     later = [
@@ -442,20 +443,20 @@ def _sent(body: Body, dialect: Dialect) -> _Sent:
         if isinstance(each, dict)
     ]
     last = list(takewhile(lambda turn: turn.role != "assistant", reversed(new)))
-    return _Sent(new, later, last)
+    return _SentTurns(new, later, last)
 
 
-def _is_prompt(sent: _Sent) -> bool:
-    """Return whether the last message is a prompt: the content after the last response answers no tool call.
+def _is_prompt(sent: _SentTurns) -> bool:
+    """Return whether a request ends with a prompt: its user messages after the last response contain no tool results.
 
-    Clients may send it in several messages, such as results in one and instructions in the next.
+    Clients may split them into several messages, such as results in one and instructions in the next.
     """
-    spoken = any(turn.role == "user" for turn in sent.last)
-    return spoken and not any(turn.results for turn in sent.last)
+    has_user_turn = any(turn.role == "user" for turn in sent.last)
+    return has_user_turn and not any(turn.results for turn in sent.last)
 
 
-def _is_ours(exchange: ModelExchange) -> bool:
-    """Return whether the client named its position; only the agent loop of agentobs does."""
+def _is_from_agent_loop(exchange: ModelExchange) -> bool:
+    """Return whether a request was made by the agent loop of agentobs, the only client that names its position."""
     return exchange.place.interaction_id is not None
 
 

@@ -1,4 +1,4 @@
-"""Places: the position of the facts of a record, filled in from the record."""
+"""Fact places: fills in the position of facts from the record that they were derived from."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ from agentobs.records.labels import Label, unchecked
 
 
 def placed(facts: Iterable[Fact], record: object) -> Iterable[Fact]:
-    """Return the facts of a record, each with its query source and its position in its turn."""
+    """Return the facts of a record, each with its query source, its interaction and its turn."""
     match record:
         case ToolExchange():
-            return [_of_call(fact, record) for fact in facts]
+            return [_with_call(fact, record) for fact in facts]
         case WorldExchange():
-            return [_asked_by(fact, record.place) for fact in facts]
+            return [_with_query_source(fact, record.place) for fact in facts]
         case ModelExchange():
-            return _of_attempt(list(facts), record.place)
+            return _with_attempt(list(facts), record.place)
         case _:
             return facts
 
 
-def _of_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
+def _with_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
     """Yield the facts of an attempt; results in its request belong to the previous turn."""
     attempt = next((fact for fact in facts if isinstance(fact, Attempt)), None)
     for fact in facts:
         if isinstance(fact, ToolResult) and attempt is not None:
             turn = attempt.turn - 1 if attempt.turn and fact.lane == attempt.lane else None
             yield dataclasses.replace(
-                _asked_by(fact, place), interaction_id=attempt.interaction_id, turn=turn or None
+                _with_query_source(fact, place),
+                interaction_id=attempt.interaction_id,
+                turn=turn or None,
             )
         elif isinstance(fact, InteractionStart):
             yield dataclasses.replace(fact, query_source=Label(place.query_source))
         elif isinstance(fact, SpanStart) and attempt is not None:
-            inner: SpanStart = _asked_by(fact, place)
+            inner: SpanStart = _with_query_source(fact, place)
             yield dataclasses.replace(
                 inner, interaction_id=attempt.interaction_id, turn=attempt.turn
             )
@@ -53,10 +55,10 @@ def _of_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
             source = Label(place.query_source)
             yield dataclasses.replace(fact, lane=unchecked(place.lane), query_source=source)
         else:
-            yield _asked_by(fact, place) if isinstance(fact, ToolUse) else fact
+            yield _with_query_source(fact, place) if isinstance(fact, ToolUse) else fact
 
 
-def _asked_by(fact: Any, place: Place) -> Any:
+def _with_query_source(fact: Any, place: Place) -> Any:
     return dataclasses.replace(
         fact,
         query_source=Label(place.query_source),
@@ -65,20 +67,20 @@ def _asked_by(fact: Any, place: Place) -> Any:
     )
 
 
-def _of_call(fact: Any, exchange: ToolExchange) -> Any:
-    """Return the result of a call that the agent loop executed, with the requested and the executed input."""
+def _with_call(fact: Any, exchange: ToolExchange) -> Any:
+    """Return the result of a call that the agent loop executed, with the sizes of its requested and executed input."""
     if not isinstance(fact, ToolResult):
         return fact
-    asked = (
+    requested = (
         exchange.question.input if exchange.requested_input is None else exchange.requested_input
     )
-    ran = exchange.executed_input
+    executed = exchange.executed_input
     return dataclasses.replace(
-        _asked_by(fact, exchange.place),
+        _with_query_source(fact, exchange.place),
         interaction_id=exchange.place.interaction_id,
         turn=exchange.place.turn,
         tool=unchecked(exchange.tool) if exchange.tool is not None else None,
-        requested_bytes=size(asked),
-        executed_bytes=None if ran is None else size(ran),
+        requested_bytes=size(requested),
+        executed_bytes=None if executed is None else size(executed),
         coerced=exchange.coerced,
     )

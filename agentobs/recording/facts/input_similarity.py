@@ -1,18 +1,18 @@
-"""Input similarity: a keyed number for the input of a tool call, which is close to the number of any similar input.
+"""Input similarity: a keyed number for the input of a tool call. Similar inputs have numbers that differ in few bits.
 
-It is a simhash. All arguments have the same weight, which is divided among the words of the value. Each word is
-hashed, and each of the 64 bits is the weighted majority of the hashes. So two inputs are similar if every argument
-is similar: two identical arguments of three are not enough. A short argument counts as a whole, because another file,
-page or city is a different request even if most of its path is the same; only case, blanks and punctuation are
-ignored. Two long arguments that differ in one word differ in a few bits.
+The number is a simhash. Each argument has the same weight, which is divided among the words of its value. Each word is
+hashed, and each of the 64 bits is the weighted majority of the hashes. Two inputs are therefore similar only if all
+arguments are similar: two identical arguments of three are not enough. A short argument counts as one word, because
+another file, page or city is a different request even if most of its path is the same; only case, whitespace and
+punctuation are ignored. Two long arguments that differ in one word differ in a few bits.
 
 Rejected: pairs of neighboring words, and equal treatment of short and long arguments. On logs of real work, with
-forty keys, these confused files whose long paths differ in one word; this method confuses none.
+forty keys, these methods confused files whose long paths differ in one word; this method confuses none.
 
-It reveals no content. The hashes are keyed with the home's key, so nobody without it can try inputs until one matches;
-64 majorities over all words cannot be turned back into words; and the similarity of two inputs, which the number is
-meant to show, reveals neither of them. With the key, a guess of a whole input can be tested, as with every digest among
-the facts; the key is in the home, readable by its owner only, and is never copied.
+The number reveals no content. The hashes are keyed with the home's key, so nobody without the key can try inputs until
+one matches. The words cannot be reconstructed from 64 majorities over all of them. The similarity of two inputs, which
+the number is meant to show, reveals neither input. With the key, a guess of a complete input can be tested, as with
+every digest among the facts. The key is in the home, is readable only by its owner, and is never copied.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typing import Any
 from agentobs.records.canonical_json import canonical
 
 CHARACTERS_MAX = 4_096
-"""How many characters of an argument are used, from its start and from its end. Our choice: a whole file is not read
-for one number.
+"""How many characters of an argument are used at its start, and at its end. Our choice: a complete file would take too
+long.
 """
 WORDS_MAX = 512
 """How many words of an argument are hashed, in less than a millisecond. Our choice."""
-WHOLE_MAX = 16
-"""An argument with at most so many words counts as a whole: longer than nearly all paths. Our choice."""
+SHORT_WORDS_MAX = 16
+"""An argument with at most this many words counts as one word; nearly all paths are shorter. Our choice."""
 ARGUMENTS_MAX = 16
-"""How many arguments have a weight of their own; all others share one. Our choice."""
+"""How many arguments have a separate weight; all others share one weight. Our choice."""
 
 _WORDS = re.compile(r"\w+")
 _BITS, _COUNTER = 64, 32
@@ -46,11 +46,11 @@ _WEIGHT = 1 << 20
 _SPREAD = tuple(
     sum(1 << (_COUNTER * bit) for bit in range(8) if value >> bit & 1) for value in range(256)
 )
-"""A byte with each bit as a separate counter, so that adding two numbers adds eight counters."""
+"""For each byte a number in which each of its bits is a separate counter; adding two numbers adds eight counters."""
 
 
 def similarity(value: Any, key: bytes) -> int:
-    """Return the number of an input, from -2**63 to 2**63 - 1.
+    """Return the similarity number of an input, from -2**63 to 2**63 - 1.
 
     Args:
         value: the parsed JSON input, or its text if it is not JSON.
@@ -75,13 +75,13 @@ def similarity(value: Any, key: bytes) -> int:
     return number - (1 << _BITS) if number >> (_BITS - 1) else number
 
 
-def apart(one: int, other: int) -> int:
+def bit_distance(one: int, other: int) -> int:
     """Return in how many of the 64 bits two numbers differ; in SQL `bit_count(xor(one, other))`."""
     return ((one ^ other) & ((1 << _BITS) - 1)).bit_count()
 
 
 def _arguments(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield each argument's name and canonical text; the whole input without a name if it has no arguments."""
+    """Yield the name and canonical text of each argument; an input without arguments is one argument without a name."""
     if not isinstance(value, dict) or not value:
         yield "", _text(value)
         return
@@ -101,13 +101,14 @@ def _text(value: Any) -> str:
 
 
 def _words(name: str, text: str) -> list[str]:
-    """Return the hashed parts of an argument: a short one as a whole, otherwise its words with their counts; of too
-    many words a selection by hash.
+    """Return the words of an argument that are hashed; a short argument is one word.
+
+    Repeated words are numbered. If there are too many words, some are selected by their characters.
     """
     if len(text) > 2 * CHARACTERS_MAX:
         text = f"{text[:CHARACTERS_MAX]} {text[-CHARACTERS_MAX:]}"
     found = _WORDS.findall(text.casefold())
-    if len(found) <= WHOLE_MAX:
+    if len(found) <= SHORT_WORDS_MAX:
         return [f"{name} {' '.join(found) or text}"]
     times: Counter[str] = Counter()
     words = []

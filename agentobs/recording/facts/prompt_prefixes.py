@@ -1,9 +1,9 @@
-"""Prompt prefixes: a digest of each zone of a prompt, and what changed before its new part, so that the cache misses.
+"""Prompt prefixes: a digest of each zone of a prompt, and the first change in its cached prefix, which causes a miss.
 
-A prompt is cached from its start: betas, model, tools, system, parameters, then message after message. A request
-is compared with the earlier one whose messages it repeats, or with the one that shares the most bytes. Only
-values that are parsed anyway are read, and each zone or message is hashed once, when it is new. No text leaves
-this module; its digests are keyed, so that nobody can guess a short prompt.
+A prompt is cached from its start: betas, model, tools, system, parameters, then message by message. A request is
+compared with the earlier request whose messages it repeats, or else with the one that shares the most bytes. Only
+values that are parsed for other reasons are read, and each zone or message is hashed once, when it is new. No text
+leaves this module, and its digests are keyed, so that nobody can guess a short prompt.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from agentobs.records.labels import Label
 
 Changed = Literal["betas", "model", "tools", "system", "parameters", "system_dynamic", "messages"]
 
-KEPT = 16
-"""How many earlier prompts of a session are kept for comparison: as many as bodies."""
+PROMPTS_MAX = 16
+"""How many earlier prompts of a session are kept for comparison; the same number as for bodies."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -42,7 +42,7 @@ class Prompt:
     lane: str
     zones: tuple[_Zone, ...]
     messages: Sequence[bytes] | None
-    """After each message the digest of all messages so far; None if an earlier body is not in memory any more."""
+    """For each message a digest of all messages up to it; None if an earlier body is not in memory any more."""
 
 
 class Prefixes:
@@ -51,11 +51,11 @@ class Prefixes:
     def __init__(self, key: bytes) -> None:
         """Start without prompts; `key` is the home's key."""
         self.key = key
-        """That key; the similarity numbers of inputs use it as well."""
+        """The home's key; the similarity numbers of inputs use it as well."""
         self._kept: OrderedDict[str, Prompt] = OrderedDict()
         self._messages: OrderedDict[str, list[bytes]] = OrderedDict()
 
-    def see(
+    def prompt_of(
         self,
         body: Body,
         headers: Mapping[str, str],
@@ -64,30 +64,30 @@ class Prefixes:
         lane: Label,
         dialect: Dialect,
     ) -> tuple[Prompt, Prompt | None, Zones]:
-        """Return a prompt, the earlier one to compare it with, and the digests of its zones."""
+        """Return the prompt of a request, the earlier prompt to compare it with, and the digests of its zones."""
         before = self._before(body, lane)
-        values = dialect.cache_zones(body.head, headers)
+        values = dialect.cache_zones(body.settings, headers)
         zones = self._zones(values, before.zones if before else None, dialect)
         prompt = Prompt(attempt_id, lane, zones, self._chain(body, dialect))
-        told = {name: zone.digest for name, zone in zip(CACHE_ZONES, zones, strict=True)}
-        repeated = _last(before.messages) if before else 0
+        digests = {name: zone.digest for name, zone in zip(CACHE_ZONES, zones, strict=True)}
+        repeated = _count(before.messages) if before else 0
         fact = Zones(
             session_id=session_id,
             attempt_id=attempt_id,
             compared_attempt_id=before.attempt_id if before else None,
-            betas=told["betas"],
-            model=told["model"],
-            tools=told["tools"],
-            system=told["system"],
-            parameters=told["parameters"],
-            system_dynamic=told["system_dynamic"],
-            messages=_digest_at(prompt.messages, _last(prompt.messages)),
+            betas=digests["betas"],
+            model=digests["model"],
+            tools=digests["tools"],
+            system=digests["system"],
+            parameters=digests["parameters"],
+            system_dynamic=digests["system_dynamic"],
+            messages=_digest_at(prompt.messages, _count(prompt.messages)),
             repeated_messages=repeated or None,
             repeated=_digest_at(prompt.messages, repeated),
         )
         return prompt, before, fact
 
-    def know(self, body: Body, dialect: Dialect) -> None:
+    def remember_messages(self, body: Body, dialect: Dialect) -> None:
         """Remember the messages of a body that is not a prompt, such as a token count request."""
         self._chain(body, dialect)
 
@@ -100,7 +100,7 @@ class Prefixes:
         cache_miss: tuple[str | None, int | None],
         label: Callable[[str], Label],
     ) -> Prefix | None:
-        """Return the facts about a prompt that was answered with `message`, and keep the prompt."""
+        """Return the change in the cached prefix of an answered prompt, if any; keep the prompt for comparisons."""
         changed, number = _difference(body, before, prompt) if before else (None, None)
         self._keep(body.content_id, prompt)
         reason, missed = cache_miss
@@ -124,34 +124,34 @@ class Prefixes:
             return self._kept[body.base]
         if (body.message_count or 0) < 2:
             return None
-        of_lane = (prompt for prompt in reversed(self._kept.values()) if prompt.lane == lane)
-        return next(of_lane, None)
+        in_lane = (prompt for prompt in reversed(self._kept.values()) if prompt.lane == lane)
+        return next(in_lane, None)
 
     def _keep(self, content_id: str, prompt: Prompt) -> None:
         self._kept.pop(content_id, None)
         self._kept[content_id] = prompt
-        if len(self._kept) > KEPT:
+        if len(self._kept) > PROMPTS_MAX:
             self._kept.popitem(last=False)
 
     def _zones(
         self, values: Sequence[Any], before: Sequence[_Zone] | None, dialect: Dialect
     ) -> tuple[_Zone, ...]:
-        """Return the zones; unchanged zones are the same objects, so that they cost memory and time once."""
+        """Return the zones of a prompt; unchanged zones are the same objects, to save memory and time."""
         zones = []
         for at, value in enumerate(values):
             if before is not None and _is_same(before[at].value, value, dialect):
                 zones.append(before[at])
             else:
                 zones.append(
-                    _Zone(value, self._digest(b"", value, dialect) if _has(value) else None)
+                    _Zone(value, self._digest(b"", value, dialect) if _is_set(value) else None)
                 )
         if before is not None and _is_same_system(before, zones, dialect):
-            for at in (_SYSTEM, _DYNAMIC):  # only the marks are elsewhere
+            for at in (_SYSTEM, _DYNAMIC):  # only the breakpoints have moved
                 zones[at] = before[at]
         return tuple(zones)
 
     def _chain(self, body: Body, dialect: Dialect) -> list[bytes] | None:
-        """Return the digests of the messages, each including the one before it; those of shared messages are known."""
+        """Return a digest for each message, which includes the previous digest; those of shared messages are reused."""
         chain: list[bytes] = []
         if body.shared_messages:
             known = self._messages.get(body.base or "")
@@ -163,7 +163,7 @@ class Prefixes:
             chain.append(bytes.fromhex(digest))
         self._messages[body.content_id] = chain
         self._messages.move_to_end(body.content_id)
-        if len(self._messages) > KEPT:
+        if len(self._messages) > PROMPTS_MAX:
             self._messages.popitem(last=False)
         return chain
 
@@ -180,7 +180,7 @@ class Prefixes:
 _SYSTEM, _DYNAMIC = CACHE_ZONES.index("system"), CACHE_ZONES.index("system_dynamic")
 
 
-def _has(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     return any(value) if isinstance(value, tuple) else bool(value)
 
 
@@ -190,19 +190,19 @@ def _is_same(old: Any, new: Any, dialect: Dialect) -> bool:
 
 
 def _is_same_system(before: Sequence[_Zone], zones: Sequence[_Zone], dialect: Dialect) -> bool:
-    """Return whether the whole system prompt is unchanged, wherever its first breakpoint is."""
+    """Return whether the complete system prompt is unchanged, and only its first breakpoint has moved."""
     if before[_SYSTEM] is zones[_SYSTEM] and before[_DYNAMIC] is zones[_DYNAMIC]:
         return False
-    old, new = _whole_system(before), _whole_system(zones)
+    old, new = _complete_system(before), _complete_system(zones)
     return bool(dialect.without_breakpoints(old) == dialect.without_breakpoints(new))
 
 
-def _whole_system(zones: Sequence[_Zone]) -> Any:
+def _complete_system(zones: Sequence[_Zone]) -> Any:
     static, dynamic = zones[_SYSTEM].value, zones[_DYNAMIC].value
     return [*static, *(dynamic or ())] if isinstance(static, list) else static or []
 
 
-def _last(messages: Sequence[bytes] | None) -> int:
+def _count(messages: Sequence[bytes] | None) -> int:
     return len(messages) if messages else 0
 
 

@@ -1,6 +1,6 @@
-"""Request spans: the spans of LLM requests of clients that open none, derived from their attempts.
+"""Request spans: the spans of LLM requests, derived from attempts, for clients that open no spans themselves.
 
-A request that may be retried stays open until no retry can follow; the time between its attempts is a wait.
+A request that may be retried stays open until no retry can follow. The time between its attempts is a span as well.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from agentobs.records.facts import Attempt, Fact, SpanEnd, SpanStart, SpanStatus
 from agentobs.records.labels import Label
 from agentobs.tracing import remote_parent, trace_of
 
-AGAIN_NS = 120 * 1_000_000_000
-"""After this time without another attempt no retry will follow: the SDK (2.12, `_calculate_retry_timeout`) waits for at
-most a minute, or 8 s if the provider names no time; this is twice that.
+RETRY_NS = 120 * 1_000_000_000
+"""After this time without another attempt, no retry is expected. The SDK (2.12, `_calculate_retry_timeout`) waits at
+most a minute, or 8 s if the provider names no time; this is twice the maximum.
 """
 
 OPEN_MAX = 1_000
-"""How many requests of a session may be waiting for a retry. Our choice."""
+"""How many requests of a session may be waiting for a retry; beyond it, they are ended. Our choice."""
 
 _RETRIED = frozenset((408, 409, 429))
 """The statuses below 500 that the SDK (2.12, `_should_retry`) retries."""
@@ -48,10 +48,10 @@ class Requests:
     """Requests that may be retried, by ID, oldest first."""
 
     def attempt(self, exchange: ModelExchange, fact: Attempt) -> Iterator[Fact]:
-        """Yield the span facts of an attempt."""
-        yield from self._given_up(fact.started_ns)
+        """Yield the starts and ends of spans that follow from an attempt."""
+        yield from self._ends_of_old(fact.started_ns)
         if exchange.place.interaction_id:
-            return  # our own loop opens its spans
+            return  # the agent loop of agentobs opens its own spans
         known = self._open.pop(fact.llm_request_id, None)
         if known is None:
             known = _Request(exchange.attempt_id[16:], _trace_of(exchange, fact), fact)
@@ -59,36 +59,37 @@ class Requests:
         else:
             yield from _wait(exchange, fact, known)
             known.last = fact
-        if _may_be_tried_again(exchange, fact):
+        if _may_be_retried(exchange, fact):
             self._open[fact.llm_request_id] = known
         else:
             yield _end(known)
 
-    def ended(self) -> Iterator[Fact]:
-        """Yield the ends of requests that were not retried."""
+    def end_all(self) -> Iterator[Fact]:
+        """Yield the ends of all requests that are still open."""
         while self._open:
             yield _end(self._open.pop(next(iter(self._open))))
 
-    def _given_up(self, now_ns: int) -> Iterator[Fact]:
+    def _ends_of_old(self, now_ns: int) -> Iterator[Fact]:
+        """Yield the ends of requests for which no retry is expected any more."""
         for request_id, each in list(self._open.items()):
-            if now_ns - each.ended_ns > AGAIN_NS or len(self._open) >= OPEN_MAX:
+            if now_ns - each.ended_ns > RETRY_NS or len(self._open) >= OPEN_MAX:
                 yield _end(self._open.pop(request_id))
 
 
-def _may_be_tried_again(exchange: ModelExchange, fact: Attempt) -> bool:
-    """Return whether the SDK would retry, if it has not reached its limit."""
+def _may_be_retried(exchange: ModelExchange, fact: Attempt) -> bool:
+    """Return whether the SDK would retry an attempt, unless it has reached its limit."""
     if fact.outcome == "no_response":
         return True
     if fact.outcome != "http_error" or fact.status is None:
         return False
-    told = dialect_of(exchange.question.path).may_retry(exchange.answer.headers)
-    if told is not None:
-        return told
+    may_retry = dialect_of(exchange.question.path).may_retry(exchange.answer.headers)
+    if may_retry is not None:
+        return may_retry
     return fact.status in _RETRIED or fact.status >= 500
 
 
 def _trace_of(exchange: ModelExchange, fact: Attempt) -> str:
-    """Return the trace of a request: that of the surrounding span, or of its derived interaction."""
+    """Return the trace ID of a request: that of the enclosing span, or of its derived interaction."""
     if exchange.place.span_id is not None:
         return trace_of(exchange.place)
     return fact.interaction_id or fact.session_id
@@ -111,7 +112,7 @@ def _start(exchange: ModelExchange, fact: Attempt, known: _Request) -> SpanStart
 
 
 def _wait(exchange: ModelExchange, fact: Attempt, known: _Request) -> Iterator[Fact]:
-    """Yield the wait before another attempt."""
+    """Yield the span of the wait before another attempt."""
     if exchange.started_ns <= known.ended_ns:
         return
     span_id = fact.attempt_id[16:]

@@ -1,17 +1,18 @@
-r"""Compressed segment files: what a segment's plain file held, byte for byte, in blocks that are read one by one.
+r"""Compressed segment files: the bytes of a segment's plain file, unchanged, in blocks that can be read separately.
 
 A file `<segment id>.facts.zst` or `<segment id>.content.zst` is a sequence of zstd frames (RFC 8878), then one
 skippable frame with the index:
 
-    <block> <block> ... 5A 2A 4D 18 <size, 4> <index: zstd of JSON> <size of it, 4> <its crc32, 4> "agentobs"
+    <block> <block> ... 5A 2A 4D 18 <size, 4> <index: zstd of JSON> <index size, 4> <index crc32, 4> "agentobs"
 
-A block holds whole lines and is one frame. Every byte is under a check sum that covers the segment's ID: a block's in
-the index, the index's own after it. If a block does not read back, the index names the records that it held.
+A block is one frame and holds complete lines. Each byte is covered by a checksum that also covers the segment ID: the
+checksums of blocks are in the index, and the checksum of the index follows it. If a block cannot be read, the index
+still names the records that it contained.
 
-Rejected: replacing the phrases that a stream repeats with each delta by single bytes before zstd, and moving the
-arrival times of chunks into a frame of their own. It made imported exchanges 0.4 % larger and recorded streams of real
-clients 5 % smaller (a synthetic stream of 60,000 tiny deltas: 27 %), for 150 lines of code and a second format inside
-each block (November 2026).
+Rejected: replacing phrases that a stream repeats in each delta by single bytes before compression, and moving the
+arrival times of chunks into a separate frame. This made imported exchanges 0.4 % larger and recorded streams of real
+clients 5 % smaller (a synthetic stream of 60,000 tiny deltas: 27 % smaller), at the cost of 150 lines of code and a
+second format inside each block (November 2026).
 """
 
 from __future__ import annotations
@@ -36,17 +37,21 @@ else:
     from backports import zstd
 
 FORMAT = 1
-"""The version of this format; a reader refuses newer ones."""
+"""The version of this format; a reader rejects newer ones."""
 ENDING = ".zst"
-"""What follows the name of the plain file."""
+"""The suffix that is added to the name of the plain file."""
 LEVEL = 6
-"""Level 9 takes 2 % less room and 1.4 times the time; level 3 takes 6 % more and half of the time (November 2026)."""
+"""The zstd level. Level 9 needs 2 % less space and 1.4 times the time; level 3 needs 6 % more space and half the time
+(November 2026).
+"""
 BLOCK_BYTES_MAX = 256 * 1024 * 1024
-"""A block beyond this size is not read: the largest record is an answer, of which 32 MB are kept."""
+"""A larger block is not read. The largest record is a response, of which 32 MB are kept."""
 RATIO_MAX = 200
-"""What was compressed better than this is refused, as a bomb; what compresses better is padded up to it."""
-RATIO_FREE = 4 * 1024 * 1024
-"""Up to this size any ratio is taken."""
+"""The maximum compression ratio. Data that was compressed more is rejected as a decompression bomb; the writer pads its
+blocks so that they stay below it.
+"""
+ANY_RATIO_BYTES = 4 * 1024 * 1024
+"""Up to this decompressed size, any ratio is accepted."""
 
 _MAGIC = b"agentobs"
 _SKIPPABLE = struct.Struct("<II")
@@ -57,18 +62,18 @@ _END = struct.Struct("<II8s")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a block's lines are, known without reading it."""
+    """A description of the lines of a block, so that the block does not have to be read."""
 
     first: int = 0
-    """The sequence number of its first record, 0 where it has none."""
+    """The sequence number of its first record; 0 if it has no records."""
     last: int = 0
-    """The sequence number of its last record."""
+    """The sequence number of its last record; 0 if it has no records."""
     kinds: Mapping[str, int] = field(default_factory=dict)
-    """Its records by kind."""
+    """The number of its records, by kind."""
     sessions: tuple[str, ...] = ()
     """The sessions that its records belong to."""
     contents: tuple[str, ...] = ()
-    """The content id of each of its lines in order, empty where a line has none; nothing for facts."""
+    """The content ID of each of its lines in order, an empty string for a line without one; no entries for facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +81,21 @@ class Block:
     """One block of a compressed file."""
 
     start: int
-    """Where its first byte stood in the plain file."""
+    """Offset of its first byte in the plain file."""
     bytes: int
-    """How many bytes of the plain file it holds."""
+    """Its size in the plain file."""
     at: int
-    """Its position in this file."""
-    packed: int
-    """How many bytes it takes here."""
-    check: int
-    """The crc32 of those, begun with that of the segment's id."""
+    """Its offset in the compressed file."""
+    compressed_bytes: int
+    """Its size in the compressed file."""
+    checksum: int
+    """The CRC-32 of its compressed bytes, seeded with the CRC-32 of the segment ID."""
     summary: Summary
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The properties in a compressed file."""
+    """The index of a compressed file."""
 
     segment_id: str
     bytes: int
@@ -98,50 +103,56 @@ class Index:
     digest: str
     """The digest of the plain file."""
     torn: int
-    """How many of its last bytes were an incomplete record."""
+    """How many bytes at the end of the plain file were an incomplete record."""
     blocks: tuple[Block, ...]
     rewritten: bool = False
-    """Whether it is no longer what the process wrote: records were pruned, or are gone since a repair."""
+    """Whether the contents differ from those that the process wrote, because of a pruning or a repair."""
 
     @property
     def last(self) -> int:
-        """The sequence number of the last record, 0 where none reads back."""
+        """The sequence number of the last record; 0 if there is none."""
         return max((block.summary.last for block in self.blocks), default=0)
 
     def sessions(self) -> set[str]:
-        """Return the sessions that it holds something of."""
+        """Return the sessions that its records belong to."""
         return {each for block in self.blocks for each in block.summary.sessions}
 
 
 def compressed_path(path: Path) -> Path:
-    """Return where the compressed form of a plain segment file is."""
+    """Return the path of the compressed form of a plain segment file."""
     return path.with_name(path.name + ENDING)
 
 
 def write(
     out: BinaryIO,
     segment_id: str,
-    pieces: Iterable[tuple[bytes, Summary]],
+    parts: Iterable[tuple[bytes, Summary]],
     *,
     rewritten: bool = False,
 ) -> Index:
     """Write blocks and their index to a new file, and return the index.
 
+    Args:
+        out: the new file.
+        segment_id: the segment that the file belongs to.
+        parts: the consecutive parts of the plain file, each of complete lines; each becomes a block.
+        rewritten: see `Index`.
+
     Raises:
-        OSError: it could not be written.
+        OSError: the file could not be written.
     """
     seed = zlib.crc32(segment_id.encode())
     blocks: list[Block] = []
     hashed = hashlib.blake2b(digest_size=16)
     start = at = torn = 0
-    for data, summary in pieces:
-        packed = _packed(data)
-        out.write(packed)
-        check = zlib.crc32(packed, seed)
-        blocks.append(Block(start, len(data), at, len(packed), check, summary))
+    for data, summary in parts:
+        block = _compressed_block(data)
+        out.write(block)
+        checksum = zlib.crc32(block, seed)
+        blocks.append(Block(start, len(data), at, len(block), checksum, summary))
         hashed.update(data)
         torn = len(data) - (data.rfind(b"\n") + 1)
-        start, at = start + len(data), at + len(packed)
+        start, at = start + len(data), at + len(block)
     digest = f"b2:{hashed.hexdigest()}"
     index = Index(segment_id, start, digest, torn, tuple(blocks), rewritten)
     out.write(_index_frame(index, seed))
@@ -152,13 +163,13 @@ def read_index(path: Path, segment_id: str | None = None) -> tuple[BinaryIO, Ind
     """Open a compressed file and return it with its index; the caller closes it.
 
     Args:
-        path: where it is.
-        segment_id: the segment that it belongs to, where its name does not say so.
+        path: the compressed file.
+        segment_id: the segment that it belongs to; default the one in its name.
 
     Raises:
-        FileNotFoundError: there is none.
-        ForeignError: it is of a newer format.
-        DamagedError: its index does not read back.
+        FileNotFoundError: the file does not exist.
+        ForeignError: the file has a newer format.
+        DamagedError: the index is damaged.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     file = os.fdopen(descriptor, "rb")
@@ -173,26 +184,26 @@ def read_block(file: BinaryIO, index: Index, block: Block) -> bytes:
     """Return the lines of a block.
 
     Raises:
-        DamagedError: it does not read back.
+        DamagedError: the block has a wrong checksum or size, or cannot be decompressed.
     """
     file.seek(block.at)
-    packed = file.read(block.packed)
-    if zlib.crc32(packed, zlib.crc32(index.segment_id.encode())) != block.check:
+    compressed = file.read(block.compressed_bytes)
+    if zlib.crc32(compressed, zlib.crc32(index.segment_id.encode())) != block.checksum:
         raise DamagedError("a block with a wrong checksum")
-    data, used = _inflated(packed, min(block.bytes, BLOCK_BYTES_MAX))
-    if len(data) != block.bytes or used != len(packed):
+    data, used = _decompressed(compressed, min(block.bytes, BLOCK_BYTES_MAX))
+    if len(data) != block.bytes or used != len(compressed):
         raise DamagedError("a block with a wrong size")
     return data
 
 
 def salvage(data: bytes) -> Iterator[bytes]:
-    """Yield what reads back of the blocks of a damaged file; each ends where it stops to make sense."""
+    """Yield the readable part of each block of a damaged file, up to the first byte that cannot be decompressed."""
     at = 0
     while (at := data.find(_FRAME, at)) != -1:
         try:
-            block, used = _inflated(data[at:], BLOCK_BYTES_MAX)
+            block, used = _decompressed(data[at:], BLOCK_BYTES_MAX)
         except DamagedError:
-            block, used = _partial(data[at:]), len(_FRAME)
+            block, used = _readable_part(data[at:]), len(_FRAME)
         yield block
         at += used
 
@@ -206,11 +217,18 @@ def _index_frame(index: Index, seed: int) -> bytes:
         "torn": index.torn,
         "rewritten": index.rewritten,
         "blocks": [
-            [b.start, b.bytes, b.at, b.packed, b.check, *dataclasses.astuple(b.summary)]
+            [
+                b.start,
+                b.bytes,
+                b.at,
+                b.compressed_bytes,
+                b.checksum,
+                *dataclasses.astuple(b.summary),
+            ]
             for b in index.blocks
         ],
     }
-    text = deflated(json.dumps(value, separators=(",", ":")).encode())
+    text = compressed(json.dumps(value, separators=(",", ":")).encode())
     end = _END.pack(len(text), zlib.crc32(text, seed), _MAGIC)
     return _SKIPPABLE.pack(_SKIPPABLE_MAGIC, len(text) + len(end)) + text + end
 
@@ -219,17 +237,17 @@ def _index(file: BinaryIO, path: Path, segment_id: str) -> Index:
     size = file.seek(0, os.SEEK_END)
     try:
         file.seek(max(0, size - _END.size))
-        length, check, magic = _END.unpack(file.read(_END.size))
+        length, checksum, magic = _END.unpack(file.read(_END.size))
         place = size - _END.size - length - _SKIPPABLE.size
         if magic != _MAGIC or place < 0:
             raise ValueError
         file.seek(place)
-        head = _SKIPPABLE.unpack(file.read(_SKIPPABLE.size))
+        header = _SKIPPABLE.unpack(file.read(_SKIPPABLE.size))
         text = file.read(length)
         seed = zlib.crc32(segment_id.encode())
-        if zlib.crc32(text, seed) != check or head != (_SKIPPABLE_MAGIC, length + _END.size):
+        if zlib.crc32(text, seed) != checksum or header != (_SKIPPABLE_MAGIC, length + _END.size):
             raise ValueError
-        value = json.loads(_inflated(text, BLOCK_BYTES_MAX)[0])
+        value = json.loads(_decompressed(text, BLOCK_BYTES_MAX)[0])
         if value["format"] > FORMAT:
             raise ForeignError(
                 f"a compressed segment of format {value['format']}; this version of agentobs reads up to {FORMAT}",
@@ -237,7 +255,7 @@ def _index(file: BinaryIO, path: Path, segment_id: str) -> Index:
                 todo="Install the version that wrote it, or a newer one",
             )
         index = _parsed(value)
-        if index.segment_id != segment_id or _end_of(index) != place:
+        if index.segment_id != segment_id or _blocks_end(index) != place:
             raise ValueError
     except (ValueError, KeyError, TypeError, struct.error, RecursionError, DamagedError) as error:
         raise DamagedError("its index cannot be read", where=str(path)) from error
@@ -246,9 +264,10 @@ def _index(file: BinaryIO, path: Path, segment_id: str) -> Index:
 
 def _parsed(value: dict[str, Any]) -> Index:
     blocks: list[Block] = []
-    for start, size, at, packed, check, first, last, kinds, sessions, contents in value["blocks"]:
+    for row in value["blocks"]:
+        start, size, at, compressed_bytes, checksum, first, last, kinds, sessions, contents = row
         summary = Summary(first, last, kinds, tuple(sessions), tuple(contents))
-        blocks.append(Block(start, size, at, packed, check, summary))
+        blocks.append(Block(start, size, at, compressed_bytes, checksum, summary))
     return Index(
         value["segment_id"],
         value["bytes"],
@@ -259,18 +278,18 @@ def _parsed(value: dict[str, Any]) -> Index:
     )
 
 
-def _end_of(index: Index) -> int:
-    """Return where the blocks end, if they follow each other without a gap."""
+def _blocks_end(index: Index) -> int:
+    """Return the offset after the last block; -1 if there is a gap between blocks, or a block is too large."""
     at = start = 0
     for block in index.blocks:
         if (block.at, block.start) != (at, start) or block.bytes > BLOCK_BYTES_MAX:
             return -1
-        at, start = at + block.packed, start + block.bytes
+        at, start = at + block.compressed_bytes, start + block.bytes
     return at if start == index.bytes else -1
 
 
 def segment_of(path: Path) -> str:
-    """Return the segment that a file belongs to, by its name."""
+    """Return the ID of the segment that a file belongs to, from the name of the file."""
     return path.name.partition(".")[0]
 
 
@@ -280,63 +299,64 @@ _OPTIONS: dict[int, int] = {
 }
 
 
-def _packed(data: bytes) -> bytes:
-    """Return a block as a zstd frame, padded if it would otherwise be refused as a bomb."""
-    packed = deflated(data)
-    return packed if len(data) <= _allowed(len(packed)) else _padded(data)
+def _compressed_block(data: bytes) -> bytes:
+    """Return a block as a zstd frame, padded if it would otherwise be rejected as a decompression bomb."""
+    frame = compressed(data)
+    return frame if len(data) <= _size_limit(len(frame)) else _padded_frame(data)
 
 
-def deflated(data: bytes) -> bytes:
-    """Return a zstd frame with some bytes, at the level of segments."""
+def compressed(data: bytes) -> bytes:
+    """Return bytes as a zstd frame, with the compression level of segments."""
     return zstd.compress(data, options=_OPTIONS)
 
 
-def _padded(data: bytes) -> bytes:
-    """Return a zstd frame that is just no bomb: of what compresses too well the first part is not compressed.
+def _padded_frame(data: bytes) -> bytes:
+    """Return a zstd frame that is barely large enough not to be rejected: the first part of the data is stored raw.
 
-    Raw blocks change nothing that those after them need, so the blocks of the rest are those of a frame of its own.
+    Later blocks do not depend on raw blocks, so the blocks of the rest can be copied from a separate frame.
     """
     first = -(-len(data) // RATIO_MAX)
     raw = [data[at : min(first, at + 0x20000)] for at in range(0, first, 0x20000)]
     blocks = [(len(each) << 3).to_bytes(3, "little") + each for each in raw]
-    rest = deflated(data[first:])
+    rest = compressed(data[first:])
     flags = rest[4]
-    is_whole, is_checked = flags >> 5 & 1, flags >> 2 & 1
-    head = len(_FRAME) + 1 + (not is_whole) + (is_whole, 2, 4, 8)[flags >> 6]
-    blocks.append(rest[head : len(rest) - 4 * is_checked])
-    # Its content size in eight bytes, no check sum, and a window of 8 MB: level 6 looks back 4 MB at most.
+    is_single_segment, has_checksum = flags >> 5 & 1, flags >> 2 & 1
+    header = len(_FRAME) + 1 + (not is_single_segment) + (is_single_segment, 2, 4, 8)[flags >> 6]
+    blocks.append(rest[header : len(rest) - 4 * has_checksum])
+    # The header declares an 8-byte content size, no checksum, and a window of 8 MB; level 6 looks back at most 4 MB.
     return _FRAME + b"\xc0\x68" + len(data).to_bytes(8, "little") + b"".join(blocks)
 
 
-def _allowed(packed: int) -> int:
-    return max(RATIO_FREE, packed * RATIO_MAX)
+def _size_limit(compressed_bytes: int) -> int:
+    """Return the maximum decompressed size of a frame."""
+    return max(ANY_RATIO_BYTES, compressed_bytes * RATIO_MAX)
 
 
-def _inflated(packed: bytes, size: int) -> tuple[bytes, int]:
-    """Return what one frame holds, at most `size` bytes, and the frame's length."""
+def _decompressed(data: bytes, size: int) -> tuple[bytes, int]:
+    """Return the decompressed first frame of some bytes, at most `size` bytes, and the length of that frame."""
     decompressor = zstd.ZstdDecompressor()
-    limit = min(size, _allowed(len(packed)))
+    limit = min(size, _size_limit(len(data)))
     try:
-        data = decompressor.decompress(packed, max_length=limit + 1)
+        found = decompressor.decompress(data, max_length=limit + 1)
     except zstd.ZstdError as error:
         raise DamagedError("a block that does not decompress") from error
-    if len(data) > limit:
+    if len(found) > limit:
         raise DamagedError("a block that is larger than its header states")
     if not decompressor.eof:
         raise DamagedError("an incomplete block")
-    return data, len(packed) - len(decompressor.unused_data)
+    return found, len(data) - len(decompressor.unused_data)
 
 
-def _partial(packed: bytes) -> bytes:
-    """Return what comes out of a frame up to the first byte that does not decompress."""
+def _readable_part(data: bytes) -> bytes:
+    """Return the decompressed bytes of a frame up to the first byte that cannot be decompressed."""
     decompressor = zstd.ZstdDecompressor()
     found = bytearray()
-    limit = _allowed(len(packed))
+    limit = _size_limit(len(data))
     try:
-        piece = decompressor.decompress(packed, max_length=65536)
-        while piece and len(found) < limit:
-            found += piece
-            piece = b"" if decompressor.eof else decompressor.decompress(b"", max_length=65536)
+        part = decompressor.decompress(data, max_length=65536)
+        while part and len(found) < limit:
+            found += part
+            part = b"" if decompressor.eof else decompressor.decompress(b"", max_length=65536)
     except (zstd.ZstdError, EOFError):
         pass
     return bytes(found)

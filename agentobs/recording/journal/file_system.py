@@ -1,7 +1,7 @@
-"""Files: the calls to the operating system that write a segment, as one frozen set of functions.
+"""The file system: the calls to the operating system that write a segment, as one frozen set of functions.
 
-A test can replace the set with one in which a call fails, hangs, or is traced, and can so reconstruct the state after a
-power loss. The functions are looked up when they are called.
+A test can replace the set by one in which a call fails or hangs. It can also trace the calls, and then reconstruct the
+state of the disk after a power loss. The functions of `os` are looked up at each call.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ def _create(path: Path) -> int:
 
 
 def _chmod(descriptor: int) -> None:
-    os.fchmod(descriptor, 0o600)  # whatever the umask
+    os.fchmod(descriptor, 0o600)  # regardless of the umask
 
 
 def _lock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_EX)  # a reader that looks in holds it for an instant
+    fcntl.flock(
+        descriptor, fcntl.LOCK_EX
+    )  # waits, because a reader that checks the lock holds it for a moment
 
 
 def _write(descriptor: int, data: memoryview) -> int:
@@ -75,37 +77,37 @@ class Files:
     create: Callable[[Path], int] = _create
     """Create a file that must not exist, for appending, without following a link; return its descriptor."""
     chmod: Callable[[int], None] = _chmod
-    """Give it mode 0600."""
+    """Set the mode of the file to 0600."""
     lock: Callable[[int], None] = _lock
     """Lock the file until it is closed."""
     write: Callable[[int, memoryview], int] = _write
-    """Append bytes; return how many were written, which may be fewer than given."""
+    """Append bytes; return how many were written, which may be fewer."""
     sync: Callable[[int], None] = _sync
     """Sync the file, so that its bytes survive a power loss."""
     truncate: Callable[[int, int], None] = _truncate
     """Truncate the file to a size."""
     close: Callable[[int], None] = _close
-    """Let go of it."""
+    """Close the file."""
     unlink: Callable[[Path], None] = _unlink
     """Remove a name."""
     identity: Callable[[Path], tuple[int, int]] = _identity
-    """Return which file a name refers to."""
+    """Return the device and inode of the file with a name."""
     identity_of: Callable[[int], tuple[int, int]] = _identity_of
-    """Return which file a descriptor refers to."""
+    """Return the device and inode of an open file."""
     sync_names: Callable[[Path], None] = _sync_names
     """Sync a directory, so that the names in it survive a power loss."""
 
     def write_all(self, descriptor: int, data: bytes) -> int:
-        """Append bytes; return how many were written, which is all of them unless `Refused` is raised.
+        """Append all bytes, and return their number.
 
         Raises:
-            Refused: not all of them were written.
+            Refused: not all bytes were written.
         """
-        done, whole = 0, memoryview(data)
+        done, view = 0, memoryview(data)
         interrupted = 0
         while done < len(data):
             try:
-                taken = self.write(descriptor, whole[done:])
+                written = self.write(descriptor, view[done:])
             except InterruptedError as error:
                 interrupted += 1
                 if interrupted > INTERRUPTED_MAX:
@@ -113,15 +115,15 @@ class Files:
                 continue
             except BaseException as error:
                 raise Refused(done, error) from error
-            if taken <= 0:
+            if written <= 0:
                 nothing = OSError(errno.EIO, "nothing was written")
                 raise Refused(done, nothing) from nothing
-            done += taken
+            done += written
         return done
 
 
 class Refused(Exception):
-    """A write ended early; holds how many bytes were written, and the original error."""
+    """A write ended early. `done` is the number of bytes that were written, `error` the original error."""
 
     def __init__(self, done: int, error: BaseException) -> None:
         super().__init__(done, error)
@@ -129,4 +131,4 @@ class Refused(Exception):
 
 
 OS = Files()
-"""The operating system's own."""
+"""The real calls to the operating system."""

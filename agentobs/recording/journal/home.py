@@ -32,7 +32,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """An existing home directory that may be used."""
+    """A home directory that exists and may be used."""
 
     path: Path
 
@@ -48,12 +48,12 @@ class Home:
 
     @property
     def archive(self) -> Path:
-        """The directory of past months, which belong to the published file."""
+        """The directory of the archive files, which belong to the published file."""
         return self.path / "archive"
 
     @property
     def manifest(self) -> Path:
-        """The expected size and digest of the published file."""
+        """The file with the expected size and digest of the published file and of its archive files."""
         return self.path / "manifest.json"
 
     @property
@@ -65,12 +65,12 @@ class Home:
         """Return the home's key for keyed digests; it is created at first use.
 
         Raises:
-            HomeError: there is no key and none can be written, or the file holds something else.
+            HomeError: there is no key and none can be written, or the key file is damaged.
         """
         path = self.path / "key"
         with contextlib.suppress(FileNotFoundError):
             return _read_key(path)
-        # Linked when it is complete: a process that starts at the same moment reads all of it or nothing.
+        # The file is linked when it is complete, so another starting process reads either the complete key or nothing.
         draft = self.path / f"key.{world.new_id()}"
         try:
             create(draft, world.random_bytes(KEY_BYTES))
@@ -83,29 +83,29 @@ class Home:
             raise _unusable(path, error.strerror or str(error)) from error
 
     def check_key(self) -> None:
-        """Check that keyed names can be computed, without creating a key.
+        """Check that the key can be used, without creating one.
 
         Raises:
-            HomeError: there is a key that cannot be used.
+            HomeError: the key is damaged.
         """
         with contextlib.suppress(FileNotFoundError):
             _read_key(self.path / "key")
 
 
-def locate(given: str | os.PathLike[str] | None = None) -> Path:
-    """Return the path of the home: the given one, else `AGENTOBS_HOME`, else `.agentobs` in the current directory."""
-    return Path(given or world.environ(ENVIRONMENT) or DEFAULT).absolute()
+def locate(path: str | os.PathLike[str] | None = None) -> Path:
+    """Return the path of the home: `path`, else `AGENTOBS_HOME`, else `.agentobs` in the current directory."""
+    return Path(path or world.environ(ENVIRONMENT) or DEFAULT).absolute()
 
 
-def open_home(given: str | os.PathLike[str] | None = None) -> Home:
+def open_home(path: str | os.PathLike[str] | None = None) -> Home:
     """Return the home, created with mode 0700 if it does not exist.
 
     An existing directory is used only if it is already a home, or empty.
 
     Raises:
-        HomeError: it is not a directory, belongs to another user, holds other things, or cannot be written.
+        HomeError: the path is not a directory, belongs to another user, contains other files, or is not writable.
     """
-    home = Home(locate(given))
+    home = Home(locate(path))
     try:
         home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check(home.path)
@@ -114,9 +114,9 @@ def open_home(given: str | os.PathLike[str] | None = None) -> Home:
             raise _unusable(home.path, "the directory contains other files and no recordings")
         home.segments.mkdir(mode=0o700, exist_ok=True)
         _check(home.segments)
-        for path in (home.path, home.segments):
-            if stat.S_IMODE(path.lstat().st_mode) & 0o077:
-                path.chmod(0o700)
+        for folder in (home.path, home.segments):
+            if stat.S_IMODE(folder.lstat().st_mode) & 0o077:
+                folder.chmod(0o700)
     except OSError as error:
         raise _unusable(home.path, error.strerror or str(error)) from error
     if not os.access(home.segments, os.W_OK | os.X_OK):
@@ -133,14 +133,14 @@ def _check(path: Path) -> None:
 
 
 def is_home(home: Home) -> bool:
-    """Return whether a directory is a home: it has segments of agentobs, or it holds nothing else yet."""
+    """Return whether a directory is a home: it contains segments, or nothing that agentobs did not create."""
     if not home.segments.is_dir():
         return False
     if (home.path / "key").is_file():
         return True
     segments = list(home.segments.iterdir())
     if not segments:
-        return all(_is_ours(path.name) for path in home.path.iterdir())
+        return all(_belongs_to_agentobs(path.name) for path in home.path.iterdir())
     return all(path.suffix in (".facts", ".content", ".zst") for path in segments)
 
 
@@ -150,17 +150,17 @@ _DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", VIEWS_PREFIX, ".")
 """Prefixes of the names of files that another process may be writing at this moment."""
 
 
-def _is_ours(name: str) -> bool:
+def _belongs_to_agentobs(name: str) -> bool:
     return name in _NAMES or name.startswith(_DRAFTS)
 
 
-def existing_home(given: str | os.PathLike[str] | None = None) -> Home:
+def existing_home(path: str | os.PathLike[str] | None = None) -> Home:
     """Return a home that readers can use.
 
     Raises:
         HomeError: there is no home at that path.
     """
-    path = locate(given)
+    path = locate(path)
     if not (path / "segments").is_dir() and not (path / "agentobs.duckdb").is_file():
         raise HomeError(
             "no recordings found",
@@ -172,7 +172,7 @@ def existing_home(given: str | os.PathLike[str] | None = None) -> Home:
 
 
 def create(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
-    """Create a file that did not exist, regardless of the umask, without following a link.
+    """Create a new file with exactly this mode, without following a link.
 
     Raises:
         FileExistsError: the file exists already.
@@ -182,13 +182,13 @@ def create(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
         os.fchmod(descriptor, mode)
         if data:
             os.write(descriptor, data)
-            os.fsync(descriptor)  # a key that a power loss emptied would be taken for one
+            os.fsync(descriptor)  # after a power loss, an empty key file would look like a key
     finally:
         os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:
-    """Sync a directory, so that the names in it are durable."""
+    """Sync a directory, so that the names in it survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -201,7 +201,7 @@ def _read_key(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        HomeError: it cannot be read, or holds something else: anybody could guess a digest with an empty key.
+        HomeError: the key cannot be read, or has a wrong length; with an empty key, anyone could guess digests.
     """
     try:
         key = path.read_bytes()

@@ -1,6 +1,6 @@
-"""Lookup: the lines of one content file by content ID, whether the file is compressed or not.
+"""Line lookup: the lines of one content file by content ID, whether the file is compressed or not.
 
-The index of a compressed file names the block of each line, so that reading one line decompresses one block.
+The index of a compressed file names the block of each line, so reading one line decompresses only one block.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from agentobs.recording.journal.compression import Index, compressed_path
 from agentobs.recording.journal.segments import Line, read
 
 KEPT_BLOCKS = 4
-"""Decompressed blocks that are cached, 2 MB each, because the next line is nearly always near."""
+"""The number of decompressed blocks that are cached, 2 MB each; the next line is nearly always near. Our choice."""
 
 
 ENDS = ("start", "end")
-"""The kinds of lines of which a session has one each: its arguments, and its end."""
+"""The kinds of the lines that a session has only once: its start with the arguments, and its end."""
 
 
 def small_lines(path: Path, content_ids: AbstractSet[str]) -> dict[str, bytes]:
-    """Return the payloads of session starts and ends by content ID; nothing else is kept in memory.
+    """Return the payloads of lines of session starts and ends, by content ID; other lines are not kept in memory.
 
     Raises:
-        FileNotFoundError: the file exists in neither form.
+        FileNotFoundError: neither the plain file nor its compressed form exists.
     """
     if compressed_path(path).exists():
         lookup = Lookup(path)
@@ -56,7 +56,7 @@ class Lookup:
     _blocks: OrderedDict[int, list[bytes]] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        """Index the file."""
+        """Read the index of a compressed file, or all lines of a plain one."""
         try:
             file, self._index = compression.read_index(compressed_path(self.path))
         except (FileNotFoundError, DamagedError):
@@ -91,14 +91,14 @@ class Lookup:
             self._pruned = {}
             for line in read(self.path) if self._index else ():
                 if isinstance(line, Line) and line.kind == "pruned":
-                    self._remember(line)
+                    self._remember_pruning(line)
         return self._pruned.get(session_id)
 
     def _block(self, number: int) -> list[bytes]:
         """Return the lines of a block; the checksum of the block has already checked each of them."""
         if number not in self._blocks:
             assert self._index is not None
-            # Opened for each access, so that nobody has to close it; a file that was replaced fails its checksum.
+            # Opened for each access, so that no caller has to close it; if the file was replaced, the checksum fails.
             with compressed_path(self.path).open("rb") as file:
                 block = compression.read_block(file, self._index, self._index.blocks[number])
             self._blocks[number] = block.split(b"\n")
@@ -110,13 +110,13 @@ class Lookup:
         try:
             for line in read(self.path):
                 if isinstance(line, Line) and line.kind == "pruned":
-                    self._remember(line)
+                    self._remember_pruning(line)
                 elif isinstance(line, Line) and line.kind not in ("segment", "seal", "lost"):
                     self._payloads[str(line.value().get("content_id"))] = line.payload
         except FileNotFoundError:
             return
 
-    def _remember(self, line: Line) -> None:
+    def _remember_pruning(self, line: Line) -> None:
         value = line.value()
         at_ns = value.get("pruned_ns")
         if self._pruned is None:

@@ -1,4 +1,4 @@
-"""Segment import: a segment that was not recorded in this home appears completely or not at all."""
+"""Segment import: adds a segment that was recorded elsewhere to a home, either completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agentobs.recording.journal.segments import Segment, content_path, facts_pat
 _STAGING = ".landing-"
 
 
-class Landed(NamedTuple):
-    """One line of such a segment."""
+class ImportedLine(NamedTuple):
+    """One line of an imported segment."""
 
     kind: str
     value: Mapping[str, Any]
@@ -22,18 +22,18 @@ class Landed(NamedTuple):
     """Whether it belongs in the content file."""
 
 
-def land(home: Home, segment_id: str, lines: Iterable[Landed]) -> None:
-    """Write a segment next to the home's other segments, and move it to its place when it is sealed and synced.
+def import_segment(home: Home, segment_id: str, lines: Iterable[ImportedLine]) -> None:
+    """Write a segment into a staging directory of the home, and move it to the other segments when it is synced.
 
-    Its facts are moved last: until then no reader sees it, and existing content is overwritten.
+    The facts are moved last, because readers ignore a segment without facts. Existing content is overwritten.
 
     Args:
         home: the home that receives it.
-        segment_id: the ID of the segment, 32 hex digits; no segment of the home has it.
+        segment_id: the ID of the new segment, 32 hex digits; must be unused in this home.
         lines: the lines, content before the facts that refer to it.
 
     Raises:
-        OSError: it cannot be written; nothing of it is left then.
+        OSError: the segment cannot be written; the home is unchanged then.
     """
     staging = Home(home.path / f"{_STAGING}{world.new_id()}")
     staging.segments.mkdir(mode=0o700, parents=True)

@@ -1,17 +1,16 @@
-r"""The journal: append-only segments, each a pair of files, facts and content; writer and reader together.
+r"""The journal: append-only segments, each a pair of files, one for facts and one for content. With writer and reader.
 
-A segment belongs to one process, which holds a lock on its facts file as long as it lives. A file is a sequence of
-lines
+A segment belongs to one process, which locks the facts file until it exits. A file is a sequence of lines
 
     <crc32, 8 hex digits> <sequence> <kind> <JSON>\n
 
-The checksum covers the segment ID and everything that follows it, the sequence counts 1, 2, 3, and the JSON contains no
+The checksum covers the segment ID and the rest of the line, the sequence counts 1, 2, 3, and the JSON contains no
 newline. The first line has the kind `segment`; the last line of a segment that was closed properly has the kind `seal`.
-Lines were chosen over length-prefixed frames: after damage a reader finds the next record at the next newline, people
-can read the file with `cat`, and DuckDB's own reader takes the JSON. After a flipped bit, two of three lines still
-parse as JSON; the checksum detects the damage. A closed segment is compressed by the ingester (`compression.py`);
-readers accept either form. If records were pruned, or are missing since a repair, a line of the kind `pruned` or `lost`
-stands for them: its sequence is that of the last of them, its `from` that of the first.
+Lines were chosen over length-prefixed frames: after damage, a reader finds the next record at the next newline, people
+can read the file with `cat`, and DuckDB can read the JSON. After a flipped bit, two of three lines still parse as JSON,
+so the checksum is needed to detect the damage. The ingester compresses closed segments (`compression.py`); readers
+accept both forms. If records were pruned, or are missing since a repair, one line of the kind `pruned` or `lost`
+replaces them: its sequence is that of the last missing record, its field `from` that of the first.
 """
 
 from __future__ import annotations
@@ -38,27 +37,27 @@ FORMAT = 1
 """The version of the line format; a reader rejects newer ones."""
 
 Side = Literal["facts", "content"]
-SPANS = ("pruned", "lost")
-"""The kinds of lines that stand for several records."""
+REPLACED_KINDS = ("pruned", "lost")
+"""The kinds of lines that replace several records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record of a segment that was read back undamaged."""
+    """One undamaged record of a segment."""
 
     sequence: int
     kind: str
     payload: bytes
-    """JSON, as written."""
+    """The JSON, as written."""
     start: int
-    """Offset of the line in its file, in bytes; in the plain file if that was compressed."""
+    """Offset of the line in its plain file, in bytes; also if the file was compressed."""
     end: int
     """Offset after its newline, in bytes."""
 
     @property
     def first(self) -> int:
-        """The sequence number of the first record that it stands for, nearly always its own."""
-        if self.kind not in SPANS:
+        """The sequence number of the first record that the line replaces; nearly always its own number."""
+        if self.kind not in REPLACED_KINDS:
             return self.sequence
         try:
             return int(self.value()["from"])
@@ -80,20 +79,20 @@ class Damage:
     reason: str
     """A description of the damage, for people."""
     missing: int = 0
-    """How many records are missing, if their numbers show it; the damage is not a range of bytes then."""
-    held: Summary | None = None
-    """What they were, if an index describes them."""
+    """How many records are missing, if the sequence numbers show it; the damage is not a range of bytes then."""
+    summary: Summary | None = None
+    """A description of the damaged records, if an index contains one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of undamaged records without a gap."""
+    """Consecutive undamaged records."""
 
     first: int
     """The sequence number of the first record."""
     kinds: list[bytes]
     payloads: list[bytes]
-    """Their JSON, as written."""
+    """The JSON of the records, as written."""
     end: int
     """Offset after the last record, in bytes."""
 
@@ -108,14 +107,15 @@ class SegmentFile:
         """Create the file and write its first line.
 
         Raises:
-            OSError: it cannot be created or written; then it does not exist.
+            OSError: the file cannot be created or written; it does not exist then.
         """
         self.path = path
         self.size = 0
-        """Bytes of whole lines."""
+        """The size of all complete lines, in bytes."""
         self.sequence = 0
+        """The number of the last line."""
         self.is_torn = False
-        """Whether it ends with an incomplete line that could not be cut off: nothing may be appended any more."""
+        """Whether the file ends with an incomplete line that could not be cut off, so nothing more may be appended."""
         self._files = files
         self._seed = zlib.crc32(segment_id.encode())
         self._in_use = threading.Lock()
@@ -127,24 +127,24 @@ class SegmentFile:
             first = {"format": FORMAT, "segment_id": segment_id, "opened_ns": world.now()}
             self.append("segment", first)
         except BaseException:
-            self._withdraw()
+            self._remove()
             raise
 
     def append(self, kind: str, value: Mapping[str, Any]) -> int:
         """Write one line and return its offset; see `append_all`.
 
         Raises:
-            OSError: it was not written; the file is cut back to its last complete line.
+            OSError: the line was not written; the file is cut back to its last complete line.
         """
         offset = self.size
         self.append_all([(kind, value)])
         return offset
 
     def append_all(self, records: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Write lines with one `write`; when this returns they survive the process.
+        """Write lines with one `write`. When this returns, they survive the end of the process.
 
         Raises:
-            OSError: not all were written. Complete lines stay, because a reader may have seen them; an incomplete
+            OSError: not all lines were written. Complete lines stay, because a reader may have seen them; an incomplete
                 line is cut off.
         """
         lines: list[bytes] = []
@@ -154,13 +154,13 @@ class SegmentFile:
         try:
             self._files.write_all(self._descriptor, b"".join(lines))
         except Refused as refused:
-            self._count([line for line, end in _ends(lines) if end <= refused.done])
+            self._count([line for line, end in _with_ends(lines) if end <= refused.done])
             self._cut()
             raise refused.error from None
         self._count(lines)
 
     def sync(self) -> None:
-        """Sync the file, so that its bytes survive a power loss; does nothing if the file is closed.
+        """Sync the file, so that its bytes survive a power loss. A closed file is ignored.
 
         Raises:
             OSError: the sync failed.
@@ -170,16 +170,16 @@ class SegmentFile:
                 self._files.sync(self._descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether its name still refers to it: somebody may have deleted or replaced the directory."""
+        """Return whether the path still refers to this file; the directory may have been deleted or replaced."""
         for _ in range(2):
             try:
                 own = self._files.identity_of(self._descriptor)
             except OSError:
-                return True  # nobody can tell
+                return True  # unknown
             try:
                 return self._files.identity(self.path) == own
             except FileNotFoundError:
-                continue  # all that it holds will count as lost: that is asked twice
+                continue  # checked twice, because all records of the file will count as lost
             except OSError:
                 return True
         return False
@@ -202,10 +202,12 @@ class SegmentFile:
                 self.abandon()
 
     def abandon(self) -> None:
-        """Close without writing: for a child process that must not touch its parent's file."""
+        """Close the descriptor without writing, for example in a child process, which must not change its parent's
+        file.
+        """
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with contextlib.suppress(OSError):  # it is closed even then
+            with contextlib.suppress(OSError):  # the descriptor is closed in any case
                 self._files.close(descriptor)
 
     def _count(self, lines: Sequence[bytes]) -> None:
@@ -213,13 +215,14 @@ class SegmentFile:
         self.size += sum(len(line) for line in lines)
 
     def _cut(self) -> None:
+        """Remove an incomplete line at the end of the file."""
         try:
             self._files.truncate(self._descriptor, self.size)
         except OSError:
             self.is_torn = True
 
-    def _withdraw(self) -> None:
-        """Remove a file that never received a first line."""
+    def _remove(self) -> None:
+        """Remove a file whose first line could not be written."""
         self.abandon()
         with contextlib.suppress(OSError):
             self._files.unlink(self.path)
@@ -234,17 +237,17 @@ class Segment:
         Args:
             home: where to create it.
             files: the calls to the operating system.
-            segment_id: its ID; default a new one.
+            segment_id: the ID of the segment; default a new one.
 
         Raises:
-            OSError: it cannot be created.
+            OSError: the segment cannot be created.
         """
         self.segment_id = segment_id or world.new_id()
         self._home, self._files = home, files
         self.facts = SegmentFile(facts_path(home, self.segment_id), self.segment_id, files)
         self._content: SegmentFile | None = None
         self._is_named = False
-        """Whether the names of its files survive a power loss."""
+        """Whether the names of its files would survive a power loss."""
 
     @property
     def content(self) -> SegmentFile:
@@ -257,32 +260,32 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Bytes in both files."""
+        """The size of both files, in bytes."""
         return sum(each.size for each in self._all())
 
     @property
     def is_torn(self) -> bool:
-        """Whether nothing may be appended any more, see `SegmentFile`."""
+        """Whether nothing more may be appended, see `SegmentFile`."""
         return any(each.is_torn for each in self._all())
 
     def is_in_place(self) -> bool:
-        """Return whether both names still lead to its files."""
+        """Return whether both paths still refer to its files."""
         return all(each.is_in_place() for each in self._all())
 
     def sync(self) -> None:
-        """Make both files survive a power loss, content first, and their names.
+        """Sync both files, content first, and their names, so that they survive a power loss.
 
         Raises:
-            OSError: they may not.
+            OSError: a sync failed.
         """
         named, files = self._is_named, self._all()
         for each in files:
             each.sync()
         if not named:
-            # The content file may come into being meanwhile: then its name is left to the next time.
+            # If the content file is created meanwhile, its name is synced by the next call.
             for path in (self._home.segments, self._home.path):
                 self._files.sync_names(path)
-            with contextlib.suppress(OSError):  # it may be somebody else's
+            with contextlib.suppress(OSError):  # it may belong to another user
                 self._files.sync_names(self._home.path.parent)
             self._is_named = len(self._all()) == len(files)
 
@@ -290,7 +293,7 @@ class Segment:
         """Seal and close both files.
 
         Raises:
-            OSError: not both were closed properly.
+            OSError: a file was not closed properly.
         """
         with contextlib.ExitStack() as stack:
             for each in reversed(self._all()):
@@ -302,12 +305,12 @@ class Segment:
             each.abandon()
 
     def _all(self) -> list[SegmentFile]:
-        """Return its files, content first: facts are never more durable than the content that they refer to."""
+        """Return its files, content first, so that facts never become durable before the content that they refer to."""
         return [each for each in (self._content, self.facts) if each is not None]
 
 
-def _ends(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield each line with its end, in bytes after the start of the first one."""
+def _with_ends(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield each line with the offset of its end, in bytes after the start of the first line."""
     end = 0
     for line in lines:
         end += len(line)
@@ -315,12 +318,12 @@ def _ends(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 def facts_path(home: Home, segment_id: str) -> Path:
-    """Return the path of a segment's facts."""
+    """Return the path of the facts file of a segment."""
     return home.segments / f"{segment_id}.facts"
 
 
 def content_path(home: Home, segment_id: str) -> Path:
-    """Return the path of a segment's content."""
+    """Return the path of the content file of a segment."""
     return home.segments / f"{segment_id}.content"
 
 
@@ -330,23 +333,23 @@ def segment_ids(home: Home) -> list[str]:
 
 
 def forms(home: Home) -> dict[str, bool]:
-    """Return for each segment, oldest first, whether its facts are compressed."""
+    """Return the segments of a home, oldest first, each with whether its facts file is compressed."""
     try:
-        names = os.listdir(home.segments)  # noqa: PTH208  # half the cost
-    except FileNotFoundError:  # a copy of the published file alone
+        names = os.listdir(home.segments)  # noqa: PTH208  # half the cost of `Path.iterdir`
+    except FileNotFoundError:  # a copy of only the published file has no segments
         return {}
     parts = (name.partition(".") for name in names)
     found = {(name, rest) for name, _, rest in parts if rest in ("facts", "facts.zst")}
     return {name: rest == "facts.zst" for name, rest in sorted(found)}
 
 
-def is_there(path: Path) -> bool:
-    """Return whether such a file of a segment exists, plain or compressed."""
+def file_exists(path: Path) -> bool:
+    """Return whether a file of a segment exists, plain or compressed."""
     return path.exists() or compressed_path(path).exists()
 
 
 def read(path: Path, offset: int = 0, sequence: int = 0) -> Iterator[Line | Damage]:
-    """Read the lines of a file; like `read_runs`, with each record separate."""
+    """Read the lines of a file, like `read_runs`, but each record separately."""
     for item in read_runs(path, offset, sequence):
         assert not isinstance(item, Run)
         yield item
@@ -355,47 +358,47 @@ def read(path: Path, offset: int = 0, sequence: int = 0) -> Iterator[Line | Dama
 def read_runs(
     path: Path, offset: int = 0, sequence: int = 0, wanted: Container[bytes] = ()
 ) -> Iterator[Line | Damage | Run]:
-    """Read the lines of a file from `offset` on; `sequence` is that of the line before.
+    """Read the lines of a file from `offset` on, or of a compressed file after the record `sequence`.
 
-    In a compressed file, its lines after `sequence` are read. Damaged bytes are returned as `Damage`, and
-    reading continues after them. A last line without its newline is not reported, because it may be in the process of
-    being written; `tail` shows it.
+    Damaged bytes are yielded as `Damage`, and reading continues after them. A last line without a newline is ignored,
+    because it may be being written at this moment; `tail` returns its size.
 
     Args:
         path: the plain file, whether it exists or was compressed.
         offset: where to start.
-        sequence: the number of the last known record.
-        wanted: the kinds of records that may be returned as runs, which costs half as much; read before each run.
+        sequence: the number of the record before `offset`.
+        wanted: the kinds of records that may be yielded as runs, which costs half as much. It is consulted before each
+            run, so that the caller can change it while reading.
 
     Raises:
-        FileNotFoundError: the file exists in neither form.
+        FileNotFoundError: neither the plain file nor its compressed form exists.
         ForeignError: the segment has a newer format.
     """
     try:
         data = _compressed(path) or _read_from(path, offset)
     except FileNotFoundError:
-        again = _compressed(path)  # it was compressed at this moment
-        if again is None:
+        compressed = _compressed(path)  # the ingester has just compressed the file
+        if compressed is None:
             raise
-        data = again
+        data = compressed
     if isinstance(data, bytes):
-        yield from _followed(path, [(data, offset)], sequence, wanted=wanted)
+        yield from _lines_and_gaps(path, [(data, offset)], sequence, wanted=wanted)
         return
     file, index = data
     with file:
         if index is None:
             yield Damage(0, 0, "the index of its compressed file cannot be read")
             salvaged = _salvaged(file.read())
-            yield from _followed(path, salvaged, sequence, known=sequence, wanted=wanted)
+            yield from _lines_and_gaps(path, salvaged, sequence, known=sequence, wanted=wanted)
         else:
-            pieces = _blocks(file, index, sequence)
-            yield from _followed(
-                path, pieces, sequence, known=sequence, last=index.last, wanted=wanted
+            blocks = _blocks(file, index, sequence)
+            yield from _lines_and_gaps(
+                path, blocks, sequence, known=sequence, last=index.last, wanted=wanted
             )
 
 
 def tail(path: Path) -> int:
-    """Return how many bytes follow the last newline: a record that was being written."""
+    """Return the number of bytes after the last newline; they are an incomplete record."""
     found = _compressed(path)
     if found is not None:
         found[0].close()
@@ -405,7 +408,7 @@ def tail(path: Path) -> int:
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a plain file, or its size before it was compressed; 0 if it does not exist."""
+    """Return the size of a plain file, also if it was compressed; 0 if it does not exist."""
     found = _compressed(path)
     if found is not None:
         found[0].close()
@@ -417,7 +420,7 @@ def file_size(path: Path) -> int:
 
 
 def is_alive(path: Path) -> bool:
-    """Return whether the process that writes this file still runs: it holds the lock until it ends."""
+    """Return whether the process that writes this file still runs: it holds a lock until it exits."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -439,14 +442,17 @@ def _read_from(path: Path, offset: int) -> bytes:
 
 
 def _compressed(path: Path) -> tuple[BinaryIO, Index | None] | None:
-    """Return the compressed form of a file, open, with its index if it can be read; None if there is none."""
-    packed = compressed_path(path)
+    """Open the compressed form of a file and return it with its index (None if the index is damaged).
+
+    Return None if the file has no compressed form.
+    """
+    compressed = compressed_path(path)
     try:
-        return compression.read_index(packed)
+        return compression.read_index(compressed)
     except FileNotFoundError:
         return None
     except DamagedError:
-        return packed.open("rb"), None
+        return compressed.open("rb"), None
 
 
 def _blocks(file: BinaryIO, index: Index, sequence: int) -> Iterator[tuple[bytes, int] | Damage]:
@@ -458,46 +464,46 @@ def _blocks(file: BinaryIO, index: Index, sequence: int) -> Iterator[tuple[bytes
             yield compression.read_block(file, index, block), block.start
         except DamagedError as error:
             end = block.start + block.bytes
-            yield Damage(block.start, end, error.found, held=block.summary)
+            yield Damage(block.start, end, error.found, summary=block.summary)
             file.seek(block.at)
-            yield from _salvaged(file.read(block.packed), block.start)
+            yield from _salvaged(file.read(block.compressed_bytes), block.start)
 
 
 def _salvaged(data: bytes, start: int = 0) -> Iterator[tuple[bytes, int] | Damage]:
-    """Yield the complete lines of damaged blocks; their offsets in the plain file are approximate."""
-    for piece in compression.salvage(data):
-        yield piece, start
-        start += len(piece)
+    """Yield the readable parts of damaged blocks; their offsets in the plain file are approximate."""
+    for part in compression.salvage(data):
+        yield part, start
+        start += len(part)
 
 
-def _followed(
+def _lines_and_gaps(
     path: Path,
-    pieces: Iterable[tuple[bytes, int] | Damage],
+    parts: Iterable[tuple[bytes, int] | Damage],
     sequence: int,
     *,
     known: int = 0,
     last: int = 0,
     wanted: Container[bytes],
 ) -> Iterator[Line | Damage | Run]:
-    """Read the lines of parts of a file, and report missing numbers.
+    """Yield the lines in parts of a file, and missing sequence numbers as `Damage`.
 
     Args:
         path: the plain file.
-        pieces: complete lines with their offset, or damage.
-        sequence: the number of the record before them.
+        parts: consecutive parts of complete lines, each with its offset, or damage.
+        sequence: the number of the record before the first part.
         known: records up to this number are skipped.
         last: the number of the last record that must exist.
-        wanted: the kinds of records that are returned as runs while there is no damage.
+        wanted: the kinds of records that are yielded as runs while there is no damage.
     """
     seed = zlib.crc32(path.stem.encode())
     end = 0
-    held: Summary | None = None
-    for piece in pieces:
-        if isinstance(piece, Damage):
-            yield piece
-            end, held = max(end, piece.end), piece.held
+    summary: Summary | None = None
+    for part in parts:
+        if isinstance(part, Damage):
+            yield part
+            end, summary = max(end, part.end), part.summary
             continue
-        data, start = piece
+        data, start = part
         is_salvaged = start < end
         at = start
         while at < start + len(data):
@@ -512,7 +518,7 @@ def _followed(
             begin, at = at, start + newline + 1
             parsed = _parse(data[begin - start : newline], seed, begin, at)
             if isinstance(parsed, Damage):
-                if not is_salvaged:  # that of its block was reported
+                if not is_salvaged:  # the damage of its block was reported already
                     yield parsed
                 continue
             if parsed.sequence <= known:
@@ -521,18 +527,18 @@ def _followed(
                 _check_format(path, parsed)
             first = max(parsed.first, known + 1)
             if first != sequence + 1:
-                yield _gap(sequence, first, parsed.start, held)
+                yield _gap(sequence, first, parsed.start, summary)
             sequence = parsed.sequence
             yield parsed
         end = start + len(data)
     if sequence < last:
-        yield _gap(sequence, last + 1, end, held)
+        yield _gap(sequence, last + 1, end, summary)
 
 
 def _run(
     data: bytes, place: int, at: int, seed: int, sequence: int, wanted: Container[bytes]
 ) -> Run | None:
-    """Return the records from an offset on that are as expected, up to the first one that is not."""
+    """Return the records from an offset on that are undamaged, wanted and consecutive; None if there are none."""
     kinds: list[bytes] = []
     payloads: list[bytes] = []
     crc32, find = zlib.crc32, data.find
@@ -553,7 +559,7 @@ def _run(
 
 
 def lines(data: bytes, seed: int, start: int) -> Iterator[Line | Damage]:
-    """Yield the lines of bytes that start at `start` of a file; `seed` is the CRC-32 of its segment ID."""
+    """Yield the lines in bytes that start at offset `start` of a file; `seed` is the CRC-32 of its segment ID."""
     at = 0
     while (newline := data.find(b"\n", at)) != -1:
         yield _parse(data[at:newline], seed, start + at, start + newline + 1)
@@ -561,7 +567,7 @@ def lines(data: bytes, seed: int, start: int) -> Iterator[Line | Damage]:
 
 
 def _check_format(path: Path, first: Line) -> None:
-    """Reject a newer format. The first line must keep its form, otherwise a new format would look like damage."""
+    """Reject a newer format. Future formats must keep this form of the first line, or they would look like damage."""
     version = first.value().get("format")
     if isinstance(version, int) and version > FORMAT:
         raise ForeignError(
@@ -583,11 +589,11 @@ def _parse(line: bytes, seed: int, start: int, end: int) -> Line | Damage:
     return Line(int(sequence), kind.decode("ascii"), payload, start, end)
 
 
-def _gap(before: int, after: int, at: int, held: Summary | None) -> Damage:
-    """Return the damage between two records; `held` describes the damaged block before them."""
+def _gap(before: int, after: int, at: int, summary: Summary | None) -> Damage:
+    """Return the damage between two records; `summary` describes the damaged block between them, if there is one."""
     if after <= before:
         return Damage(at, at, f"record {after} follows record {before}")
     missing = after - before - 1
     reason = f"{missing} record{'s' * (missing != 1)} missing before record {after}"
-    is_known = held is not None and held.first <= before + 1 and after - 1 <= held.last
-    return Damage(at, at, reason, missing, held if is_known else None)
+    is_covered = summary is not None and summary.first <= before + 1 and after - 1 <= summary.last
+    return Damage(at, at, reason, missing, summary if is_covered else None)

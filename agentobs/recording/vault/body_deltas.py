@@ -1,8 +1,8 @@
-"""Request bodies, each as a difference from an earlier one.
+"""Body deltas: request bodies, each stored as the difference from an earlier one.
 
-Every request of a conversation repeats the history before it. `Bodies` keeps the last few bodies of a
-session and determines for a new one which earlier body it continues, which bytes and messages are
-new, and where secrets are. Only new bytes are parsed and scanned, never the repeated history.
+Every request of a conversation repeats the history before it. `Bodies` keeps the last few bodies of a session. For a
+new body it determines which earlier body it continues, which bytes and messages are new, and where secrets are. Only
+the new bytes are parsed and searched, never the repeated history.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import Any
 
 from agentobs.provider.dialect import Dialect
 from agentobs.provider.registry import DIALECTS
-from agentobs.redaction import CONTEXT, LEAD, Finding, Redactor, apply, disjoint, moved
+from agentobs.redaction import CONTEXT, LEAD, Finding, Redactor, apply, disjoint, shifted
 
 KEPT_BODIES = 16
 KEPT_BYTES = 32 * 1024 * 1024
-"""How many earlier bodies of a session are kept for comparison, and their total size."""
+"""How many earlier bodies of a session are kept for comparison, and their total size. Our choice."""
 
-MARKED_MESSAGES = 32
-MARK_BYTES = 512
-"""How many messages are compared without cache breakpoints, and how much a breakpoint may add to one."""
+BREAKPOINT_MESSAGES_MAX = 32
+BREAKPOINT_BYTES_MAX = 512
+"""How many messages are compared without cache breakpoints, and how many bytes a breakpoint may add to a message. Our
+choice.
+"""
 
 _BLOCK = 65536
 _decoder = json.JSONDecoder()
@@ -32,28 +34,28 @@ _decoder = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request body, understood."""
+    """A request body that was analyzed."""
 
     content_id: str
     """A digest of the request without its body and of the chain of differences that rebuilds the body."""
     base: str | None
-    """The content ID of the body that this one differs from, or None."""
+    """The content ID of the earlier body that the difference refers to, or None."""
     prefix: int
-    """Bytes that it shares with the start of the base (both redacted)."""
+    """The number of bytes that it shares with the start of the base (both redacted)."""
     suffix: int
-    """Bytes that it shares with the end of the base."""
+    """The number of bytes that it shares with the end of the base."""
     insert: bytes = field(repr=False)
-    """The bytes between, redacted."""
+    """The bytes between prefix and suffix, redacted."""
     size: int
-    """Bytes of the exact body, before redaction."""
+    """The size of the exact body in bytes, before redaction."""
     redactions: tuple[Finding, ...]
     """The redacted secrets, by their position in the exact body."""
-    head: dict[str, Any] = field(repr=False)
+    settings: dict[str, Any] = field(repr=False)
     """The top-level values except `messages`; empty if the body is not a JSON object."""
     message_count: int | None
-    """Entries of `messages`, or None if there is no such list."""
+    """The number of entries of `messages`, or None if there is no such list."""
     shared_messages: int
-    """How many of them, from the first, are also in the base."""
+    """The number of leading messages that the base also contains."""
     new_messages: tuple[Any, ...] = field(repr=False)
     """The messages after the shared ones, parsed."""
     origin: str | None
@@ -62,7 +64,7 @@ class Body:
     Cache breakpoints, which move from request to request, are ignored here.
     """
     later_messages: tuple[Any, ...] = field(repr=False)
-    """The messages after those of the origin, parsed; the new ones if there is no origin."""
+    """The messages after those of the origin, parsed; without an origin, the same as `new_messages`."""
 
 
 @dataclass(slots=True)
@@ -75,15 +77,20 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Where the messages of a body end, and what surrounds them."""
+    """The positions of the messages of a body, and its other values."""
 
     first: int
-    """The offset of their list; 0 if there is none."""
+    """The offset of the list of messages; 0 if there is none."""
     ends: list[int]
+    """The offset of the end of each message."""
     before: dict[str, Any]
+    """The top-level values before the list."""
     after: dict[str, Any]
+    """The top-level values after the list."""
     new: list[Any]
+    """The messages that are not in the base, parsed."""
     shared: int
+    """The number of messages that are also in the base."""
 
 
 _NO_PARTS = _Parts(0, [], {}, {}, [], 0)
@@ -102,13 +109,16 @@ class Bodies:
         self,
         raw: bytes,
         known: Sequence[bytes] = (),
-        head: bytes = b"",
+        metadata: bytes = b"",
         dialect: Dialect = DIALECTS[0],
     ) -> Body:
-        """Analyze a new body; `known` holds literal secrets to redact.
+        """Analyze a new body.
 
-        `head` is the rest of the request: equal bodies with different heads get different content IDs. `dialect`
-        locates its history.
+        Args:
+            raw: the exact body.
+            known: secrets to redact, such as the credentials of the request.
+            metadata: the rest of the request. Equal bodies with different metadata get different content IDs.
+            dialect: locates the history in the body.
         """
         base_id, base, prefix = self._closest(raw)
         suffix = _common_suffix(base.raw, raw, prefix) if base else 0
@@ -120,7 +130,7 @@ class Bodies:
             suffix = _common_suffix(base.written, written, prefix)
         insert = written[prefix : len(written) - suffix]
         link = b"%s %d %d " % ((base_id or "").encode(), prefix, suffix)
-        content_id = self._redactor.digest(b"%d " % len(head) + head + link + insert)
+        content_id = self._redactor.digest(b"%d " % len(metadata) + metadata + link + insert)
         origin, repeated = self._origin(raw, parts, base_id, dialect)
         self._keep(content_id, _Kept(raw, written, findings, parts))
         return Body(
@@ -131,7 +141,7 @@ class Bodies:
             insert=insert,
             size=len(raw),
             redactions=tuple(findings),
-            head={**parts.before, **parts.after},
+            settings={**parts.before, **parts.after},
             message_count=len(parts.ends) if parts.first else None,
             shared_messages=parts.shared,
             new_messages=tuple(parts.new),
@@ -144,12 +154,12 @@ class Bodies:
         return self._kept[content_id].written
 
     def forget(self) -> None:
-        """Start again: later bodies do not refer to earlier ones."""
+        """Forget all bodies, so that later ones do not refer to them."""
         self._kept.clear()
         self._bytes = 0
 
     def _closest(self, raw: bytes) -> tuple[str | None, _Kept | None, int]:
-        """Return the kept body with the longest common start, if that is long enough to be useful."""
+        """Return the kept body with the longest common prefix, if that is long enough to be useful, and its length."""
         best: tuple[str | None, _Kept | None, int] = (None, None, 0)
         for content_id in reversed(self._kept):
             kept = self._kept[content_id]
@@ -164,9 +174,9 @@ class Bodies:
     def _origin(
         self, raw: bytes, parts: _Parts, base_id: str | None, dialect: Dialect
     ) -> tuple[str | None, int]:
-        """Return the kept body with the most messages that are all at the start of a new one."""
+        """Return the longest kept body whose messages a new body repeats, and the number of these messages."""
         best: tuple[str | None, int] = (None, 0)
-        # The base first: it is nearly always the right one, and then no shorter body is compared.
+        # The base comes first: it is nearly always the right one, and then no shorter body is compared.
         for content_id in [base_id, *reversed(self._kept)] if base_id else reversed(self._kept):
             kept = self._kept[content_id]
             count = len(kept.parts.ends)
@@ -191,9 +201,9 @@ def rebuild(base: bytes, prefix: int, suffix: int, insert: bytes) -> bytes:
 
 
 def common_prefix(a: bytes, b: bytes) -> int:
-    """Return the length of the common start of two byte strings."""
-    at, whole = 0, memoryview(a)
-    while at < len(a) and b.startswith(whole[at : at + _BLOCK], at):
+    """Return the length of the common prefix of two byte strings."""
+    at, view = 0, memoryview(a)
+    while at < len(a) and b.startswith(view[at : at + _BLOCK], at):
         at += _BLOCK
     if at >= len(a):
         return len(a)
@@ -203,6 +213,7 @@ def common_prefix(a: bytes, b: bytes) -> int:
 
 
 def _common_suffix(a: bytes, b: bytes, prefix: int) -> int:
+    """Return the length of the common suffix of two byte strings, without their first `prefix` bytes."""
     most = min(len(a), len(b)) - prefix
     at = 0
     while at + _BLOCK <= most and b.endswith(a[len(a) - at - _BLOCK : len(a) - at], 0, len(b) - at):
@@ -214,6 +225,7 @@ def _common_suffix(a: bytes, b: bytes, prefix: int) -> int:
 
 
 def _bisect(high: int, equal: Callable[[int], bool]) -> int:
+    """Return the largest length up to `high` for which `equal` is true."""
     low = 0
     while low < high:
         middle = (low + high + 1) // 2
@@ -232,16 +244,16 @@ def _scan(
     known: Sequence[bytes],
     redactor: Redactor,
 ) -> list[Finding]:
-    """Return the secrets in `raw`; only the parts that differ from the base are searched, with context around them."""
+    """Return the secrets in `raw`. Only the part that differs from the base is searched, with context around it."""
     if base is None:
         return redactor.find(raw, known=known)
     start, end = max(prefix - CONTEXT, 0), min(len(raw) - suffix + CONTEXT, len(raw))
     for finding in reversed(base.findings):
         if finding.start - LEAD < start < finding.end:
             start = max(finding.start - LEAD, 0)
-    by = len(raw) - len(base.raw)
+    shift = len(raw) - len(base.raw)
     early = [f for f in base.findings if f.end <= start]
-    late = [moved(f, by) for f in base.findings if f.start >= len(base.raw) - suffix + CONTEXT]
+    late = [shifted(f, shift) for f in base.findings if f.start >= len(base.raw) - suffix + CONTEXT]
     return disjoint(early + redactor.find(raw, start=start, end=end, known=known) + late)
 
 
@@ -251,7 +263,7 @@ def _split(raw: bytes, prefix: int, base: _Parts, dialect: Dialect) -> _Parts:
         shared = bisect_right(base.ends, prefix)
         if shared:
             return _split_after(raw, shared, base)
-        return _split_whole(raw, dialect.history_key)
+        return _split_all(raw, dialect.history_key)
     except (ValueError, RecursionError, TypeError):
         return _NO_PARTS
 
@@ -263,38 +275,40 @@ def _split_after(raw: bytes, shared: int, base: _Parts) -> _Parts:
     return _Parts(base.first, kept + ends, base.before, _after(text, at), new, shared)
 
 
-def _split_whole(raw: bytes, history_key: str) -> _Parts:
+def _split_all(raw: bytes, history_key: str) -> _Parts:
     text = raw.decode("utf-8")
-    at = _blank(text, 0)
+    at = _skip_whitespace(text, 0)
     if text[at : at + 1] != "{":
         raise ValueError("not a JSON object")
     before: dict[str, Any] = {}
-    at = _blank(text, at + 1)
+    at = _skip_whitespace(text, at + 1)
     while text[at : at + 1] != "}":
         key, at = _decoder.raw_decode(text, at)
-        at = _blank(text, _blank(text, at) + 1)
+        at = _skip_whitespace(text, _skip_whitespace(text, at) + 1)
         if key == history_key and text[at : at + 1] == "[":
             first = len(text[: at + 1].encode())
             new, ends, at = _messages(text, at + 1, first)
             return _Parts(first, ends, before, _after(text, at), new, 0)
         before[key], at = _decoder.raw_decode(text, at)
-        at = _blank(text, at)
+        at = _skip_whitespace(text, at)
         if text[at : at + 1] == ",":
-            at = _blank(text, at + 1)
+            at = _skip_whitespace(text, at + 1)
     return _Parts(0, [], before, {}, [], 0)
 
 
 def _messages(text: str, at: int, byte: int) -> tuple[list[Any], list[int], int]:
-    """Parse list entries from `at` (byte `byte`) on; return them, their ends, and the position after them."""
+    """Parse list entries from the character `at` (the byte `byte`) on; return them, the offsets of their ends in bytes,
+    and the character after the list.
+    """
     found: list[Any] = []
     ends: list[int] = []
     while True:
         start = at
-        at = _blank(text, at)
+        at = _skip_whitespace(text, at)
         if text[at : at + 1] == "]":
             return found, ends, at + 1
         if text[at : at + 1] == ",":
-            at = _blank(text, at + 1)
+            at = _skip_whitespace(text, at + 1)
         value, at = _decoder.raw_decode(text, at)
         byte += at - start if text.isascii() else len(text[start:at].encode())
         found.append(value)
@@ -308,14 +322,14 @@ def _after(text: str, at: int) -> dict[str, Any]:
 
 
 def _repeats(kept: _Kept, raw: bytes, parts: _Parts, known: int, dialect: Dialect) -> bool:
-    """Return whether a new body contains all messages of a kept body; the first `known` are known to match."""
+    """Return whether a new body starts with all messages of a kept body; the first `known` are known to match."""
     parsed = 0
     for number in reversed(range(known, len(kept.parts.ends))):
         old, new = _message(kept.raw, kept.parts, number), _message(raw, parts, number)
         if old == new:
             continue
         parsed += 1
-        if parsed > MARKED_MESSAGES or abs(len(old) - len(new)) > MARK_BYTES:
+        if parsed > BREAKPOINT_MESSAGES_MAX or abs(len(old) - len(new)) > BREAKPOINT_BYTES_MAX:
             return False
         without = dialect.without_breakpoints
         if without(json.loads(old)) != without(json.loads(new)):
@@ -324,8 +338,8 @@ def _repeats(kept: _Kept, raw: bytes, parts: _Parts, known: int, dialect: Dialec
 
 
 def _later(raw: bytes, parts: _Parts, repeated: int) -> list[Any]:
-    """Return the messages after those that a body repeats: the new ones, and shared ones before them."""
-    shared = range(max(repeated, parts.shared - MARKED_MESSAGES), parts.shared)
+    """Return the messages after the first `repeated` ones: the new messages, and shared messages before them."""
+    shared = range(max(repeated, parts.shared - BREAKPOINT_MESSAGES_MAX), parts.shared)
     before = [json.loads(_message(raw, parts, number)) for number in shared]
     return before + parts.new[max(repeated - parts.shared, 0) :]
 
@@ -335,7 +349,7 @@ def _message(raw: bytes, parts: _Parts, number: int) -> bytes:
     return raw[start : parts.ends[number]].lstrip(b" \n\r\t,")
 
 
-def _blank(text: str, at: int) -> int:
+def _skip_whitespace(text: str, at: int) -> int:
     while text[at : at + 1] in (" ", "\n", "\r", "\t") and at < len(text):
         at += 1
     return at

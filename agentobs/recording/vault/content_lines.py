@@ -29,32 +29,35 @@ from agentobs.records.exchanges import (
 from agentobs.redaction import FAILED, FAILED_KIND, Finding, Redactor, apply
 
 
-def bare(exchange: ModelExchange, redactor: Redactor) -> ModelExchange:
-    """Return an exchange without secrets in its kept headers. Content lines and facts are both made from these headers,
-    and clients and servers may put anything into them.
+def with_clean_headers(exchange: ModelExchange, redactor: Redactor) -> ModelExchange:
+    """Return an exchange without secrets in its recorded headers.
+
+    Content lines and facts are both created from these headers, and clients and servers may put any text into them.
     """
     question, answer = exchange.question, exchange.answer
-    asked = _bare(question.headers, exchange.secrets, redactor)
-    answered = _bare(answer.headers, exchange.secrets, redactor)
-    if asked is question.headers and answered is answer.headers:
+    question_headers = _clean_headers(question.headers, exchange.secrets, redactor)
+    answer_headers = _clean_headers(answer.headers, exchange.secrets, redactor)
+    if question_headers is question.headers and answer_headers is answer.headers:
         return exchange
     return replace(
         exchange,
-        question=replace(question, headers=asked),
-        answer=replace(answer, headers=answered),
+        question=replace(question, headers=question_headers),
+        answer=replace(answer, headers=answer_headers),
     )
 
 
-def _bare(headers: dict[str, str], secrets: Sequence[bytes], redactor: Redactor) -> dict[str, str]:
-    # There are hardly ever secrets to find, and one search over all headers shows that; a rule may need the whole text.
+def _clean_headers(
+    headers: dict[str, str], secrets: Sequence[bytes], redactor: Redactor
+) -> dict[str, str]:
+    # Headers rarely contain secrets, and one search over all of them shows that. A rule may need the complete value.
     values = "\n".join(headers.values())
     if not redactor.rules and redactor.redact_text(values, secrets) == values:
         return headers
     return {name: redactor.redact_text(value, secrets) for name, value in headers.items()}
 
 
-def request_head(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
-    """Return the parts of a request other than its body, redacted."""
+def request_metadata(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
+    """Return method, path and headers of a request, redacted."""
     return {
         "method": exchange.question.method,
         "path": redactor.redact_text(exchange.question.path, exchange.secrets),
@@ -63,16 +66,16 @@ def request_head(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
 
 
 def request_content(exchange: ModelExchange, body: Body, redactor: Redactor) -> dict[str, Any]:
-    """Return the content line of a request: its difference from an earlier one, and the redacted secrets."""
+    """Return the content line of a request: its difference from an earlier one, and where secrets were redacted."""
     return {
         "content_id": body.content_id,
         "session_id": exchange.place.session_id,
-        **request_head(exchange, redactor),
+        **request_metadata(exchange, redactor),
         "base": body.base,
         "prefix": body.prefix,
         "suffix": body.suffix,
         **text_of(body.insert),
-        "redactions": _notes(body.redactions),
+        "redactions": _redaction_entries(body.redactions),
     }
 
 
@@ -96,13 +99,13 @@ def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, A
         ]
         if failure
         else None,
-        "redactions": _notes(findings),
+        "redactions": _redaction_entries(findings),
         **_origin(exchange, redactor),
     }
 
 
 def _origin(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
-    """Return the caller of a request, which is content: a digest of an argument can be guessed."""
+    """Return the fields that identify the caller of a request. They are content, because arguments can be guessed."""
     origin = exchange.question.origin
     if origin is None:
         return {}
@@ -115,7 +118,7 @@ def _origin(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
 
 
 def _job(job: Job | None) -> dict[str, Any]:
-    """Return the task, work item or thread that made a request, as digests of names and as numbers."""
+    """Return the fields of the task, work item or thread that made a request: digests of names, and numbers."""
     if job is None:
         return {}
     return {
@@ -125,19 +128,19 @@ def _job(job: Job | None) -> dict[str, Any]:
 
 
 def jobs_content(session_id: str, ended: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return the content line of the jobs of a session that ended before it: number and nanoseconds since 1970."""
+    """Return the content line of the jobs that ended before their session: number, and nanoseconds since 1970."""
     return {"content_id": jobs_id(session_id), "session_id": session_id, "ended": ended}
 
 
 def jobs_id(session_id: str) -> str:
-    """Return the content ID of that line."""
+    """Return the content ID of the line of the jobs of a session."""
     return f"jobs:{session_id}"
 
 
 def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a session's start: name, entry point, tags and arguments, redacted."""
     start = call.start
-    given = {
+    content = {
         "name": start.name,
         "entry": start.entry,
         "tags": dict(start.tags),
@@ -145,12 +148,12 @@ def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
         **({"ambient": dict(call.ambient)} if call.ambient else {}),
         **({"entry_obstacle": dict(call.entry_obstacle)} if call.entry_obstacle else {}),
     }
-    written, findings = _redacted(given, redactor)
+    written, findings = _redacted(content, redactor)
     return {
         "content_id": redactor.digest(start.session_id.encode() + written),
         "session_id": start.session_id,
         **text_of(written),
-        "redactions": _notes(findings),
+        "redactions": _redaction_entries(findings),
     }
 
 
@@ -160,39 +163,39 @@ def end_content(
     secrets: Sequence[bytes] = (),
     started: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the content line of a session's end: why it failed and its result, redacted.
+    """Return the content line of the end of a session: why it failed, and its result, redacted.
 
     Args:
         returned: the end.
         redactor: finds secrets.
         secrets: the credentials of the session's requests.
-        started: the name, tags and arguments of the session, if its start line was written with one of these in it.
+        started: the redacted name, tags and arguments, if the start line of the session contains one of `secrets`.
     """
     end, result = returned.end, returned.result
-    told = {
+    content = {
         **({"started": dict(started)} if started is not None else {}),
         **({"reason": end.reason} if end.reason is not None else {}),
         **({"result": result.value, "type": result.type} if result is not None else {}),
         **({"exception": returned.exception} if returned.exception is not None else {}),
     }
-    written, findings = _redacted(told, redactor, secrets)
+    written, findings = _redacted(content, redactor, secrets)
     return {
         "content_id": redactor.digest(f"{end.session_id} end ".encode() + written),
         "session_id": end.session_id,
         **text_of(written),
-        "redactions": _notes(findings),
+        "redactions": _redaction_entries(findings),
     }
 
 
-def started_with(written: bytes, redactor: Redactor, secrets: Sequence[bytes]) -> Any:
-    """Return the name, tags and arguments from the start line of a session, without its credentials; None
-    if they contain none.
+def start_without_credentials(written: bytes, redactor: Redactor, secrets: Sequence[bytes]) -> Any:
+    """Return the name, tags and arguments in the start line of a session, without its credentials; None if they contain
+    no credentials.
     """
     clean = redactor.redact(written, secrets)
     if not secrets or clean in (written, FAILED):
         return None
-    told = json.loads(clean)
-    return {key: told[key] for key in ("name", "tags", "arguments") if key in told}
+    start = json.loads(clean)
+    return {key: start[key] for key in ("name", "tags", "arguments") if key in start}
 
 
 def result_digest(
@@ -207,10 +210,12 @@ def result_digest(
 
 
 def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
-    """Return the content line of a tool call: input and result as one JSON text, redacted. It also contains the input
-    that the model sent, if hooks changed it, and the input that the tool received, if types were converted.
+    """Return the content line of a tool call: input and result as one JSON text, redacted.
+
+    It also contains the input that the model sent, if hooks changed it, and the input that the tool received, if types
+    were converted.
     """
-    told = {
+    content = {
         "input": exchange.question.input,
         "result": exchange.answer.content,
         **(
@@ -218,9 +223,13 @@ def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
             if exchange.requested_input is not None
             else {}
         ),
-        **({"executed_input": _as_json(exchange.executed_input)} if _is_other(exchange) else {}),
+        **(
+            {"executed_input": _json_value(exchange.executed_input)}
+            if _has_converted_input(exchange)
+            else {}
+        ),
     }
-    written, findings = _redacted(told, redactor)
+    written, findings = _redacted(content, redactor)
     # Concurrent agents may have calls with the same ID and the same result.
     call = f"{exchange.place.lane} {exchange.place.turn} {exchange.question.tool_use_id}"
     return {
@@ -235,14 +244,16 @@ def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
         "turn": exchange.place.turn,
         **({"inspected_by": list(exchange.inspected_by)} if exchange.inspected_by else {}),
         **({"is_function": True} if exchange.is_function else {}),
-        "redactions": _notes(findings),
+        "redactions": _redaction_entries(findings),
     }
 
 
 def world_content(exchange: WorldExchange, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a question to the world: question and answer as one JSON text, redacted."""
     question = exchange.question
-    written, findings = _redacted({"question": question.asked, "answer": exchange.answer}, redactor)
+    written, findings = _redacted(
+        {"question": question.payload, "answer": exchange.answer}, redactor
+    )
     named = f"{exchange.place.lane} {question.kind} {question.key} {exchange.started_ns} "
     return {
         "content_id": redactor.digest(named.encode("utf-8", "surrogatepass") + written),
@@ -250,14 +261,14 @@ def world_content(exchange: WorldExchange, redactor: Redactor) -> dict[str, Any]
         "kind": question.kind,
         "key": redactor.redact_text(question.key),
         **text_of(written),
-        "redactions": _notes(findings),
+        "redactions": _redaction_entries(findings),
     }
 
 
 def _redacted(
     value: dict[str, Any], redactor: Redactor, secrets: Sequence[bytes] = ()
 ) -> tuple[bytes, list[Finding]]:
-    """Return a value as JSON without secrets; if it cannot be searched, each of its fields is replaced."""
+    """Return a value as JSON without secrets, and the findings; each field is replaced if it cannot be searched."""
     text = json.dumps(value, ensure_ascii=False, default=repr).encode("utf-8", "surrogatepass")
     findings = redactor.find(text, known=secrets)
     if any(each.kind == FAILED_KIND for each in findings):
@@ -265,15 +276,15 @@ def _redacted(
     return apply(text, findings), findings
 
 
-def _is_other(exchange: ToolExchange) -> bool:
+def _has_converted_input(exchange: ToolExchange) -> bool:
     return (
         exchange.executed_input is not None
         and exchange.executed_input is not exchange.question.input
     )
 
 
-def _as_json(value: Any) -> Any:
-    """Return the input of a tool as JSON can hold it; the tool's own types may turn it into any object."""
+def _json_value(value: Any) -> Any:
+    """Return the input of a tool as JSON values; the conversion to its types may have produced other objects."""
     try:
         return json.loads(json.dumps(value, default=repr))
     except (TypeError, ValueError, RecursionError):
@@ -281,31 +292,31 @@ def _as_json(value: Any) -> Any:
 
 
 def chunk_sizes(chunks: Sequence[Chunk], findings: Sequence[Finding]) -> list[list[int]]:
-    """Return [bytes, nanoseconds after the request] of each chunk, after redaction.
+    """Return for each chunk its size after redaction, in bytes, and its arrival, in nanoseconds after the request.
 
     The placeholder of a secret belongs to the chunk in which the secret starts.
     """
     sizes: list[list[int]] = []
     waiting = list(reversed(findings))
-    at = gone = 0
+    at = redacted_until = 0
     for chunk in chunks:
         end = at + len(chunk.data)
-        size = end - max(at, min(gone, end))
+        size = end - max(at, min(redacted_until, end))
         while waiting and waiting[-1].start < end:
             finding = waiting.pop()
-            gone = finding.end
-            size += len(finding.written) - (min(gone, end) - finding.start)
+            redacted_until = finding.end
+            size += len(finding.replacement_bytes) - (min(redacted_until, end) - finding.start)
         sizes.append([size, chunk.after_ns])
         at = end
     return sizes
 
 
-def _notes(findings: Sequence[Finding]) -> list[list[Any]]:
+def _redaction_entries(findings: Sequence[Finding]) -> list[list[Any]]:
     return [[f.kind, f.start, f.end - f.start] for f in findings]
 
 
 def text_of(data: bytes) -> dict[str, str]:
-    """Return bytes as a content line holds them: as text if they are UTF-8."""
+    """Return bytes as a field of a content line: `text` if they are UTF-8, else `base64`."""
     try:
         return {"text": data.decode("utf-8")}
     except UnicodeDecodeError:

@@ -1,13 +1,13 @@
 """Encryption: content lines that only the holder of a key can read.
 
-An encrypted line keeps the fields that join it to others (its content ID, its session, the line that it continues) and
-holds the rest as AES-GCM ciphertext under a key of its segment, which is derived from the user's key. The associated
-data, which cannot be changed, are the segment, the line's number and kind, and its content ID, so a line cannot replace
-another one. Nonces are random, and a segment key encrypts only the lines of its segment, so that no nonce repeats. Text
-is compressed before it is encrypted, because ciphertext cannot be compressed.
+An encrypted line keeps the fields that relate it to other lines (its content ID, its session, the line that it
+continues) and contains the rest as AES-GCM ciphertext. Each segment has its own key, which is derived from the user's
+key. The authenticated data are the segment, the number and kind of the line, and its content ID, so one line cannot
+replace another. Nonces are random, and a segment key encrypts only the lines of its segment, so nonces do not repeat.
+Text is compressed before it is encrypted, because ciphertext cannot be compressed.
 
-The key is never written. It comes from `AGENTOBS_CONTENT_KEY` (64 hex digits), or from a file that no other user can
-read, which `Options.seal_key` or `AGENTOBS_CONTENT_KEY_FILE` names.
+The key is never written to disk. It comes from `AGENTOBS_CONTENT_KEY` (64 hex digits), or from a file that no other
+user can read; `Options.seal_key` or `AGENTOBS_CONTENT_KEY_FILE` names this file.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ KEY_VARIABLE = "AGENTOBS_CONTENT_KEY"
 FILE_VARIABLE = "AGENTOBS_CONTENT_KEY_FILE"
 
 KEY_BYTES = 32
-"""AES-256."""
+"""The key length of AES-256."""
 NONCE_BYTES = 12
-"""96 bits, as NIST SP 800-38D recommends for GCM."""
+"""96 bits, which NIST SP 800-38D recommends for GCM."""
 COMPRESSED_MIN = 256
-"""A shorter text is not compressed, because that does not pay. Our choice."""
+"""Shorter texts are not compressed, because compression would save too little. Our choice."""
 _CLEAR = ("content_id", "session_id", "base")
-"""The fields of a line that stay readable: IDs, which its facts contain as well."""
+"""The fields of a line that stay readable; they are IDs, which the facts contain as well."""
 _PLAIN, _DEFLATED = b"\0", b"\1"
 
 
@@ -60,10 +60,10 @@ class Sealer:
             ) from error
         self.segment_id = segment_id
         self.key_id = key_id(key)
-        own = hashlib.blake2b(
+        segment_key = hashlib.blake2b(
             segment_id.encode(), key=key, person=b"agentobs sealing", digest_size=32
         )
-        self._cipher = aead.AESGCM(own.digest())
+        self._cipher = aead.AESGCM(segment_key.digest())
 
     def seal(self, kind: str, value: Mapping[str, Any], sequence: int) -> dict[str, Any]:
         """Return the encrypted form of a content line."""
@@ -71,9 +71,9 @@ class Sealer:
         rest = {name: inner for name, inner in value.items() if name not in clear}
         text = json.dumps(rest, ensure_ascii=False, separators=(",", ":"))
         nonce = world.random_bytes(NONCE_BYTES)
-        packed = _packed(text.encode("utf-8", "surrogatepass"))
-        about = self._about(kind, str(clear.get("content_id")), sequence)
-        sealed = nonce + self._cipher.encrypt(nonce, packed, about)
+        plaintext = _compressed(text.encode("utf-8", "surrogatepass"))
+        associated = self._associated_data(kind, str(clear.get("content_id")), sequence)
+        sealed = nonce + self._cipher.encrypt(nonce, plaintext, associated)
         return {
             **clear,
             "sealed": base64.b64encode(sealed).decode(),
@@ -83,11 +83,11 @@ class Sealer:
         }
 
     def open(self, value: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return the content line inside an encrypted one.
+        """Decrypt a content line.
 
         Raises:
-            RecordingError: it was encrypted with another key.
-            DamagedError: it was changed.
+            RecordingError: the line was encrypted with a different key.
+            DamagedError: the line was changed.
         """
         if value.get("key") != self.key_id:
             raise RecordingError(
@@ -97,27 +97,29 @@ class Sealer:
             )
         try:
             sealed = base64.b64decode(value["sealed"])
-            about = self._about(value["kind"], str(value.get("content_id")), value["line"])
-            packed = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
-        except Exception as error:  # what the cipher raises is a class of its own package
+            content_id = str(value.get("content_id"))
+            associated = self._associated_data(value["kind"], content_id, value["line"])
+            plaintext = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], associated)
+        except Exception as error:  # the cipher raises a class of its own package
             raise DamagedError(
                 f"sealed content {value.get('content_id')} cannot be decrypted: it was changed",
                 where=where,
                 todo="agentobs verify lists all damage",
             ) from error
-        text = zlib.decompress(packed[1:]) if packed[:1] == _DEFLATED else packed[1:]
+        is_compressed, text = plaintext[:1] == _DEFLATED, plaintext[1:]
+        text = zlib.decompress(text) if is_compressed else text
         rest = json.loads(text.decode("utf-8", "surrogatepass"))
         return {**{name: value[name] for name in _CLEAR if name in value}, **rest}
 
-    def _about(self, kind: str, content_id: str, sequence: int) -> bytes:
+    def _associated_data(self, kind: str, content_id: str, sequence: int) -> bytes:
         return f"agentobs {self.segment_id} {sequence} {kind} {content_id}".encode()
 
 
-def opened(value: dict[str, Any], segment_id: str, where: str) -> dict[str, Any]:
-    """Return a content line as it was before encryption; a line that is not encrypted is returned unchanged.
+def decrypted_line(value: dict[str, Any], segment_id: str, where: str) -> dict[str, Any]:
+    """Decrypt a content line if it is encrypted; return other lines unchanged.
 
     Raises:
-        RecordingError: there is no key, or it is a different one.
+        RecordingError: there is no key, or the line was encrypted with a different key.
         UsageError: the key cannot be used.
         DamagedError: the line was changed.
     """
@@ -138,16 +140,16 @@ def content_key(file: str | os.PathLike[str] | None = None) -> bytes | None:
     """Return the key that content is encrypted with, or None if there is none.
 
     Args:
-        file: the file that holds it; default from the environment.
+        file: the file that holds the key; by default, the environment variables apply.
 
     Raises:
-        UsageError: it is not a key, or other users can read the file.
+        UsageError: the key is invalid, or other users can read the file.
     """
-    told = None if file else world.environ(KEY_VARIABLE)
-    named = file or (None if told else world.environ(FILE_VARIABLE))
-    if named:
-        return _key(_read(Path(named)), str(named))
-    return _key(told, KEY_VARIABLE) if told else None
+    text = None if file else world.environ(KEY_VARIABLE)
+    key_file = file or (None if text else world.environ(FILE_VARIABLE))
+    if key_file:
+        return _parse_key(_read(Path(key_file)), str(key_file))
+    return _parse_key(text, KEY_VARIABLE) if text else None
 
 
 def key_id(key: bytes) -> str:
@@ -173,9 +175,9 @@ def _read(path: Path) -> str:
         ) from error
 
 
-def _key(told: str, where: str) -> bytes:
+def _parse_key(text: str, where: str) -> bytes:
     try:
-        key = bytes.fromhex(told.strip())
+        key = bytes.fromhex(text.strip())
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
@@ -185,7 +187,8 @@ def _key(told: str, where: str) -> bytes:
     return key
 
 
-def _packed(text: bytes) -> bytes:
+def _compressed(text: bytes) -> bytes:
+    """Return a text with a first byte that shows whether the rest is compressed."""
     if len(text) >= COMPRESSED_MIN:
         small = zlib.compress(text)
         if len(small) < len(text):

@@ -1,9 +1,9 @@
 """Partial responses: the parts of an exchange that are written before it ends, so that they survive a killed process.
 
-The request is written as its content line early. The response is written as it arrives, in parts of complete events
-without secrets, as numbered lines of the kind `partial`. At its end the line of the response says how many there are
-and holds only the rest, so nothing is written twice. If that is impossible, because a secret found at the end starts
-earlier, the line holds the complete response.
+The content line of the request is written early. The response is written as it arrives, in parts of complete events
+without secrets, as numbered lines of the kind `partial`. When it ends, its content line contains the number of these
+parts and only the remaining bytes, so nothing is written twice. If that is impossible, because a secret that was found
+at the end starts in an earlier part, the line contains the complete response.
 """
 
 from __future__ import annotations
@@ -14,74 +14,75 @@ from typing import Any
 
 from agentobs.recording.vault.body_deltas import Body
 from agentobs.recording.vault.content_lines import chunk_sizes, text_of
-from agentobs.recording.vault.stream_secrets import find_in_answer, settled
-from agentobs.recording.vault.vault import piece_id, pieces_of, text_bytes
-from agentobs.recording.wire.response_progress import Coming
+from agentobs.recording.vault.stream_secrets import find_in_answer, writable_length
+from agentobs.recording.vault.vault import part_id, parts_id, text_bytes
+from agentobs.recording.wire.response_progress import ResponseProgress
 from agentobs.records.exchanges import ModelExchange
 from agentobs.records.facts import Attempt, Fact
 from agentobs.redaction import Finding, Redactor, apply
 
-HELD_BYTES = 4096
-"""How many bytes before new data are searched again, and the smallest part that is written; `settled` decides how much
-of them can be written.
+PART_BYTES_MIN = 4096
+"""The minimum size of a part, and how many bytes before new data are searched again. `writable_length` decides where a
+part may end. Our choice.
 """
 _BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
 
 
 @dataclass(slots=True)
-class Begun:
-    """An exchange that has not ended and of which a part is written."""
+class PartialExchange:
+    """An exchange that has not ended, and whose first part is written."""
 
     attempt_id: str
     body: Body
-    asked: dict[str, Any] = field(repr=False)
+    request_line: dict[str, Any] = field(repr=False)
     """The content line of its request."""
     redactor: Redactor = field(repr=False)
     state: tuple[bool, bool] | None = None
-    """Whether the response headers, and usage, had arrived when a part was last written."""
+    """Whether the response headers, and usage, had arrived when drafts of its facts were last written."""
     written: bytearray = field(default_factory=bytearray, repr=False)
-    """The parts so far, without secrets."""
-    taken: int = 0
-    """The bytes of the response that they cover."""
-    pieces: int = 0
-    come: Coming = field(default_factory=Coming, repr=False)
-    """Other bytes of the response that have arrived."""
-    look_at: int = 0
-    """How many bytes must have arrived before the next look."""
+    """The bytes of all parts, without secrets."""
+    covered_bytes: int = 0
+    """How many bytes of the response the parts cover."""
+    parts: int = 0
+    """The number of parts."""
+    response: ResponseProgress = field(default_factory=ResponseProgress, repr=False)
+    """The bytes of the response that have arrived."""
+    next_search_bytes: int = 0
+    """How many bytes must have arrived before the next part is searched for."""
 
-    def piece(self, exchange: ModelExchange) -> dict[str, Any] | None:
+    def next_part(self, exchange: ModelExchange) -> dict[str, Any] | None:
         """Return the next part of a response as a content line; None if too little has arrived since the last one."""
-        size = self.come.size
-        if size - self.taken <= HELD_BYTES or size < self.look_at:
+        size = self.response.size
+        if size - self.covered_bytes <= PART_BYTES_MIN or size < self.next_search_bytes:
             return None
-        first = max(self.taken - HELD_BYTES, 0)
-        window = self.come.since(first)
+        first = max(self.covered_bytes - PART_BYTES_MIN, 0)
+        window = self.response.since(first)
         findings = find_in_answer(window, exchange.secrets, self.redactor)
-        start = self.taken - first
-        end = _cut(window, start, settled(window, findings), findings)
+        start = self.covered_bytes - first
+        end = _part_end(window, start, writable_length(window, findings), findings)
         if end <= start:
-            # A response that cannot be cut anywhere is looked at again when it has grown by an eighth. Our choice.
-            self.look_at = size + (size - self.taken) // 8
+            # A response that cannot be cut anywhere is searched again when it has grown by an eighth. Our choice.
+            self.next_search_bytes = size + (size - self.covered_bytes) // 8
             return None
-        # The start of a secret that is longer than the waiting limit may be written already; such secrets are rare.
-        own = [
+        # The start of a secret that is longer than the limit of held bytes may be written already; these are rare.
+        in_part = [
             replace(each, start=max(each.start - start, 0), end=each.end - start)
             for each in findings
             if start < each.end <= end
         ]
-        text = apply(window[start:end], own)
-        line = self._line(exchange, text, self.taken, end - start, own)
-        self.taken += end - start
+        text = apply(window[start:end], in_part)
+        line = self._line(exchange, text, self.covered_bytes, end - start, in_part)
+        self.covered_bytes += end - start
         self.written += text
         return line
 
     @property
-    def is_counted(self) -> bool:
-        """Whether its usage so far is written."""
+    def has_usage(self) -> bool:
+        """Whether a draft of its usage is written."""
         return self.state is not None and self.state[1]
 
-    def is_news(self, facts: Sequence[Fact]) -> bool:
-        """Return whether its facts have changed since they were last written, and mark them as written."""
+    def note_drafts(self, facts: Sequence[Fact]) -> bool:
+        """Return whether drafts of its facts have changed since they were last written, and note them as written."""
         state = next(
             (each.status is not None, each.message_id is not None)
             for each in facts
@@ -90,47 +91,48 @@ class Begun:
         before, self.state = self.state, state
         return before != state
 
-    def head(self, exchange: ModelExchange) -> ModelExchange:
-        """Return the exchange with the start of its response alone, as if it had broken off there."""
-        answer = exchange.answer
-        return replace(exchange, answer=replace(answer, chunks=tuple(self.come.head), encoding=""))
+    def with_first_chunks(self, exchange: ModelExchange) -> ModelExchange:
+        """Return the exchange with only the start of its response, as if the response had broken off there."""
+        chunks = tuple(self.response.first_chunks)
+        return replace(exchange, answer=replace(exchange.answer, chunks=chunks, encoding=""))
 
-    def rest(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Return the content line of its response without the bytes that its parts already hold, provided that they
-        fit.
+    def without_parts(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Return the content line of its response without the bytes of the written parts.
+
+        If the response does not start with these bytes, the line is returned unchanged.
         """
         written = text_bytes(line)
-        if not self.pieces or not written.startswith(self.written):
+        if not self.parts or not written.startswith(self.written):
             return line
         kept = {key: value for key, value in line.items() if key not in ("text", "base64")}
         rest = text_of(written[len(self.written) :])
-        return {**kept, **rest, "pieces_of": pieces_of(self.attempt_id), "pieces": self.pieces}
+        return {**kept, **rest, "pieces_of": parts_id(self.attempt_id), "pieces": self.parts}
 
     def _line(
         self,
         exchange: ModelExchange,
         text: bytes,
-        taken: int,
+        start: int,
         size: int,
         findings: Sequence[Finding],
     ) -> dict[str, Any]:
-        self.pieces += 1
+        self.parts += 1
         return {
-            "content_id": piece_id(pieces_of(self.attempt_id), self.pieces),
+            "content_id": part_id(parts_id(self.attempt_id), self.parts),
             "session_id": exchange.place.session_id,
             "status": exchange.answer.status,
             "headers": exchange.answer.headers,
             **text_of(text),
-            "chunks": chunk_sizes(self.come.between(taken, taken + size), findings),
+            "chunks": chunk_sizes(self.response.between(start, start + size), findings),
         }
 
 
-def _cut(window: bytes, start: int, end: int, findings: Sequence[Finding]) -> int:
+def _part_end(window: bytes, start: int, end: int, findings: Sequence[Finding]) -> int:
     """Return where a part ends: after a complete event, and not within a secret."""
     while True:
-        found = ((window.rfind(mark, start, end), len(mark)) for mark in _BETWEEN_EVENTS)
+        found = ((window.rfind(each, start, end), len(each)) for each in _BETWEEN_EVENTS)
         end = max((at + size for at, size in found if at >= 0), default=start)
-        across = [each.start for each in findings if each.start < end < each.end]
-        if end <= start or not across:
+        cut_secrets = [each.start for each in findings if each.start < end < each.end]
+        if end <= start or not cut_secrets:
             return end
-        end = min(across)
+        end = min(cut_secrets)

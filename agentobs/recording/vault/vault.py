@@ -1,7 +1,7 @@
-"""The vault: the content of the segments, read back by digest, and whole sessions rebuilt from it.
+"""The vault: reads the content of segments by content ID, and rebuilds complete sessions from it.
 
-Content is found through the content ID in a fact. A request body is rebuilt byte for byte (after redaction) along its
-chain of differences.
+A fact contains the content ID of its content. A request body is rebuilt byte for byte (as redacted) from its chain of
+differences.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from agentobs.recording.journal.segments import (
     read,
 )
 from agentobs.recording.journal.segments import segment_ids as segment_ids_of
-from agentobs.recording.journal.unfinished_attempts import TELLING, crashed
+from agentobs.recording.journal.unfinished_attempts import ATTEMPT_KINDS, crashed_attempts
 from agentobs.recording.vault.body_deltas import rebuild
 from agentobs.recording.vault.content_lines import jobs_id
-from agentobs.recording.vault.encryption import opened
+from agentobs.recording.vault.encryption import decrypted_line
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -45,7 +45,7 @@ from agentobs.records.exchanges import (
     Question,
     RecordedJob,
     Recording,
-    Returned,
+    ReturnValue,
     ToolAnswer,
     ToolExchange,
     ToolQuestion,
@@ -56,18 +56,18 @@ from agentobs.records.facts import DECLARED
 
 KEPT_BODIES = 32
 KEPT_BYTES = 64 * 1024 * 1024
-"""Rebuilt bodies that are cached, and their total size: the next request nearly always differs from one of the
-last few.
+"""How many rebuilt bodies are cached, and their total size: the next request is nearly always a difference from one of
+the last few. Our choice.
 """
 
 
-_PIECES = "partial:"
+_PARTS = "partial:"
 _KILLED = Failure("ReadError", "the process ended before the response was complete")
-"""The recorded end of a response whose end was not recorded."""
+"""The failure of a response whose end was not recorded."""
 
 
 class Vault:
-    """The content of one segment, indexed by content id."""
+    """The content of one segment, indexed by content ID."""
 
     def __init__(self, home: Home, segment_id: str, session_id: str = "") -> None:
         """Index the segment's content file; a segment without content has none.
@@ -75,7 +75,7 @@ class Vault:
         Args:
             home: the home of the segment.
             segment_id: the segment.
-            session_id: the session that is read, so that an error can say what happened to its content.
+            session_id: the session to read, so that an error can state whether its content was pruned.
         """
         self._path = content_path(home, segment_id)
         self._session_id = session_id
@@ -85,29 +85,28 @@ class Vault:
         self._ended: dict[int, int] | None = None
 
     def __contains__(self, content_id: str) -> bool:
-        """Return whether this segment holds that content."""
+        """Return whether this segment contains some content."""
         return content_id in self._contents
 
     def value(self, content_id: str) -> dict[str, Any]:
-        """Return a content line as it was written.
+        """Return a content line, decrypted.
 
         Raises:
-            RecordingError: it is missing (pruned, never written, or damaged).
+            RecordingError: the line is missing (pruned, never written, or damaged), or cannot be decrypted.
         """
         payload = self._contents.payload(content_id)
         if payload is None:
-            raise self._missing(content_id)
+            raise self._missing_error(content_id)
         value: dict[str, Any] = json.loads(payload.decode("utf-8", "surrogatepass"))
-        return opened(value, self._path.stem, str(self._path))
+        return decrypted_line(value, self._path.stem, str(self._path))
 
-    def _missing(self, content_id: str) -> RecordingError:
+    def _missing_error(self, content_id: str) -> RecordingError:
         pruned_ns = self._contents.pruned_ns(self._session_id)
         if pruned_ns is not None:
             return RecordingError(
                 f"the content of session {self._session_id} was pruned on {day_of(pruned_ns)}",
                 where=str(self._path),
-                todo="Its facts were kept, agentobs show lists them; without its content a session "
-                "can neither be replayed, frozen nor resumed: choose another session",
+                todo="agentobs show still lists its facts. To replay, freeze or resume, choose a session with content",
             )
         why = "is missing" if len(self._contents) else "was pruned completely"
         return RecordingError(
@@ -118,7 +117,7 @@ class Vault:
         )
 
     def question(self, content_id: str) -> Question:
-        """Return a recorded request, its body rebuilt.
+        """Return a recorded request with its rebuilt body.
 
         Raises:
             RecordingError: a link of its chain is missing.
@@ -127,11 +126,11 @@ class Vault:
         return Question(value["method"], value["path"], value["headers"], self.body(content_id))
 
     def body(self, content_id: str) -> bytes:
-        """Return a request body; the chain is walked without recursion, however long it is.
+        """Return a request body, rebuilt without recursion, because the chain of differences may be long.
 
         Raises:
             RecordingError: a link of its chain is missing.
-            DamagedError: the chain runs in a circle.
+            DamagedError: the chain is circular.
         """
         chain: list[str] = []
         link: str | None = content_id
@@ -151,26 +150,26 @@ class Vault:
         """Return a recorded response with its chunks.
 
         Raises:
-            RecordingError: it is missing.
+            RecordingError: the response is missing.
         """
-        if content_id.startswith(_PIECES):
+        if content_id.startswith(_PARTS):
             return self._partial(content_id)
         value = self.value(content_id)
-        before = [
-            self.value(piece_id(value["pieces_of"], n + 1)) for n in range(value.get("pieces", 0))
+        parts = [
+            self.value(part_id(value["pieces_of"], n + 1)) for n in range(value.get("pieces", 0))
         ]
-        chunks = _chunks(b"".join(map(text_bytes, [*before, value])), value["chunks"])
+        chunks = _chunks(b"".join(map(text_bytes, [*parts, value])), value["chunks"])
         failure = Failure(*value["failure"]) if value["failure"] else None
         return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
 
     def origin(self, content_id: str) -> tuple[tuple[str, ...], str | None, RecordedJob | None]:
-        """Return the caller of the request that a recorded response answers: digests, the attempt before it, and its
+        """Return the caller of the request of a recorded response: digests, the previous attempt of its task, and its
         job.
 
         Raises:
-            RecordingError: it is missing.
+            RecordingError: the response is missing.
         """
-        if content_id.startswith(_PIECES):
+        if content_id.startswith(_PARTS):
             return (), None, None
         value = self.value(content_id)
         return tuple(value.get("caller", ())), value.get("task_previous"), self._job(value)
@@ -178,23 +177,23 @@ class Vault:
     def _job(self, value: dict[str, Any]) -> RecordedJob | None:
         if not value.get("job"):
             return None
-        path = tuple((str(one), int(at), int(number)) for one, at, number in value["job"])
+        path = tuple((str(name), int(at), int(number)) for name, at, number in value["job"])
         ended = self._ended_jobs(value["session_id"]).get(path[-1][2])
         return RecordedJob(path, bool(value.get("is_worker")), ended)
 
     def _ended_jobs(self, session_id: str) -> dict[int, int]:
-        """Return when the jobs of a session ended, by their numbers."""
+        """Return when the jobs of a session ended, by job number."""
         if self._ended is None:
             line = jobs_id(session_id)
             self._ended = dict(self.value(line)["ended"]) if line in self else {}
         return self._ended
 
     def _partial(self, content_id: str) -> Answer:
-        """Return the known parts of a response whose end was not recorded."""
-        numbers = takewhile(lambda n: piece_id(content_id, n) in self, itertools.count(1))
-        pieces = [self.value(piece_id(content_id, number)) for number in numbers]
-        chunks = [chunk for each in pieces for chunk in _chunks(text_bytes(each), each["chunks"])]
-        last = pieces[-1] if pieces else {"status": None, "headers": {}}
+        """Return the written parts of a response whose end was not recorded."""
+        numbers = takewhile(lambda n: part_id(content_id, n) in self, itertools.count(1))
+        parts = [self.value(part_id(content_id, number)) for number in numbers]
+        chunks = [chunk for each in parts for chunk in _chunks(text_bytes(each), each["chunks"])]
+        last = parts[-1] if parts else {"status": None, "headers": {}}
         return Answer(last["status"], last["headers"], tuple(chunks), "cut", _KILLED)
 
     def _keep(self, content_id: str, body: bytes) -> None:
@@ -207,14 +206,14 @@ class Vault:
             self._bytes -= len(old)
 
 
-def pieces_of(attempt_id: str) -> str:
-    """Return the content ID of the parts of a response that were written before it ended."""
-    return f"{_PIECES}{attempt_id}"
+def parts_id(attempt_id: str) -> str:
+    """Return the content ID for all parts of a response that were written before it ended."""
+    return f"{_PARTS}{attempt_id}"
 
 
-def piece_id(pieces: str, number: int) -> str:
-    """Return the content ID of one part, counted from 1."""
-    return f"{pieces}:{number}"
+def part_id(parts: str, number: int) -> str:
+    """Return the content ID of one part, counted from 1; `parts` is the content ID for all parts."""
+    return f"{parts}:{number}"
 
 
 def _chunks(data: bytes, sizes: Sequence[Sequence[int]]) -> Iterator[Chunk]:
@@ -225,12 +224,12 @@ def _chunks(data: bytes, sizes: Sequence[Sequence[int]]) -> Iterator[Chunk]:
 
 
 def day_of(at_ns: int) -> str:
-    """Return the day of a timestamp, for people (UTC)."""
+    """Return the day of a timestamp in UTC, as YYYY-MM-DD."""
     return f"{datetime.datetime.fromtimestamp(at_ns // 10**9, datetime.UTC):%Y-%m-%d}"
 
 
 def text_bytes(value: dict[str, Any]) -> bytes:
-    """Return the bytes of a content line's `text` or `base64`."""
+    """Return the bytes in the field `text` or `base64` of a content line."""
     if "base64" in value:
         return base64.b64decode(value["base64"])
     text: str = value["text"]
@@ -244,24 +243,24 @@ def read_session(
     *,
     bodies: Container[str] | None = None,
 ) -> Recording:
-    """Return a complete session, from the segments that hold it.
+    """Read a session from its segments.
 
     Args:
-        home: where it was recorded.
-        session_id: its full ID.
-        segment_ids: the segments that hold it; others do no harm.
-        bodies: the attempts whose request bodies are needed, which can be large; the others get empty ones. Default
-            all.
+        home: where the session was recorded.
+        session_id: the full ID of the session.
+        segment_ids: the segments of the session; additional ones are ignored.
+        bodies: the attempts whose request bodies are needed; other attempts get empty bodies, because bodies can be
+            large. Default all.
 
     Raises:
         RecordingError: the session is not in these segments, or its content is missing.
     """
     start: dict[str, Any] | None = None
     end: dict[str, Any] | None = None
-    named: dict[str, Any] = {}
+    start_content: dict[str, Any] = {}
     exchanges: list[Exchange] = []
-    told: dict[str, Any] = {}
-    interactions, missing, is_asked = _Interactions(), 0, False
+    end_content: dict[str, Any] = {}
+    interactions, missing, uses_world = _Interactions(), 0, False
     called_in: dict[str, tuple[Exchange, str | None]] = {}
     for segment_id in segment_ids:
         vault = Vault(home, segment_id, session_id)
@@ -270,32 +269,32 @@ def read_session(
                 start = fact
                 if fact.get("content") == "off":
                     raise _never_written(session_id)
-                with _named("what started the session"):
-                    named = json.loads(text_bytes(vault.value(fact["arguments_content"])))
+                with _part_named("what started the session"):
+                    start_content = json.loads(text_bytes(vault.value(fact["arguments_content"])))
             elif kind == "session_ends":
                 end = fact
-                with _named("how the session ended"):
-                    told = _told_at_end(vault, fact)
-                    named |= told.get("started", {})
+                with _part_named("how the session ended"):
+                    end_content = _end_content(vault, fact)
+                    start_content |= end_content.get("started", {})
             elif kind == "attempts":
-                with _named("a request or its response", fact):
+                with _part_named("a request or its response", fact):
                     wanted = bodies is None or fact["attempt_id"] in bodies
                     exchanges.append(_attempt(vault, fact, wanted))
             elif kind == "tool_results" and fact["source"] == "run":
-                with _named("the result of a tool"):
+                with _part_named("the result of a tool"):
                     exchanges.append(_tool(vault, fact))
                     called_in[fact["content"]] = exchanges[-1], fact.get("attempt_id")
             elif kind == "world_answers":
-                with _named(f"the result of an exchange of kind {fact['kind']}", fact):
+                with _part_named(f"the result of an exchange of kind {fact['kind']}", fact):
                     exchanges.append(_world(vault, fact))
             elif kind == "events" and fact["kind"] == "world_read":
-                is_asked = True
+                uses_world = True
             elif kind == "gaps":
                 missing += fact["records"]
             elif kind == "events" and fact["kind"] == "drop":
                 missing += int(fact["numbers"].get("exchanges", 0))
             else:
-                interactions.heard(kind, fact)
+                interactions.add(kind, fact)
     if start is None:
         if pruned_ns := _pruned_ns(home, session_id):
             raise RecordingError(
@@ -308,48 +307,51 @@ def read_session(
         )
     return Recording(
         session_id=session_id,
-        name=named["name"],
-        entry=named["entry"],
-        arguments=named["arguments"],
+        name=start_content["name"],
+        entry=start_content["entry"],
+        arguments=start_content["arguments"],
         outcome=end["outcome"] if end else "crashed",
-        reason=told.get("reason", end["reason"]) if end else None,
-        signature=_signature(end, told) if end else None,
+        reason=end_content.get("reason", end["reason"]) if end else None,
+        signature=_signature(end, end_content) if end else None,
         dropped=max(end["dropped"] if end else 0, missing),
         exchanges=tuple(_in_turns(exchanges, called_in.values())),
         interaction_results=interactions.results(),
         source=start.get("source", "recorded"),
-        ambient={**named.get("ambient", {}), "started_ns": start["started_ns"]}
-        if is_asked
+        ambient={**start_content.get("ambient", {}), "started_ns": start["started_ns"]}
+        if uses_world
         else None,
-        result=Returned(told["result"], told.get("type", "")) if "result" in told else None,
-        exception=told.get("exception"),
-        entry_obstacle=named.get("entry_obstacle"),
+        result=ReturnValue(end_content["result"], end_content.get("type", ""))
+        if "result" in end_content
+        else None,
+        exception=end_content.get("exception"),
+        entry_obstacle=start_content.get("entry_obstacle"),
     )
 
 
-def _told_at_end(vault: Vault, end: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a session's end: its reason and its result, if recorded."""
+def _end_content(vault: Vault, end: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the end of a session: its reason and its result, if recorded."""
     if end.get("end_content") is None:
         return {}
-    told: dict[str, Any] = json.loads(text_bytes(vault.value(end["end_content"])))
-    return told
+    content: dict[str, Any] = json.loads(text_bytes(vault.value(end["end_content"])))
+    return content
 
 
-def _signature(end: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:
-    """Return a session's signature with the text of its declared reason."""
+def _signature(end: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
+    """Return the failure signature of a session, with the text of the declared reason instead of its digest."""
     signature: str | None = end["signature"]
-    if signature is None or "reason" not in told or not signature.startswith(DECLARED):
+    if signature is None or "reason" not in content or not signature.startswith(DECLARED):
         return signature
-    return f"{DECLARED}{told['reason']}"
+    return f"{DECLARED}{content['reason']}"
 
 
 def _in_turns(
-    exchanges: list[Exchange], called: Iterable[tuple[Exchange, str | None]]
+    exchanges: list[Exchange], calls: Iterable[tuple[Exchange, str | None]]
 ) -> Iterator[Exchange]:
-    """Yield exchanges in the order of their starts; calls of functions, which do not know it, with the turn that
-    requested them.
+    """Yield exchanges in the order of their starts, calls of recorded functions with the turn that requested them.
+
+    `calls` are the tool calls, each with the attempt that requested it, if that is known.
     """
-    attempt_of = {id(each): attempt_id for each, attempt_id in called}
+    attempt_of = {id(each): attempt_id for each, attempt_id in calls}
     turns: dict[str | None, int | None] = {}
     last: dict[str, int | None] = {}
     for exchange in sorted(exchanges, key=lambda exchange: exchange.started_ns):
@@ -366,73 +368,74 @@ def _in_turns(
 class _Interactions:
     """The interactions of a session, from their facts.
 
-    Interactions that the agent loop of agentobs emitted have a span of their own; those that were derived from the
+    Interactions that the agent loop of agentobs emitted have their own span. Interactions that were derived from the
     requests of other clients have none, and are not emitted in a replay.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[str, str] = {}
-        self._told: set[str] = set()
+        self._emitted: set[str] = set()
         self._results: dict[str, str] = {}
 
-    def heard(self, kind: str, fact: dict[str, Any]) -> None:
+    def add(self, kind: str, fact: dict[str, Any]) -> None:
         if kind == "interaction_starts":
             self._lanes[fact["interaction_id"]] = fact["lane"]
         elif kind == "interaction_ends":
             self._results[fact["interaction_id"]] = fact["result"]
         elif kind == "span_starts" and fact["name"] == "interaction":
-            self._told.add(fact.get("interaction_id") or fact["trace_id"])
+            self._emitted.add(fact.get("interaction_id") or fact["trace_id"])
 
     def results(self) -> dict[str, list[str | None]]:
         by_lane: dict[str, list[str | None]] = {}
         for interaction_id, lane in self._lanes.items():
-            if interaction_id in self._told:
+            if interaction_id in self._emitted:
                 by_lane.setdefault(lane, []).append(self._results.get(interaction_id))
         return by_lane
 
 
 def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the facts of a session; damage between its start and its end may have been one of them.
+    """Yield the facts of a session, including those of its background agents after its end.
 
-    What its background agents did after its end follows.
+    Raises:
+        RecordingError: there is damage between the start and the end of the session, which may have been its facts.
     """
-    mark = session_id.encode()
+    needle = session_id.encode()
     path = facts_path(home, segment_id)
     lost: Damage | None = None
     inside = has_ended = False
-    # Read first: everything that a process wrote before it ended can then be read below.
-    alive, told = is_alive(path), []
+    # Checked first, so that everything that a process wrote before it exited is read below.
+    alive, attempt_lines = is_alive(path), []
     for line in read(path):
         if isinstance(line, Damage):
             lost = lost or (line if _may_hold(line, session_id) else None)
         elif line.kind == "lost":
             lost = lost or Damage(line.start, line.end, "records that a repair could not read")
-        elif mark in line.payload and (fact := line.value()).get("session_id") == session_id:
+        elif needle in line.payload and (fact := line.value()).get("session_id") == session_id:
             lost = None if line.kind == "session_starts" else lost
-            if line.kind in TELLING:
-                told.append(line)
+            if line.kind in ATTEMPT_KINDS:
+                attempt_lines.append(line)
             if lost is None:
                 yield line.kind, fact
             has_ended = has_ended or line.kind == "session_ends"
             inside = not has_ended
         if inside and lost is not None:
             raise _damaged(path, lost)
-    for each in crashed(told) if not alive else ():
+    for each in crashed_attempts(attempt_lines) if not alive else ():
         yield each.kind, each.value()
 
 
 def _may_hold(damage: Damage, session_id: str) -> bool:
-    """Return whether damaged records may have belonged to a session: an index shows it, if it can be read."""
-    return damage.held is None or session_id in damage.held.sessions
+    """Return whether damaged records may have belonged to a session, according to the index if it can be read."""
+    return damage.summary is None or session_id in damage.summary.sessions
 
 
 def _pruned_ns(home: Home, session_id: str) -> int | None:
     """Return when a session was pruned completely, according to the segments; None if it was not."""
-    mark, found = session_id.encode(), 0
+    needle, found = session_id.encode(), 0
     for each in segment_ids_of(home):
         with contextlib.suppress(OSError, ForeignError):
             for line in read(facts_path(home, each)):
-                if isinstance(line, Line) and line.kind == "prunings" and mark in line.payload:
+                if isinstance(line, Line) and line.kind == "prunings" and needle in line.payload:
                     fact = line.value()
                     if (fact["session_id"], fact["scope"]) == (session_id, "all"):
                         found = max(found, int(fact["pruned_ns"]))
@@ -442,7 +445,8 @@ def _pruned_ns(home: Home, session_id: str) -> int | None:
 def _never_written(session_id: str) -> RecordingError:
     return RecordingError(
         f"session {session_id} was recorded without content: prompts and responses were not written",
-        todo='Its costs, spans and events are there; to replay, freeze or continue it, record with content="vault"',
+        todo="Its costs, spans and events are available; to replay, freeze or continue a session, record "
+        'with content="vault"',
     )
 
 
@@ -455,8 +459,8 @@ def _damaged(path: Path, damage: Damage) -> RecordingError:
 
 
 @contextlib.contextmanager
-def _named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Describe the part of a session whose content is missing."""
+def _part_named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Add to an error which part of a session cannot be read."""
     try:
         yield
     except RecordingError as error:
@@ -466,9 +470,8 @@ def _named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
         ) from error
 
 
-def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
-    asked = fact["request_content"]
-    bare = Question(fact["method"], fact["endpoint"], {}, b"")
+def _attempt(vault: Vault, fact: dict[str, Any], with_body: bool) -> ModelExchange:
+    without_body = Question(fact["method"], fact["endpoint"], {}, b"")
     caller, task_previous, job = vault.origin(fact["response_content"])
     return ModelExchange(
         place=Place(
@@ -483,7 +486,7 @@ def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
         started_ns=fact["started_ns"],
         headers_ns=fact["headers_ns"],
         ended_ns=fact["duration_ns"],
-        question=vault.question(asked) if wanted else bare,
+        question=vault.question(fact["request_content"]) if with_body else without_body,
         answer=_answer(vault, fact),
         caller=caller,
         task_previous=task_previous,

@@ -1,1 +1,1 @@
-"""HTTP: transports that copy exchanges, and a local server that answers from a recording."""
+"""HTTP: transports that record exchanges, and a local server that answers requests from a recording."""

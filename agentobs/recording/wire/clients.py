@@ -1,8 +1,8 @@
-"""Clients: how to find the client inside an object, and how to record clients that cannot be passed to `record`.
+"""Clients: finds the client inside an object, and records clients that cannot be passed to `record`.
 
-A framework's model or provider holds its client under a few usual names. If a client is created inside a call, as
-in `llm`, only the transports of httpx2 can be wrapped: they are patched on request, and restored
-afterwards.
+The models and providers of frameworks keep their client under a few usual attribute names. If a client is created
+inside a call, as in `llm`, it can only be recorded by patching the transports of httpx2. They are patched on request,
+and restored afterwards.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from agentobs.recording.wire.transport import (
     AsyncRecordingTransport,
     PlaceOf,
     RecordingTransport,
-    is_under_way,
+    is_recorded,
 )
 from agentobs.runtime import process
 
-HOLDERS = (
+CLIENT_ATTRIBUTES = (
     "_client",
     "client",
     "_async_client",
@@ -40,37 +40,41 @@ HOLDERS = (
 langchain-anthropic 1.7).
 """
 DEPTH_MAX = 3
-"""The search depth: an agent's model's provider's client. Our choice."""
+"""How deep clients are searched for: an agent has a model, which has a provider, which has a client. Our choice."""
 
 
 FACTORY = "_http_client_factory"
-"""Where a provider of pydantic-ai (2.68) keeps the function that creates its HTTP client again, as for another event
-loop.
+"""The attribute in which a provider of pydantic-ai (2.68) keeps the function that creates its HTTP client again, for
+example for another event loop.
 """
 
 
 def record_in(holder: Any, record: Callable[[Any], None]) -> bool:
-    """Call `record` for each client that an object holds, now and when it is created again; return whether there are
-    any.
+    """Call `record` for each client that an object holds, and for each client that it creates again later.
 
     Args:
         holder: a client, or an object that holds clients.
-        record: takes an SDK client or an httpx2 client.
+        record: receives an SDK client or an httpx2 client.
+
+    Returns:
+        Whether the object holds any client.
     """
-    found = _reached(holder)
+    found = _reachable(holder)
     clients = [each for each in found if _is_client(each)]
     for client in clients:
         record(client)
     for each in found:
-        _record_anew(each, record)
+        _record_recreated(each, record)
     return bool(clients)
 
 
-def _reached(holder: Any) -> list[Any]:
-    """Return an object and the objects in its usual attributes, each once; attributes of clients are not followed."""
+def _reachable(holder: Any) -> list[Any]:
+    """Return an object and the objects in its usual attributes, each once; the attributes of clients are ignored."""
     found, level = {id(holder): holder}, [holder]
     for _ in range(DEPTH_MAX):
-        held = [_attribute(each, n) for each in level if not _is_client(each) for n in HOLDERS]
+        held = [
+            _attribute(each, n) for each in level if not _is_client(each) for n in CLIENT_ATTRIBUTES
+        ]
         level = [each for each in held if not isinstance(each, _PLAIN) and id(each) not in found]
         found |= {id(each): each for each in level}
     return list(found.values())
@@ -79,7 +83,8 @@ def _reached(holder: Any) -> list[Any]:
 _PLAIN = (str, bytes, int, float, type(None))
 
 
-def _record_anew(holder: Any, record: Callable[[Any], None]) -> None:
+def _record_recreated(holder: Any, record: Callable[[Any], None]) -> None:
+    """Replace the factory of an object for HTTP clients by one whose clients are recorded."""
     make = _attribute(holder, FACTORY)
     if not callable(make) or hasattr(make, "__wrapped__"):
         return
@@ -93,18 +98,18 @@ def _record_anew(holder: Any, record: Callable[[Any], None]) -> None:
 
     with contextlib.suppress(
         Exception
-    ):  # an object that accepts no attributes was not copied, either
+    ):  # an object that does not accept attributes keeps its factory
         setattr(holder, FACTORY, make_recorded)
 
 
 class AllClients:
     """All clients of this process that send requests to the provider, recorded until `stop`; a context manager.
 
-    Requests are recognized by their contents, so that other uses of httpx2 are not affected.
+    Requests to the provider are recognized by their path and headers, so other uses of httpx2 are not affected.
     """
 
     def __init__(self, place_of: PlaceOf) -> None:
-        """Patch the transports; `place_of` returns the place of an exchange when no place is current."""
+        """Patch the transports; `place_of` returns the place of an exchange if there is no current place."""
         self._is_on = True
         _patch(place_of)
 
@@ -115,7 +120,7 @@ class AllClients:
             _unpatch()
 
     def __enter__(self) -> AllClients:
-        """Be on."""
+        """Return this object; the recording is already active."""
         return self
 
     def __exit__(
@@ -124,11 +129,11 @@ class AllClients:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop."""
+        """Stop the recording."""
         self.stop()
 
 
-def is_for_a_model(request: httpx2.Request) -> bool:
+def is_model_request(request: httpx2.Request) -> bool:
     """Return whether a request goes to the provider, or to a cloud platform with its models."""
     return is_model_call(request.url.path, request.headers)
 
@@ -140,63 +145,63 @@ class State:
     """How the transports of this process are patched."""
 
     def __init__(self) -> None:
-        self.holders = 0
-        """How many callers have started it and not stopped it."""
+        self.active = 0
+        """How many `AllClients` are active."""
         self.place_of: PlaceOf | None = None
         self.patched: list[tuple[type, str, Callable[..., Any], Callable[..., Any]]] = []
-        """Class, name, original function, and replacement."""
+        """The patched methods: class, name, original function, and replacement."""
 
 
 def _patch(place_of: PlaceOf) -> None:
-    state = process.part(State)
+    state = process.state(State)
     follow_jobs()
     with _lock:
-        state.holders, state.place_of = state.holders + 1, place_of
+        state.active, state.place_of = state.active + 1, place_of
         if not state.patched:
-            for kind, name, made in _transports():
-                before = getattr(kind, name)
-                now = functools.wraps(before)(made(before))
-                setattr(kind, name, now)
-                state.patched.append((kind, name, before, now))
+            for kind, name, wrap in _transports():
+                original = getattr(kind, name)
+                replacement = functools.wraps(original)(wrap(original))
+                setattr(kind, name, replacement)
+                state.patched.append((kind, name, original, replacement))
 
 
 def _unpatch() -> None:
-    state = process.part(State)
+    state = process.state(State)
     with _lock:
-        state.holders -= 1
-        if not state.holders:
+        state.active -= 1
+        if not state.active:
             while state.patched:
-                kind, name, before, now = state.patched.pop()
-                # Somebody who has patched it later calls the replacement, which passes everything through from now on.
-                if kind.__dict__.get(name) is now:
-                    setattr(kind, name, before)
+                kind, name, original, replacement = state.patched.pop()
+                # A later patch by other code calls the replacement, which passes everything through from now on.
+                if kind.__dict__.get(name) is replacement:
+                    setattr(kind, name, original)
 
 
 def _transports() -> Iterator[tuple[type, str, Callable[..., Callable[..., Any]]]]:
     yield httpx2.HTTPTransport, "handle_request", _recording
     yield httpx2.AsyncHTTPTransport, "handle_async_request", _recording_async
     with contextlib.suppress(ImportError, AttributeError):
-        # It does not exist without aiohttp, nor in all versions of the SDK.
+        # The module does not exist without aiohttp, nor in all versions of the SDK.
         module = importlib.import_module("anthropic._vendor.httpx_aiohttp")
         yield module.AiohttpTransport, "handle_async_request", _recording_async
 
 
-def _recording(before: Callable[..., httpx2.Response]) -> Callable[..., httpx2.Response]:
+def _recording(original: Callable[..., httpx2.Response]) -> Callable[..., httpx2.Response]:
     def handle_request(self: Any, request: httpx2.Request) -> httpx2.Response:
         if (place_of := _place_for(request)) is None:
-            return before(self, request)
-        inner = _Sync(functools.partial(before, self))
+            return original(self, request)
+        inner = _Unpatched(functools.partial(original, self))
         return RecordingTransport(inner, place_of, id(self)).handle_request(request)
 
     return handle_request
 
 
-def _recording_async(before: Callable[..., Any]) -> Callable[..., Any]:
+def _recording_async(original: Callable[..., Any]) -> Callable[..., Any]:
     async def handle_async_request(self: Any, request: httpx2.Request) -> httpx2.Response:
         if (place_of := _place_for(request)) is None:
-            response: httpx2.Response = await before(self, request)
+            response: httpx2.Response = await original(self, request)
             return response
-        inner = _Async(functools.partial(before, self))
+        inner = _AsyncUnpatched(functools.partial(original, self))
         return await AsyncRecordingTransport(inner, place_of, id(self)).handle_async_request(
             request
         )
@@ -205,15 +210,15 @@ def _recording_async(before: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _place_for(request: httpx2.Request) -> PlaceOf | None:
-    """Return the function that names the place of a request; None if it is not to be recorded, or already is."""
-    state = process.part(State)
-    if not state.holders or is_under_way(request) or not is_for_a_model(request):
+    """Return the function for the place of a request; None if it must not be recorded, or already is."""
+    state = process.state(State)
+    if not state.active or is_recorded(request) or not is_model_request(request):
         return None
     return state.place_of
 
 
-class _Sync(httpx2.BaseTransport):
-    """A transport as it was before it was patched."""
+class _Unpatched(httpx2.BaseTransport):
+    """The original behavior of a patched transport."""
 
     def __init__(self, handle: Callable[[httpx2.Request], httpx2.Response]) -> None:
         self._handle = handle
@@ -222,8 +227,8 @@ class _Sync(httpx2.BaseTransport):
         return self._handle(request)
 
 
-class _Async(httpx2.AsyncBaseTransport):
-    """Its asynchronous twin."""
+class _AsyncUnpatched(httpx2.AsyncBaseTransport):
+    """The asynchronous version of `_Unpatched`."""
 
     def __init__(self, handle: Callable[[httpx2.Request], Any]) -> None:
         self._handle = handle
@@ -234,7 +239,7 @@ class _Async(httpx2.AsyncBaseTransport):
 
 
 def _is_client(value: Any) -> bool:
-    """Return whether an object is an httpx2 client, or holds one like the clients of the SDK."""
+    """Return whether an object is an httpx2 client, or holds one in the same way as the clients of the SDK."""
     return _is_http(value) or _is_http(_attribute(value, "_client"))
 
 
@@ -246,5 +251,5 @@ def _attribute(holder: Any, name: str) -> Any:
     """Return an attribute; None if there is none, or reading it fails."""
     try:
         return getattr(holder, name, None)
-    except Exception:  # a property of somebody's may raise anything, and is then no client
+    except Exception:  # a property may raise anything; it is then not a client
         return None

@@ -1,7 +1,7 @@
-"""Credentials of open sessions: the keys in their requests, kept in memory only.
+"""Credentials of open sessions: the keys in their requests, kept only in memory.
 
-A key in an unknown format can only be recognized through the request that carries it. Other parts of a session
-(its reason, its result, its name and its arguments) may repeat it.
+A key of an unknown format can only be recognized because a request contains it in a header. Other parts of a session
+(its reason, its result, its name and its arguments) may contain the same key.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Iterable
 SESSIONS_MAX = 1_000
 """For how many open sessions credentials are kept. Our choice."""
 SECRETS_MAX = 64
-"""How many credentials are kept for one session; the newest ones. Our choice."""
+"""How many credentials are kept for one session; if there are more, the oldest are forgotten. Our choice."""
 STARTS_BYTES = 16 * 1024 * 1024
 """The total size of the start lines of open sessions that are kept until their ends. Our choice."""
 
 
 class Credentials:
-    """The credentials of each open session, and what was written at its start, before they were known."""
+    """The credentials of each open session, and its start line, which was written before they were known."""
 
     def __init__(self) -> None:
-        """Start with nothing known."""
+        """Start without credentials."""
         self._secrets: OrderedDict[str, dict[bytes, None]] = OrderedDict()
         self._starts: OrderedDict[str, bytes] = OrderedDict()
         self._size = 0
 
     def __repr__(self) -> str:
-        """Show no credential."""
+        """Return a text without the credentials."""
         return f"Credentials(sessions={len(self._secrets)})"
 
     def begin(self, session_id: str, written: bytes) -> None:
-        """Keep what was written at the start of a session, unless it is too large."""
+        """Keep the content of the start line of a session, unless it is too large."""
         self._forget_start(session_id)
         if len(written) > STARTS_BYTES:
             return
@@ -40,7 +40,7 @@ class Credentials:
         while self._size > STARTS_BYTES or len(self._starts) > SESSIONS_MAX:
             self._forget_start(next(iter(self._starts)))
 
-    def learn(self, session_id: str, secrets: Iterable[bytes]) -> None:
+    def add(self, session_id: str, secrets: Iterable[bytes]) -> None:
         """Add the credentials of a request."""
         for secret in secrets:
             known = self._secrets.setdefault(session_id, {})
@@ -57,7 +57,7 @@ class Credentials:
         return tuple(self._secrets.get(session_id, ()))
 
     def start_of(self, session_id: str) -> bytes | None:
-        """Return what was written at the start of a session; None if it was not kept."""
+        """Return the content of the start line of a session; None if it was not kept."""
         return self._starts.get(session_id)
 
     def forget(self, session_id: str) -> None:

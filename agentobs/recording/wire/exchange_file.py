@@ -1,12 +1,12 @@
-"""Exchange files: recorded HTTP exchanges, one JSON object per line, in the format of other tools.
+"""Exchange files: HTTP exchanges that other tools recorded, one JSON object per line.
 
     {"request":  {"method", "path", "headers", "body"},
      "response": {"status", "headers", "body_text"},
      "source":   {...}}
 
-`body` is parsed JSON, a string if it was not JSON, or null; `body_text` is the decoded text of the
-response, `base64:...` if it was binary. Such a file has no times and no chunk boundaries. If the
-content type of a response is missing, it is inferred from the body.
+`body` is parsed JSON, a string if the body was not JSON, or null. `body_text` is the decoded text of the response, or
+`base64:...` if it was binary. Such a file contains neither times nor chunk boundaries. If the content type of a
+response is missing, it is inferred from the body.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Ques
 
 
 def read_wire_file(path: Path) -> Recording:
-    """Return the exchanges of such a file, as one recording with the name of the file.
+    """Return the exchanges of an exchange file, as one recording with the name of the file.
 
     Raises:
-        ForeignError: a line does not have this format; the message names it.
+        ForeignError: a line does not have this format; the message contains the line number.
     """
     exchanges: list[ModelExchange] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
@@ -40,10 +40,10 @@ def read_wire_file(path: Path) -> Recording:
 
 
 def exchange_of(line: bytes, number: int) -> ModelExchange:
-    """Return the exchange of one line, the `number`th of its file; its times are zero.
+    """Return the exchange in line `number` of a file; its times are zero.
 
     Raises:
-        ForeignError: it does not have this format.
+        ForeignError: the line does not have this format.
     """
     try:
         value = json.loads(line.decode("utf-8"))
@@ -91,9 +91,7 @@ def _answer(value: dict[str, Any]) -> Answer:
 
 
 def _content_type(text: str) -> dict[str, str]:
-    """Return the content type that a body appears to have: some tools remove the header, and every client depends on
-    it.
-    """
+    """Return the header for the apparent content type of a body: some tools remove it, but every client needs it."""
     if text.startswith(("event:", "data:")):
         return {"content-type": "text/event-stream; charset=utf-8"}
     return {"content-type": "application/json"} if text.startswith(("{", "[")) else {}
@@ -104,8 +102,13 @@ def _headers(value: dict[str, str] | None) -> dict[str, str]:
 
 
 def _typed(value: Any, kind: type) -> Any:
+    """Return a value of a type.
+
+    Raises:
+        TypeError: the value has another type.
+    """
     if not isinstance(value, kind):
-        raise TypeError(f"{value!r:.40} instead of a {kind.__name__} belongs")
+        raise TypeError(f"expected a {kind.__name__}, got {value!r:.40}")
     return value
 
 

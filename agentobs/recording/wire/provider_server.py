@@ -1,10 +1,10 @@
-"""A local stand-in for the provider: it answers over loopback HTTP from a recording.
+"""A local replacement for the provider: answers requests over loopback HTTP from a recording.
 
-Point any client at it with ANTHROPIC_BASE_URL. A request is answered by the first unused exchange with the same
-request, where secrets are equal up to a consistent renaming within a request. With `match="order"` the next exchange
-answers, whatever the request is. An unknown request gets status 410 with `x-should-retry: false`, so that no client
-retries; the response names the nearest recorded request and the first difference. Responses can be cut into chunks,
-paced as recorded, and broken on demand.
+Set ANTHROPIC_BASE_URL to use it with any client. A request is answered from the first unused exchange with the same
+request; secrets may differ if equal ones stay equal within a request. With `match="order"`, each request is answered
+from the next exchange, whatever the request is. An unknown request gets status 410 with `x-should-retry: false`, so
+that clients do not retry it; the error names the most similar recorded request and the first difference. Responses can
+be sent in other chunks, at the recorded pace, and with injected faults.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from agentobs.provider.registry import (
     dialect_of,
     dialect_of_body,
     history,
-    kept_request_headers,
     question_digest,
+    recorded_request_headers,
 )
 from agentobs.records.canonical_json import canonical, parse
 from agentobs.records.exchanges import (
@@ -50,14 +50,14 @@ class Fault:
     status: int | None = None
     """Answer with this status instead of the recorded response, which is kept for the next request."""
     cut_after: int | None = None
-    """Send this many chunks of the response, then close the connection."""
+    """Send only this many chunks of the response, then close the connection."""
 
 
 _FAULT = re.compile(r"(?:status:(?P<status>[45]\d\d)|cut:(?P<cut>\d+))@(?P<at>\d+)\Z")
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that a text such as `status:529@2` or `cut:3@1` describes: the failure, and the request number.
+    """Return the fault that a text such as `status:529@2` or `cut:3@1` describes; the number after `@` is the request.
 
     Raises:
         UsageError: the text has neither form.
@@ -78,11 +78,11 @@ class ServeOptions:
     """How to answer."""
 
     match: Match = "question"
-    """`question`: the first exchange with the same request; `order`: the next exchange."""
+    """`question`: answer from the first unused exchange with the same request; `order`: from the next exchange."""
     chunk_bytes: int | None = None
-    """Send bodies in chunks of this many bytes; None: as recorded, and streams event by event if that is unknown."""
+    """The chunk size in bytes. None: chunks as recorded; if they are unknown, streams are sent event by event."""
     pace: float = 0.0
-    """1.0 waits as long as recorded between chunks, 2.0 half as long; 0.0 does not wait."""
+    """Between chunks, 1.0 waits as long as recorded, 2.0 half as long, and 0.0 not at all."""
     faults: tuple[Fault, ...] = ()
     strict: bool = False
     """Reject conversations that the real provider would reject, such as a tool call without a result."""
@@ -95,52 +95,52 @@ class Script:
         """Serve the model exchanges of `recording`."""
         self.exchanges = [e for e in recording.exchanges if isinstance(e, ModelExchange)]
         self.match = match
-        self._left = list(range(len(self.exchanges)))
+        self._unused = list(range(len(self.exchanges)))
         self._lock = threading.Lock()
         self._digests = [_digest(e.question) for e in self.exchanges] if match == "question" else []
         self._redactor = Redactor(world.random_bytes(32))
-        self.asked = 0
+        self.request_count = 0
+        """How many requests were received."""
 
     def take(self, question: Question) -> ModelExchange | None:
-        """Return the exchange that answers a request and mark it as used; None if there is none."""
+        """Return the exchange to answer a request from, and mark it as used; None if there is none."""
         digest = _digest(self._clean(question)) if self.match == "question" else ""
         with self._lock:
-            for place, index in enumerate(self._left):
+            for place, index in enumerate(self._unused):
                 if self.match == "order" or self._digests[index] == digest:
-                    del self._left[place]
+                    del self._unused[place]
                     return self.exchanges[index]
         return None
 
-    def nearest(self, question: Question) -> tuple[int, str] | None:
-        """Return the number of the unused exchange that is most similar to a request, and the path of the first
-        difference.
+    def most_similar(self, question: Question) -> tuple[int, str] | None:
+        """Return the number of the unused exchange with the most similar request, and the path of the first difference.
 
-        The most similar one has the same URL path and differs last.
+        The most similar request has the same URL path, and its first difference comes last.
         """
-        came = _value(self._clean(question))
+        live = _value(self._clean(question))
         with self._lock:
-            left = [(at, self.exchanges[at].question) for at in self._left[:LOOKED_AT]]
-        same = [each for each in left if each[1].path == question.path] or left
-        found = [(at, _first_difference(_value(asked), came)) for at, asked in same]
+            unused = [(at, self.exchanges[at].question) for at in self._unused[:COMPARED_MAX]]
+        same_path = [each for each in unused if each[1].path == question.path] or unused
+        found = [(at, _first_difference(_value(recorded), live)) for at, recorded in same_path]
         if not found:
             return None
         at, (_, path) = max(found, key=lambda each: (each[1][0], -each[0]))
         return at + 1, path
 
     def _clean(self, question: Question) -> Question:
-        """Return a request as it would have been recorded: without secrets."""
+        """Return a request without secrets, as it would be recorded."""
         return replace(question, body=self._redactor.redact(question.body))
 
     def count(self) -> int:
         """Count a request and return its number, from 1."""
         with self._lock:
-            self.asked += 1
-            return self.asked
+            self.request_count += 1
+            return self.request_count
 
     @property
-    def left(self) -> int:
-        """How many exchanges were not used."""
-        return len(self._left)
+    def unused(self) -> int:
+        """How many exchanges were not used yet."""
+        return len(self._unused)
 
 
 class ServedProvider:
@@ -149,7 +149,7 @@ class ServedProvider:
     def __init__(
         self, recording: Recording, options: ServeOptions | None = None, port: int = 0
     ) -> None:
-        """Bind to 127.0.0.1 at `port`, 0 for any free port.
+        """Bind to 127.0.0.1 and `port`; 0 means any free port.
 
         Raises:
             UsageError: the port is in use or invalid.
@@ -175,11 +175,11 @@ class ServedProvider:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def load(self, recording: Recording) -> None:
-        """Answer from another recording from now on."""
+        """Answer later requests from another recording."""
         self.script = Script(recording, self.options.match)
 
     def __enter__(self) -> ServedProvider:
-        """Start answering."""
+        """Start the server."""
         self._thread.start()
         return self
 
@@ -189,7 +189,7 @@ class ServedProvider:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -206,7 +206,7 @@ class _Server(ThreadingHTTPServer):
     provider: ServedProvider
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that disconnects is not an error."""
+        """Ignore errors of a connection, such as a client that disconnects."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -218,55 +218,57 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         if not self._is_local():
             self.close_connection = True
-            self._send(_foreign(), None)
+            self._send(_wrong_host(), None)
             return
         provider = self.server.provider
         question = self._question()
         number = provider.script.count()
-        made = next((f for f in provider.options.faults if f.at == number), None)
-        if made and made.status:
-            self._send(_made_error(made.status, question.path), None)
+        fault = next((f for f in provider.options.faults if f.at == number), None)
+        if fault and fault.status:
+            self._send(_injected_error(fault.status, question.path), None)
             return
-        refused = _fault_in(question) if provider.options.strict else None
-        if refused:
-            self._send(_error(400, None, refused, None, question.path), None)
+        refusal = _refusal(question) if provider.options.strict else None
+        if refusal:
+            self._send(_error(400, None, refusal, None, question.path), None)
             return
-        taken = provider.script.take(question)
-        if taken is None:
+        exchange = provider.script.take(question)
+        if exchange is None:
             self._send(_not_recorded(question, provider.script), None)
             return
         answer = replace(
-            taken.answer, chunks=tuple(_rechunked(taken.answer, question.path, provider.options))
+            exchange.answer,
+            chunks=tuple(_rechunked(exchange.answer, question.path, provider.options)),
         )
-        self._send(answer, made.cut_after if made else None)
+        self._send(answer, fault.cut_after if fault else None)
 
-    do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # names that http.server asks for
+    do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # the names that http.server calls
 
     def _is_local(self) -> bool:
         """Return whether the Host header names this machine.
 
-        A web page may get its own name resolved to 127.0.0.1 (DNS rebinding); the header still has that name.
+        A web page can let its own host name resolve to 127.0.0.1 (DNS rebinding), but the header still contains that
+        name.
         """
         port = self.server.server_address[1]
         names = {f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")}
         hosts = [host.lower() for host in self.headers.get_all("host", [])]
         origins = [origin.lower() for origin in self.headers.get_all("origin", [])]
-        said = hosts + [origin.removeprefix("http://") for origin in origins]
-        return len(hosts) == 1 and names.issuperset(said)
+        named = hosts + [origin.removeprefix("http://") for origin in origins]
+        return len(hosts) == 1 and names.issuperset(named)
 
     def _question(self) -> Question:
         body = self._read_body()
-        headers = kept_request_headers(dict(self.headers.items()))
+        headers = recorded_request_headers(dict(self.headers.items()))
         return Question(self.command, self.path, headers, body)
 
     def _read_body(self) -> bytes:
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
-            pieces = []
+            chunks = []
             while size := int(self.rfile.readline().split(b";")[0], 16):
-                pieces.append(self.rfile.read(size))
+                chunks.append(self.rfile.read(size))
                 self.rfile.readline()
             self.rfile.readline()
-            return b"".join(pieces)
+            return b"".join(chunks)
         return self.rfile.read(int(self.headers.get("content-length", 0)))
 
     def _send(self, answer: Answer, cut_after: int | None) -> None:
@@ -305,23 +307,23 @@ def _rechunked(answer: Answer, path: str, options: ServeOptions) -> Iterator[Chu
     """Yield the chunks to send, with the delay before each instead of its arrival time."""
     if options.chunk_bytes:
         body, size = answer.body, options.chunk_bytes
-        pieces: Sequence[Chunk] = [
+        chunks: Sequence[Chunk] = [
             Chunk(body[at : at + size], 0) for at in range(0, len(body), size)
         ]
     elif len(answer.chunks) == 1:
-        split = dialect_of(path).stream_pieces(answer.headers, answer.body)
-        pieces = [Chunk(data, 0) for data in split]
+        split = dialect_of(path).stream_chunks(answer.headers, answer.body)
+        chunks = [Chunk(data, 0) for data in split]
     else:
-        pieces = answer.chunks
+        chunks = answer.chunks
     before = 0
-    for piece in pieces:
-        if piece.data:
-            yield Chunk(piece.data, piece.after_ns - before)
-            before = piece.after_ns
+    for chunk in chunks:
+        if chunk.data:
+            yield Chunk(chunk.data, chunk.after_ns - before)
+            before = chunk.after_ns
 
 
 def _digest(question: Question) -> str:
-    """Return the digest that identifies equal requests: headers and the names of secrets are ignored."""
+    """Return a digest of a request that ignores its headers, and which secrets it contains."""
     try:
         text = canonical(parse(question.body)) if question.body else ""
         body = _numbered(text).encode("utf-8", "surrogatepass")
@@ -331,7 +333,7 @@ def _digest(question: Question) -> str:
 
 
 def _numbered(text: str) -> str:
-    """Return a text in which secrets are numbered by their first positions."""
+    """Return a text in which secrets are replaced by numbers, in the order of their first occurrence."""
     numbers: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -342,12 +344,12 @@ def _numbered(text: str) -> str:
 
 _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,40})(?::[0-9a-f]{1,16})?\]")
 """A placeholder of a secret, with its tag; see `agentobs.redaction`."""
-LOOKED_AT = 1000
-"""How many unused exchanges are compared to find the nearest one. Our choice."""
+COMPARED_MAX = 1000
+"""How many unused exchanges are compared to find the most similar one. Our choice."""
 
 
 def _value(question: Question) -> Any:
-    """Return the body of a request, with its secrets numbered; as text if it is not JSON."""
+    """Return the body of a request with numbered secrets, as a JSON value, or as text if it is not JSON."""
     try:
         return json.loads(_numbered(canonical(parse(question.body))))
     except (ValueError, RecursionError):
@@ -355,8 +357,9 @@ def _value(question: Question) -> Any:
 
 
 def _first_difference(old: Any, new: Any, path: str = "$") -> tuple[tuple[int, ...], str]:
-    """Return where two values differ, and how late that is: messages last, because new messages identify a
-    conversation.
+    """Return how late two values differ first, for comparison with other pairs, and the path of this difference.
+
+    The history counts as the last key, because a difference there means that most of the request is equal.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         last = dialect_of_body(old).history_key
@@ -369,39 +372,40 @@ def _first_difference(old: Any, new: Any, path: str = "$") -> tuple[tuple[int, .
                 late, found = _first_difference(old[key], new[key], inner)
                 return (at, *late), found
     if isinstance(old, list) and isinstance(new, list):
-        for at, (one, other) in enumerate(zip(old, new, strict=False)):
-            if one != other:
-                late, found = _first_difference(one, other, f"{path}[{at}]")
+        for at, (old_item, new_item) in enumerate(zip(old, new, strict=False)):
+            if old_item != new_item:
+                late, found = _first_difference(old_item, new_item, f"{path}[{at}]")
                 return (at, *late), found
         at = min(len(old), len(new))
         return (at,), f"{path}[{at}]"
     return (), path
 
 
-def _fault_in(question: Question) -> str | None:
+def _refusal(question: Question) -> str | None:
+    """Return why the real provider would reject a request; None if it would accept it."""
     try:
-        asked = json.loads(question.body)
+        body = json.loads(question.body)
     except (ValueError, RecursionError):
         return None
-    is_read = isinstance(asked, dict) and bool(history(asked))
-    return dialect_of(question.path).refusal(asked) if is_read else None
+    has_history = isinstance(body, dict) and bool(history(body))
+    return dialect_of(question.path).refusal(body) if has_history else None
 
 
-def _made_error(status: int, path: str) -> Answer:
+def _injected_error(status: int, path: str) -> Answer:
     text = "injected by agentobs serve"
     return _error(status, None, text, 1, path)
 
 
-def _foreign() -> Answer:
+def _wrong_host() -> Answer:
     text = "only 127.0.0.1, localhost and [::1] are answered, with the port of this server"
     answer = _error(403, None, text, None)
     return replace(answer, headers={**answer.headers, "connection": "close"})
 
 
 def _not_recorded(question: Question, script: Script) -> Answer:
-    left = f"{script.left} of {len(script.exchanges)} exchanges left"
-    text = f"{question.method} {question.path} was not recorded ({left})"
-    if script.match == "question" and (near := script.nearest(question)) is not None:
+    unused = f"{script.unused} of {len(script.exchanges)} exchanges left"
+    text = f"{question.method} {question.path} was not recorded ({unused})"
+    if script.match == "question" and (near := script.most_similar(question)) is not None:
         text += f"; request {near[0]} of the recording is the most similar; first difference at {near[1]}"
     return _error(410, "not_recorded", text, None, question.path)
 
@@ -409,7 +413,7 @@ def _not_recorded(question: Question, script: Script) -> Answer:
 def _error(
     status: int, kind: str | None, message: str, wait_ms: float | None, path: str = ""
 ) -> Answer:
-    """Return an error that asks for a retry after `wait_ms`, or for none if that is None."""
+    """Return an error response that requests a retry after `wait_ms`, or no retry if `wait_ms` is None."""
     dialect = dialect_of(path)
     headers = {"content-type": "application/json", **dialect.retry_headers(wait_ms)}
     body = dialect.error_body(status, message, kind)

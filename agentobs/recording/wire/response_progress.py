@@ -1,49 +1,49 @@
-"""Response progress: the part of a response in progress that has not been processed yet.
+"""Response progress: the bytes of a response in progress that have not been written yet.
 
-A response may arrive in a hundred thousand chunks, and is processed every 200 ms. Each step takes what is new and drops
-what is written, so that it costs no more at the end of a long response than at its start.
+A response may arrive in a hundred thousand chunks, and is processed every 200 ms. Each step adds only the new chunks
+and drops the bytes that are written, so it costs no more at the end of a long response than at its start.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentobs.provider.content_encoding import Decoding
+from agentobs.provider.content_encoding import StreamDecoder
 from agentobs.records.exchanges import Answer, Chunk
 
-HEAD_BYTES = 64 * 1024
-"""How many bytes of a response are searched for its first usage."""
+FIRST_BYTES = 64 * 1024
+"""How many bytes at the start of a response are searched for usage. Our choice."""
 
 
 @dataclass(slots=True)
-class Coming:
-    """The part of one response between what is written and what has arrived, after its content encoding was removed."""
+class ResponseProgress:
+    """The bytes of one response that have arrived and are not written yet, without their content encoding."""
 
-    keeps: bool = True
-    """Whether more than its start and its size is needed."""
+    keeps_body: bool = True
+    """Whether the bytes are kept; otherwise only the first chunks and the size."""
     size: int = 0
-    """Bytes that have come."""
-    head: list[Chunk] = field(default_factory=list, repr=False)
-    """Its first chunks."""
-    _is_head_full: bool = False
-    _heard: int = 0
-    """Chunks of the response that were processed, as they arrived."""
+    """How many bytes have arrived."""
+    first_chunks: list[Chunk] = field(default_factory=list, repr=False)
+    """The first chunks of the response, at most `FIRST_BYTES`."""
+    _has_first_chunks: bool = False
+    _received: int = 0
+    """How many chunks of the response were added, as they arrived."""
     _first: int = 0
     """The offset of the bytes in memory."""
     _held: bytearray = field(default_factory=bytearray, repr=False)
     _arrived: list[tuple[int, int]] = field(default_factory=list)
     """The end of each chunk that is not completely written, and its arrival time."""
-    _decoding: Decoding | None = None
+    _decoding: StreamDecoder | None = None
 
-    def hear(self, answer: Answer) -> None:
-        """Take the chunks that have arrived since the last call."""
-        new = answer.chunks[self._heard :]
-        self._heard += len(new)
+    def receive(self, answer: Answer) -> None:
+        """Add the chunks that have arrived since the last call."""
+        new = answer.chunks[self._received :]
+        self._received += len(new)
         if new and self._decoding is None:
-            self._decoding = Decoding(answer.encoding)
+            self._decoding = StreamDecoder(answer.encoding)
         for chunk in new:
             assert self._decoding is not None
-            for data in self._decoding.undone(chunk.data):
+            for data in self._decoding.decode(chunk.data):
                 self._add(Chunk(data, chunk.after_ns))
 
     def since(self, first: int) -> bytes:
@@ -53,7 +53,7 @@ class Coming:
         return bytes(self._held)
 
     def between(self, start: int, end: int) -> list[Chunk]:
-        """Return the chunks, or parts of chunks, that hold some bytes, and drop those that end there."""
+        """Return the chunks, or parts of chunks, from `start` to `end`, and drop the chunks that end there."""
         found, at = [], start
         for until, after_ns in self._arrived:
             if at >= end:
@@ -68,9 +68,9 @@ class Coming:
 
     def _add(self, chunk: Chunk) -> None:
         self.size += len(chunk.data)
-        self._is_head_full = self._is_head_full or self.size > HEAD_BYTES
-        if not self._is_head_full:
-            self.head.append(chunk)
-        if self.keeps:
+        self._has_first_chunks = self._has_first_chunks or self.size > FIRST_BYTES
+        if not self._has_first_chunks:
+            self.first_chunks.append(chunk)
+        if self.keeps_body:
             self._held += chunk.data
             self._arrived.append((self.size, chunk.after_ns))

@@ -1,4 +1,4 @@
-"""Recorded responses: how a recorded answer becomes the response that a client gets, failures included."""
+"""Recorded responses: turns a recorded answer into the response or the error that a client gets."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import Answer, Failure, Point
 
 GRACE_SECONDS = 1.0
-"""How long a client may take to stop where the recorded one had stopped, if that time is unknown. Our
-choice: a client that stops ends the wait.
+"""How long a client may take to stop at the point where the recorded client stopped, if the recorded time is unknown.
+Our choice: the wait ends when the client stops.
 """
 
-AS_RECORDED = "agentobs.headers"
-"""The extension of a response that holds the recorded response headers."""
+RECORDED_HEADERS = "agentobs.headers"
+"""The extension of a response that contains the recorded response headers."""
 
 
-class Onward(Exception):
-    """Raised by an answerer that has no answer: the request goes to the provider, with another body if one is given."""
+class ForwardRequest(Exception):
+    """Raised by an answerer to send the request to the provider instead of answering it."""
 
     def __init__(self, body: bytes | None = None) -> None:
-        """Let a question out."""
+        """Forward a request, with another body if `body` is not None."""
         self.body = body
 
     def request(self, request: httpx2.Request) -> httpx2.Request:
@@ -40,10 +40,10 @@ class Onward(Exception):
         )
 
 
-def give(
+def deliver(
     answer: Answer, request: httpx2.Request, stopped: Callable[[], Exception] | None
 ) -> httpx2.Response:
-    """Return a recorded answer as a response when its turn has come; see `respond`."""
+    """Wait until a recorded answer may be delivered, then return it as a response; see `respond`."""
     hold(answer, "head" if answer.status is not None else "end")
     try:
         return respond(answer, request, stopped)
@@ -52,10 +52,12 @@ def give(
         raise end.error from None
 
 
-async def give_async(
+async def deliver_async(
     answer: Answer, request: httpx2.Request, stopped: Callable[[], Exception] | None
 ) -> httpx2.Response:
-    """The same without blocking an event loop; a client that did not wait has time to disconnect."""
+    """Like `deliver`, without blocking an event loop. If the recorded client did not wait, the live client gets time to
+    stop waiting as well.
+    """
     await hold_async(answer, "head" if answer.status is not None else "end")
     try:
         return respond(answer, request, stopped)
@@ -69,12 +71,12 @@ def respond(
 ) -> httpx2.Response:
     """Return a recorded answer as a response that streams its recorded chunks.
 
-    `stopped` creates the error for a client that continues to read where the recorded one had stopped; by default it is
-    a timeout.
+    `stopped` creates the error for a client that continues to read at the point where the recorded client stopped; by
+    default it is a timeout.
 
     Raises:
-        httpx2.TransportError: the recorded one, if there was no response.
-        Stopped: there was none because the client had stopped waiting.
+        httpx2.TransportError: there was no response; this is the recorded error.
+        Stopped: there was no response because the recorded client stopped waiting.
     """
     end: Exception | None = None
     if answer.ending == "cancelled":
@@ -87,13 +89,13 @@ def respond(
             raise Stopped(end)
         raise transport_error(answer.failure, request)
     dialect = dialect_of(request.url.path)
-    told = {} if answer.retry_ms is None else dialect.retry_headers(answer.retry_ms)
+    retry = {} if answer.retry_ms is None else dialect.retry_headers(answer.retry_ms)
     return httpx2.Response(
         answer.status,
-        headers={**answer.headers, **told},
+        headers={**answer.headers, **retry},
         stream=AnswerStream(answer, end),
         request=request,
-        extensions={AS_RECORDED: answer.headers},
+        extensions={RECORDED_HEADERS: answer.headers},
     )
 
 
@@ -101,7 +103,7 @@ class Stopped(Exception):
     """The recorded client did not wait for a response."""
 
     def __init__(self, error: Exception) -> None:
-        """Hold the error for a client that does wait."""
+        """Create it; `error` is raised in a client that does wait."""
         self.error = error
 
 
@@ -109,25 +111,25 @@ def hold(answer: Answer, point: Point) -> None:
     """Hold an answer until its gate opens."""
     if answer.gate is not None:
         try:
-            while (seconds := answer.gate.look(point)) is not None:
+            while (seconds := answer.gate.check(point)) is not None:
                 world.pause(seconds)
         finally:
-            answer.gate.over()
+            answer.gate.close()
 
 
 async def hold_async(answer: Answer, point: Point) -> None:
-    """The same without blocking an event loop."""
+    """Like `hold`, without blocking an event loop."""
     if answer.gate is not None:
         try:
-            # It is opened by threads and by event loops of any kind, which share no event type.
-            while (seconds := answer.gate.look(point)) is not None:
+            # Threads and event loops of any kind open the gate, and there is no event type that all of them can use.
+            while (seconds := answer.gate.check(point)) is not None:
                 await _nap(seconds)
         finally:
-            answer.gate.over()
+            answer.gate.close()
 
 
 async def grace(end: Exception, answer: Answer) -> None:
-    """Give the code that stopped the recorded client time to stop this one; the agent loop of agentobs needs none."""
+    """Give the live client time to stop as the recorded client did; the agent loop of agentobs does not need it."""
     if answer.gate is not None:
         await hold_async(answer, "stop")
     elif not isinstance(end, httpx2.ReadTimeout):
@@ -135,13 +137,13 @@ async def grace(end: Exception, answer: Answer) -> None:
 
 
 def linger(answer: Answer) -> None:
-    """The same in a thread, whose caller may continue without it; in the main thread nobody else could continue."""
+    """Like `grace`, for a thread; the main thread does not wait, because no other thread could stop the client."""
     if threading.current_thread() is not threading.main_thread():
         hold(answer, "stop")
 
 
 async def _nap(seconds: float) -> None:
-    """Sleep in real time; in an asyncio loop by a timer that is recognized by its callback, `wake`."""
+    """Sleep in real time. In an asyncio loop, this uses a timer with the callback `wake`, which a replay recognizes."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -158,16 +160,16 @@ async def _nap(seconds: float) -> None:
         timer.cancel()
 
 
-def wake(woken: asyncio.Future[None], at_ns: int) -> None:  # noqa: ARG001 - callers that run it early read it
-    """Wake the holder of an answer to check again, at `at_ns` of the real monotonic clock."""
+def wake(woken: asyncio.Future[None], at_ns: int) -> None:  # noqa: ARG001 - read by code that runs the timer early
+    """Wake up a coroutine that holds an answer; due at `at_ns` on the real monotonic clock."""
     if not woken.done():
         woken.set_result(None)
 
 
 class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The body of a recorded response, in its chunks, and the error at its end.
+    """The body of a recorded response, in its recorded chunks, and the error at its end.
 
-    Chunks with a recorded arrival time come at that time, others immediately.
+    Chunks with an arrival time arrive at that time after the first read, others immediately.
     """
 
     def __init__(self, answer: Answer, end: Exception | None) -> None:
@@ -213,7 +215,7 @@ class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
 def transport_error(
     failure: Failure | None, request: httpx2.Request | None = None
 ) -> httpx2.TransportError:
-    """Return a recorded failure as the original httpx2 exception; unknown names become `ReadError`."""
+    """Return a recorded failure as the original httpx2 exception, or as a `ReadError` if its name is unknown."""
     found = getattr(httpx2, failure.name, None) if failure else None
     message = failure.message if failure else "the connection was closed"
     if isinstance(found, type) and issubclass(found, httpx2.TransportError):

@@ -1,8 +1,8 @@
 """The transport: wrappers that copy every exchange of an httpx2 client to the sink.
 
-The transport under the SDK is the one place where a model request is recorded: it sees the exact bytes of every
-attempt, sync and async, for every agent. The consumer gets each chunk when it arrives; nothing is buffered, and no
-error of agentobs can reach it.
+Model requests are recorded only in the transport under the SDK: it sees the exact bytes of every attempt, sync and
+async, for every agent. The client gets each chunk when it arrives; nothing is buffered, and no error of agentobs can
+reach it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,18 @@ import httpx2
 
 from agentobs import tracing, world
 from agentobs.determinism.callers import follow_jobs, origin_here
-from agentobs.errors import UsageError, error_kind, say_once
-from agentobs.provider.registry import credentials, kept_request_headers, kept_response_headers
-from agentobs.recording.wire.responses import AS_RECORDED, Onward, give, give_async
+from agentobs.errors import UsageError, error_kind, warn_once
+from agentobs.provider.registry import (
+    credentials,
+    recorded_request_headers,
+    recorded_response_headers,
+)
+from agentobs.recording.wire.responses import (
+    RECORDED_HEADERS,
+    ForwardRequest,
+    deliver,
+    deliver_async,
+)
 from agentobs.recording.wire.sdk_spans import adopted
 from agentobs.records.exchanges import (
     Answer,
@@ -31,28 +40,34 @@ from agentobs.records.exchanges import (
     Place,
     Question,
 )
-from agentobs.runtime import Answerer, current, listed, process
+from agentobs.runtime import Answerer, current, members, process
 from agentobs.sink import sink
 from agentobs.tracing import ambient
 
 PlaceOf = Callable[[], Place]
 
 KEPT_BYTES = 32 * 1024 * 1024
-"""How much of one body is kept; the rest passes through, is counted, and marks the session as incomplete."""
+"""How many bytes of one body are kept. The rest passes through and is counted, and the session is incomplete."""
 
-UNDER_WAY = "agentobs.request"
-"""The extension that marks a recorded request. A redirect copies it, but is a separate request."""
+RECORDED = "agentobs.request"
+"""The extension that marks a recorded request with its identity. A redirect copies it, but is a separate request."""
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
     """Wrap the transport and mounts of an Anthropic (or httpx2) client in place.
 
-    `place_of` returns the place of an exchange when no place is current. Proxy, timeouts and verification
-    stay those of the client; copies made by `with_options()` share its HTTP client, and so the wrapping.
-    Returns False if it was already wrapped.
+    The proxy, timeouts and certificate verification of the client do not change. Copies that `with_options()` creates
+    share its HTTP client, and are therefore recorded as well.
+
+    Args:
+        client: the client.
+        place_of: returns the place of an exchange if there is no current place.
+
+    Returns:
+        False if the client was already wrapped.
 
     Raises:
-        UsageError: `client` holds no httpx2 client.
+        UsageError: `client` does not contain an httpx2 client.
     """
     follow_jobs()
     http = (
@@ -81,31 +96,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _guarded(method: F) -> F:
-    """Catch errors inside a method of agentobs, so that they never reach the agent; warn once."""
+    """Return a method that catches its errors, so that they never reach the agent, and warns once."""
 
-    def guard(self: _Tape, *args: Any) -> Any:
+    def guard(self: _OpenExchange, *args: Any) -> Any:
         try:
             return method(self, *args)
         except Exception as error:
-            _say(error)
+            _warn(error)
             return None
 
-    return guard  # type: ignore[return-value]  # the same signature, never raising
+    return guard  # type: ignore[return-value]  # same signature, but never raises
 
 
-def _say(error: Exception) -> None:
+def _warn(error: Exception) -> None:
     with contextlib.suppress(Exception):  # even the text of an error may fail
         text = f"an exchange was not recorded: {error_kind(error)}. The agent continues."
-        say_once(text, about=f"tape {type(error).__name__}")
+        warn_once(text, about=f"exchange {type(error).__name__}")
 
 
-class _Tape:
-    """The data of one exchange, collected while it happens."""
+class _OpenExchange:
+    """The data of one exchange, collected while it is in progress."""
 
     __slots__ = (
-        "__weakref__", "adopted_span", "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers",
-        "headers_ns", "is_replayed", "lost", "origin", "pieces", "place", "question", "request", "started",
-        "started_ns", "status", "taken",
+        "__weakref__", "adopted_span", "arrived", "attempt_id", "client", "encoding", "headers", "headers_ns",
+        "is_replayed", "is_taken", "lost", "origin", "place", "question", "request", "request_bytes",
+        "request_chunks", "started", "started_ns", "status",
     )  # fmt: skip
 
     def __init__(self, request: httpx2.Request, place: Place, client: int) -> None:
@@ -113,45 +128,47 @@ class _Tape:
         self.attempt_id = world.new_id()
         self.started_ns, self.started = world.now(), world.monotonic()
         self.arrived: list[tuple[bytes, int]] = []
-        self.pieces: list[bytes] = []
-        self.asked_bytes = self.lost = 0
+        """The chunks of the response, each with its arrival in nanoseconds after the request."""
+        self.request_chunks: list[bytes] = []
+        self.request_bytes = self.lost = 0
         self.question: Question | None = None
         self.headers_ns: int | None = None
-        # Not the response itself: it holds the stream, whose end is noticed when nothing refers to it any more.
+        # The response itself is not kept: it would keep its stream alive, and the end of an abandoned stream is
+        # detected when the stream is garbage collected.
         self.status: int | None = None
         self.headers: dict[str, str] = {}
-        self.taken = False
+        self.is_taken = False
         self.adopted_span = adopted()
         self.origin: Origin | None = None
         self.encoding = ""
         self.is_replayed = False
 
-    def asked(self, data: bytes) -> None:
+    def add_request_chunk(self, data: bytes) -> None:
         """Add a chunk of a streamed request body, such as an uploaded file."""
-        self.asked_bytes += len(data)
-        if self.asked_bytes <= KEPT_BYTES:
-            self.pieces.append(data)
+        self.request_bytes += len(data)
+        if self.request_bytes <= KEPT_BYTES:
+            self.request_chunks.append(data)
         else:
             self.lost += len(data)
 
     @_guarded
-    def head(self, response: httpx2.Response) -> None:
-        """Note that the response headers arrived."""
-        headers = response.extensions.get(AS_RECORDED, response.headers)
-        self.status, self.headers = response.status_code, kept_response_headers(headers)
+    def set_headers(self, response: httpx2.Response) -> None:
+        """Note that the response headers have arrived."""
+        headers = response.extensions.get(RECORDED_HEADERS, response.headers)
+        self.status, self.headers = response.status_code, recorded_response_headers(headers)
         self.headers_ns = world.monotonic() - self.started
         self.encoding = response.headers.get("content-encoding", "")
 
     @_guarded
-    def whole(self, response: httpx2.Response) -> None:
-        """Add the body of a response that was read completely, decoded; nothing if none was read."""
+    def add_complete_body(self, response: httpx2.Response) -> None:
+        """Add the decoded body of a closed response, if it was read."""
         self.encoding = ""
         with contextlib.suppress(httpx2.ResponseNotRead):
             self.arrived.append((response.content, world.monotonic() - self.started))
 
     @_guarded
     def finish(self, ending: Ending, error: BaseException | None = None) -> None:
-        """Emit the exchange to the sink; only the first call counts."""
+        """Emit the exchange to the sink; later calls do nothing."""
         if (exchange := self.take(ending, error)) is not None:
             sink.emit(exchange)
             ambient.step(exchange.place, exchange.started_ns + exchange.ended_ns)
@@ -160,17 +177,17 @@ class _Tape:
 
     @_guarded
     def take(self, ending: Ending, error: BaseException | None = None) -> ModelExchange | None:
-        """Return the exchange at the first call; from then on nothing more is added."""
-        if self.taken:
+        """Return the exchange, and None at later calls; nothing is recorded after the first call."""
+        if self.is_taken:
             return None
-        self.taken = True
-        process.open_tapes.discard(self)
+        self.is_taken = True
+        process.open_exchanges.discard(self)
         return self._exchange(ending, error)
 
     @_guarded
-    def so_far(self) -> ModelExchange | None:
-        """Return the exchange so far, while it continues; None if it has ended."""
-        return None if self.taken else self._exchange("cut", chunks=_Arrived(self.arrived))
+    def partial_exchange(self) -> ModelExchange | None:
+        """Return the part of the exchange that has arrived; None if it is not in progress any more."""
+        return None if self.is_taken else self._exchange("cut", chunks=_ArrivedChunks(self.arrived))
 
     def last_ns(self) -> int:
         """Return when the last chunk arrived, by the monotonic clock; if there was none, when the request was sent."""
@@ -197,7 +214,7 @@ class _Tape:
             failure=Failure(type(error).__name__, str(error)) if error else None,
             encoding=self.encoding,
         )
-        question = self.question or question_of(self.request, self.pieces, self.origin)
+        question = self.question or question_of(self.request, self.request_chunks, self.origin)
         return ModelExchange(
             place=self.place,
             attempt_id=self.attempt_id,
@@ -214,8 +231,8 @@ class _Tape:
         )
 
 
-class _Arrived(Sequence[Chunk]):
-    """The chunks so far, created on access: a caller that polls a long response only asks for the new ones."""
+class _ArrivedChunks(Sequence[Chunk]):
+    """The chunks that have arrived, created on access, because a caller that polls a response reads only new chunks."""
 
     __slots__ = ("_arrived", "_count")
 
@@ -237,64 +254,67 @@ class _Arrived(Sequence[Chunk]):
 
 
 def take_open(
-    session_id: str | None = None, but: Container[str | None] = ()
+    session_id: str | None = None, continuing: Container[str | None] = ()
 ) -> list[ModelExchange]:
-    """Remove the open exchanges, of one session or all, and return them as they are: their recording ends now.
+    """End the recording of open exchanges, and return them as cancelled.
 
-    Those of the interactions `but` continue.
+    Args:
+        session_id: the session of the exchanges; None for all sessions.
+        continuing: interactions whose exchanges stay open.
     """
-    tapes = [t for t in _open_tapes() if session_id is None or t.place.session_id == session_id]
-    tapes = [t for t in tapes if t.place.interaction_id not in but]
-    taken = [tape.take("cancelled") for tape in tapes]
-    return [exchange for exchange in taken if exchange is not None]
+    found = [
+        each.take("cancelled")
+        for each in _open_exchanges()
+        if session_id in (None, each.place.session_id)
+        and each.place.interaction_id not in continuing
+    ]
+    return [exchange for exchange in found if exchange is not None]
 
 
 def open_for(nanoseconds: int) -> list[ModelExchange]:
-    """Return the open exchanges that were sent at least this long ago, as they are."""
-    standing = [tape.so_far() for tape in _open_tapes() if tape.age_ns() >= nanoseconds]
-    return [exchange for exchange in standing if exchange is not None]
+    """Return the known parts of open exchanges whose requests were sent at least `nanoseconds` ago."""
+    found = [each.partial_exchange() for each in _open_exchanges() if each.age_ns() >= nanoseconds]
+    return [exchange for exchange in found if exchange is not None]
 
 
 def has_open() -> bool:
     """Return whether there are open exchanges."""
-    return bool(process.open_tapes)
+    return bool(process.open_exchanges)
 
 
 def activity() -> dict[str, int]:
-    """Return when the last chunk of each open exchange arrived, by the span in which it was made and the
-    monotonic clock.
-    """
+    """Return when the last chunk of an open exchange arrived, on the monotonic clock, by the span of its request."""
     found: dict[str, int] = {}
-    for tape in _open_tapes():
-        if (span_id := tape.place.span_id) is not None:
-            found[span_id] = max(found.get(span_id, 0), tape.last_ns())
+    for each in _open_exchanges():
+        if (span_id := each.place.span_id) is not None:
+            found[span_id] = max(found.get(span_id, 0), each.last_ns())
     return found
 
 
 def forget_open() -> None:
-    """Forget the open exchanges: in a child process, they belong to its parent."""
-    for tape in _open_tapes():
-        tape.taken = True
+    """In a child process, forget the open exchanges, because they belong to its parent."""
+    for each in _open_exchanges():
+        each.is_taken = True
     # Another thread of the parent may have been iterating over the old set.
-    process.open_tapes = weakref.WeakSet()
+    process.open_exchanges = weakref.WeakSet()
 
 
-def _open_tapes() -> list[_Tape]:
-    return listed(process.open_tapes)
+def _open_exchanges() -> list[_OpenExchange]:
+    return members(process.open_exchanges)
 
 
 def question_of(
-    request: httpx2.Request, pieces: list[bytes] | None = None, origin: Origin | None = None
+    request: httpx2.Request, chunks: list[bytes] | None = None, origin: Origin | None = None
 ) -> Question:
-    """Return the recorded form of a request; `pieces` is its body if it was streamed."""
+    """Return the recorded form of a request; `chunks` are its body if it was streamed."""
     try:
         body = request.content
     except httpx2.RequestNotRead:
-        body = b"".join(pieces or [])
+        body = b"".join(chunks or [])
     return Question(
         method=request.method,
         path=request.url.raw_path.decode("ascii", "replace"),
-        headers=kept_request_headers(request.headers),
+        headers=recorded_request_headers(request.headers),
         body=body,
         secrets=_credentials(request.headers),
         origin=origin,
@@ -306,30 +326,33 @@ def _credentials(headers: httpx2.Headers) -> tuple[bytes, ...]:
 
 
 def _is_secret(value: str) -> bool:
-    """Return whether a credential may be redacted everywhere; a dummy such as `anything` may not."""
+    """Return whether a credential is specific enough to be redacted everywhere; a dummy such as `anything` is not."""
     return len(value) >= 16 or (len(value) >= 8 and any(c.isdigit() for c in value))
 
 
 def _start(
     request: httpx2.Request, place_of: PlaceOf, client: int, *, is_async: bool
-) -> _Tape | None:
+) -> _OpenExchange | None:
+    """Start to record an exchange; return None if that fails."""
     try:
-        tape = _Tape(request, tracing.place() or place_of(), client)
-        ambient.step(tape.place, tape.started_ns)
-        if tape.place.turn is None and current().identifies_callers:
-            tape.origin = origin_here(tape.attempt_id, tape.place.session_id, is_async=is_async)
-        request.extensions = {**request.extensions, UNDER_WAY: id(request)}
+        exchange = _OpenExchange(request, tracing.place() or place_of(), client)
+        ambient.step(exchange.place, exchange.started_ns)
+        if exchange.place.turn is None and current().identifies_callers:
+            exchange.origin = origin_here(
+                exchange.attempt_id, exchange.place.session_id, is_async=is_async
+            )
+        request.extensions = {**request.extensions, RECORDED: id(request)}
         if process.propagates:
             request.headers.update(tracing.trace_context())
         if process.listener is not None:
-            process.watched_tapes.add(tape)
+            process.watched_exchanges.add(exchange)
         if not current().is_answered:
-            process.open_tapes.add(tape)
-            if process.attendant is not None:
-                process.attendant.opened()
-        return tape
+            process.open_exchanges.add(exchange)
+            if process.exchange_observer is not None:
+                process.exchange_observer.opened()
+        return exchange
     except Exception as error:
-        _say(error)
+        _warn(error)
         return None
 
 
@@ -340,44 +363,44 @@ def _ending(error: BaseException, broken: Ending = "cut") -> tuple[Ending, BaseE
     return "cancelled", None
 
 
-def is_under_way(request: httpx2.Request) -> bool:
-    """Return whether a request is already recorded by a wrapper that is closer to its client."""
-    return request.extensions.get(UNDER_WAY) == id(request)
+def is_recorded(request: httpx2.Request) -> bool:
+    """Return whether a transport that is closer to the client already records a request."""
+    return request.extensions.get(RECORDED) == id(request)
 
 
 class RecordingTransport(httpx2.BaseTransport):
-    """A synchronous transport that copies the traffic of another one."""
+    """A synchronous transport that records the exchanges of another transport."""
 
     def __init__(self, inner: httpx2.BaseTransport, place_of: PlaceOf, client: int) -> None:
-        """Wrap `inner`."""
+        """Wrap `inner`; `client` is a number that is the same for all transports of a client."""
         self._inner, self._place_of, self._client = inner, place_of, client
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request, or answer it from the current answerer."""
-        tape, response = _start(request, self._place_of, self._client, is_async=False), None
+        exchange, response = _start(request, self._place_of, self._client, is_async=False), None
         if (answerer := current().answerer) is not None:
             request.read()
             try:
-                answer, stopped = _asked(answerer, request, self._place_of, tape)
-            except Onward as onward:
-                request = _let_out(onward, request, tape)
+                answer, stopped = _recorded_answer(answerer, request, self._place_of, exchange)
+            except ForwardRequest as forward:
+                request = _forwarded_request(forward, request, exchange)
             else:
                 try:
-                    response = give(answer, request, stopped)
+                    response = deliver(answer, request, stopped)
                 except BaseException as error:
-                    if tape:
-                        tape.finish(*_given_ending(answer, error))
+                    if exchange:
+                        exchange.finish(*_replayed_ending(answer, error))
                     raise
         if response is None:
-            if tape and not _is_read(request):
-                request.stream = _TeeRequest(request.stream, tape)
+            if exchange and not _is_read(request):
+                request.stream = _RecordedRequestBody(request.stream, exchange)
             try:
                 response = self._inner.handle_request(request)
             except BaseException as error:
-                if tape:
-                    tape.finish(*_ending(error, "error"))
+                if exchange:
+                    exchange.finish(*_ending(error, "error"))
                 raise
-        return _tee(response, tape, _TeeStream)
+        return _recorded_response(response, exchange, _RecordedStream)
 
     def __enter__(self) -> RecordingTransport:
         """Enter the inner transport."""
@@ -402,30 +425,30 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request, or answer it from the current answerer."""
-        tape, response = _start(request, self._place_of, self._client, is_async=True), None
+        exchange, response = _start(request, self._place_of, self._client, is_async=True), None
         if (answerer := current().answerer) is not None:
             await request.aread()
             try:
-                answer, stopped = _asked(answerer, request, self._place_of, tape)
-            except Onward as onward:
-                request = _let_out(onward, request, tape)
+                answer, stopped = _recorded_answer(answerer, request, self._place_of, exchange)
+            except ForwardRequest as forward:
+                request = _forwarded_request(forward, request, exchange)
             else:
                 try:
-                    response = await give_async(answer, request, stopped)
+                    response = await deliver_async(answer, request, stopped)
                 except BaseException as error:
-                    if tape:
-                        tape.finish(*_given_ending(answer, error))
+                    if exchange:
+                        exchange.finish(*_replayed_ending(answer, error))
                     raise
         if response is None:
-            if tape and not _is_read(request):
-                request.stream = _AsyncTeeRequest(request.stream, tape)
+            if exchange and not _is_read(request):
+                request.stream = _AsyncRecordedRequestBody(request.stream, exchange)
             try:
                 response = await self._inner.handle_async_request(request)
             except BaseException as error:
-                if tape:
-                    tape.finish(*_ending(error, "error"))
+                if exchange:
+                    exchange.finish(*_ending(error, "error"))
                 raise
-        return _tee(response, tape, _AsyncTeeStream)
+        return _recorded_response(response, exchange, _AsyncRecordedStream)
 
     async def __aenter__(self) -> AsyncRecordingTransport:
         """Enter the inner transport."""
@@ -448,132 +471,137 @@ def _is_read(request: httpx2.Request) -> bool:
         return False
 
 
-def _tee(response: httpx2.Response, tape: _Tape | None, stream: Any) -> httpx2.Response:
-    if tape is None:
+def _recorded_response(
+    response: httpx2.Response, exchange: _OpenExchange | None, stream: Any
+) -> httpx2.Response:
+    """Return a response whose body is recorded while it is read; `stream` is the class of the recording stream."""
+    if exchange is None:
         return response
-    tape.head(response)
+    exchange.set_headers(response)
     if response.is_closed:
-        tape.whole(response)
-        tape.finish("complete")
+        exchange.add_complete_body(response)
+        exchange.finish("complete")
     else:
-        response.stream = stream(response.stream, tape)
-        # A stream that is not read to its end or closed ends when it is garbage collected.
-        weakref.finalize(response.stream, tape.finish, "cancelled").atexit = False
+        response.stream = stream(response.stream, exchange)
+        # A stream that is neither read to its end nor closed ends when it is garbage collected.
+        weakref.finalize(response.stream, exchange.finish, "cancelled").atexit = False
     return response
 
 
-class _TeeStream(httpx2.SyncByteStream):
-    """Copies each chunk with one append: this runs for each delta, and a method call would double its cost."""
+class _RecordedStream(httpx2.SyncByteStream):
+    """Records each chunk with one `append`: this runs for each delta, and a method call would double the cost."""
 
-    def __init__(self, inner: Any, tape: _Tape) -> None:
-        self._inner, self._tape = inner, tape
+    def __init__(self, inner: Any, exchange: _OpenExchange) -> None:
+        self._inner, self._exchange = inner, exchange
 
     def __iter__(self) -> Iterator[bytes]:
-        keep, now, started = self._tape.arrived.append, world.monotonic, self._tape.started
-        room = KEPT_BYTES
+        keep, now, started = self._exchange.arrived.append, world.monotonic, self._exchange.started
+        remaining_bytes = KEPT_BYTES
         try:
             for data in self._inner:
-                room -= len(data)
-                if room >= 0:
+                remaining_bytes -= len(data)
+                if remaining_bytes >= 0:
                     keep((data, now() - started))
                 else:
-                    self._tape.lost += len(data)
+                    self._exchange.lost += len(data)
                 yield data
         except BaseException as error:
-            self._tape.finish(*_ending(error))
+            self._exchange.finish(*_ending(error))
             raise
-        self._tape.finish("complete")
-        if process.wait_seconds and process.attendant is not None:
-            process.attendant.wait(process.wait_seconds)
+        self._exchange.finish("complete")
+        if process.wait_seconds and process.exchange_observer is not None:
+            process.exchange_observer.wait(process.wait_seconds)
 
     def close(self) -> None:
         try:
             self._inner.close()
         finally:
-            self._tape.finish("cancelled")
+            self._exchange.finish("cancelled")
 
 
-class _AsyncTeeStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: Any, tape: _Tape) -> None:
-        self._inner, self._tape = inner, tape
+class _AsyncRecordedStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any, exchange: _OpenExchange) -> None:
+        self._inner, self._exchange = inner, exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        keep, now, started = self._tape.arrived.append, world.monotonic, self._tape.started
-        room = KEPT_BYTES
+        keep, now, started = self._exchange.arrived.append, world.monotonic, self._exchange.started
+        remaining_bytes = KEPT_BYTES
         try:
             async for data in self._inner:
-                room -= len(data)
-                if room >= 0:
+                remaining_bytes -= len(data)
+                if remaining_bytes >= 0:
                     keep((data, now() - started))
                 else:
-                    self._tape.lost += len(data)
+                    self._exchange.lost += len(data)
                 yield data
         except BaseException as error:
-            self._tape.finish(*_ending(error))
+            self._exchange.finish(*_ending(error))
             raise
-        self._tape.finish("complete")
-        if process.wait_seconds and process.attendant is not None:
-            await process.attendant.settle(process.wait_seconds)
+        self._exchange.finish("complete")
+        if process.wait_seconds and process.exchange_observer is not None:
+            await process.exchange_observer.settle(process.wait_seconds)
 
     async def aclose(self) -> None:
         try:
             await self._inner.aclose()
         finally:
-            self._tape.finish("cancelled")
+            self._exchange.finish("cancelled")
 
 
-class _TeeRequest(httpx2.SyncByteStream):
-    def __init__(self, inner: Any, tape: _Tape) -> None:
-        self._inner, self._tape = inner, tape
+class _RecordedRequestBody(httpx2.SyncByteStream):
+    def __init__(self, inner: Any, exchange: _OpenExchange) -> None:
+        self._inner, self._exchange = inner, exchange
 
     def __iter__(self) -> Iterator[bytes]:
         for data in self._inner:
-            self._tape.asked(data)
+            self._exchange.add_request_chunk(data)
             yield data
 
     def close(self) -> None:
         self._inner.close()
 
 
-class _AsyncTeeRequest(httpx2.AsyncByteStream):
-    def __init__(self, inner: Any, tape: _Tape) -> None:
-        self._inner, self._tape = inner, tape
+class _AsyncRecordedRequestBody(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any, exchange: _OpenExchange) -> None:
+        self._inner, self._exchange = inner, exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
-            self._tape.asked(data)
+            self._exchange.add_request_chunk(data)
             yield data
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-def _let_out(onward: Onward, request: httpx2.Request, tape: _Tape | None) -> httpx2.Request:
-    """Return the request that goes to the provider after all; this one is recorded."""
-    request = onward.request(request)
-    if tape:
-        tape.request, tape.question = request, None
+def _forwarded_request(
+    forward: ForwardRequest, request: httpx2.Request, exchange: _OpenExchange | None
+) -> httpx2.Request:
+    """Return the request to send to the provider; it is recorded instead of the original one."""
+    request = forward.request(request)
+    if exchange:
+        exchange.request, exchange.question = request, None
     return request
 
 
-def _asked(
-    answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, tape: _Tape | None
+def _recorded_answer(
+    answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, exchange: _OpenExchange | None
 ) -> tuple[Answer, Callable[[], Exception] | None]:
-    """Return the recorded answer, and the error for a client that continues where the recorded one had stopped.
+    """Return the recorded answer, and the error for a client that continues when the recorded client stopped.
 
     Raises:
-        Onward: the request goes to the provider.
+        ForwardRequest: the request must be sent to the provider.
     """
-    question = question_of(request, origin=tape.origin if tape else None)
-    if tape:
-        tape.question = question
+    question = question_of(request, origin=exchange.origin if exchange else None)
+    if exchange:
+        exchange.question = question
     place = tracing.place() or place_of()
     answer = answerer(question, place)
-    if tape:
-        tape.is_replayed = True
-    return answer, current().stopped if place.interaction_id is None else None
+    if exchange:
+        exchange.is_replayed = True
+    return answer, current().overread_error if place.interaction_id is None else None
 
 
-def _given_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
-    """Return how a response without any data ended."""
+def _replayed_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
+    """Return how an exchange ended whose recorded answer has no response."""
     return ("cancelled", None) if answer.ending == "cancelled" else _ending(error, "error")

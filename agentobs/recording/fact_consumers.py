@@ -1,0 +1,89 @@
+"""The consumers of facts in this process: the cost meters of sessions, and the backends.
+
+The recorder passes each fact on after it was written, or dropped because of the disk: a budget must hold while the disk
+is full. A backend that raises an exception is removed; the journal and the other backends continue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from agentobs import world
+from agentobs.errors import warn_once
+from agentobs.ledger import Meter
+from agentobs.records.backend import Backend, WrittenFact
+from agentobs.records.facts import UsageRow
+
+BACKENDS_SECONDS = 0.25
+"""How long all backends together may take to send their queues when the recorder is closed. Our choice."""
+
+
+class FactConsumers:
+    """Passes facts to meters and backends; except for `meter`, for the worker thread only."""
+
+    def __init__(self, backends: tuple[Backend, ...], lost_records: Callable[[str], int]) -> None:
+        """Serve `backends`; `lost_records` returns how many records of a session are not in the journal."""
+        self._backends = backends
+        self._lost_records = lost_records
+        self._meters: dict[str, Meter] = {}
+        self._seen_results: set[tuple[str, int]] = set()
+        self.removed_backends = 0
+        """Backends that raised an exception and were removed."""
+
+    def meter(self, session_id: str) -> Meter:
+        """Return the meter that adds up the costs of a session while it is recorded."""
+        if session_id not in self._meters:
+            meter = self._meters.setdefault(session_id, Meter(seen=self._seen_results))
+            if lost := self._lost_records(session_id):
+                meter.add_lost_records(lost)
+        return self._meters[session_id]
+
+    def deliver(self, session_id: str, facts: Sequence[WrittenFact]) -> None:
+        """Add the usage among the facts of a session to its meter, and pass all of them to each backend."""
+        meter = self._meters.get(session_id)
+        for each in facts:
+            if meter is not None and isinstance(each.fact, UsageRow):
+                meter.add_facts((each.fact,))
+            for backend in self._backends:
+                self._deliver_to(backend, each)
+
+    def note_lost(self, session_id: str, records: int) -> None:
+        """Note that the costs of a session are a lower bound, because `records` of it are missing; from any thread."""
+        if meter := self._meters.get(session_id):
+            meter.add_lost_records(records)
+
+    def end_session(self, session_id: str) -> None:
+        """Forget the meter of a session that has ended."""
+        self._meters.pop(session_id, None)
+
+    def forked(self) -> None:
+        """In a child process, replace the locks of the meters, which another thread of the parent may have held."""
+        for meter in self._meters.values():
+            meter.reset_lock()
+
+    def close(self) -> None:
+        """Close each backend that has a method `close`, within an equal share of the remaining time."""
+        closing = [close for each in self._backends if (close := getattr(each, "close", None))]
+        deadline = world.monotonic() + int(BACKENDS_SECONDS * 1e9)
+        for remaining, close in zip(range(len(closing), 0, -1), closing, strict=True):
+            try:
+                close(max(deadline - world.monotonic(), 0) / 1e9 / remaining)
+            except Exception as error:
+                _warn_of(close, error)
+
+    def _deliver_to(self, backend: Backend, fact: WrittenFact) -> None:
+        try:
+            backend(fact)
+        except Exception as error:
+            self._backends = tuple(each for each in self._backends if each is not backend)
+            self.removed_backends += 1
+            _warn_of(backend, error)
+
+
+def _warn_of(backend: object, error: Exception) -> None:
+    with contextlib.suppress(Exception):  # even reading the class of a foreign error may fail
+        warn_once(
+            f"a backend failed and was removed: {type(error).__name__}. The agent and its recording continue.",
+            about=f"backend {id(backend)}",
+        )

@@ -1,0 +1,93 @@
+"""The record queue: takes records from the callers' threads, and counts what happens to each of them."""
+
+from __future__ import annotations
+
+import enum
+import queue
+import threading
+from collections.abc import Callable
+
+from agentobs.recording.facts.interpreter import session_of
+from agentobs.recording.record_accounts import Accounts
+from agentobs.recording.recorder_progress import Progress
+from agentobs.records.exchanges import queue_bytes
+from agentobs.sink import Record
+
+QUEUE_BYTES = 64 * 1024 * 1024
+"""The maximum size of the queue. Records beyond it are dropped, and their sessions are incomplete."""
+
+
+class Command(enum.Enum):
+    """A command for the worker."""
+
+    TICK = "tick"
+    """Check the journal, and write exchanges in progress."""
+    STOP = "stop"
+    """Close the segment and exit."""
+
+
+QueuedRecord = tuple[Record, int, int]
+"""A record, its approximate size in bytes, and the number of records that its session had sent at that point."""
+
+
+class RecordQueue:
+    """A queue between the callers' threads and the worker, bounded in bytes."""
+
+    def __init__(self, start_worker: Callable[[], bool], *, durably: bool) -> None:
+        """Create an empty queue.
+
+        Args:
+            start_worker: starts the worker when the first record arrives; returns whether it runs.
+            durably: whether a record counts as processed only after it was synced.
+        """
+        # Reentrant, because the garbage collector may end an exchange, and thereby emit it, during another emit.
+        self.lock = threading.RLock()
+        """Guards `accounts` and the queue."""
+        self.accounts = Accounts()
+        self.progress = Progress(durably=durably)
+        self.is_closed = False
+        """Whether records are dropped because the recorder was closed."""
+        self._items: queue.SimpleQueue[QueuedRecord | Command] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._start_worker = start_worker
+        self._has_worker = False
+
+    def put(self, record: Record) -> str | None:
+        """Count a record and queue it; return None, or the reason if it could not be queued. Never waits."""
+        # Most records are facts and have this attribute; matching their classes would take ten times as long.
+        session_id = getattr(record, "session_id", None) or session_of(record)
+        size = queue_bytes(record)
+        with self.lock:
+            session_records = self.accounts.count_received(session_id)
+            if self.is_closed:
+                return "closed"
+            if self._waiting_bytes + size > QUEUE_BYTES:
+                return "queue_full"
+            if not self._has_worker:
+                self._has_worker = self._start_worker()
+                if not self._has_worker:
+                    return "no_thread"
+            self._waiting_bytes += size
+            self.progress.accepted += 1
+            self._items.put((record, size, session_records))
+        return None
+
+    def send_tick(self) -> None:
+        """Queue a tick for the worker."""
+        self._items.put(Command.TICK)
+
+    def close(self) -> None:
+        """Drop all further records, and stop the worker after the queued ones."""
+        with self.lock:
+            self.is_closed = True
+            self._items.put(Command.STOP)
+
+    def get(self) -> QueuedRecord | Command:
+        """Wait for the next record or command; for the worker only."""
+        return self._items.get()
+
+    def note_processed(self, size: int) -> None:
+        """Note that a record of `size` bytes was written or dropped; for the worker only."""
+        with self.lock:
+            self._waiting_bytes -= size
+        self.progress.note_processed()

@@ -1,0 +1,53 @@
+"""The record queue: records are bounded in bytes, and each of them is counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentobs.recording import record_queue
+from agentobs.recording.record_queue import Command, RecordQueue
+from agentobs.sink import Record
+from tests.store.making import T0, end, start, tool
+
+RECORD_BYTES = 1024
+"""The size that a record without content has in the queue."""
+
+
+def test_records_come_out_in_order_with_the_counts_of_their_sessions() -> None:
+    queue = RecordQueue(lambda: True, durably=False)
+    records: list[Record] = [start(1), start(2), end(1)]
+    assert [queue.put(each) for each in records] == [None] * 3
+    queue.send_tick()
+    queue.close()
+    assert [queue.get() for _ in range(5)] == [
+        (records[0], RECORD_BYTES, 1),
+        (records[1], RECORD_BYTES, 1),
+        (records[2], RECORD_BYTES, 2),
+        Command.TICK,
+        Command.STOP,
+    ]
+
+
+def test_a_full_queue_accepts_records_again_after_some_were_processed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record_queue, "QUEUE_BYTES", 2 * RECORD_BYTES)
+    queue = RecordQueue(lambda: True, durably=False)
+    assert [queue.put(start(number)) for number in (1, 2, 3)] == [None, None, "queue_full"]
+    queue.note_processed(RECORD_BYTES)
+    assert queue.put(start(4)) is None
+    assert (queue.accounts.received, queue.progress.accepted, queue.progress.processed) == (4, 3, 1)
+
+
+def test_a_closed_queue_accepts_no_record() -> None:
+    queue = RecordQueue(lambda: True, durably=False)
+    queue.close()
+    assert queue.put(tool(1, "t1", "weather", at=T0)) == "closed"
+    assert (queue.accounts.received, queue.progress.accepted) == (1, 0)
+
+
+def test_the_worker_is_started_with_the_first_record_and_only_once() -> None:
+    """If no thread can be started, the record is refused, and the next record tries it again."""
+    can_start = iter((False, True))
+    queue = RecordQueue(lambda: next(can_start), durably=False)
+    assert [queue.put(start(number)) for number in (1, 2, 3)] == ["no_thread", None, None]
