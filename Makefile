@@ -22,7 +22,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser check bench soak docs clean test-phoenix test-agents
+.PHONY: help demo test crash test-browser check bench soak mutants docs clean test-phoenix test-agents
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
@@ -52,6 +52,10 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 soak: $(READY) ## run the long tests, which make test leaves out
 	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 3600 $(ARGS)
 
+mutants: $(READY) ## change the source in 60 random places and print which changes the tests detect; takes about an hour
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 test-phoenix: $(READY) .venv/phoenix/.ready ## have Phoenix read our spans; it is 440 MB, in an environment of its own
 	PHOENIX=.venv/phoenix/bin/phoenix $(BIN)/python -m pytest -q tests/exporters/test_phoenix.py $(ARGS)
 
@@ -61,7 +65,7 @@ test-phoenix: $(READY) .venv/phoenix/.ready ## have Phoenix read our spans; it i
 	@touch $@
 
 test-agents: $(READY) ## record and replay agents that are not ours, each in an environment of its own
-	$(BIN)/python -m tests.agents_elsewhere $(ARGS)
+	$(BIN)/python -m tests.third_party_agents $(ARGS)
 
 docs: $(READY) ## write the generated documents anew
 	$(BIN)/python -m tests.write_docs

@@ -6,6 +6,21 @@ import pytest
 
 from agentobs.recording import record_queue
 from agentobs.recording.record_queue import Command, RecordQueue
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    ModelExchange,
+    Place,
+    Question,
+    ReturnValue,
+    SessionReturn,
+    ToolAnswer,
+    ToolExchange,
+    ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
+    queue_bytes,
+)
 from agentobs.sink import Record
 from tests.store.making import T0, end, start, tool
 
@@ -51,3 +66,30 @@ def test_the_worker_is_started_with_the_first_record_and_only_once() -> None:
     can_start = iter((False, True))
     queue = RecordQueue(lambda: next(can_start), durably=False)
     assert [queue.put(start(number)) for number in (1, 2, 3)] == ["no_thread", None, None]
+
+
+PLACE = Place("s")
+TEXT = "x" * 7000
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ModelExchange(
+            PLACE,
+            "attempt",
+            T0,
+            1,
+            2,
+            Question("POST", "/v1/messages", {}, b"x" * 3000),
+            Answer(200, {}, (Chunk(b"x" * 2000, 1), Chunk(b"x" * 2000, 2)), "complete"),
+        ),
+        ToolExchange(PLACE, T0, 1, ToolQuestion("t", "read", {}), ToolAnswer(TEXT, "executed")),
+        WorldExchange(PLACE, T0, 1, WorldQuestion("load", "s", TEXT[:3000]), [TEXT[3000:]]),
+        SessionReturn(end(1), ReturnValue({"text": TEXT})),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_a_record_counts_with_its_content(record: object) -> None:
+    """The size of a record grows with the content that it keeps in memory."""
+    assert 7000 <= queue_bytes(record) - RECORD_BYTES <= 7010

@@ -26,6 +26,7 @@ from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire import transport as wire
 from agentobs.recording.wire.provider_server import Fault, ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
+from agentobs.runtime import process
 from tests.agentobs_warnings import own_warnings
 from tests.provider_script import message_events, refused, script, streamed, text
 
@@ -270,6 +271,48 @@ def test_aiohttp_is_recorded(home: Path) -> None:
         assert asyncio.run(main(provider.url)) == "hello"
     [session] = recorded(home)
     assert exchanges(session)[0].answer.body == answer.body
+
+
+class _SyncObserver:
+    """Stands for a recorder that syncs, and notes for how long the end of a response waits."""
+
+    def __init__(self) -> None:
+        self.waits: list[tuple[str, float]] = []
+
+    def opened(self) -> None:
+        pass
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(("wait", seconds))
+        return True
+
+    async def settle(self, seconds: float) -> bool:
+        self.waits.append(("settle", seconds))
+        return True
+
+
+def test_the_end_of_a_response_waits_for_the_sync(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If syncs are requested, a sync client waits once per response, and an async client without blocking its loop."""
+    observer = _SyncObserver()
+
+    async def main(url: str) -> str:
+        recorded_client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url))
+        async with recorded_client.messages.stream(**ASK) as stream:
+            return await stream.get_final_text()
+
+    answers = script(streamed(text("a")), streamed(text("b")))
+    with ServedProvider(answers, ServeOptions("order")) as provider, agentobs.session("always"):
+        recorded_client = client(provider)
+        monkeypatch.setattr(process, "exchange_observer", observer)
+        monkeypatch.setattr(process, "wait_seconds", 0.25)
+        with recorded_client.messages.stream(**ASK) as stream:
+            assert stream.get_final_text() == "a"
+        assert observer.waits == [("wait", 0.25)]
+        assert asyncio.run(main(provider.url)) == "b"
+        assert observer.waits == [("wait", 0.25), ("settle", 0.25)]
+        monkeypatch.undo()
 
 
 def test_a_custom_client_keeps_its_settings(home: Path) -> None:
