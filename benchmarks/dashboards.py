@@ -1,7 +1,7 @@
-"""What looking costs: from asking for a page to its rows on the screen, in a real browser; and how large a report is.
+"""The cost of the dashboard: the time until the browser shows the rows of a page, and the size of reports.
 
-The floor is the same page, byte for byte, with its scripts and styles, from a server of static files: what the browser
-needs for it. What is above the floor is ours: reading the store and making the page. Chromium is the system's.
+The floor is the same page with its scripts and styles from a server of static files, which is the time that the browser
+needs. The difference is the time to read the store and to render the page. Chromium must be installed on the system.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from benchmarks.report import Section, Verdict
-from tests.browser import making
+from tests.browser import store_builders
 from tests.browser.conftest import arguments, chromium
 from tests.browser.tabs import Served, Tab, serving
 from tests.loopback import LoopbackServer
@@ -31,67 +31,74 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 TURNS_OF_REPORT = 200
-SIZES = {(): 6_000_000, ("--light",): 500_000}
-"""How large a report of so many turns may be, by the options that it is written with. [bytes]"""
+MAX_BYTES = {(): 6_000_000, ("--light",): 500_000}
+"""The maximum size of a report with that many turns, in bytes, by the options of the command."""
 ROWS = "#found tbody tr, #steps tbody tr"
-"""What is useful of a page: the rows of its table."""
+"""The selector of the useful part of a page: the rows of its table."""
 APP, FLOOR = "the dashboard", "the same page as a file"
 
-_NOTE = f"""
+_PAINT_TIMER = f"""
     const look = () => {{
         if (document.querySelector({ROWS!r})) {{
-            requestAnimationFrame(() => setTimeout(() => {{ window.useful = performance.now(); }}));
+            requestAnimationFrame(() => setTimeout(() => {{ window.paintedMs = performance.now(); }}));
         }} else requestAnimationFrame(look);
     }};
     look();
 """
-"""Run before the page is loaded: notes when the first frame with rows was painted, in milliseconds after asking."""
+"""A script that runs before the page is loaded. It stores the time from the request until the first frame with rows was
+painted, in milliseconds.
+"""
 
 
 def sections() -> Iterator[Section]:
-    """Make the stores, look at their pages, write the reports."""
-    with tempfile.TemporaryDirectory() as kept:
-        folder = Path(kept)
-        yield _looking(folder)
+    """Build the stores, load their pages, and write the reports."""
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        yield _pages(folder)
         yield _reports(folder)
 
 
-def _looking(folder: Path) -> Section:
-    """Ask for each page by turns: from the application, and as a file."""
+def _pages(folder: Path) -> Section:
+    """Load each page, alternating between the application and the static file."""
     from playwright.sync_api import sync_playwright
 
     path = chromium()
     if path is None:
-        raise SystemExit("no chromium was found: apt-get install chromium, or set CHROMIUM to one")
+        raise SystemExit(
+            "no Chromium found: run `apt-get install chromium`, or set CHROMIUM to its path"
+        )
     with ExitStack() as stack:
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=path, args=arguments())
-        # By an address of numbers: what asks beside the browser knows no names under localhost.
+        # A numeric address, because the HTTP client of the test does not resolve names under localhost.
         large, long = (
             stack.enter_context(serving(home, "--loopback-address"))
-            for home in (making.large(folder / "large"), making.long(folder / "long"))
+            for home in (
+                store_builders.large(folder / "large"),
+                store_builders.long(folder / "long"),
+            )
         )
         pages = {
-            f"the list of {making.SESSIONS:,} sessions": (large, "/"),
-            "the same, by cost": (large, "/?sort=-cost"),
-            "the same, a name searched for and failed ones alone": (
+            f"the list of {store_builders.SESSIONS:,} sessions": (large, "/"),
+            "the same list, sorted by cost": (large, "/?sort=-cost"),
+            "the same list, filtered by a name and by failed sessions": (
                 large,
                 "/?q=coder&status=failed",
             ),
-            "its last page": (large, f"/?page={making.SESSIONS // 50}"),
-            f"a session of {making.TURNS:,} turns": (long, _session(browser, long)),
-            "the same, 25 turns of it": (long, _session(browser, long) + "?from=476&to=500"),
+            "the last page of the list": (large, f"/?page={store_builders.SESSIONS // 50}"),
+            f"a session of {store_builders.TURNS:,} turns": (long, _session(browser, long)),
+            "25 turns of the same session": (long, _session(browser, long) + "?from=476&to=500"),
         }
         rows = tuple(
             (name, *_page(browser, served, path, folder)) for name, (served, path) in pages.items()
         )
         browser.close()
     return Section(
-        "Looking at recordings",
-        f"{ROUNDS} rounds, in which both take turns, each in a window of its own with nothing in its cache; "
-        "milliseconds from asking for the page to the first frame with the rows of its table, medians. The floor is "
-        "the same page as a file, with the same scripts and styles. Elements are those of the page once its figures "
-        "are drawn.",
+        "Dashboard pages",
+        f"{ROUNDS} rounds, alternating between the dashboard and the floor, each time in a new window with an empty "
+        "cache. Milliseconds from the request of the page until the first frame with the rows of its table, "
+        "medians. The floor is the same page as a static file, with the same scripts and styles. Elements are "
+        "counted after the figures are drawn.",
         ("page", "time to first useful paint", "floor", "over the floor", "bytes", "elements"),
         rows,
     )
@@ -105,34 +112,34 @@ def _session(browser: Browser, served: Served) -> str:
 
 
 def _page(browser: Browser, served: Served, path: str, folder: Path) -> tuple[str, ...]:
-    """Measure one page; the cells of its row."""
-    still = folder / "still"
-    shutil.rmtree(still, ignore_errors=True)
-    elements, size = _kept(browser, served, path, still)
-    handler = partial(_Files, directory=str(still))
+    """Measure one page; return the cells of its row."""
+    static = folder / "static"
+    shutil.rmtree(static, ignore_errors=True)
+    elements, size = _save_page(browser, served, path, static)
+    handler = partial(_SilentHandler, directory=str(static))
     server = LoopbackServer(handler)  # type: ignore[arg-type]
     server.start()
     try:
         pairs = [
-            (_useful_ms(browser, served, path), _useful_ms(browser, None, server.base_url + "/"))
+            (_paint_ms(browser, served, path), _paint_ms(browser, None, server.base_url + "/"))
             for _ in range(ROUNDS)
         ]
     finally:
         server.stop()
-    ours, floor = (median(side) for side in zip(*pairs, strict=True))
-    over = median(a / b for a, b in pairs)
-    return (f"{ours:,.0f}", f"{floor:,.0f}", f"{over:.2f}", f"{size:,}", f"{elements:,}")
+    dashboard, floor = (median(times) for times in zip(*pairs, strict=True))
+    ratio = median(a / b for a, b in pairs)
+    return (f"{dashboard:,.0f}", f"{floor:,.0f}", f"{ratio:.2f}", f"{size:,}", f"{elements:,}")
 
 
-class _Files(SimpleHTTPRequestHandler):
-    """Serves a folder, and says nothing."""
+class _SilentHandler(SimpleHTTPRequestHandler):
+    """Serves a folder without log messages."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Do not log."""
 
 
-def _kept(browser: Browser, served: Served, path: str, folder: Path) -> tuple[int, int]:
-    """Keep a page and what it loads as files; how many elements it has in the end, and how many bytes it is."""
+def _save_page(browser: Browser, served: Served, path: str, folder: Path) -> tuple[int, int]:
+    """Save a page and its assets as files; return the number of its elements and its size in bytes."""
     with Tab.opened(browser, served) as tab:
         tab.go(path)
         tab.draw()
@@ -146,24 +153,24 @@ def _kept(browser: Browser, served: Served, path: str, folder: Path) -> tuple[in
     return count, (folder / "index.html").stat().st_size
 
 
-def _useful_ms(browser: Browser, served: Served | None, path: str) -> float:
-    """Open a page in a new window; after how many milliseconds its rows were there."""
+def _paint_ms(browser: Browser, served: Served | None, path: str) -> float:
+    """Open a page in a new window; return the time until its rows were painted, in milliseconds."""
     with Tab.opened(browser, None) as tab:
         if served:
-            # The cookie, without a page that would fill the cache.
+            # This request sets the cookie without loading a page, which would fill the cache.
             tab.page.request.get(served.url, max_redirects=0)
-        tab.page.add_init_script(_NOTE)
+        tab.page.add_init_script(_PAINT_TIMER)
         tab.page.goto(served.origin + path if served else path)
-        tab.page.wait_for_function("() => window.useful")
-        useful: float = tab.page.evaluate("window.useful")
-    return useful
+        tab.page.wait_for_function("() => window.paintedMs")
+        painted_ms: float = tab.page.evaluate("window.paintedMs")
+    return painted_ms
 
 
 def _reports(folder: Path) -> Section:
-    """Write the reports of a session of so many turns."""
-    home = making.long(folder / "reported", TURNS_OF_REPORT)
+    """Write the reports of a session with `TURNS_OF_REPORT` turns."""
+    home = store_builders.long(folder / "reported", TURNS_OF_REPORT)
     rows, verdicts = [], []
-    for how, most in SIZES.items():
+    for options, max_bytes in MAX_BYTES.items():
         path = folder / "report.html"
         command = [
             sys.executable,
@@ -174,21 +181,27 @@ def _reports(folder: Path) -> Section:
             "report",
             "long-haul",
         ]
-        began = time.perf_counter()
-        subprocess.run([*command, "-o", str(path), *how], check=True, stdout=subprocess.DEVNULL)
-        took, size = time.perf_counter() - began, path.stat().st_size
+        started = time.perf_counter()
+        subprocess.run([*command, "-o", str(path), *options], check=True, stdout=subprocess.DEVNULL)
+        seconds, size = time.perf_counter() - started, path.stat().st_size
         path.unlink()
-        name = " ".join(("agentobs report", *how))
-        rows.append((f"`{name}`", f"{size:,}", f"{took:.1f} s"))
-        what = f"`{name}`, a session of {TURNS_OF_REPORT} turns"
+        name = " ".join(("agentobs report", *options))
+        rows.append((f"`{name}`", f"{size:,}", f"{seconds:.1f} s"))
+        label = f"`{name}`, a session of {TURNS_OF_REPORT} turns"
         verdicts.append(
-            Verdict(what, most / 1e6, size / 1e6, "{:.2f} MB", "Plotly's own script is most of it.")
+            Verdict(
+                label,
+                max_bytes / 1e6,
+                size / 1e6,
+                "{:.2f} MB",
+                "Most of it is Plotly's own script.",
+            )
         )
     return Section(
         "The size of a report",
-        f"A session of {TURNS_OF_REPORT} turns with agents that it starts, one file. Without `--light` plotly's script "
-        "is in it, once; with it the figures are drawings, and no script is in it.",
-        ("command", "bytes", "takes"),
+        f"A session of {TURNS_OF_REPORT} turns with sub-agents, in one file. Without `--light`, the file contains "
+        "Plotly's script once. With `--light`, the figures are static drawings, and the file contains no script.",
+        ("command", "bytes", "time"),
         tuple(rows),
         tuple(verdicts),
     )

@@ -1,7 +1,7 @@
-"""Dashboards: charts and pages of what was recorded. Needs the extra `dashboards`.
+"""Dashboards: charts and pages of recorded data. Requires the extra `dashboards`.
 
-Public are the modules `figures` (one Plotly figure per question) and `drawing` (a figure as static SVG), imported at
-first use. The application and the reports are commands: `agentobs dashboard`, `agentobs report`.
+Two modules are public: `figures` (one Plotly figure per named query) and `drawing` (a figure as static SVG). They are
+imported at first use. The application and the reports are commands: `agentobs dashboard`, `agentobs report`.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    """Return the public modules, for completion."""
+    """Return the public modules, for tab completion."""
     return list(__all__)

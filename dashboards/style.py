@@ -1,8 +1,8 @@
 """The style of figures: the meaning of each color, light and dark, and the common layout.
 
-Color alone carries no essential information: what color-blind readers might confuse differs in lightness, too, or has a
-pattern. A figure is made in the light colors; `DARK` maps each to its dark counterpart, so that a page can recolor a
-figure in place, and print it light.
+Color alone carries no essential information: colors that color-blind readers might confuse also differ in lightness, or
+one of them has a pattern. Figures are created in the light colors. `DARK` maps each color to its dark counterpart, so
+that a page can recolor a figure in place, and print it in the light colors.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Mark:
     color: str
     """The light color; a key of `DARK`."""
     pattern: str = ""
-    """Plotly's `marker.pattern.shape`: drawn over the color; empty for none."""
+    """The pattern over the color: a value of plotly's `marker.pattern.shape`; empty for no pattern."""
 
 
 BLUE, ORANGE, PURPLE, GREEN, RED = "#1f5fa8", "#e08a00", "#8e4a9e", "#2a9d78", "#c8382e"
 SKY, STEEL, SILVER = "#8fc1e8", "#8a96a3", "#cfd6dd"
 INK, FAINT, GRID, PAPER = "#1d2329", "#57606a", "#e3e7eb", "#ffffff"
 ON_BRIGHT = "#101418"
-"""The color of text on ORANGE, which is bright in the dark, too."""
+"""The color of text on ORANGE, which is bright in the dark theme, too."""
 
 DARK: Final = {
     BLUE: "#6fa8f0",
@@ -46,7 +46,7 @@ DARK: Final = {
     PAPER: "#14181d",
     ON_BRIGHT: ON_BRIGHT,
 }
-"""The dark counterpart of each color. Our choice; text has a contrast of at least 4.5 on PAPER in both."""
+"""The dark counterpart of each color. Our choice; text has a contrast of at least 4.5 on PAPER in both themes."""
 
 PARTS_OF_TIME: Final[dict[Part, Mark]] = {
     "model": Mark(BLUE),
@@ -80,8 +80,8 @@ PARTS_OF_COST: Final = {
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
-def layout(**more: object) -> go.Layout:
-    """Return the common layout of figures, updated with `more`; paper and plot are transparent."""
+def layout(**overrides: object) -> go.Layout:
+    """Return the common layout of figures, updated with `overrides`; paper and plot are transparent."""
     axis = dict(
         gridcolor=GRID,
         linecolor=GRID,
@@ -102,20 +102,20 @@ def layout(**more: object) -> go.Layout:
         hoverlabel=dict(bgcolor=PAPER, bordercolor=FAINT, font_color=INK),
         template="none",
     )
-    shared.update(more)
+    shared.update(overrides)
     return shared
 
 
 def bar(mark: Mark) -> dict[str, object]:
     """Return the `marker` of bars with the style `mark`."""
-    drawn: dict[str, object] = {"color": mark.color, "line": {"width": 0}}
+    marker: dict[str, object] = {"color": mark.color, "line": {"width": 0}}
     if mark.pattern:
-        # Without its own background color, plotly draws a pattern over nothing.
-        drawn["pattern"] = {
+        # If a pattern has no background color, plotly draws it on a transparent background.
+        marker["pattern"] = {
             "shape": mark.pattern,
             "bgcolor": mark.color,
             "fgcolor": PAPER,
             "size": 6,
             "solidity": 0.35,
         }
-    return drawn
+    return marker

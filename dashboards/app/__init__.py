@@ -1,1 +1,1 @@
-"""The live application: pages over loopback HTTP about a home that agents may be writing to."""
+"""The live application: serves pages about a home over HTTP, while agents may be writing to it."""

@@ -2,8 +2,8 @@
 
 A server on loopback can be reached by every program and every user of the machine, and by every page open in the
 browser. The browser must therefore present a token that was printed in a terminal, or a password, and gets a cookie.
-The Host header must name this server, which stops DNS rebinding. A request that does more than open a page must come
-from a page of the dashboard. Responses must not load, send or be framed by anything of another origin.
+The Host header must name this server, which prevents DNS rebinding. A request that does more than open a page must come
+from a page of the dashboard. Pages cannot load anything from another origin, send anything to it, or be framed by it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ SECRET_BYTES = 32
 """The length of a token: 256 bits, too long to guess."""
 LOGIN_BYTES = 4096
 """The maximum size of the login form. Our choice."""
-FIELDS = 100
+MOST_FIELDS = 100
 """The maximum number of fields in a query string or a form. Our choice."""
 PASSWORD_LENGTH = 12
-"""The minimum length of a password, in characters. Our choice: at PARALLEL attempts per second and address,
-12 letters cannot be guessed."""
+"""The minimum length of a password, in characters. Our choice: at MOST_DELAYED_PER_ADDRESS attempts per second and
+address, 12 letters cannot be guessed."""
 DELAY_SECONDS = 1.0
 """The delay of the response to a wrong password."""
-PARALLEL = 4
-"""The maximum number of delayed responses per address; further attempts are rejected until then."""
-WAITING = 1_000
+MOST_DELAYED_PER_ADDRESS = 4
+"""The maximum number of delayed responses per address; meanwhile, further attempts are rejected."""
+MOST_DELAYED = 1_000
 """The maximum number of delayed responses over all addresses. Our choice."""
 LOGIN_SECONDS = 12 * 3600
 """The lifetime of the login cookie. Our choice: a long working day."""
 FORM_SECONDS = 5.0
-"""The time limit for receiving the login form. Our choice: browsers send it at once."""
+"""The time limit for receiving the login form. Our choice: browsers send it immediately."""
 EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
-"""The digest of an empty string: plotly.js creates an empty style element and fills it through the object model."""
+"""The hash of an empty string: plotly.js creates an empty style element and fills it through the CSS object model."""
 
 _SAFE = ("GET", "HEAD")
 _POLICY = (
@@ -51,15 +51,15 @@ _POLICY = (
     f"style-src 'self' {EMPTY_STYLE}; style-src-attr 'unsafe-inline'; "  # the labels of plotly have style attributes
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-"""The content security policy of pages. Attributes cannot be allowed by digest, but cannot run code either."""
+"""The content security policy of pages. Style attributes cannot be allowed by hash, but they cannot run code either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a request must present to be accepted."""
+    """The values that a request must contain to be accepted."""
 
     hosts: frozenset[str]
-    """Accepted values of the Host header, in lower case, with the port unless it is the default of the scheme."""
+    """Accepted values of the Host header, in lower case. The port may be missing if it is the default of the scheme."""
     scheme: str = "http"
     port: int = 0
     token: str | None = field(default=None, repr=False)
@@ -71,7 +71,8 @@ class Keys:
     @property
     def cookie(self) -> str:
         """The name of the cookie. Cookies are shared by all ports of a host, so the port is part of it."""
-        # `__Host-` prevents other servers on this host from setting it (RFC 6265bis 4.1.3.2); it requires TLS.
+        # The prefix `__Host-` prevents other servers on this host from setting the cookie (RFC 6265bis 4.1.3.2), and
+        # requires TLS.
         return f"{'__Host-' if self.scheme == 'https' else ''}agentobs-{self.port}"
 
 
@@ -98,127 +99,137 @@ class Guard:
         """Wrap an application."""
         self._app = app
         self._keys = keys
-        self._failed: Counter[str] = Counter()
+        self._delayed: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request, or pass it to the application."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answer(scope, receive, _with_headers(send))
+            await self._respond(scope, receive, _with_headers(send))
         else:  # web sockets are not supported
             await send({"type": "websocket.close", "code": 1008})
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
         if headers.get("host", "").lower() not in self._keys.hosts:
-            await _send_page(send, 421, "Unknown host name", _OTHER_HOST)
-        elif _is_foreign(scope["method"], headers, self._keys.scheme):
-            await _send_page(send, 403, "Cross-site request", _FOREIGN)
-        elif self._keys.token and (given := _taken_token(scope)) is not None:
-            await self._open_by_token(scope, headers, given[0], given[1], send)
+            await _send_page(send, 421, "Unknown host name", _UNKNOWN_HOST)
+        elif _is_cross_site(scope["method"], headers, self._keys.scheme):
+            await _send_page(send, 403, "Cross-site request", _CROSS_SITE)
+        elif self._keys.token and (token_and_path := _token_in_url(scope)) is not None:
+            await self._sign_in_by_token(scope, headers, token_and_path[0], token_and_path[1], send)
         elif self._keys.password and scope["path"] == "/login":
-            await self._open_by_password(scope, receive, send)
+            await self._sign_in_by_password(scope, receive, send)
         elif self._keys.password and scope["path"] == "/leave":
-            await self._close(scope, send)
+            await self._sign_out(scope, send)
         elif any(
             _is_same(each, self._keys.secret) for each in _cookies(headers, self._keys.cookie)
         ):
             await self._app(scope, receive, send)
         elif self._keys.password:
-            await _send_page(send, 403, "Password", _LOGIN.format(wrong=""))
+            await _send_page(send, 403, "Password", _PASSWORD_FORM.format(wrong=""))
         else:
-            await _send_page(send, 403, "Sign-in link required", _CLOSED)
+            await _send_page(send, 403, "Sign-in link required", _SIGN_IN_REQUIRED)
 
-    async def _open_by_token(
-        self, scope: Scope, headers: Mapping[str, str], token: str, path: str, send: Send
+    async def _sign_in_by_token(
+        self, scope: Scope, request_headers: Mapping[str, str], token: str, path: str, send: Send
     ) -> None:
         """Set the cookie if the token is valid, and redirect to the URL without the token."""
         if scope["method"] not in _SAFE or not _is_same(token, self._keys.token or ""):
-            await _send_page(send, 403, "Invalid token", _CLOSED)
+            await _send_page(send, 403, "Invalid token", _SIGN_IN_REQUIRED)
             return
-        more = [
+        headers_to_set = [
             (b"set-cookie", self._set_cookie()),
             (b"referrer-policy", b"no-referrer"),
         ]
-        if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
-            await _send(send, 303, b"", [*more, (b"location", path.encode())])
+        if request_headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+            await _send(send, 303, b"", [*headers_to_set, (b"location", path.encode())])
             return
         # If another page or a file linked here, the browser does not send a strict cookie after a redirect. So a
         # page of the dashboard does the redirect.
-        text = _ONWARD.format(path=escape(path))
+        text = _CONTINUE.format(path=escape(path))
         await _send_page(
-            send, 200, "Opened", text, [*more, (b"refresh", b"0; url=" + path.encode())]
+            send, 200, "Opened", text, [*headers_to_set, (b"refresh", b"0; url=" + path.encode())]
         )
 
-    async def _open_by_password(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _sign_in_by_password(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in _SAFE:
-            await _send_page(send, 200, "Password", _LOGIN.format(wrong=""))
+            await _send_page(send, 200, "Password", _PASSWORD_FORM.format(wrong=""))
             return
         if scope["method"] != "POST":
-            await _send_page(send, 405, "Password", _LOGIN.format(wrong=""))
+            await _send_page(send, 405, "Password", _PASSWORD_FORM.format(wrong=""))
             return
         # Read the form before counting, so that slow clients do not block other clients.
         try:
             form = await asyncio.wait_for(_form(receive), FORM_SECONDS)
         except TimeoutError:
             await _send_page(
-                send, 408, "Password", _LOGIN.format(wrong=""), [(b"connection", b"close")]
+                send, 408, "Password", _PASSWORD_FORM.format(wrong=""), [(b"connection", b"close")]
             )
             return
-        whose = network_of((scope.get("client") or ("",))[0])
-        if self._failed[whose] >= PARALLEL or self._failed.total() >= WAITING:
-            await _send_page(send, 429, "Too many attempts", _BUSY, [(b"retry-after", b"5")])
+        network = network_of((scope.get("client") or ("",))[0])
+        if (
+            self._delayed[network] >= MOST_DELAYED_PER_ADDRESS
+            or self._delayed.total() >= MOST_DELAYED
+        ):
+            await _send_page(
+                send, 429, "Too many attempts", _TOO_MANY_ATTEMPTS, [(b"retry-after", b"5")]
+            )
             return
         if not _is_same(form.get("password", ""), self._keys.password or ""):
-            await self._delay(whose)
-            await _send_page(send, 403, "Password", _LOGIN.format(wrong=_WRONG))
+            await self._delay(network)
+            await _send_page(send, 403, "Password", _PASSWORD_FORM.format(wrong=_WRONG_PASSWORD))
             return
-        to_it = [(b"set-cookie", self._set_cookie(seconds=LOGIN_SECONDS)), (b"location", b"/")]
-        await _send(send, 303, b"", to_it)
+        response_headers = [
+            (b"set-cookie", self._set_cookie(seconds=LOGIN_SECONDS)),
+            (b"location", b"/"),
+        ]
+        await _send(send, 303, b"", response_headers)
 
-    async def _close(self, scope: Scope, send: Send) -> None:
-        """Delete the cookie in the browser. The form must come from a page of the dashboard, as for every POST."""
+    async def _sign_out(self, scope: Scope, send: Send) -> None:
+        """Delete the cookie in the browser. As for every POST, the form must come from a page of the dashboard."""
         if scope["method"] != "POST":
-            await _send_page(send, 405, "Sign out", _LEAVE, [(b"allow", b"POST")])
+            await _send_page(send, 405, "Sign out", _SIGN_OUT_FORM, [(b"allow", b"POST")])
             return
-        await _send_page(send, 200, "Signed out", _LEFT, [(b"set-cookie", self._set_cookie("", 0))])
+        await _send_page(
+            send, 200, "Signed out", _SIGNED_OUT, [(b"set-cookie", self._set_cookie("", 0))]
+        )
 
-    async def _delay(self, whose: str) -> None:
+    async def _delay(self, network: str) -> None:
         """Delay the response to a wrong password."""
-        self._failed[whose] += 1
+        self._delayed[network] += 1
         try:
             await asyncio.sleep(DELAY_SECONDS)
         finally:
-            self._failed[whose] -= 1
-            if not self._failed[whose]:
-                del self._failed[whose]
+            self._delayed[network] -= 1
+            if not self._delayed[network]:
+                del self._delayed[network]
 
     def _set_cookie(self, value: str | None = None, seconds: int | None = None) -> bytes:
-        """Return the Set-Cookie header; without seconds it is a session cookie."""
+        """Return the value of the Set-Cookie header; without `seconds`, the cookie ends with the browser session."""
         secure = "; Secure" if self._keys.scheme == "https" else ""
-        lasts = "" if seconds is None else f"; Max-Age={seconds}"
-        held = self._keys.secret if value is None else value
-        text = f"{self._keys.cookie}={held}; Path=/; HttpOnly; SameSite=Strict{secure}{lasts}"
+        max_age = "" if seconds is None else f"; Max-Age={seconds}"
+        cookie_value = self._keys.secret if value is None else value
+        text = f"{self._keys.cookie}={cookie_value}; Path=/; HttpOnly; SameSite=Strict{secure}{max_age}"
         return text.encode()
 
 
 def network_of(address: str) -> str:
-    """Return the network of an address: for IPv6 its /64 prefix, because one subscriber owns all of it (RFC 6177)."""
+    """Return the network of an address. For IPv6 it is the /64 prefix, which one subscriber owns (RFC 6177)."""
     try:
-        known = ip_address(address.partition("%")[0])
+        parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(known, IPv6Address):
-        mapped = known.ipv4_mapped
-        return str(mapped) if mapped else known.exploded[:19]
-    return str(known)
+    if isinstance(parsed, IPv6Address):
+        mapped = parsed.ipv4_mapped
+        return str(mapped) if mapped else parsed.exploded[:19]
+    return str(parsed)
 
 
-def _is_foreign(method: str, headers: Mapping[str, str], scheme: str) -> bool:
+def _is_cross_site(method: str, headers: Mapping[str, str], scheme: str) -> bool:
     """Return whether a request that does more than open a page comes from a page of another site.
 
-    Browsers send the origin of the page in Sec-Fetch-Site and in Origin, and pages cannot change these headers.
+    Browsers describe the origin of the page in the headers Sec-Fetch-Site and Origin, and pages cannot change them.
     """
     ours = f"{scheme}://{headers.get('host', '').lower()}"
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
@@ -232,28 +243,28 @@ def _is_foreign(method: str, headers: Mapping[str, str], scheme: str) -> bool:
     return not is_page and site not in (None, "none", "same-origin")
 
 
-def _taken_token(scope: Scope) -> tuple[str, str] | None:
+def _token_in_url(scope: Scope) -> tuple[str, str] | None:
     """Return the token in the URL, and the URL without it; None if there is no token."""
     pairs = _pairs(scope["query_string"])
     tokens = [value for name, value in pairs if name == "token"]
     if not tokens:
         return None
     rest = urlencode([pair for pair in pairs if pair[0] != "token"])
-    # The raw path, but never `//other`, which a browser would take for another host.
+    # Use the raw path, but never `//other`, because a browser would interpret it as another host.
     path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
     return tokens[0], path + (f"?{rest}" if rest else "")
 
 
-def _is_same(given: str, kept: str) -> bool:
-    """Compare two secrets in a time that depends neither on their content nor on their length."""
+def _is_same(presented: str, expected: str) -> bool:
+    """Compare two secrets. The time depends neither on their content nor on their length."""
     first, second = (
-        hashlib.sha256(each.encode("utf-8", "replace")).digest() for each in (given, kept)
+        hashlib.sha256(each.encode("utf-8", "replace")).digest() for each in (presented, expected)
     )
-    return hmac.compare_digest(first, second) and bool(kept)
+    return hmac.compare_digest(first, second) and bool(expected)
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers; a repeated header has both values joined, so that it matches nothing."""
+    """Return the headers. The values of a repeated header are joined, so that they match no valid value."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1"), value.decode("latin-1")
@@ -262,7 +273,7 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _cookies(headers: Mapping[str, str], name: str) -> list[str]:
-    """Return the values of the cookies with a name. Lenient: other programs on this machine also set cookies."""
+    """Return the values of the cookies with this name. Malformed cookies of other programs are ignored."""
     parts = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
     return [value for key, _, value in parts if key == name]
 
@@ -283,17 +294,18 @@ async def _form(receive: Receive) -> dict[str, str]:
 def _pairs(text: bytes) -> list[tuple[str, str]]:
     """Return the names and values of a form or a query string; empty if it has too many fields."""
     try:
-        return parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=FIELDS)
+        return parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
         return []
 
 
 def _with_headers(send: Send) -> Send:
     """Return a `send` that adds the security headers to each response; headers that are already set are kept."""
-    always = [
+    security_headers = [
         (b"content-security-policy", _POLICY.encode()),
         (b"x-content-type-options", b"nosniff"),
-        # With `no-referrer`, forms would send `Origin: null`; with this, other origins receive no referrer either.
+        # With `no-referrer`, forms would send `Origin: null`. With `same-origin`, other origins receive no referrer
+        # either.
         (b"referrer-policy", b"same-origin"),
         (b"cross-origin-opener-policy", b"same-origin"),
         (b"cross-origin-resource-policy", b"same-origin"),
@@ -302,17 +314,17 @@ def _with_headers(send: Send) -> Send:
         (b"cache-control", b"no-store"),
     ]
 
-    async def sent(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
             already_set = {name.lower() for name, _ in headers}
             message = {
                 **message,
-                "headers": headers + [h for h in always if h[0] not in already_set],
+                "headers": headers + [h for h in security_headers if h[0] not in already_set],
             }
         await send(message)
 
-    return sent
+    return send_with_headers
 
 
 async def _send_page(
@@ -320,7 +332,7 @@ async def _send_page(
     status: int,
     title: str,
     text: str,
-    more: Iterable[tuple[bytes, bytes]] = (),
+    extra_headers: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
     """Respond with a minimal page: it shows no recorded data and loads nothing."""
     page = _PAGE.format(title=escape(title), style=_STYLE, text=text)
@@ -330,7 +342,7 @@ async def _send_page(
         "frame-ancestors 'none'; base-uri 'none'"
     )
     kind = [(b"content-type", b"text/html; charset=utf-8")]
-    headers = [*kind, (b"content-security-policy", policy.encode()), *more]
+    headers = [*kind, (b"content-security-policy", policy.encode()), *extra_headers]
     await _send(send, status, page.encode(), headers)
 
 
@@ -352,27 +364,27 @@ _PAGE = (
     "<title>{title} · agentobs</title><style>{style}</style></head>"
     "<body><main><h1>{title}</h1>{text}</main></body></html>"
 )
-_OTHER_HOST = (
+_UNKNOWN_HOST = (
     "<p>This address does not match the host name of the agentobs dashboard. "
     "Open the URL that <code>agentobs dashboard</code> printed.</p>"
 )
-_FOREIGN = (
+_CROSS_SITE = (
     "<p>This request was rejected, because it comes from a page of another site. "
     "Open the URL that <code>agentobs dashboard</code> printed.</p>"
 )
-_CLOSED = (
+_SIGN_IN_REQUIRED = (
     "<p>This dashboard shows recordings, so it requires a sign-in. Open the URL that "
-    "<code>agentobs dashboard</code> printed in its terminal: it ends in <code>?token=…</code>. Each start prints "
-    "a new one.</p>"
+    "<code>agentobs dashboard</code> printed in its terminal: it ends in <code>?token=…</code>. A new URL "
+    "is printed each time the dashboard starts.</p>"
 )
-_ONWARD = '<p><a href="{path}">Continue to the dashboard</a></p>'
-_LOGIN = (
+_CONTINUE = '<p><a href="{path}">Continue to the dashboard</a></p>'
+_PASSWORD_FORM = (
     '<p>Enter the password of this dashboard.</p>{wrong}<form method="post" action="/login">'
     '<label>Password <input type="password" name="password" autocomplete="current-password" required autofocus>'
     "</label> "
     "<button>Sign in</button></form>"
 )
-_LEAVE = '<form method="post" action="/leave"><button>Sign out</button></form>'
-_LEFT = '<p>You are signed out. <a href="/">Sign in again</a></p>'
-_WRONG = '<p class="wrong" role="alert">Wrong password.</p>'
-_BUSY = "<p>Too many sign-in attempts. Retry in a few seconds.</p>"
+_SIGN_OUT_FORM = '<form method="post" action="/leave"><button>Sign out</button></form>'
+_SIGNED_OUT = '<p>You are signed out. <a href="/">Sign in again</a></p>'
+_WRONG_PASSWORD = '<p class="wrong" role="alert">Wrong password.</p>'
+_TOO_MANY_ATTEMPTS = "<p>Too many sign-in attempts. Retry in a few seconds.</p>"

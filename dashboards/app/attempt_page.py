@@ -1,4 +1,4 @@
-"""The page of an attempt: its facts, and on a click the request and the response, raw and decoded."""
+"""The page of an attempt: its facts, and on demand the request and the response, raw and decoded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Question
-from dashboards.app.content_forms import Fields, on_click, revealed, saved
-from dashboards.app.content_reader import AT_ONCE, Content, Withheld
+from dashboards.app.content_forms import Fields, content_response, download, on_click
+from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.session_page import first_of
-from dashboards.app.site import answer, site_of
+from dashboards.app.site import page_response, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.content.message_view import Message, message
 from dashboards.content.visible_text import (
@@ -27,17 +27,17 @@ from dashboards.content.visible_text import (
     text_of,
     visible,
 )
-from dashboards.panels.session_outcomes import kept_of
+from dashboards.panels.session_outcomes import content_state
 from dashboards.panels.templates import segment
 
 MOST_CHUNKS = 100
 """The maximum number of listed chunks of a response. Our choice."""
-MOST_TRIES = 20
-"""The maximum number of listed attempts of a call. Our choice."""
+MOST_ATTEMPTS = 20
+"""The maximum number of listed attempts of an LLM request. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestView:
     """A request as it was sent, for a page."""
 
     method: str
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ResponseView:
     """A response as it arrived, for a page."""
 
     status: int | None
@@ -90,27 +90,27 @@ def attempt(request: Request) -> Response:
     """Show the facts of one attempt."""
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
-        own = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
+        key = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
         misses = view.named("cache_misses", session_id=about["session_id"])
-        near = view.named("internal/adjacent_attempts", **own, lane=about["lane"])
-        return answer(
+        near = view.named("internal/adjacent_attempts", **key, lane=about["lane"])
+        return page_response(
             request,
             "attempt.html",
-            here="sessions",
+            nav_item="sessions",
             about=about,
             session=first_of(view.named("internal/session_start", session_id=about["session_id"])),
-            kept=kept_of(view.store, about["session_id"]),
-            spent=view.named("internal/attempt_costs", **own),
-            whole=first_of(view.named("internal/attempt_cost", **own)),
-            notes=view.named("internal/usage_notes", **own),
-            calls=view.named("internal/attempt_tool_calls", **own),
-            tries=view.named(
-                "internal/other_attempts", **own, llm_request_id=about["llm_request_id"]
+            content_state=content_state(view.store, about["session_id"]),
+            costs=view.named("internal/attempt_costs", **key),
+            total_cost=first_of(view.named("internal/attempt_cost", **key)),
+            notes=view.named("internal/usage_notes", **key),
+            calls=view.named("internal/attempt_tool_calls", **key),
+            other_attempts=view.named(
+                "internal/other_attempts", **key, llm_request_id=about["llm_request_id"]
             ),
             miss=next((m for m in misses if m["attempt_id"] == about["attempt_id"]), None),
-            before=near[0]["before_id"] if near else None,
-            after=near[0]["after_id"] if near else None,
-            most_tries=MOST_TRIES,
+            previous_id=near[0]["before_id"] if near else None,
+            next_id=near[0]["after_id"] if near else None,
+            most_attempts=MOST_ATTEMPTS,
         )
 
 
@@ -119,17 +119,21 @@ def exchange(request: Request, fields: Fields) -> Response:
     del fields
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
-    with AT_ONCE:
+    with CONTENT_SLOTS:
         content = Content(site_of(request).home)
-        question, got = content.question(about), content.answer(about)
-        return revealed(
+        question, answer = content.question(about), content.answer(about)
+        return content_response(
             request,
             "exchange.html",
             title="Request and response",
             back=f"/attempts/{segment(about['attempt_id'])}",
             about=about,
-            asked=question if isinstance(question, Withheld) else _asked(content, about, question),
-            answered=got if isinstance(got, Withheld) else _answered(content, about, got),
+            request_view=question
+            if isinstance(question, Withheld)
+            else _request_view(content, about, question),
+            response_view=answer
+            if isinstance(answer, Withheld)
+            else _response_view(content, about, answer),
         )
 
 
@@ -138,21 +142,21 @@ def text(request: Request, fields: Fields) -> Response:
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
     side = fields.get("side", "")
-    with AT_ONCE:
+    with CONTENT_SLOTS:
         content = Content(site_of(request).home)
         if side == "request":
             question = content.question(about)
             value = None if isinstance(question, Withheld) else body_of(question)
         else:
-            got = content.answer(about)
-            value = None if isinstance(got, Withheld) else message_of(got)
+            answer = content.answer(about)
+            value = None if isinstance(answer, Withheld) else message_of(answer)
         try:
-            told = text_of(found_at(value, fields.get("keys", "")))
+            full_text = text_of(found_at(value, fields.get("keys", "")))
         except LookupError as error:
             raise UsageError(
                 "the text does not exist in this message", where=str(about["attempt_id"])
             ) from error
-    return saved(f"{about['attempt_id']}-{side}.txt", told.encode("utf-8", "surrogatepass"))
+    return download(f"{about['attempt_id']}-{side}.txt", full_text.encode("utf-8", "surrogatepass"))
 
 
 def raw(request: Request, fields: Fields) -> Response:
@@ -160,17 +164,17 @@ def raw(request: Request, fields: Fields) -> Response:
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
     side = "request" if fields.get("side") == "request" else "response"
-    with AT_ONCE:
+    with CONTENT_SLOTS:
         content = Content(site_of(request).home)
-        got = content.question(about) if side == "request" else content.answer(about)
-    if isinstance(got, Withheld):
-        raise UsageError(got.found, where=str(about["attempt_id"]), todo=got.todo)
-    return saved(f"{about['attempt_id']}-{side}.txt", got.body)
+        exchanged = content.question(about) if side == "request" else content.answer(about)
+    if isinstance(exchanged, Withheld):
+        raise UsageError(exchanged.found, where=str(about["attempt_id"]), todo=exchanged.todo)
+    return download(f"{about['attempt_id']}-{side}.txt", exchanged.body)
 
 
-def _asked(content: Content, about: Row, question: Question) -> Asked:
+def _request_view(content: Content, about: Row, question: Question) -> RequestView:
     body = body_of(question)
-    return Asked(
+    return RequestView(
         question.method,
         visible(question.path),
         {visible(name): visible(value) for name, value in question.headers.items()},
@@ -181,33 +185,33 @@ def _asked(content: Content, about: Row, question: Question) -> Asked:
     )
 
 
-def _answered(content: Content, about: Row, got: Answer) -> Answered:
-    body, told = got.body, message_of(got)
-    pieces = got.chunks[:MOST_CHUNKS]
+def _response_view(content: Content, about: Row, answer: Answer) -> ResponseView:
+    body, decoded = answer.body, message_of(answer)
+    chunks = answer.chunks[:MOST_CHUNKS]
     listed = [
         {"chunk": n, "bytes": len(each.data), "after_ns": each.after_ns}
-        for n, each in enumerate(pieces, 1)
+        for n, each in enumerate(chunks, 1)
     ]
-    failure = f"{got.failure.name}: {got.failure.message}" if got.failure else ""
-    return Answered(
-        got.status,
-        {visible(name): visible(value) for name, value in got.headers.items()},
-        got.ending,
+    failure = f"{answer.failure.name}: {answer.failure.message}" if answer.failure else ""
+    return ResponseView(
+        answer.status,
+        {visible(name): visible(value) for name, value in answer.headers.items()},
+        answer.ending,
         visible(failure),
         len(body),
         shown(body.decode("utf-8", "replace")),
-        shown(told, "answer", ()) if told else None,
-        message(told, "answer") if told.get("content") else None,
+        shown(decoded, "response", ()) if decoded else None,
+        message(decoded, "response") if decoded.get("content") else None,
         listed,
-        max(len(got.chunks) - MOST_CHUNKS, 0),
+        max(len(answer.chunks) - MOST_CHUNKS, 0),
         content.secrets(about, "response_content"),
     )
 
 
-_POST: Any = ["GET", "POST"]
+_METHODS: Any = ["GET", "POST"]
 routes = [
-    Route("/attempts/{id:path}/exchange", on_click(exchange), methods=_POST),
-    Route("/attempts/{id:path}/text", on_click(text), methods=_POST),
-    Route("/attempts/{id:path}/raw", on_click(raw), methods=_POST),
+    Route("/attempts/{id:path}/exchange", on_click(exchange), methods=_METHODS),
+    Route("/attempts/{id:path}/text", on_click(text), methods=_METHODS),
+    Route("/attempts/{id:path}/raw", on_click(raw), methods=_METHODS),
     Route("/attempts/{id:path}", attempt),
 ]

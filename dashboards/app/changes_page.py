@@ -1,4 +1,4 @@
-"""The page of the changes between a request and the previous one in its lane: facts, and the text on a click."""
+"""The page that compares a request with the previous one in its lane: facts, and on demand the changed text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dashboards.app.attempt_page import attempt_of
-from dashboards.app.content_forms import Fields, on_click, revealed
-from dashboards.app.content_reader import AT_ONCE, Content, Withheld
+from dashboards.app.content_forms import Fields, content_response, on_click
+from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.edits import edits
-from dashboards.app.site import answer, site_of
+from dashboards.app.site import page_response, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.content.visible_text import body_of
-from dashboards.panels.session_outcomes import kept_of
+from dashboards.panels.session_outcomes import content_state
 from dashboards.panels.templates import segment
 
 ZONES = {
@@ -31,41 +31,48 @@ ZONES = {
 """The zones of a prompt in the order in which they are cached, with their labels."""
 
 
-def change(request: Request) -> Response:
+def changes_page(request: Request) -> Response:
     """Show the changes of a request, without content."""
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
-        before = before_of(view, about)
+        previous = previous_attempt(view, about)
         zones, compared = _zones(view, about)
-        return answer(
+        return page_response(
             request,
             "change.html",
-            here="sessions",
+            nav_item="sessions",
             about=about,
-            before=before,
+            previous=previous,
             compared=compared,
             zones=zones,
-            facts=_facts(before, about) if before else (),
-            kept=kept_of(view.store, about["session_id"]),
+            fields=_field_comparison(previous, about) if previous else (),
+            content_state=content_state(view.store, about["session_id"]),
         )
 
 
-def words(request: Request, fields: Fields) -> Response:
+def changed_text(request: Request, fields: Fields) -> Response:
     """Show the changes of a request, with content."""
     del fields
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
-        before = before_of(view, about)
-    with AT_ONCE:
+        previous = previous_attempt(view, about)
+    with CONTENT_SLOTS:
         content = Content(site_of(request).home)
-        new = content.question(about)
-        old = content.question(before) if before else None
+        content_of_new = content.question(about)
+        content_of_previous = content.question(previous) if previous else None
         found: Any = None
-        withheld = next((each for each in (new, old) if isinstance(each, Withheld)), None)
-        if withheld is None and not isinstance(new, Withheld):
-            former = None if old is None or isinstance(old, Withheld) else body_of(old)
-            found = edits(former if before else {}, body_of(new))
-        return revealed(
+        withheld = next(
+            (each for each in (content_of_new, content_of_previous) if isinstance(each, Withheld)),
+            None,
+        )
+        if withheld is None and not isinstance(content_of_new, Withheld):
+            previous_body = (
+                None
+                if content_of_previous is None or isinstance(content_of_previous, Withheld)
+                else body_of(content_of_previous)
+            )
+            found = edits(previous_body if previous else {}, body_of(content_of_new))
+        return content_response(
             request,
             "edits.html",
             title="Changes in the request",
@@ -76,25 +83,25 @@ def words(request: Request, fields: Fields) -> Response:
         )
 
 
-def before_of(view: View, about: Row) -> Row | None:
-    """Return the previous attempt in the lane, of the same call or of the previous one; None for the first."""
-    own = {name: about[name] for name in ("session_id", "lane", "started_ns", "attempt_id")}
-    found = view.named("internal/previous_attempt", **own, endpoint=about["endpoint"])
+def previous_attempt(view: View, about: Row) -> Row | None:
+    """Return the previous attempt in the lane, of this LLM request or the previous one; None for the first attempt."""
+    key = {name: about[name] for name in ("session_id", "lane", "started_ns", "attempt_id")}
+    found = view.named("internal/previous_attempt", **key, endpoint=about["endpoint"])
     return found[0] if found else None
 
 
 def _zones(view: View, about: Row) -> tuple[list[tuple[str, bool]] | None, Row | None]:
-    """Return whether each zone changed, and the attempt compared with; None if nothing was compared."""
-    own = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
-    found = view.named("internal/zone_changes", **own)
+    """Return each zone with whether it changed, and the compared attempt; None if nothing was compared."""
+    key = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
+    found = view.named("internal/zone_changes", **key)
     if not found:
         return None, None
     changed = str(found[0]["zones_changed"] or "").split(", ")
-    return [(told, name in changed) for name, told in ZONES.items()], found[0]
+    return [(title, name in changed) for name, title in ZONES.items()], found[0]
 
 
-def _facts(before: Row, about: Row) -> Sequence[tuple[str, Any, Any]]:
-    """Return the facts of both requests: name, value before and value now."""
+def _field_comparison(previous: Row, about: Row) -> Sequence[tuple[str, Any, Any]]:
+    """Return facts of both requests: the name, the previous value, and the current value."""
     named = (
         ("model", "model_requested"),
         ("messages", "message_count"),
@@ -103,10 +110,10 @@ def _facts(before: Row, about: Row) -> Sequence[tuple[str, Any, Any]]:
         ("secrets redacted", "redactions"),
         ("outcome", "outcome"),
     )
-    return [(told, before[name], about[name]) for told, name in named]
+    return [(title, previous[name], about[name]) for title, name in named]
 
 
 routes = [
-    Route("/attempts/{id:path}/diff", change),
-    Route("/attempts/{id:path}/diff/words", on_click(words), methods=["GET", "POST"]),
+    Route("/attempts/{id:path}/diff", changes_page),
+    Route("/attempts/{id:path}/diff/words", on_click(changed_text), methods=["GET", "POST"]),
 ]

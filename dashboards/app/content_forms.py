@@ -1,4 +1,4 @@
-"""Endpoints that show content: requested by a POST, and returned as a part of a page or as a file."""
+"""Endpoints that show content. It is requested with POST, and returned as a part of a page or as a file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from dashboards.app.site import answer
+from dashboards.app.site import page_response
 from dashboards.panels.templates import page
 
 PART = "x-agentobs"
-"""The header with which `said.js` requests a part of a page; forms without a script get a full page."""
+"""The header with which `content.js` requests a part of a page; forms without a script get a full page."""
 MOST_FIELDS = 10
-"""The maximum number of fields of a form; the forms here have up to four."""
+"""The maximum number of fields of a form; our forms have up to four."""
 
 Fields = Mapping[str, str]
 
@@ -24,7 +24,9 @@ Fields = Mapping[str, str]
 def on_click(
     show: Callable[[Request, Fields], Response],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint of a button; a GET, from a link or a reload, is redirected to the page with the button."""
+    """Return the endpoint of a button that shows content. A GET, from a link or a reload, is redirected to the page
+    that contains the button.
+    """
 
     async def endpoint(request: Request) -> Response:
         if request.method != "POST":
@@ -38,24 +40,32 @@ def on_click(
     return endpoint
 
 
-def revealed(request: Request, template: str, *, title: str, back: str, **values: Any) -> Response:
-    """Return the requested part, alone or in a page.
+def content_response(
+    request: Request, template: str, *, title: str, back: str, **values: Any
+) -> Response:
+    """Return content as a part of a page, or as a full page if the script did not request it.
 
     Args:
         request: the HTTP request.
         template: the template of the part.
-        title: the title, for a page of its own.
-        back: the path of the page that has the button.
+        title: the title of the full page.
+        back: the path of the page that contains the button.
         values: the values of the template.
     """
     if request.headers.get(PART) == "part":
         return HTMLResponse(page(template, **values))
-    return answer(
-        request, "said.html", here="sessions", title=title, back=back, part=template, **values
+    return page_response(
+        request,
+        "content_page.html",
+        nav_item="sessions",
+        title=title,
+        back=back,
+        part=template,
+        **values,
     )
 
 
-def saved(name: str, data: bytes) -> Response:
+def download(name: str, data: bytes) -> Response:
     """Return bytes as a file that a browser downloads and never displays."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
     return Response(

@@ -1,7 +1,7 @@
 """Content, read from the vault on demand, one part at a time and without a cache.
 
 A page contains no content until the user presses a button. The button sends a POST, which the guard only accepts from
-pages of the dashboard. A link in a mail, a prefetched page or an image of another site can only send a GET, and the
+pages of the dashboard. A link in an email, a prefetch, or an image on another site can only send a GET, and the
 response to a GET never contains content.
 """
 
@@ -23,9 +23,9 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 MOST_OPEN = 2
 """The maximum number of open segments. A segment that is still being written is read into memory, up to 64 MB (see
-`recording.writer`); the next request nearly always needs the same one."""
-AT_ONCE = BoundedSemaphore(2)
-"""Held while content is read and rendered: bodies are large, and each reader has some of them in memory."""
+`recording.segment_writer`); the next read nearly always needs the same segment."""
+CONTENT_SLOTS = BoundedSemaphore(2)
+"""Limits the threads that read and render content: bodies are large, and each thread has some of them in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Withheld:
     """The reason why content cannot be shown."""
 
     found: str
-    """The reason, in one sentence without a final full stop."""
+    """The reason, in one sentence without a final period."""
     todo: str
     """The suggested fix; empty if there is none."""
 
@@ -42,7 +42,7 @@ class Content:
     """The content of sessions, for the duration of one response of the dashboard."""
 
     def __init__(self, home: Home) -> None:
-        """Keep the home; segments are opened on demand."""
+        """Store the home; segments are opened on demand."""
         self._home = home
         self._vaults: dict[str, Vault] = {}
 
@@ -54,14 +54,14 @@ class Content:
         """Return the response of an attempt as it arrived, except for redacted secrets."""
         return self._read(attempt, "response_content", lambda vault, at: vault.answer(at))
 
-    def ran(self, result: Row) -> dict[str, Any] | Withheld:
-        """Return `input` and `result` of an executed tool call, from the row of its result."""
+    def tool_execution(self, result: Row) -> dict[str, Any] | Withheld:
+        """Return `input` and `result` of a tool call that was executed, given the row of its result."""
         return self._read(
             result, "content", lambda vault, at: dict(json.loads(text_bytes(vault.value(at))))
         )
 
     def secrets(self, attempt: Row, column: str) -> dict[str, int]:
-        """Return the number of redacted secrets by kind, in the new part of a request or in a response."""
+        """Return the numbers of redacted secrets by kind, in the new part of a request or in a response."""
         found = self._read(
             attempt, column, lambda vault, at: list(vault.value(at).get("redactions", ()))
         )

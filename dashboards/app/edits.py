@@ -1,6 +1,6 @@
 """Edits: the differences between a request and the previous one, part by part, with equal text omitted.
 
-Pure functions over two JSON bodies. The work is bounded as in `agentobs.records.differences`, and so is the output.
+Pure functions of two JSON bodies. Time is bounded as in `agentobs.records.differences`; the output is bounded, too.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Literal, NamedTuple
 from agentobs.provider.dialect import Block, Dialect
 from agentobs.provider.registry import DIALECTS, dialect_of_body
 from agentobs.records.canonical_json import Json
-from agentobs.records.differences import Difference, common, differences, unequal
+from agentobs.records.differences import Difference, common_prefix, differences, unequal_spans
 from dashboards.content.message_view import messages_of
 from dashboards.content.visible_text import text_of, visible
 
 MOST_EDITS = 60
 MOST_LINES = 120
-LINE = 400
-"""The maximum numbers of edits per part, lines per edit and characters per line. Our choice."""
-AROUND = 2
-"""The number of equal lines shown before and after a difference."""
-MOST_MARKS = 40
+MOST_CHARACTERS = 400
+"""The maximum numbers of edits per part, of lines per edit, and of characters per line. Our choice."""
+CONTEXT_LINES = 2
+"""The number of unchanged lines shown before and after a change."""
+MOST_BREAKPOINTS = 40
 """The maximum number of listed cache breakpoints; the provider accepts four per request."""
 
-Sign = Literal["same", "added", "removed", "left"]
+Sign = Literal["same", "added", "removed", "omitted"]
 Change = Literal["changed", "added", "removed", "reordered"]
 
 
-class Piece(NamedTuple):
+class Fragment(NamedTuple):
     """A part of a line."""
 
     text: str
@@ -37,10 +37,10 @@ class Piece(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a difference; a `left` line describes what is omitted."""
+    """A line of a difference; an `omitted` line describes the lines that are left out."""
 
     sign: Sign
-    pieces: tuple[Piece, ...]
+    fragments: tuple[Fragment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Part:
     """One part of a request: its options, tools, system prompt or messages."""
 
     name: str
-    says: str
+    summary: str
     """A summary of its changes."""
     edits: tuple[Edit, ...]
     more: int
@@ -67,7 +67,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Breakpoints:
     """The places of the cache breakpoints in both requests."""
 
     before: tuple[str, ...]
@@ -79,60 +79,64 @@ class Edits:
     """The differences between two requests."""
 
     parts: tuple[Part, ...]
-    marks: Marks
+    breakpoints: Breakpoints
 
 
 def edits(before: Json, after: Json) -> Edits:
     """Return the differences between two request bodies."""
     old, new = (each if isinstance(each, dict) else {"body": each} for each in (before, after))
     dialect = dialect_of_body(new)
-    keys = dialect.head_keys
+    keys = dialect.prompt_keys
     parts = (
         _part("options", _options(old, dialect), _options(new, dialect)),
         *(
-            _part(name, _only(old, keys[name], dialect), _only(new, keys[name], dialect))
-            for name in _HEAD
+            _part(
+                name, _cached_part(old, keys[name], dialect), _cached_part(new, keys[name], dialect)
+            )
+            for name in _CACHED_PARTS
             if name in keys
         ),
         _messages(old, new, dialect),
     )
-    return Edits(parts, Marks(tuple(_marks(old, dialect)), tuple(_marks(new, dialect))))
+    return Edits(
+        parts, Breakpoints(tuple(_breakpoints(old, dialect)), tuple(_breakpoints(new, dialect)))
+    )
 
 
-_HEAD: tuple[Literal["tools", "system"], ...] = ("tools", "system")
+_CACHED_PARTS: tuple[Literal["tools", "system"], ...] = ("tools", "system")
 
 
 def text_lines(old: str, new: str) -> list[Line]:
-    """Return a line diff of two texts; equal lines are omitted, except around changes."""
+    """Return a line diff of two texts. Unchanged lines are omitted, except near changes."""
     a, b = old.split("\n"), new.split("\n")
     lines: list[Line] = []
     at_a = 0
-    for a1, a2, b1, b2 in unequal(a, b):
-        lines += _equal(a[at_a:a1], is_first=at_a == 0)
+    for a1, a2, b1, b2 in unequal_spans(a, b):
+        lines += _unchanged_lines(a[at_a:a1], is_first=at_a == 0)
         if a2 - a1 == b2 - b1:
             for one, other in zip(a[a1:a2], b[b1:b2], strict=True):
-                lines += _changed(one, other)
+                lines += _changed_line(one, other)
         else:
             lines += [_line("removed", each) for each in a[a1:a2]]
             lines += [_line("added", each) for each in b[b1:b2]]
         at_a = a2
-    return [*lines, *_equal(a[at_a:], is_first=not lines, is_last=True)]
+    return [*lines, *_unchanged_lines(a[at_a:], is_first=not lines, is_last=True)]
 
 
 def _options(body: Mapping[str, Json], dialect: Dialect) -> Json:
-    others = {dialect.history_key, *dialect.head_keys.values()}
+    others = {dialect.history_key, *dialect.prompt_keys.values()}
     return {k: v for k, v in body.items() if k not in others}
 
 
-def _only(body: Mapping[str, Json], key: str, dialect: Dialect) -> Json:
+def _cached_part(body: Mapping[str, Json], key: str, dialect: Dialect) -> Json:
     return {key: dialect.without_breakpoints(body[key])} if key in body else {}
 
 
 def _part(name: str, old: Json, new: Json) -> Part:
     if old == new:
-        return Part(name, "unchanged" if old else "absent in both", (), 0)
+        return Part(name, "unchanged" if old else "not set in either request", (), 0)
     found = differences(old, new)
-    return _summarized(name, found, f"{_count(len(found), 'place')} changed")
+    return _summarized(name, found, _count(len(found), "change"))
 
 
 def _messages(old: Mapping[str, Json], new: Mapping[str, Json], dialect: Dialect) -> Part:
@@ -141,29 +145,29 @@ def _messages(old: Mapping[str, Json], new: Mapping[str, Json], dialect: Dialect
     )
     key = dialect.history_key
     found = differences({key: before}, {key: after})
-    fresh = sum(each.change == "added" and len(each.keys) == 2 for each in found)
-    gone = sum(each.change == "removed" and len(each.keys) == 2 for each in found)
-    touched = {each.keys[1] for each in found if len(each.keys) > 2}
-    same = max(len(after) - fresh - len(touched), 0)
-    says = [f"{same:,} of {_count(len(before), 'message')} unchanged"]
-    says += [f"{fresh:,} added"] if fresh else []
-    says += [f"{len(touched):,} changed"] if touched else []
-    says += [f"{gone:,} removed"] if gone else []
-    return _summarized("messages", found, ", ".join(says), dialect)
+    added = sum(each.change == "added" and len(each.keys) == 2 for each in found)
+    removed = sum(each.change == "removed" and len(each.keys) == 2 for each in found)
+    changed = {each.keys[1] for each in found if len(each.keys) > 2}
+    unchanged = max(len(after) - added - len(changed), 0)
+    phrases = [f"{unchanged:,} of {_count(len(before), 'message')} unchanged"]
+    phrases += [f"{added:,} added"] if added else []
+    phrases += [f"{len(changed):,} changed"] if changed else []
+    phrases += [f"{removed:,} removed"] if removed else []
+    return _summarized("messages", found, ", ".join(phrases), dialect)
 
 
 def _summarized(
-    name: str, found: Sequence[Difference], says: str, dialect: Dialect = DIALECTS[0]
+    name: str, found: Sequence[Difference], summary: str, dialect: Dialect = DIALECTS[0]
 ) -> Part:
-    made = tuple(_edit(each, dialect) for each in found[:MOST_EDITS])
-    return Part(name, says, made, max(len(found) - MOST_EDITS, 0))
+    edits_shown = tuple(_edit(each, dialect) for each in found[:MOST_EDITS])
+    return Part(name, summary, edits_shown, max(len(found) - MOST_EDITS, 0))
 
 
 def _edit(found: Difference, dialect: Dialect) -> Edit:
     if found.change == "changed":
         lines = text_lines(text_of(found.expected), text_of(found.actual))
     elif found.change == "reordered":
-        lines = [_left("same elements, different order")]
+        lines = [_omission("same elements, different order")]
         lines += text_lines(_names(found.expected), _names(found.actual))
     else:
         value = found.actual if found.change == "added" else found.expected
@@ -186,12 +190,14 @@ def _block(block: Block) -> str:
         case "text" if block.text:
             return block.text
         case "reasoning" if block.text:
-            return f"thinks: {block.text}"
+            return f"thinking: {block.text}"
         case "call":
             return f"calls {block.name} ({block.id or ''}): {text_of(block.value)}"
         case "result":
             failed = "error" if block.is_error else "result"
-            return f"{failed} of {block.id}: {text_of('' if block.value is None else block.value)}"
+            return (
+                f"{failed} from {block.id}: {text_of('' if block.value is None else block.value)}"
+            )
         case _:
             return text_of(dict(block.raw))
 
@@ -204,65 +210,75 @@ def _names(value: Json) -> str:
     )
 
 
-def _equal(lines: Sequence[str], *, is_first: bool, is_last: bool = False) -> Iterator[Line]:
-    """Yield the equal lines near a change, and the number of omitted lines."""
-    before = 0 if is_first else AROUND
-    behind = 0 if is_last else AROUND
-    if len(lines) <= before + behind + 1:
+def _unchanged_lines(
+    lines: Sequence[str], *, is_first: bool, is_last: bool = False
+) -> Iterator[Line]:
+    """Yield the unchanged lines near a change, and the number of omitted lines."""
+    lines_before = 0 if is_first else CONTEXT_LINES
+    lines_after = 0 if is_last else CONTEXT_LINES
+    if len(lines) <= lines_before + lines_after + 1:
         yield from (_line("same", each) for each in lines)
         return
-    yield from (_line("same", each) for each in lines[:before])
-    yield _left(f"{len(lines) - before - behind:,} equal lines")
-    yield from (_line("same", each) for each in lines[len(lines) - behind :])
+    yield from (_line("same", each) for each in lines[:lines_before])
+    yield _omission(f"{len(lines) - lines_before - lines_after:,} unchanged lines")
+    yield from (_line("same", each) for each in lines[len(lines) - lines_after :])
 
 
-def _changed(old: str, new: str) -> Iterator[Line]:
-    """Yield a changed line before and after, with the change highlighted; long equal ends are omitted."""
-    start = common(old, new)
-    end = common(old[start:][::-1], new[start:][::-1])
+def _changed_line(old: str, new: str) -> Iterator[Line]:
+    """Yield the old and the new version of a line, with the change highlighted. Long identical ends are shortened."""
+    start = common_prefix(old, new)
+    end = common_prefix(old[start:][::-1], new[start:][::-1])
     signs: tuple[tuple[Sign, str], ...] = (("removed", old), ("added", new))
     for sign, text in signs:
-        head, middle, tail = text[:start], text[start : len(text) - end], text[len(text) - end :]
+        prefix, middle, suffix = (
+            text[:start],
+            text[start : len(text) - end],
+            text[len(text) - end :],
+        )
         yield Line(
             sign,
             (
-                Piece(_ending(head), False),
-                Piece(_middle(middle), True),
-                Piece(_beginning(tail), False),
+                Fragment(_shortened_start(prefix), False),
+                Fragment(_shortened_middle(middle), True),
+                Fragment(_shortened_end(suffix), False),
             ),
         )
 
 
-def _ending(text: str) -> str:
-    kept = text[-LINE // 4 :]
+def _shortened_start(text: str) -> str:
+    kept = text[-MOST_CHARACTERS // 4 :]
     return (
-        visible(kept) if len(kept) == len(text) else f"… {_left_out(text, kept)} …{visible(kept)}"
+        visible(kept)
+        if len(kept) == len(text)
+        else f"… {_omitted_characters(text, kept)} …{visible(kept)}"
     )
 
 
-def _beginning(text: str) -> str:
-    kept = text[: LINE // 4]
+def _shortened_end(text: str) -> str:
+    kept = text[: MOST_CHARACTERS // 4]
     return (
-        visible(kept) if len(kept) == len(text) else f"{visible(kept)}… {_left_out(text, kept)} …"
+        visible(kept)
+        if len(kept) == len(text)
+        else f"{visible(kept)}… {_omitted_characters(text, kept)} …"
     )
 
 
-def _middle(text: str) -> str:
-    if len(text) <= LINE:
+def _shortened_middle(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
         return visible(text)
-    first, last = text[: LINE // 2], text[-LINE // 2 :]
-    return f"{visible(first)}… {_left_out(text, first + last)} …{visible(last)}"
+    first, last = text[: MOST_CHARACTERS // 2], text[-MOST_CHARACTERS // 2 :]
+    return f"{visible(first)}… {_omitted_characters(text, first + last)} …{visible(last)}"
 
 
 def _line(sign: Sign, text: str) -> Line:
-    return Line(sign, (Piece(_middle(text), False),))
+    return Line(sign, (Fragment(_shortened_middle(text), False),))
 
 
-def _left(text: str) -> Line:
-    return Line("left", (Piece(text, False),))
+def _omission(text: str) -> Line:
+    return Line("omitted", (Fragment(text, False),))
 
 
-def _left_out(text: str, kept: str) -> str:
+def _omitted_characters(text: str, kept: str) -> str:
     return _count(len(text) - len(kept), "character")
 
 
@@ -270,21 +286,21 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _marks(value: Json, dialect: Dialect) -> Iterator[str]:
+def _breakpoints(value: Json, dialect: Dialect) -> Iterator[str]:
     """Yield the places of cache breakpoints."""
-    waiting: list[tuple[str, Json]] = [("", value)]
+    pending: list[tuple[str, Json]] = [("", value)]
     found = 0
-    while waiting and found < MOST_MARKS:
-        at, inner = waiting.pop()
+    while pending and found < MOST_BREAKPOINTS:
+        path, inner = pending.pop()
         if isinstance(inner, dict):
             lifetime = dialect.breakpoint_of(inner)
             if lifetime is not None:
                 found += 1
-                yield visible(f"{at or 'request'}{f' ({lifetime})' if lifetime else ''}")
-            waiting += [
-                (f"{at}.{key}" if at else str(key), each)
+                yield visible(f"{path or 'request'}{f' ({lifetime})' if lifetime else ''}")
+            pending += [
+                (f"{path}.{key}" if path else str(key), each)
                 for key, each in reversed(inner.items())
                 if isinstance(each, dict | list) and key != "input"
             ]
         elif isinstance(inner, list):
-            waiting += [(f"{at}[{n}]", inner[n]) for n in reversed(range(len(inner)))]
+            pending += [(f"{path}[{n}]", inner[n]) for n in reversed(range(len(inner)))]

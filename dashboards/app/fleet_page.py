@@ -1,4 +1,4 @@
-"""The page about all sessions of a range of days: money, failures, caches, tools and waits."""
+"""The page about all sessions of a range of days: cost, failures, caching, tools and waits."""
 
 from __future__ import annotations
 
@@ -13,79 +13,81 @@ from starlette.routing import Route
 
 from agentobs import world
 from dashboards.app.session_list import day_ns
-from dashboards.app.site import answer, site_of
+from dashboards.app.site import page_response, site_of
 from dashboards.app.store_view import View
 from dashboards.panels.panels import Panel, fleet_panels
 
-DAYS = 30
-"""The default number of days, up to the last day on which a session started. Our choice."""
-FOLLOWED_NS = 1_000_000_000
-"""The maximum time to render the page with live updates. Our choice."""
-STOP_SECONDS = 0.05
-"""The interval at which the queries of an abandoned request are interrupted. Our choice."""
+DEFAULT_DAYS = 30
+"""The default number of days; the range ends with the last day on which a session started. Our choice."""
+MOST_LIVE_NS = 1_000_000_000
+"""The rendering time in nanoseconds from which the page has no live updates. Our choice."""
+INTERRUPT_SECONDS = 0.05
+"""The interval at which the queries of a request are interrupted after the client disconnected. Our choice."""
 _DAY_NS = 86_400_000_000_000
 
 
 async def fleet_page(request: Request) -> Response:
-    """Respond with the panels of a range; stop if the client disconnects."""
-    reading: list[View] = []
-    watching = asyncio.create_task(_stop_when_left(request, reading))
+    """Respond with the panels of a range. If the client disconnects, the queries are interrupted."""
+    views: list[View] = []
+    disconnect_watch = asyncio.create_task(_interrupt_on_disconnect(request, views))
     try:
-        return await run_in_threadpool(_page, request, reading)
+        return await run_in_threadpool(_page, request, views)
     finally:
-        watching.cancel()
+        disconnect_watch.cancel()
 
 
-async def _stop_when_left(request: Request, reading: Sequence[View]) -> None:
+async def _interrupt_on_disconnect(request: Request, views: Sequence[View]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    # A page runs many queries one after the other, so that each following query is interrupted, too.
+    # A page runs many queries in sequence, so interrupt repeatedly: the following queries must stop, too.
     while True:
-        for view in reading:
+        for view in views:
             site_of(request).reader.stop(view)
-        await asyncio.sleep(STOP_SECONDS)
+        await asyncio.sleep(INTERRUPT_SECONDS)
 
 
-def _page(request: Request, reading: list[View]) -> Response:
+def _page(request: Request, views: list[View]) -> Response:
     texts = {name: request.query_params.get(name, "")[:10] for name in ("day_from", "day_to")}
     since_ns, until_ns = day_ns(texts["day_from"], 0), day_ns(texts["day_to"], 1)
-    misread = [text for text in texts.values() if text and day_ns(text, 0) is None]
+    invalid_dates = [text for text in texts.values() if text and day_ns(text, 0) is None]
     with site_of(request).reader.view() as view:
-        reading.append(view)
+        views.append(view)
         last_ns = _last_ns(view)
-        is_usual = since_ns is None and until_ns is None
-        if is_usual and last_ns is not None:
-            since_ns = (last_ns // _DAY_NS - DAYS + 1) * _DAY_NS
-        made = view.kept.get(("fleet", since_ns, until_ns), lambda: _made(view, since_ns, until_ns))
-        return answer(
+        is_default_range = since_ns is None and until_ns is None
+        if is_default_range and last_ns is not None:
+            since_ns = (last_ns // _DAY_NS - DEFAULT_DAYS + 1) * _DAY_NS
+        range_panels = view.cache.get(
+            ("fleet", since_ns, until_ns), lambda: _range_panels(view, since_ns, until_ns)
+        )
+        return page_response(
             request,
             "fleet.html",
-            here="fleet",
+            nav_item="fleet",
             figures=True,
-            # A slow page is rendered on request only, not on each new event.
-            revision=view.revision if made.took_ns < FOLLOWED_NS else None,
-            panels=made.panels,
+            # Live updates would render a slow page again and again.
+            revision=view.revision if range_panels.took_ns < MOST_LIVE_NS else None,
+            panels=range_panels.panels,
             texts=texts,
-            misread=misread,
-            days=DAYS if is_usual else None,
+            invalid_dates=invalid_dates,
+            days=DEFAULT_DAYS if is_default_range else None,
             has_sessions=last_ns is not None,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """The panels of a range."""
+class _RangePanels:
+    """The panels of a range, and the time it took to compute them."""
 
     panels: Sequence[Panel]
     took_ns: int
 
 
-def _made(view: View, since_ns: int | None, until_ns: int | None) -> _Made:
+def _range_panels(view: View, since_ns: int | None, until_ns: int | None) -> _RangePanels:
     started_ns = world.monotonic()
     panels = fleet_panels(
-        view.store, since_ns=since_ns, until_ns=until_ns, in_words=view.texts.shown_dicts
+        view.store, since_ns=since_ns, until_ns=until_ns, restore_names=view.texts.shown_dicts
     )
-    return _Made(panels, world.monotonic() - started_ns)
+    return _RangePanels(panels, world.monotonic() - started_ns)
 
 
 def _last_ns(view: View) -> int | None:

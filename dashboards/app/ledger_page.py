@@ -1,4 +1,4 @@
-"""The ledger of a session: tokens, cost and certainty of each call, and the totals of `agentobs cost`."""
+"""The ledger of a session: tokens, cost and certainty of each LLM request, and the totals of `agentobs cost`."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dashboards.app.session_page import Pages, place, session_named
-from dashboards.app.site import answer, site_of
+from dashboards.app.session_page import Pages, page_position, session_named
+from dashboards.app.site import page_response, site_of
 
-PAGE = 100
-"""Calls per page. Our choice."""
-MOST = 50
+PAGE_SIZE = 100
+"""LLM requests per page. Our choice."""
+MOST_ROWS = 50
 """Maximum rows of the small tables. Our choice."""
 
 
 def ledger(request: Request) -> Response:
-    """Show the cost of each call of a session."""
+    """Show the cost of each LLM request of a session."""
     with site_of(request).reader.view() as view:
         session_id = session_named(request, view)
-        own = {"session_id": session_id}
-        whole = view.named("cost_by_session", **own)
-        [counted] = view.named("internal/count_calls", **own)
-        number, count, start = place(counted["calls"], request.query_params.get("page"), PAGE)
-        rows = view.named("internal/session_ledger", **own, offset=start, limit=PAGE)
-        return answer(
+        selected = {"session_id": session_id}
+        totals = view.named("cost_by_session", **selected)
+        [counts] = view.named("internal/count_calls", **selected)
+        number, count, start = page_position(
+            counts["calls"], request.query_params.get("page"), PAGE_SIZE
+        )
+        rows = view.named("internal/session_ledger", **selected, offset=start, limit=PAGE_SIZE)
+        return page_response(
             request,
             "ledger.html",
-            here="sessions",
+            nav_item="sessions",
             revision=view.revision,
             session_id=session_id,
-            whole=whole[0] if whole else None,
-            models=view.named("cost_by_model", **own),
-            agents=view.named("cost_by_agent", **own),
-            unpriced=view.named("unpriced_models", **own),
-            calls=Pages(rows, number, count, counted["calls"], start + 1 if rows else 0, {}),
-            most=MOST,
+            totals=totals[0] if totals else None,
+            models=view.named("cost_by_model", **selected),
+            agents=view.named("cost_by_agent", **selected),
+            unpriced=view.named("unpriced_models", **selected),
+            calls=Pages(rows, number, count, counts["calls"], start + 1 if rows else 0, {}),
+            most=MOST_ROWS,
         )
 
 

@@ -1,4 +1,4 @@
-"""SQL queries from the page: each in a process with limits, few in parallel, all killed at shutdown."""
+"""SQL queries of the page: each runs in a process with limits, few in parallel, and all are killed at shutdown."""
 
 from __future__ import annotations
 
@@ -17,50 +17,51 @@ from agentobs.recording.journal.home import Home
 from agentobs.records import display
 from agentobs.store.maintenance import Limits, Worker
 
-AT_ONCE = 2
-"""The maximum number of concurrent queries. Our choice: each has a process with memory of its own."""
-CELL = 2_000
-"""The maximum number of characters shown per value. Our choice: 200 rows of such cells can still be scrolled."""
-SHOWN_BYTES = 1024 * 1024
-"""The maximum amount of text of a result in a page. Our choice."""
+MOST_QUERIES = 2
+"""The maximum number of concurrent queries. Our choice: each query has a separate process with its own memory."""
+MOST_CHARACTERS = 2_000
+"""The maximum number of characters shown per value. Our choice: a page with 200 such rows still scrolls well."""
+MOST_SHOWN = 1024 * 1024
+"""The maximum length of the text of a result in a page, in characters. Our choice."""
 LIMITS = Limits(timeout_seconds=30.0, rows=200, columns=200, answer_bytes=16 * 1024**2)
-"""The limits of a query. Our choice: as much as fits a page; use `agentobs sql` for more."""
+"""The limits of a query. Our choice: a result that fits a page; use `agentobs sql` for larger results."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class QueryResult:
     """The outcome of a query."""
 
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
-    """Values as readable text."""
+    """The values as readable text."""
     numbers: Sequence[bool] = ()
     """Whether each column contains numbers."""
     note: str = ""
     """The reason why rows are missing, or why the query failed."""
     failed: bool = False
     took_ns: int = 0
-    """From the start of the process to the last row."""
+    """The time from the start of the process to the last row."""
 
 
-class Questions:
+class QueryRunner:
     """Runs queries, and kills the running ones when it is closed."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
-        """Prepare for queries with these limits."""
+        """Store the limits; processes are started on demand."""
         self.limits = limits
         self._lock = threading.Lock()
         self._running: set[Worker] = set()
-        self._places = threading.BoundedSemaphore(AT_ONCE)
+        self._slots = threading.BoundedSemaphore(MOST_QUERIES)
         self._is_closed = False
 
-    def ask(self, home: Home, sql: str, values: Mapping[str, Any]) -> Answered:
-        """Run one query and return its result for display; an error is in the note."""
+    def run(self, home: Home, sql: str, values: Mapping[str, Any]) -> QueryResult:
+        """Run one query and return its result for display. The note contains the error if it failed."""
         if not sql.strip():
-            return Answered(note="The statement is empty.", failed=True)
-        if not self._places.acquire(blocking=False):
-            return Answered(
-                note=f"{AT_ONCE} queries are already running. Wait until one ends.", failed=True
+            return QueryResult(note="The statement is empty.", failed=True)
+        if not self._slots.acquire(blocking=False):
+            return QueryResult(
+                note=f"{MOST_QUERIES} queries are already running. Wait until one ends.",
+                failed=True,
             )
         started_ns = world.monotonic()
         columns: list[str] = []
@@ -68,11 +69,11 @@ class Questions:
         note, failed = "", False
         try:
             with Worker(home, self.limits, ingest=False) as worker:
-                self._begin(worker)
+                self._register(worker)
                 try:
-                    came = worker.ask(sql, values or None)
-                    columns = came.columns
-                    rows.extend(came.rows)
+                    answer = worker.run(sql, values or None)
+                    columns = answer.columns
+                    rows.extend(answer.rows)
                 finally:
                     with self._lock:
                         self._running.discard(worker)
@@ -82,8 +83,8 @@ class Questions:
         except AgentobsError as error:
             note, failed = _message(error), True
         finally:
-            self._places.release()
-        return _answered(columns, rows, note, failed, world.monotonic() - started_ns)
+            self._slots.release()
+        return _query_result(columns, rows, note, failed, world.monotonic() - started_ns)
 
     def close(self) -> None:
         """Kill the running queries, and those that start later."""
@@ -91,12 +92,12 @@ class Questions:
             self._is_closed = True
             running = list(self._running)
         for worker in running:
-            # Only send the signal: the thread that started the query notices the end, and cleans up.
+            # Only send the signal: the thread that started the query notices the end of the process and cleans up.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if worker.is_alive:
                     os.killpg(worker.process_id, signal.SIGKILL)
 
-    def _begin(self, worker: Worker) -> None:
+    def _register(self, worker: Worker) -> None:
         with self._lock:
             if self._is_closed:
                 raise UsageError("the application is closing")
@@ -104,28 +105,32 @@ class Questions:
 
 
 def cell(value: Any) -> str:
-    """Return a value as text; a long value is cut, with its length."""
+    """Return a value as text. A long value is cut, and its length is added."""
     text = "NULL" if value is None else display.text(value)
-    return text if len(text) <= CELL else f"{text[:CELL]}… ({len(text):,} characters)"
+    return (
+        text
+        if len(text) <= MOST_CHARACTERS
+        else f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
+    )
 
 
-def _answered(
+def _query_result(
     columns: Sequence[str], rows: list[tuple[Any, ...]], note: str, failed: bool, took_ns: int
-) -> Answered:
-    """Return a result for display: as many complete rows as fit a page."""
+) -> QueryResult:
+    """Return a result for display, with as many complete rows as fit a page."""
     texts: list[list[str]] = []
-    left = SHOWN_BYTES
+    characters_left = MOST_SHOWN
     for row in rows:
-        made = [cell(value) for value in row]
-        left -= sum(map(len, made))
-        if left < 0 and texts:
+        shown_row = [cell(value) for value in row]
+        characters_left -= sum(map(len, shown_row))
+        if characters_left < 0 and texts:
             note = f"{note} Only the first {len(texts):,} rows are shown, because the result is too large.".strip()
             break
-        texts.append(made)
+        texts.append(shown_row)
     numbers = [
         all(_is_number(row[at]) for row in rows) and bool(rows) for at in range(len(columns))
     ]
-    return Answered(columns, texts, numbers, note, failed, took_ns)
+    return QueryResult(columns, texts, numbers, note, failed, took_ns)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The application: routes, and error pages."""
+"""The application: routes and error pages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from dashboards.app import (
     sql_page,
     transcript_page,
 )
-from dashboards.app.site import KINDS, Site, answer, asset_paths, asset_text, site_of
+from dashboards.app.site import KINDS, Site, asset_paths, asset_text, page_response, site_of
 from dashboards.app.store_view import BusyError
 
-_PARTS = (
+_PAGES = (
     session_list,
     fleet_page,
     sql_page,
@@ -41,33 +41,34 @@ _PARTS = (
     attempt_page,
     pair_page,
 )
-"""IDs may contain slashes, so routes that end in an ID come after routes with a suffix behind the ID."""
+"""IDs may contain slashes, so a route that ends with an ID must come after the routes that continue after the ID."""
 BODY_BYTES = 1024 * 1024
-"""The maximum size of a form; an SQL statement is the longest. Our choice."""
-LOOKS = 2
-"""The number of requests that may wait for a check for new data, in threads of their own. Our choice."""
+"""The maximum size of a form in bytes; the form with an SQL statement is the largest. Our choice."""
+REVISION_THREADS = 2
+"""The number of threads, separate from those that render pages, in which requests wait for a check for new data. Our
+choice."""
 RETRY_SECONDS = 5
 """The value of Retry-After for a page that could not be rendered. Our choice."""
 YEAR_SECONDS = 31_536_000
-"""How long an asset may be cached; a changed asset has another path."""
+"""How long an asset may be cached; a changed asset has a different path."""
 
 
 def application(site: Site) -> Starlette:
-    """Return the application over one home, without its guard."""
-    made = Starlette(
-        routes=[*routes, *(route for part in _PARTS for route in part.routes)],
+    """Return the application for one home, without its guard."""
+    app = Starlette(
+        routes=[*routes, *(route for page in _PAGES for route in page.routes)],
         exception_handlers={
             AgentobsError: _agentobs_error,
-            BusyError: _busy,
-            QueryError: _refused,
+            BusyError: _busy_error,
+            QueryError: _query_error,
             HTTPException: _not_found,
             Exception: _internal_error,
         },
         max_body_size=BODY_BYTES,
     )
-    made.state.site = site
-    made.state.looks = anyio.CapacityLimiter(LOOKS)
-    return made
+    app.state.site = site
+    app.state.revision_limiter = anyio.CapacityLimiter(REVISION_THREADS)
+    return app
 
 
 def asset(request: Request) -> Response:
@@ -75,14 +76,14 @@ def asset(request: Request) -> Response:
     name = request.path_params["name"]
     if request.url.path != asset_paths().get(name):
         raise HTTPException(404)
-    kept = {"cache-control": f"private, max-age={YEAR_SECONDS}, immutable"}
-    return Response(asset_text(name), media_type=KINDS[Path(name).suffix], headers=kept)
+    headers = {"cache-control": f"private, max-age={YEAR_SECONDS}, immutable"}
+    return Response(asset_text(name), media_type=KINDS[Path(name).suffix], headers=headers)
 
 
 async def revision(request: Request) -> Response:
-    """Return the revision of the store that would be shown now. Never waits for pages that are being rendered."""
+    """Return the revision of the store that a page would show now. Never waits for pages that are being rendered."""
     latest = site_of(request).reader.latest
-    found = await anyio.to_thread.run_sync(latest, limiter=request.app.state.looks)
+    found = await anyio.to_thread.run_sync(latest, limiter=request.app.state.revision_limiter)
     return JSONResponse({"revision": found})
 
 
@@ -97,7 +98,7 @@ def _agentobs_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AgentobsError)
     is_usage = isinstance(error, UsageError)
     place = f"{error.where}: " if error.where else ""
-    return answer(
+    return page_response(
         request,
         "error.html",
         status=404 if is_usage else 503,
@@ -109,10 +110,10 @@ def _agentobs_error(request: Request, error: Exception) -> Response:
     )
 
 
-def _busy(request: Request, error: Exception) -> Response:
-    """Render the error that too many slow pages are being rendered."""
+def _busy_error(request: Request, error: Exception) -> Response:
+    """Render the error page for too many slow pages at the same time."""
     assert isinstance(error, BusyError)
-    response = answer(
+    response = page_response(
         request,
         "error.html",
         status=503,
@@ -124,11 +125,11 @@ def _busy(request: Request, error: Exception) -> Response:
     return response
 
 
-def _refused(request: Request, error: Exception) -> Response:
+def _query_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, QueryError)
-    found = f"Error of DuckDB: {error.found}."
-    return answer(
-        request, "error.html", status=503, title="This cannot be shown", found=found, todo=""
+    found = f"DuckDB error: {error.found}."
+    return page_response(
+        request, "error.html", status=503, title="Cannot show this page", found=found, todo=""
     )
 
 
@@ -137,19 +138,19 @@ def _not_found(request: Request, error: Exception) -> Response:
     if error.status_code != 404:
         return PlainTextResponse(str(error.detail), error.status_code, dict(error.headers or {}))
     found = "This page does not exist."
-    return answer(request, "error.html", status=404, title="Not found", found=found, todo="")
+    return page_response(request, "error.html", status=404, title="Not found", found=found, todo="")
 
 
 def _internal_error(request: Request, error: Exception) -> Response:
-    """Render an internal error, and print its location to the terminal; recorded data is shown in neither."""
+    """Render an internal error, and print its location to the terminal. Neither output contains recorded data."""
     at = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(at.filename).name}:{at.lineno}"
     print(f"agentobs: a page failed: {type(error).__name__} at {place}", file=sys.stderr)
-    return answer(
+    return page_response(
         request,
         "error.html",
         status=500,
-        title="This page failed",
-        found=f"Internal error of agentobs: {type(error).__name__} at {place}.",
+        title="Internal error",
+        found=f"agentobs failed with {type(error).__name__} at {place}.",
         todo="Please report it. No recorded data is lost",
     )

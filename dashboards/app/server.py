@@ -37,21 +37,21 @@ from dashboards.app.site import Compare, Site
 from dashboards.app.store_view import Reader
 
 PORT = 8787
-"""The default port. Our choice; if it is in use, the next free one of TRIES ports is used."""
-TRIES = 20
+"""The default port. Our choice; if it is in use, the next free one of PORTS consecutive ports is used."""
+PORTS = 20
 THREADS = 8
 """The number of pages rendered in parallel. Our choice: each may briefly use hundreds of megabytes."""
 CONNECTIONS = 128
-"""The maximum number of concurrent connections; further ones get a 503. A browser opens six."""
+"""The maximum number of concurrent connections; requests on further ones get a 503. A browser opens six."""
 PER_ADDRESS = 32
-"""The maximum number of connections per address if other machines have access. Our choice: several browsers."""
+"""The maximum number of connections per network if other machines have access. Our choice: several browsers."""
 HEADER_BYTES = 32 * 1024
 """The maximum size of the request headers. Our choice: they may contain cookies of other programs on this host."""
-SILENT_SECONDS = 20
+REQUEST_SECONDS = 20
 """The time limit for receiving a complete request, and for a TLS handshake. Our choice."""
-KEEP_SECONDS = 15
+IDLE_SECONDS = 15
 """How long an idle connection is kept open after a response."""
-ENDING_SECONDS = 2
+SHUTDOWN_SECONDS = 2
 """How long running requests may continue after Ctrl-C."""
 NAME_BYTES = 8
 """The length of the random host name: 64 bits, too long for a page to guess."""
@@ -64,21 +64,21 @@ class Options:
     """How the application is served."""
 
     bind: str | None = None
-    """The address to bind; None means the address of the first name in `remote`, else 127.0.0.1. An address other than
-    loopback requires `remote`, a password and TLS."""
+    """The address to bind. None means the address of the first name in `remote`, or 127.0.0.1 if `remote` is empty. An
+    address other than loopback requires `remote`, a password and TLS."""
     port: int | None = None
-    """The port; 0 for any free port, None for PORT or the next free one."""
+    """The port. 0 means any free port; None means PORT or the next free one."""
     remote: Sequence[str] = ()
     """The names and addresses under which other machines reach the server; empty means this machine only."""
     password: str | None = field(default=None, repr=False)
     """The password for the sign-in; None if a token in the URL is enough."""
     tls_cert: Path | None = None
-    """The certificate with its chain, PEM."""
+    """A PEM file with the certificate and its chain."""
     tls_key: Path | None = None
-    """Its key, PEM."""
+    """A PEM file with the key of the certificate."""
     loopback_address: bool = False
     """Whether the printed URL has an IP address as its host, for browsers that do not resolve names under `localhost`.
-    The cookie is then sent to servers of all users on other ports of this address."""
+    Browsers then send the cookie to all servers on other ports of this address, including servers of other users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +93,22 @@ class Bound:
 
 
 def bind(options: Options) -> Bound:
-    """Bind the sockets; from then on connections wait until `serve` takes them.
+    """Bind the sockets. From then on, connections wait until `serve` accepts them.
 
     Raises:
         UsageError: the options exclude each other, or the address is in use or not an address of this machine.
     """
-    bound = _checked(options)
+    bound = _checked_address(options)
     tls = _tls(options)
     is_named = not options.remote and not options.loopback_address
-    # Bind both loopback addresses: browsers try both, and would send the token to another server on the other one.
+    # Bind both loopback addresses: browsers try both, and could otherwise send the token to a server of another user.
     addresses = [bound, *(each for each in LOOPBACK if each != bound)] if is_named else [bound]
-    listening = _listening(addresses, options.port)
-    scheme, port = "https" if tls else "http", listening[0].getsockname()[1]
+    sockets = _listening_sockets(addresses, options.port)
+    scheme, port = "https" if tls else "http", sockets[0].getsockname()[1]
     local = "127.0.0.1" if ipaddress.ip_address(bound).is_unspecified else bound
     # Browsers share cookies among all ports of a host, but not among hosts, so a random host name has its own cookies.
-    own = f"{world.random_bytes(NAME_BYTES).hex()}.localhost"
-    names = [own] if is_named else [*LOOPBACK, "localhost", local, *options.remote]
+    random_host = f"{world.random_bytes(NAME_BYTES).hex()}.localhost"
+    names = [random_host] if is_named else [*LOOPBACK, "localhost", local, *options.remote]
     keys = Keys(
         hosts=hosts_of(names, port, scheme),
         scheme=scheme,
@@ -116,10 +116,10 @@ def bind(options: Options) -> Bound:
         token=None if options.password else new_secret(),
         password=options.password,
     )
-    name = own if is_named else options.remote[0] if options.remote else local
+    name = random_host if is_named else options.remote[0] if options.remote else local
     host = f"[{name}]" if ":" in name else name
     rest = f"?token={keys.token}" if keys.token else ""
-    return Bound(listening, keys, f"{scheme}://{host}:{port}/{rest}", tls)
+    return Bound(sockets, keys, f"{scheme}://{host}:{port}/{rest}", tls)
 
 
 def serve(
@@ -132,10 +132,10 @@ def serve(
     """Serve until SIGINT or SIGTERM, or until it is stopped.
 
     Args:
-        bound: from `bind`.
+        bound: the sockets and settings, from `bind`.
         home: the home to show.
-        compare: the function that compares two sessions.
-        started: called once when the server accepts requests, with a function that stops it.
+        compare: the function that compares two sessions; None if sessions cannot be compared.
+        started: called once when the server accepts requests, with a function that stops the server.
     """
     with Reader(home) as reader:
         is_remote = bound.keys.password is not None
@@ -148,9 +148,9 @@ def serve(
                 each.close()
 
 
-async def _serve(server: _Server, listening: Sequence[socket.socket]) -> None:
+async def _serve(server: _Server, sockets: Sequence[socket.socket]) -> None:
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-    await server.serve(sockets=list(listening))
+    await server.serve(sockets=list(sockets))
 
 
 class _Server(uvicorn.Server):
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Interrupt running queries so that their requests end.
-        self._site.questions.close()
+        self._site.queries.close()
         self._site.reader.interrupt()
         await super().shutdown(sockets)
 
@@ -181,46 +181,48 @@ class _Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {each: signal.signal(each, self.handle_exit) for each in HANDLED_SIGNALS}
+        previous_handlers = {
+            each: signal.signal(each, self.handle_exit) for each in HANDLED_SIGNALS
+        }
         try:
             yield
         finally:
-            for each, handler in before.items():
+            for each, handler in previous_handlers.items():
                 signal.signal(each, handler)
 
 
-class _Prompt(H11Protocol):
-    """HTTP/1.1 that closes connections without a complete request within the time limit."""
+class _TimeLimitedProtocol(H11Protocol):
+    """HTTP/1.1 that closes a connection if no complete request arrives within the time limit."""
 
-    _seen: object = None
+    _last_cycle: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(SILENT_SECONDS, self._look)
+        self.loop.call_later(REQUEST_SECONDS, self._close_if_idle)
 
-    def _look(self) -> None:
+    def _close_if_idle(self) -> None:
         """Close the connection if no response is being sent and no request arrived since the last check."""
         if self.transport.is_closing():
             return
         is_answering = self.cycle and not self.cycle.more_body and not self.cycle.response_complete
-        if self._seen is self.cycle and not is_answering:
+        if self._last_cycle is self.cycle and not is_answering:
             self.transport.abort()
             return
-        self._seen = self.cycle
-        self.loop.call_later(SILENT_SECONDS, self._look)
+        self._last_cycle = self.cycle
+        self.loop.call_later(REQUEST_SECONDS, self._close_if_idle)
 
 
-class _Shared(_Prompt):
-    """The same for access from other machines: limits the connections per address."""
+class _RemoteProtocol(_TimeLimitedProtocol):
+    """The protocol for access from other machines: it also limits the number of connections per network."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        theirs = [each for each in self.connections if _whose(each) == _whose(self)]
-        if len(theirs) > PER_ADDRESS:
+        same_network = [each for each in self.connections if _network_of(each) == _network_of(self)]
+        if len(same_network) > PER_ADDRESS:
             transport.abort()
 
 
-def _whose(connection: Any) -> str:
+def _network_of(connection: Any) -> str:
     return network_of(connection.client[0] if connection.client else "")
 
 
@@ -228,12 +230,12 @@ def _config(bound: Bound, site: Site) -> uvicorn.Config:
     tls = bound.tls
     return uvicorn.Config(
         Guard(application(site), bound.keys),
-        http=_Shared if site.is_remote else _Prompt,
+        http=_RemoteProtocol if site.is_remote else _TimeLimitedProtocol,
         loop="asyncio",
         ws="none",
         lifespan="off",
         interface="asgi3",
-        # Access logs would contain URLs, and so search terms and the token.
+        # Access logs would contain URLs, which contain search terms and the token.
         log_config=None,
         log_level="critical",
         access_log=False,
@@ -241,13 +243,13 @@ def _config(bound: Bound, site: Site) -> uvicorn.Config:
         server_header=False,
         limit_concurrency=CONNECTIONS,
         h11_max_incomplete_event_size=HEADER_BYTES,
-        timeout_keep_alive=KEEP_SECONDS,
-        timeout_graceful_shutdown=ENDING_SECONDS,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         ssl_context_factory=(lambda config, usual: tls) if tls else None,
     )
 
 
-def _checked(options: Options) -> str:
+def _checked_address(options: Options) -> str:
     """Return the address to bind.
 
     Raises:
@@ -298,15 +300,15 @@ def _checked(options: Options) -> str:
 
 def _address(options: Options) -> str:
     """Return the requested address as an IP address."""
-    given = options.bind or next(iter(options.remote), "127.0.0.1")
+    requested = options.bind or next(iter(options.remote), "127.0.0.1")
     with contextlib.suppress(ValueError):
-        return str(ipaddress.ip_address(given))
+        return str(ipaddress.ip_address(requested))
     try:
-        found = socket.getaddrinfo(given, None, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(requested, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UsageError(
             f"cannot resolve the name: {error.strerror or error}",
-            where=given[:80],
+            where=requested[:80],
             todo="Pass the address to listen on with --bind",
         ) from error
     return str(found[0][4][0])
@@ -332,7 +334,7 @@ def _tls(options: Options) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # With an empty password, an encrypted key is rejected instead of prompted for.
+        # With an empty password, an encrypted key is rejected instead of prompting for its passphrase.
         context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise UsageError(
@@ -345,52 +347,52 @@ def _tls(options: Options) -> ssl.SSLContext | None:
     return context
 
 
-def _listening(addresses: Sequence[str], port: int | None) -> Sequence[socket.socket]:
-    """Return sockets that listen on one port of all addresses; addresses that the machine does not have are skipped.
+def _listening_sockets(addresses: Sequence[str], port: int | None) -> Sequence[socket.socket]:
+    """Return sockets that listen on the same port of all addresses that the machine has.
 
     Raises:
-        UsageError: the first address is not one of this machine, or the port is in use or not allowed.
+        UsageError: the first address is not an address of this machine, or the port is in use or not allowed.
     """
-    # A port that is free on one address may be in use on the other; then another port is tried.
-    ports = range(PORT, PORT + TRIES) if port is None else (port,) * (1 if port else TRIES)
-    for each in ports:
+    # A port that is free on one address may be in use on the other. In that case, try another port.
+    ports = range(PORT, PORT + PORTS) if port is None else (port,) * (1 if port else PORTS)
+    for port_to_try in ports:
         try:
-            return _bound_to(addresses, each)
+            return _sockets_on(addresses, port_to_try)
         except OSError as error:
-            failed = error
+            last_error = error
             if error.errno != errno.EADDRINUSE:
                 break
     raise UsageError(
-        f"cannot listen on this address: {(failed.strerror or str(failed)).lower()}",
-        where=f"{failed.filename} port {each}",
+        f"cannot listen on this address: {(last_error.strerror or str(last_error)).lower()}",
+        where=f"{last_error.filename} port {port_to_try}",
         todo="Choose another port with --port; --port 0 uses any free port",
-    ) from failed
+    ) from last_error
 
 
-def _bound_to(addresses: Sequence[str], port: int) -> Sequence[socket.socket]:
-    made: list[socket.socket] = []
-    with contextlib.ExitStack() as undone:
+def _sockets_on(addresses: Sequence[str], port: int) -> Sequence[socket.socket]:
+    sockets: list[socket.socket] = []
+    with contextlib.ExitStack() as cleanup:
         for address in addresses:
             try:
-                one = _socket_at(address, made[0].getsockname()[1] if made else port)
+                bound_socket = _socket_at(address, sockets[0].getsockname()[1] if sockets else port)
             except OSError as error:
-                if made and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                    continue  # no other program can listen on it either
+                if sockets and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    continue  # no other program can listen on this address either
                 raise OSError(error.errno, error.strerror or str(error), address) from error
-            undone.callback(one.close)
-            made.append(one)
-        undone.pop_all()
-    return made
+            cleanup.callback(bound_socket.close)
+            sockets.append(bound_socket)
+        cleanup.pop_all()
+    return sockets
 
 
 def _socket_at(address: str, port: int) -> socket.socket:
     version = ipaddress.ip_address(address).version
-    made = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
+    new_socket = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((address, port))
-        made.listen(128)
+        new_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        new_socket.bind((address, port))
+        new_socket.listen(128)
     except OSError:
-        made.close()
+        new_socket.close()
         raise
-    return made
+    return new_socket

@@ -1,4 +1,4 @@
-"""The list of sessions: searched, filtered, sorted and paged by the query string of the URL."""
+"""The list of sessions. The query string of the URL contains the search text, filters, order and page."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from agentobs.errors import UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.records.labels import label
 from agentobs.store.analysis.diagnosis import SIGNATURES
-from dashboards.app.site import answer, known_key, site_of
+from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 
-PAGE = 50
+PAGE_SIZE = 50
 """Sessions per page. Our choice."""
-CHOICES = 100
-"""The maximum number of models in the filter. Our choice."""
-LONGEST = 200
-"""The maximum length of an input, in characters. Our choice: IDs, names and tags have up to 128."""
+MOST_MODELS = 100
+"""The maximum number of models that the filter offers. Our choice."""
+MOST_CHARACTERS = 200
+"""The maximum length of an input, in characters. Our choice: IDs, names and tags have up to 128 characters."""
 FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2262, 4, 10)
 """The range of days that fit a time column: 64-bit nanoseconds since 1970."""
 MOST_PAGES = 1_000_000
-"""The highest page number; a higher one would not fit its column."""
+"""The highest page number; a much higher number would not fit the integer type of the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Column:
     title: str
     """The label in the table header."""
     is_number: bool = True
-    """Whether it is aligned to the right and sorted in descending order first."""
+    """Whether the column is aligned to the right and first sorted in descending order."""
 
 
 COLUMNS = (
@@ -63,11 +63,11 @@ STATUSES = ("completed", "failed", "crashed", "interrupted", "incomplete", "runn
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ListQuery:
     """The filters, order and page of the list, as in the URL."""
 
     q: str = ""
-    """A part of an ID, a name or a tag."""
+    """A part of an ID, a name or a tag; the search text."""
     model: str = ""
     status: str = ""
     signature: str = ""
@@ -80,93 +80,97 @@ class Asked:
     day_to: str = ""
     """The last day, UTC."""
     sort: str = "-started"
-    """A column; a `-` prefix means descending order."""
+    """The column to sort by; the prefix `-` means descending order."""
     page: int = 1
 
-    def query(self, **other: Any) -> str:
+    def query_string(self, **changes: Any) -> str:
         """Return the query string, with some values replaced; defaults are omitted."""
-        asked, plain = replace(self, **other), Asked()
-        values = {name: getattr(asked, name) for name in self.__slots__}
-        return urlencode({name: v for name, v in values.items() if v != getattr(plain, name)})
+        changed, defaults = replace(self, **changes), ListQuery()
+        values = {name: getattr(changed, name) for name in self.__slots__}
+        return urlencode({name: v for name, v in values.items() if v != getattr(defaults, name)})
 
     @property
     def is_filtered(self) -> bool:
         """Whether a filter is set."""
-        return replace(self, sort="", page=1) != Asked(sort="")
+        return replace(self, sort="", page=1) != ListQuery(sort="")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The filter as an SQL condition."""
+class Filter:
+    """The filter as parameters of the named queries."""
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    misread: Sequence[str] = ()
+    input_errors: Sequence[str] = ()
     """Messages about invalid inputs."""
 
 
-def asked_of(parameters: Mapping[str, str]) -> Asked:
+def list_query(parameters: Mapping[str, str]) -> ListQuery:
     """Return the filters in a query string; unknown values are replaced by defaults."""
-    texts = {name: parameters.get(name, "").strip()[:LONGEST] for name in Asked.__slots__}
+    texts = {
+        name: parameters.get(name, "").strip()[:MOST_CHARACTERS] for name in ListQuery.__slots__
+    }
     page = texts.pop("page")
     number = int(page) if page.isascii() and page.isdecimal() and len(page) < 8 else 1
-    sort = texts.pop("sort")
-    known = sort if sort.removeprefix("-") in _BY_NAME else Asked().sort
-    return Asked(**texts, sort=known, page=min(max(number, 1), MOST_PAGES))
+    requested_sort = texts.pop("sort")
+    sort_column = (
+        requested_sort if requested_sort.removeprefix("-") in _BY_NAME else ListQuery().sort
+    )
+    return ListQuery(**texts, sort=sort_column, page=min(max(number, 1), MOST_PAGES))
 
 
-def chosen(asked: Asked, name: str | None = None) -> Choice:
-    """Return the filter as an SQL condition.
+def filter_of(query: ListQuery, name: str | None = None) -> Filter:
+    """Return the filter as parameters of the named queries.
 
     Args:
-        asked: the filters in the URL.
-        name: the search text as stored if it is a session name or a tag that is not a label: its digest.
+        query: the filters in the URL.
+        name: the digest of the search text, as the store contains it if the text is a name or tag that is not a label.
     """
-    values, misread = dict[str, Any](), list[str]()
-    if asked.q:
-        values |= {"text": asked.q.lower(), "digest": name}
-    if asked.model:
-        values["model"] = asked.model
-    if asked.status:
-        values["status"] = asked.status
-    if asked.signature:
-        values["signature"] = asked.signature
-    for text, key in ((asked.cost_from, "cost_from"), (asked.cost_to, "cost_to")):
+    values, input_errors = dict[str, Any](), list[str]()
+    if query.q:
+        values |= {"text": query.q.lower(), "digest": name}
+    if query.model:
+        values["model"] = query.model
+    if query.status:
+        values["status"] = query.status
+    if query.signature:
+        values["signature"] = query.signature
+    for text, key in ((query.cost_from, "cost_from"), (query.cost_to, "cost_to")):
         if text and (usd := _usd(text)) is None:
-            misread.append(f"“{text}” is not an amount in dollars, such as 0.25")
+            input_errors.append(f"“{text}”: expected an amount in dollars, such as 0.25")
         elif text:
             values[key] = usd
-    for text, key, more in ((asked.day_from, "since_ns", 0), (asked.day_to, "until_ns", 1)):
-        if text and (ns := day_ns(text, more)) is None:
-            misread.append(f"“{text}” is not a day, such as 2026-11-22")
+    for text, key, days_later in ((query.day_from, "since_ns", 0), (query.day_to, "until_ns", 1)):
+        if text and (ns := day_ns(text, days_later)) is None:
+            input_errors.append(f"“{text}”: expected a date, such as 2026-11-22")
         elif text:
             values[key] = ns
-    return Choice(values, misread)
+    return Filter(values, input_errors)
 
 
-def rows_of(view: View, asked: Asked, choice: Choice) -> list[Row]:
+def rows_of(view: View, query: ListQuery, chosen_filter: Filter) -> list[Row]:
     """Return the sessions of one page."""
     return view.named(
         "listing/page",
-        **choice.parameters,
-        sort=asked.sort.removeprefix("-"),
-        descending=asked.sort.startswith("-"),
-        limit=PAGE,
-        offset=(asked.page - 1) * PAGE,
+        **chosen_filter.parameters,
+        sort=query.sort.removeprefix("-"),
+        descending=query.sort.startswith("-"),
+        limit=PAGE_SIZE,
+        offset=(query.page - 1) * PAGE_SIZE,
     )
 
 
-def totals_of(view: View, choice: Choice) -> Row:
+def totals_of(view: View, chosen_filter: Filter) -> Row:
     """Return the totals of the matching sessions, and the certainty of their cost."""
-    [row] = view.named("listing/totals", **choice.parameters)
+    [row] = view.named("listing/totals", **chosen_filter.parameters)
     return row
 
 
-def choices_of(view: View) -> dict[str, list[Row]]:
-    """Return the options of the filters: models, statuses and signatures with their numbers of sessions."""
-    models = view.named("listing/models", limit=CHOICES)
+def filter_options(view: View) -> dict[str, list[Row]]:
+    """Return the options of the filters: models, statuses and signatures, with their numbers of sessions."""
+    models = view.named("listing/models", limit=MOST_MODELS)
     statuses = view.named("listing/statuses")
-    fired = view.named("listing/signatures")
-    counts = {row["name"]: row["sessions"] for row in fired}
+    found = view.named("listing/signatures")
+    counts = {row["name"]: row["sessions"] for row in found}
     signatures = [{"name": s.name, "sessions": counts.get(s.name, 0)} for s in SIGNATURES]
     return {"model": models, "status": statuses, "signature": signatures}
 
@@ -174,48 +178,48 @@ def choices_of(view: View) -> dict[str, list[Row]]:
 def sessions_page(request: Request) -> Response:
     """Respond with one page of the list."""
     site = site_of(request)
-    asked = asked_of(request.query_params)
-    choice = chosen(asked, _digest(site.home, asked.q))
+    query = list_query(request.query_params)
+    chosen_filter = filter_of(query, _digest(site.home, query.q))
     with site.reader.view() as view:
-        every = totals_of(view, Choice())
-        totals = totals_of(view, choice) if asked.is_filtered else every
-        pages = max(1, -(-totals["sessions"] // PAGE))
-        asked = replace(asked, page=min(asked.page, pages))
-        return answer(
+        all_totals = totals_of(view, Filter())
+        totals = totals_of(view, chosen_filter) if query.is_filtered else all_totals
+        pages = max(1, -(-totals["sessions"] // PAGE_SIZE))
+        query = replace(query, page=min(query.page, pages))
+        return page_response(
             request,
             "sessions.html",
-            here="sessions",
+            nav_item="sessions",
             revision=view.revision,
-            asked=asked,
+            query=query,
             columns=COLUMNS,
-            rows=rows_of(view, asked, choice),
+            rows=rows_of(view, query, chosen_filter),
             totals=totals,
-            every=every["sessions"],
+            every=all_totals["sessions"],
             pages=pages,
-            first=(asked.page - 1) * PAGE + 1,
-            choices=choices_of(view),
-            misread=choice.misread,
+            first=(query.page - 1) * PAGE_SIZE + 1,
+            choices=filter_options(view),
+            input_errors=chosen_filter.input_errors,
             has_signatures=view.has_signatures,
             meanings={each.name: each.fires for each in SIGNATURES},
         )
 
 
-def two_of(request: Request) -> Response:
+def compare_selected(request: Request) -> Response:
     """Redirect to the comparison of the two selected sessions."""
-    ticked = request.query_params.getlist("of")
-    if len(ticked) != 2:
+    selected = request.query_params.getlist("of")
+    if len(selected) != 2:
         raise UsageError(
-            f"select exactly two sessions to compare ({len(ticked)} are selected)",
+            f"select exactly two sessions to compare ({len(selected)} are selected)",
             todo="Go back and select two sessions",
         )
-    return RedirectResponse(f"/compare?{urlencode({'a': ticked[0], 'b': ticked[1]})}", 303)
+    return RedirectResponse(f"/compare?{urlencode({'a': selected[0], 'b': selected[1]})}", 303)
 
 
-routes = [Route("/", sessions_page), Route("/compare/ticked", two_of)]
+routes = [Route("/", sessions_page), Route("/compare/ticked", compare_selected)]
 
 
 def _digest(home: Home, text: str) -> str | None:
-    """Return the digest that the store contains for a name that is not a label; None if the home has no key."""
+    """Return the text as the store contains it if it is a name: its digest unless it is a label; None without a key."""
     key = known_key(home) if text else None
     return None if key is None else str(label(text, key))
 
@@ -225,14 +229,15 @@ def _usd(text: str) -> Decimal | None:
         usd = Decimal(text.removeprefix("$"))
     except InvalidOperation:
         return None
-    # The absolute value of a number that is out of range may overflow.
+    # Check the exponent, because computing the absolute value of a huge number may overflow.
     fits = usd.is_finite() and usd.adjusted() < 12
     return round(usd, 12) if fits else None
 
 
-def day_ns(text: str, more: int) -> int | None:
-    """Return the start of a day, or of a later day, in nanoseconds since 1970; None if the text is not a day, or if it
-    does not fit a time column.
+def day_ns(text: str, days_later: int) -> int | None:
+    """Return the start of a day, or of the day that is `days_later` days later, in nanoseconds since 1970.
+
+    None if the text is not a day, or if the day does not fit a time column.
     """
     try:
         day = date.fromisoformat(text)
@@ -240,6 +245,6 @@ def day_ns(text: str, more: int) -> int | None:
         return None
     if not FIRST_DAY <= day <= LAST_DAY:
         return None
-    day += timedelta(days=more)
+    day += timedelta(days=days_later)
     at = datetime(day.year, day.month, day.day, tzinfo=UTC)
     return int(at.timestamp()) * 1_000_000_000

@@ -1,4 +1,4 @@
-"""The page of a session: outcome, cost, time, and its steps with links to their requests."""
+"""The page of a session: its outcome, cost and time, and its steps with links to their requests."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from starlette.routing import Route
 from agentobs.recording.journal.home import Home
 from agentobs.runtime import process
 from agentobs.store.session_lookup import find_session
-from dashboards.app.site import answer, known_key, site_of
+from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.panels.panels import session_panels
-from dashboards.panels.session_outcomes import kept_of, steps_of, verdicts_of
+from dashboards.panels.session_outcomes import content_state, steps_of, verdicts_of
 from dashboards.panels.templates import segment
 
 T = TypeVar("T")
 
-PAGE = 50
-"""Steps per page. Our choice: a screen or two."""
-MOST = 20
-"""Maximum rows of the small tables: sessions of the conversation, evidence, unfinished operations. Our choice."""
-KEPT = 24
-"""The number of cached results about ended sessions: figures, steps and diagnoses of 8 sessions. Figures take about
-400 kB, a thousand steps 2 MB. Our choice."""
-MOST_KEPT = 2_000
+PAGE_SIZE = 50
+"""Steps per page. Our choice: one or two screens."""
+MOST_ROWS = 20
+"""The maximum number of rows of small tables, such as the evidence of a failure signature. Our choice."""
+MOST_RESULTS = 24
+"""The number of cached results about ended sessions: figures, steps and diagnoses of 8 sessions. The figures of a
+session take about 400 kB, a thousand steps 2 MB. Our choice."""
+MOST_RESULT_ROWS = 2_000
 """Results with more rows than this are not cached. Our choice."""
-WINDOW = 25
-"""The number of turns in the first and last part of the waterfall that are offered for longer sessions."""
+WINDOW_TURNS = 25
+"""The number of turns in the parts of the waterfall that the page of a longer session links to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +50,32 @@ class Pages:
     """The total number of rows."""
     first: int
     """The number of the first row of the page, from 1; 0 if there are no rows."""
-    choice: Mapping[str, str]
-    """The other parameters of the URL."""
+    parameters: Mapping[str, str]
+    """The other parameters of the URL, which the links keep."""
 
     def link(self, number: int) -> str:
         """Return the query string of another page."""
-        return f"?{urlencode({**self.choice, 'page': number})}"
+        return f"?{urlencode({**self.parameters, 'page': number})}"
 
 
-def paged(rows: Sequence[Row], asked: str | None, choice: Mapping[str, str], size: int) -> Pages:
+def page_of(
+    rows: Sequence[Row], requested: str | None, parameters: Mapping[str, str], size: int
+) -> Pages:
     """Return the requested page of rows, or the nearest existing page."""
-    number, count, start = place(len(rows), asked, size)
-    part = rows[start : start + size]
-    return Pages(part, number, count, len(rows), start + 1 if part else 0, choice)
+    number, count, start = page_position(len(rows), requested, size)
+    page_rows = rows[start : start + size]
+    return Pages(page_rows, number, count, len(rows), start + 1 if page_rows else 0, parameters)
 
 
-def place(total: int, asked: str | None, size: int) -> tuple[int, int, int]:
-    """Return the number of an existing page, the number of pages, and the index of its first row, from 0."""
+def page_position(total: int, requested: str | None, size: int) -> tuple[int, int, int]:
+    """Return the number of the nearest existing page, the number of pages, and the index (from 0) of its first row."""
     count = max(-(-total // size), 1)
-    number = min(max(number_in(asked) or 1, 1), count)
+    number = min(max(number_in(requested) or 1, 1), count)
     return number, count, (number - 1) * size
 
 
 def number_in(text: str | None) -> int | None:
-    """Return a number in the URL; None if it is not a number."""
+    """Return a number from the URL; None if the text is not a number."""
     is_number = text is not None and text.isascii() and text.isdigit() and len(text) <= 9
     return int(text) if is_number and text is not None else None
 
@@ -99,112 +101,112 @@ def session(request: Request) -> Response:
         [about] = view.named("internal/session", session_id=session_id)
         turns = view.named("session_turns", session_id=session_id)
         window = _window(turns, query.get("from"), query.get("to"))
-        instants = _instants(turns, window) if window else None
-        ended = Ended.of(site_of(request).home, view, about)
-        choice = {"from": str(window[0]), "to": str(window[1])} if window else {}
-        choice |= {"failed": "1"} if "failed" in query else {}
-        return answer(
+        time_range = _time_range(turns, window) if window else None
+        cache = EndedSessionCache.of(site_of(request).home, view, about)
+        parameters = {"from": str(window[0]), "to": str(window[1])} if window else {}
+        parameters |= {"failed": "1"} if "failed" in query else {}
+        return page_response(
             request,
             "session.html",
-            here="sessions",
+            nav_item="sessions",
             figures=True,
             revision=view.revision,
             about=about,
             spent=first_of(view.named("cost_by_session", session_id=session_id)),
-            kept=kept_of(view.store, session_id),
+            content_state=content_state(view.store, session_id),
             losses=_losses(view, session_id),
             conversation=view.named(
                 "listing/conversation", conversation_id=about["conversation_id"]
             ),
-            verdicts=ended.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST)),
-            panels=ended.get(
-                ("panels", instants),
+            verdicts=cache.get("verdicts", lambda: verdicts_of(view.store, session_id, MOST_ROWS)),
+            panels=cache.get(
+                ("panels", time_range),
                 lambda: session_panels(
-                    view.store, session_id, window=instants, in_words=view.texts.shown_dicts
+                    view.store, session_id, window=time_range, restore_names=view.texts.shown_dicts
                 ),
             ),
             turns=len(turns),
             window=window,
             windows=_windows(len(turns), window),
-            steps=paged(
+            steps=page_of(
                 [
                     step
-                    for step in ended.get("steps", lambda: steps_of(view.store, session_id))
+                    for step in cache.get("steps", lambda: steps_of(view.store, session_id))
                     if step["is_failed"] or "failed" not in query
                 ],
                 query.get("page"),
-                choice,
-                PAGE,
+                parameters,
+                PAGE_SIZE,
             ),
             only_failed="failed" in query,
-            choice={**choice, **({"page": query["page"]} if "page" in query else {})},
-            way=_way,
-            open=_never_ended(view, about),
+            parameters={**parameters, **({"page": query["page"]} if "page" in query else {})},
+            link=_link,
+            unfinished=_unfinished_operations(view, about),
             hooks=view.named("hook_outcomes", session_id=session_id),
             decisions=view.named("internal/permission_decisions", session_id=session_id),
-            most=MOST,
+            most=MOST_ROWS,
         )
 
 
-def _way(choice: Mapping[str, str], **other: Any) -> str:
-    """Return the query string with some values replaced; None removes a name."""
-    values = {**choice, **other}
+def _link(parameters: Mapping[str, str], **changes: Any) -> str:
+    """Return the query string with some parameters replaced; the value None removes a parameter."""
+    values = {**parameters, **changes}
     return f"?{urlencode({name: value for name, value in values.items() if value is not None})}"
 
 
-class Kept:
-    """Answers about sessions that have ended, the last used one last."""
+class CachedResults:
+    """The cached results about ended sessions, least recently used first."""
 
     def __init__(self) -> None:
-        self.answers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self.results: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
 
-_keeping = Lock()
+_cache_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A cache of slow results about an ended session. Without it, live updates would compute them again each time that
+class EndedSessionCache:
+    """A cache of slow results about an ended session. Without it, live updates would compute them again each time
     another agent records something.
     """
 
     key: tuple[Any, ...] | None
-    """The home, the session and its fingerprint; None if the session is running and nothing is cached."""
+    """The home, the session and its fingerprint. None if the session is running: then nothing is cached."""
 
     @classmethod
-    def of(cls, home: Home, view: View, about: Row) -> Ended:
+    def of(cls, home: Home, view: View, about: Row) -> EndedSessionCache:
         """Return the cache for a session, from its row of `sessions`."""
         rows = view.named("listing/fingerprint", session_id=about["session_id"])
         if about["status"] == "running" or not rows:
             return cls(None)
         return cls((home.path, about["session_id"], rows[0]["fingerprint"]))
 
-    def get(self, what: Any, ask: Callable[[], T]) -> T:
-        """Return the cached result, or compute it; long results are not cached."""
-        kept = process.part(Kept)
+    def get(self, name: Any, compute: Callable[[], T]) -> T:
+        """Return the cached result with this name, or compute it; long results are not cached."""
+        cached = process.state(CachedResults)
         if self.key is None:
-            return ask()
-        key = (*self.key, what)
-        with _keeping:
-            if key in kept.answers:
-                kept.answers.move_to_end(key)
-                known: T = kept.answers[key]
-                return known
-        found = ask()
-        if isinstance(found, Sized) and len(found) > MOST_KEPT:
-            return found
-        with _keeping:
-            kept.answers[key] = found
-            while len(kept.answers) > KEPT:
-                kept.answers.popitem(last=False)
-        return found
+            return compute()
+        key = (*self.key, name)
+        with _cache_lock:
+            if key in cached.results:
+                cached.results.move_to_end(key)
+                cached_result: T = cached.results[key]
+                return cached_result
+        result = compute()
+        if isinstance(result, Sized) and len(result) > MOST_RESULT_ROWS:
+            return result
+        with _cache_lock:
+            cached.results[key] = result
+            while len(cached.results) > MOST_RESULTS:
+                cached.results.popitem(last=False)
+        return result
 
 
-def _never_ended(view: View, about: Row) -> Sequence[Row]:
-    """Return the unfinished operations; queried only if there can be any, because the query is slow."""
-    own = {"session_id": about["session_id"]}
-    if about["status"] == "crashed" or view.named("internal/orphaned_span", **own):
-        return view.named("open_at_death", **own)
+def _unfinished_operations(view: View, about: Row) -> Sequence[Row]:
+    """Return the unfinished operations. The query is slow, so it runs only if there may be any."""
+    key = {"session_id": about["session_id"]}
+    if about["status"] == "crashed" or view.named("internal/orphaned_span", **key):
+        return view.named("open_at_death", **key)
     return ()
 
 
@@ -213,7 +215,7 @@ def _losses(view: View, session_id: str) -> Sequence[Row]:
 
 
 def _window(turns: Sequence[Row], first: str | None, last: str | None) -> tuple[int, int] | None:
-    """Return the requested range of turns of the waterfall, counted from 1; None for all."""
+    """Return the requested range of turns of the waterfall, counted from 1; None for all turns."""
     start, end = number_in(first), number_in(last)
     if not turns or (start is None and end is None):
         return None
@@ -221,34 +223,34 @@ def _window(turns: Sequence[Row], first: str | None, last: str | None) -> tuple[
     return start, min(max(end or len(turns), start), len(turns))
 
 
-def _instants(turns: Sequence[Row], window: tuple[int, int]) -> tuple[int, int]:
-    """Return the start and the end of a range of turns, with the calls of its last turn."""
-    part = turns[window[0] - 1 : window[1]]
-    start = min(row["started_ns"] for row in part)
-    end = max(row["started_ns"] + row["duration_ns"] for row in part)
+def _time_range(turns: Sequence[Row], window: tuple[int, int]) -> tuple[int, int]:
+    """Return the start and the end of a range of turns, including the tool calls of its last turn."""
+    shown_turns = turns[window[0] - 1 : window[1]]
+    start = min(row["started_ns"] for row in shown_turns)
+    end = max(row["started_ns"] + row["duration_ns"] for row in shown_turns)
     if window[1] < len(turns):
         end = max(end, turns[window[1]]["started_ns"])
     return start, end
 
 
 def _windows(count: int, window: tuple[int, int] | None) -> dict[str, tuple[int, int]]:
-    """Return the other ranges of turns to offer, by label."""
-    if count <= WINDOW and window is None:
+    """Return the ranges of turns to link to, by label."""
+    if count <= WINDOW_TURNS and window is None:
         return {}
     if window is None:
-        return {"First turns": (1, WINDOW), "Last turns": (count - WINDOW + 1, count)}
+        return {"First turns": (1, WINDOW_TURNS), "Last turns": (count - WINDOW_TURNS + 1, count)}
     first, last = window
     size = last - first + 1
-    offered = {}
+    ranges = {}
     if first > 1:
-        offered["Earlier"] = (max(first - size, 1), first - 1)
+        ranges["Earlier"] = (max(first - size, 1), first - 1)
     if last < count:
-        offered["Later"] = (last + 1, min(last + size, count))
-    return offered
+        ranges["Later"] = (last + 1, min(last + size, count))
+    return ranges
 
 
 def first_of(rows: Sequence[Row]) -> Row | None:
-    """Return the first of some rows, or None."""
+    """Return the first row, or None if there are no rows."""
     return rows[0] if rows else None
 
 

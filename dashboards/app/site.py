@@ -1,4 +1,4 @@
-"""Shared state of the application, its assets, and the rendering of responses."""
+"""The shared state of the application, its assets, and the rendering of pages as responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 
 from agentobs.recording.journal.home import Home
 from agentobs.records.canonical_json import digest
-from dashboards.app.query_processes import Questions
+from dashboards.app.query_processes import QueryRunner
 from dashboards.app.store_view import Reader
 from dashboards.panels.templates import page, plotly_script
 
@@ -22,13 +22,13 @@ Compare = Callable[[Home, str, str], Mapping[str, Any]]
 
 _ASSETS = Path(__file__).parents[1] / "assets"
 PLOTLY = "plotly.min.js"
-"""The name of the asset with the script of plotly."""
+"""The name of the asset that contains plotly."""
 KINDS = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""The media type of each kind of asset."""
+"""The media types of assets, by file name extension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Site:
     reader: Reader
     """The reader of the current store."""
     compare: Compare | None = None
-    """The function that compares two sessions; None if comparing is not available."""
-    questions: Questions = field(default_factory=Questions)
+    """The function that compares two sessions; None if sessions cannot be compared."""
+    queries: QueryRunner = field(default_factory=QueryRunner)
     """The runner of SQL queries."""
     is_remote: bool = False
     """Whether other machines can connect."""
@@ -53,12 +53,12 @@ def site_of(request: Request) -> Site:
     return site
 
 
-def answer(
+def page_response(
     request: Request,
     template: str,
     *,
     status: int = 200,
-    here: str = "",
+    nav_item: str = "",
     figures: bool = False,
     revision: int | None = None,
     **values: Any,
@@ -69,20 +69,25 @@ def answer(
         request: the HTTP request.
         template: a template that extends `app.html`.
         status: the HTTP status.
-        here: the current item of the navigation: `sessions`, `fleet`, `compare` or `sql`.
+        nav_item: the current item of the navigation: `sessions`, `fleet`, `compare`, `sql` or empty.
         figures: whether the page has figures, which need plotly.
-        revision: the revision of the store that the page shows; if given, the regions marked `data-live` are replaced
-            when there is a newer one.
+        revision: the revision of the store that the page shows. If given, the script replaces the regions with the
+            attribute `data-live` when there is a newer revision.
         values: the values of the template.
     """
-    shared = {"here": here, "figures": figures, "revision": revision, "assets": asset_paths()}
+    shared = {
+        "nav_item": nav_item,
+        "figures": figures,
+        "revision": revision,
+        "assets": asset_paths(),
+    }
     site = site_of(request)
-    place = {"home": str(site.home.path), "is_remote": site.is_remote}
-    return HTMLResponse(page(template, **shared, **place, **values), status)
+    home_values = {"home": str(site.home.path), "is_remote": site.is_remote}
+    return HTMLResponse(page(template, **shared, **home_values, **values), status)
 
 
 def known_key(home: Home) -> bytes | None:
-    """Return the home's key, or None if it has none; never creates one.
+    """Return the key of the home, or None if it has no key yet. Never creates a key.
 
     Raises:
         HomeError: the key cannot be used.
@@ -92,7 +97,7 @@ def known_key(home: Home) -> bytes | None:
 
 @cache
 def asset_paths() -> dict[str, str]:
-    """Return the path of each asset by name. The path contains a digest, so that browsers can cache it forever."""
+    """Return the path of each asset by name. The path contains a digest, so browsers can cache it permanently."""
     return {name: f"/assets/{digest(text)[3:15]}/{name}" for name, text in _assets().items()}
 
 

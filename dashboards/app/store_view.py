@@ -1,9 +1,9 @@
 """Reads a store that agents are writing to, without blocking them or waiting for them.
 
 One connection holds the current state. While pages are requested, one thread checks for new data and opens the next
-connection in parallel. Requests continue with the previous connection until the next is ready, and the last of them
-closes it. So readers never wait for an opening, and writers are not involved: the store is a file that is replaced,
-never changed, and the segments are read up to their current end.
+connection in parallel. Requests use the previous connection until the next one is ready, and the last request that uses
+a connection closes it. So requests do not wait for a connection to open. Writers are not involved: the store is a file
+that is replaced but never changed, and segments are read up to their current end.
 """
 
 from __future__ import annotations
@@ -25,122 +25,122 @@ from agentobs.store.label_texts import Texts
 from agentobs.store.port import QueryError, Store
 
 PAUSE_SECONDS = 1.0
-"""The minimum pause between two checks for new data. Our choice: turns of agents take seconds."""
-SHARE = 5
-"""After a slow opening the pause is this many times as long, so that a large store does not occupy a core."""
-PATIENCE_SECONDS = 1.0
-"""How long a request after a pause waits for the new state before it gets the previous one. Our choice."""
+"""The minimum pause between two checks for new data. Our choice: a turn of an agent takes seconds."""
+PAUSE_FACTOR = 5
+"""The minimum pause after a check, as a multiple of its duration, so that a large store does not occupy a CPU core."""
+CHECK_SECONDS = 1.0
+"""How long a request waits for a check for new data before it uses the previous state. Our choice."""
 MEMORY_BYTES = 2 * 1024**3
-"""The memory limit of DuckDB per connection; a page about 100,000 sessions uses a twentieth of it."""
+"""The memory limit of DuckDB per connection; a page about 100,000 sessions needs a twentieth of it."""
 MOST_OPEN = 3
-"""The maximum number of connections: the current one, and older ones that are still being read."""
-MOST_KEPT = 4
-"""The number of slow results cached per state, such as recently viewed ranges. Our choice."""
-MOST_MAKING = 2
-"""The number of requests that may compute a slow result or wait for one: each holds a thread and much memory."""
-TURN_SECONDS = 0.5
-"""How long a request waits to be one of these, before it gets a 503. Our choice."""
+"""The maximum number of connections: the current one, and older ones that requests still use."""
+MOST_RESULTS = 4
+"""The number of slow results that are cached per state, such as recently viewed ranges. Our choice."""
+MOST_COMPUTING = 2
+"""The number of requests that may compute a slow result or wait for one: each needs a thread and much memory."""
+SLOT_SECONDS = 0.5
+"""How long a request waits for one of these MOST_COMPUTING slots before it gets a 503. Our choice."""
 MOST_WATCHED = 1_000
-"""The maximum number of running processes that are checked for a crash."""
+"""The maximum number of open segments whose processes are checked for a crash."""
 
 Row = dict[str, Any]
 T = TypeVar("T")
 
 
 class BusyError(AgentobsError):
-    """The page is slow to render, and too many such pages are being rendered already."""
+    """Too many slow pages are already being rendered."""
 
 
-class Kept:
-    """A cache of results computed from one state of the store; the oldest are dropped first."""
+class ResultCache:
+    """A cache of results that were computed from one state of the store; the oldest results are dropped first."""
 
-    def __init__(self, places: threading.Semaphore | None = None) -> None:
+    def __init__(self, slots: threading.Semaphore | None = None) -> None:
         """Start empty.
 
         Args:
-            places: limits the requests that compute or wait, shared with other states.
+            slots: limits the number of requests that compute or wait; shared with the caches of other states.
         """
-        self._found: dict[Any, Any] = {}
-        self._places = places or threading.BoundedSemaphore(MOST_MAKING)
-        self._making = threading.Lock()
+        self._results: dict[Any, Any] = {}
+        self._slots = slots or threading.BoundedSemaphore(MOST_COMPUTING)
+        self._computing = threading.Lock()
 
-    def get(self, key: Any, make: Callable[[], T]) -> T:
+    def get(self, key: Any, compute: Callable[[], T]) -> T:
         """Return the result for a key; only one is computed at a time, because it takes seconds and all cores.
 
         Raises:
-            BusyError: there is no result yet, and too many requests compute or wait.
+            BusyError: the result is not cached, and too many requests are computing or waiting.
         """
-        if key not in self._found:
-            if not self._places.acquire(timeout=TURN_SECONDS):
+        if key not in self._results:
+            if not self._slots.acquire(timeout=SLOT_SECONDS):
                 raise BusyError(
                     "other slow pages are being rendered",
                     todo="Reload this page in a few seconds",
                 )
             try:
-                with self._making:
-                    return self._made(key, make)
+                with self._computing:
+                    return self._cached(key, compute)
             finally:
-                self._places.release()
-        return self._made(key, make)
+                self._slots.release()
+        return self._cached(key, compute)
 
-    def _made(self, key: Any, make: Callable[[], T]) -> T:
+    def _cached(self, key: Any, compute: Callable[[], T]) -> T:
         try:
-            kept: T = self._found[key]
+            result: T = self._results[key]
         except KeyError:
-            kept = make()
-            while len(self._found) >= MOST_KEPT:
-                self._found.pop(next(iter(self._found)), None)
-            self._found[key] = kept
-        return kept
+            result = compute()
+            while len(self._results) >= MOST_RESULTS:
+                self._results.pop(next(iter(self._results)), None)
+            self._results[key] = result
+        return result
 
 
 @dataclass(slots=True)
-class _Opened:
-    """One state of the store, open."""
+class _OpenState:
+    """An open state of the store."""
 
     store: Store
     revision: int
-    stamp: _Stamp
+    fingerprint: _Fingerprint
     open_segments: tuple[str, ...]
     """Segments whose process was running when the state was opened."""
-    kept: Kept
+    cache: ResultCache
     texts: dict[str, str | None] = field(default_factory=dict)
-    """Original names and reasons, by their digests; None if they cannot be read."""
+    """Original names and reasons, by their digests; None if a text cannot be read."""
     readers: set[Store] = field(default_factory=set)
-    """The cursors of the requests that are reading it."""
+    """The cursors of the requests that use this state."""
     is_old: bool = False
-    """Whether there is a newer state, so that the last reader closes this one."""
+    """Whether there is a newer state; the last request that uses this state then closes it."""
     has_signatures: bool = False
     """Whether the table `fired` is complete."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stamp:
-    """File sizes and times of a home: if they are unchanged, there is no new data."""
+class _Fingerprint:
+    """The file sizes and times of a home: if they are unchanged, there is no new data."""
 
     published: tuple[int, int, int] | None
     """Inode, modification time and size of the published file."""
     segments: Mapping[str, int]
-    """The size of the facts of each segment; -1 if compressed."""
+    """The size of the facts file of each segment, in bytes; -1 if it is compressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The state of the store that one request reads; unaffected by new data. For one thread."""
+    """The state of the store for one request, unaffected by new data. Not thread-safe."""
 
     store: Store
-    """Has all tables and views of the store, plus the tables `app.listing` and `app.fired`."""
+    """All tables and views of the store, and the tables `app.listing` and `app.found_signatures`."""
     revision: int
-    """The number of the state; it changes with each new state."""
+    """The number of the state; each new state has a higher number."""
     has_signatures: bool
-    """Whether `app.fired` is complete: failure signatures of all sessions are computed after the rest."""
-    kept: Kept
-    """Results of other requests about this state."""
+    """Whether `app.found_signatures` is complete. The failure signatures of all sessions are computed last."""
+    cache: ResultCache
+    """Cached results about this state, shared with other requests."""
     texts: Texts
     """The original names and reasons."""
 
     def named(self, name: str, /, **parameters: Any) -> list[Row]:
-        """Return the rows of a named query with the original names, see `agentobs.store.named_queries`."""
+        """Return the rows of a named query (see `agentobs.store.named_queries`), with the original names."""
         return self.texts.shown_dicts(self.store.rows(name, **parameters).dicts())
 
 
@@ -148,24 +148,24 @@ class Reader:
     """The current state of a home, kept up to date while pages are requested."""
 
     def __init__(self, home: Home) -> None:
-        """Start to open the store in a thread of its own.
+        """Start to open the store in a separate thread.
 
         Args:
-            home: the home with the recordings. Its existence is checked later, at each check for new data.
+            home: the home with the recordings. It may not exist: errors are raised by `view`.
         """
         self._home = home
-        self._changed = threading.Condition()
-        self._opened: _Opened | None = None
-        self._older: list[_Opened] = []
+        self._condition = threading.Condition()
+        self._current: _OpenState | None = None
+        self._older_states: list[_OpenState] = []
         self._error: AgentobsError | None = None
-        self._begun = self._over = 0
-        self._looked_ns = 0
-        self._rest_ns = 0
+        self._checks_started = self._checks_finished = 0
+        self._checked_ns = 0
+        self._pause_ns = 0
         self._revision = 0
-        self._is_wanted = True
+        self._is_check_requested = True
         self._is_closed = False
         self._signature_cursor: Store | None = None
-        self._places = threading.BoundedSemaphore(MOST_MAKING)
+        self._slots = threading.BoundedSemaphore(MOST_COMPUTING)
         self._thread = threading.Thread(target=self._watch, name="agentobs-reader", daemon=True)
         self._thread.start()
 
@@ -176,54 +176,54 @@ class Reader:
         Raises:
             HomeError, ForeignError, DamagedError: the store cannot be read, as for `agentobs.connect`.
         """
-        opened, cursor = self._taken()
+        opened, cursor = self._current_state()
         try:
             texts = Texts(cursor, opened.texts)
-            yield View(cursor, opened.revision, opened.has_signatures, opened.kept, texts)
+            yield View(cursor, opened.revision, opened.has_signatures, opened.cache, texts)
         finally:
-            with self._changed:
+            with self._condition:
                 opened.readers.discard(cursor)
                 cursor.close()
-                self._close_unread()
+                self._close_unused()
 
     def revision(self) -> int:
-        """Return which state would be read now, and have it looked for a newer one; waits for nothing."""
-        with self._changed:
-            self._want()
+        """Return the current revision, and request a check for new data without waiting for it."""
+        with self._condition:
+            self._request_check()
             return self._revision
 
     def latest(self) -> int:
-        """Return the current revision, after a check for new data if the last one is old; waits as `view` does."""
-        with self._changed:
-            self._await_look()
+        """Return the current revision. If the last check for new data is old, wait for a new check, as `view` does."""
+        with self._condition:
+            self._await_check()
             return self._revision
 
     def stop(self, view: View) -> None:
         """Interrupt the running query of an abandoned request."""
-        with self._changed:
+        with self._condition:
             if any(view.store in each.readers for each in self._all()):
                 view.store.interrupt()
 
     def interrupt(self) -> None:
         """Interrupt all running queries, and reject new ones."""
-        with self._changed:
+        with self._condition:
             self._is_closed = True
             cursors = [each for opened in self._all() for each in opened.readers]
             for cursor in [*cursors, *([self._signature_cursor] if self._signature_cursor else [])]:
                 cursor.interrupt()
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def close(self) -> None:
         """Close all unused connections; the others are closed by their last reader."""
         self.interrupt()
         self._thread.join()
-        with self._changed:
-            if self._opened:
-                self._older.append(self._opened)
-                self._opened = None
-            for each in self._older:
+        with self._condition:
+            if self._current:
+                self._older_states.append(self._current)
+                self._current = None
+            for each in self._older_states:
                 each.is_old = True
-            self._close_unread()
+            self._close_unused()
 
     def __enter__(self) -> Reader:
         return self
@@ -236,130 +236,130 @@ class Reader:
     ) -> None:
         self.close()
 
-    def _all(self) -> list[_Opened]:
-        return [*self._older, *([self._opened] if self._opened else [])]
+    def _all(self) -> list[_OpenState]:
+        return [*self._older_states, *([self._current] if self._current else [])]
 
-    def _taken(self) -> tuple[_Opened, Store]:
-        """Return the state to read, after a check for new data if the last one is old and the check is fast."""
-        with self._changed:
-            self._await_look()
-            self._changed.wait_for(lambda: self._opened or self._error or self._is_closed)
+    def _current_state(self) -> tuple[_OpenState, Store]:
+        """Return the current state and a cursor. If the last check is old, wait for a new check, unless it is slow."""
+        with self._condition:
+            self._await_check()
+            self._condition.wait_for(lambda: self._current or self._error or self._is_closed)
             if self._is_closed:
                 raise UsageError("the application is closing")
-            if self._error or not self._opened:
+            if self._error or not self._current:
                 raise self._error or DamagedError("no connection could be opened")
-            cursor = self._opened.store.cursor()
-            self._opened.readers.add(cursor)
-            return self._opened, cursor
+            cursor = self._current.store.cursor()
+            self._current.readers.add(cursor)
+            return self._current, cursor
 
-    def _await_look(self) -> None:
-        # A check that is already running may have started before the data of this request was written.
-        number = self._begun + 1
-        if self._want():
-            self._changed.wait_for(lambda: self._is_over(number), PATIENCE_SECONDS)
+    def _await_check(self) -> None:
+        # Wait for the next check: a check that is already running may have started before the newest data was written.
+        number = self._checks_started + 1
+        if self._request_check():
+            self._condition.wait_for(lambda: self._is_check_finished(number), CHECK_SECONDS)
 
-    def _is_over(self, number: int) -> bool:
-        return self._over >= number or self._is_closed
+    def _is_check_finished(self, number: int) -> bool:
+        return self._checks_finished >= number or self._is_closed
 
-    def _want(self) -> bool:
-        """Request a check for new data, unless one was just done; return whether one will be done."""
-        if world.monotonic() - self._looked_ns < max(self._rest_ns, int(PAUSE_SECONDS * 1e9)):
+    def _request_check(self) -> bool:
+        """Request a check for new data unless the last check is recent; return whether there will be a check."""
+        if world.monotonic() - self._checked_ns < max(self._pause_ns, int(PAUSE_SECONDS * 1e9)):
             return False
-        self._is_wanted = True
-        self._changed.notify_all()
+        self._is_check_requested = True
+        self._condition.notify_all()
         return True
 
-    def _close_unread(self) -> None:
-        for each in [each for each in self._older if not each.readers]:
-            self._older.remove(each)
+    def _close_unused(self) -> None:
+        for each in [each for each in self._older_states if not each.readers]:
+            self._older_states.remove(each)
             each.store.close()
-        self._changed.notify_all()
+        self._condition.notify_all()
 
     def _watch(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_wanted or self._is_closed)
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_check_requested or self._is_closed)
                 if self._is_closed:
                     return
-                self._is_wanted = False
-                self._begun += 1
+                self._is_check_requested = False
+                self._checks_started += 1
             started_ns = world.monotonic()
-            self._survived(self._look)
-            with self._changed:
-                self._looked_ns = world.monotonic()
-                self._over = self._begun
-                self._changed.notify_all()
-            self._survived(self._complete_signatures)
-            with self._changed:
-                self._looked_ns = world.monotonic()
-                self._rest_ns = SHARE * (self._looked_ns - started_ns)
+            self._run_step(self._check)
+            with self._condition:
+                self._checked_ns = world.monotonic()
+                self._checks_finished = self._checks_started
+                self._condition.notify_all()
+            self._run_step(self._complete_signatures)
+            with self._condition:
+                self._checked_ns = world.monotonic()
+                self._pause_ns = PAUSE_FACTOR * (self._checked_ns - started_ns)
 
-    def _survived(self, step: Callable[[], None]) -> None:
-        """Run a step; errors are shown on the pages, and the next check may succeed."""
+    def _run_step(self, step: Callable[[], None]) -> None:
+        """Run a step of a check. Pages show its errors; the next check may succeed."""
         try:
             step()
         except Exception as found:
-            self._set_error(self._fault(found))
+            self._set_error(self._read_error(found))
 
-    def _fault(self, found: Exception) -> AgentobsError:
+    def _read_error(self, found: Exception) -> AgentobsError:
         return DamagedError(f"cannot be read: {error_kind(found)}", where=str(self._home.path))
 
     def _set_error(self, error: AgentobsError | None) -> None:
-        with self._changed:
+        with self._condition:
             if str(error) != str(self._error):
                 self._revision += 1
             self._error = error
-            self._changed.notify_all()
+            self._condition.notify_all()
 
-    def _look(self) -> None:
-        """Open the store again if there is new data; an error is shown until a check succeeds."""
+    def _check(self) -> None:
+        """Open the store again if there is new data. Pages show an error until a check succeeds."""
         error: AgentobsError | None = None
         try:
             existing_home(self._home.path)
-            before = _stamp(self._home)
-            opened = self._opened
-            if opened is None or self._error or _is_changed(self._home, opened, before):
-                self._open(before)
+            now = _fingerprint(self._home)
+            opened = self._current
+            if opened is None or self._error or _is_changed(self._home, opened, now):
+                self._open(now)
         except AgentobsError as found:
             error = found
         except Exception as found:  # the next check may succeed
-            error = self._fault(found)
+            error = self._read_error(found)
         self._set_error(error)
 
-    def _open(self, before: _Stamp) -> None:
-        with self._changed:
-            # A request that reads an old state for long delays the next opening, but not the other requests.
-            if len(self._older) >= MOST_OPEN - 1:
+    def _open(self, previous: _Fingerprint) -> None:
+        with self._condition:
+            # A long-running request that uses an old state delays the next state, but not the other requests.
+            if len(self._older_states) >= MOST_OPEN - 1:
                 return
         store = open_store(self._home, memory_bytes=MEMORY_BYTES)
         try:
             store.prepare_listing()
-            after = _stamp(self._home)
-            same = after.segments == before.segments
-            opened = _Opened(
+            now = _fingerprint(self._home)
+            is_unchanged = now.segments == previous.segments
+            opened = _OpenState(
                 store,
                 self._revision + 1,
-                after if same else before,  # data that this opening ingested is not new
+                now if is_unchanged else previous,  # data that this opening ingested is not new
                 _open_segments(store),
-                Kept(self._places),
+                ResultCache(self._slots),
             )
-            if self._opened:
-                store.adopt_findings(self._opened.store)
+            if self._current:
+                store.adopt_findings(self._current.store)
         except BaseException:
             store.close()
             raise
-        with self._changed:
-            if self._opened:
-                self._opened.is_old = True
-                self._older.append(self._opened)
-            self._opened = opened
+        with self._condition:
+            if self._current:
+                self._current.is_old = True
+                self._older_states.append(self._current)
+            self._current = opened
             self._revision = opened.revision
-            self._close_unread()
+            self._close_unused()
 
     def _complete_signatures(self) -> None:
         """Complete the table `fired` of the current state."""
-        with self._changed:
-            opened = self._opened
+        with self._condition:
+            opened = self._current
             if opened is None or opened.has_signatures or self._is_closed:
                 return
             cursor = self._signature_cursor = opened.store.cursor()
@@ -368,17 +368,17 @@ class Reader:
         except QueryError:  # not enough memory, or closed: the list is shown without signatures
             return
         finally:
-            with self._changed:
+            with self._condition:
                 self._signature_cursor = None
                 cursor.close()
-        with self._changed:
+        with self._condition:
             opened.has_signatures = True
             if is_new:
                 self._revision += 1
                 opened.revision = self._revision
 
 
-def _stamp(home: Home) -> _Stamp:
+def _fingerprint(home: Home) -> _Fingerprint:
     found = forms(home)
     sizes = {
         name: -1 if packed else _size(facts_path(home, name)) for name, packed in found.items()
@@ -387,12 +387,12 @@ def _stamp(home: Home) -> _Stamp:
     with contextlib.suppress(OSError):
         file = home.database.lstat()
         published = (file.st_ino, file.st_mtime_ns, file.st_size)
-    return _Stamp(published, sizes)
+    return _Fingerprint(published, sizes)
 
 
-def _is_changed(home: Home, opened: _Opened, now: _Stamp) -> bool:
-    """Return whether data was written since a state was opened, or a process died since."""
-    if now != opened.stamp:
+def _is_changed(home: Home, opened: _OpenState, now: _Fingerprint) -> bool:
+    """Return whether data was written, or a process died, since a state was opened."""
+    if now != opened.fingerprint:
         return True
     return not all(is_alive(facts_path(home, name)) for name in opened.open_segments)
 

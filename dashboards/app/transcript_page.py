@@ -1,4 +1,4 @@
-"""The transcript of a session: new input and the response of each turn, read on demand."""
+"""The transcript of a session: the new input and the response of each turn, read on demand."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from starlette.routing import Route
 
 from agentobs.provider.registry import turn_paths
 from agentobs.records.canonical_json import Json
-from dashboards.app.content_forms import Fields, on_click, revealed
-from dashboards.app.content_reader import AT_ONCE, Content, Withheld
-from dashboards.app.session_page import place, session_named
+from dashboards.app.content_forms import Fields, content_response, on_click
+from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
+from dashboards.app.session_page import page_position, session_named
 from dashboards.app.site import site_of
 from dashboards.app.store_view import Row, View
-from dashboards.content.message_view import Block, Heard, Message, heard, message
+from dashboards.content.message_view import Block, Message, NewInput, message, new_input
 from dashboards.content.visible_text import body_of, message_of, shown, visible
-from dashboards.panels.session_outcomes import kept_of
+from dashboards.panels.session_outcomes import content_state
 from dashboards.panels.templates import segment
 
-PAGE = 20
+PAGE_SIZE = 20
 """Requests per page. Our choice."""
 MOST_LANES = 200
-"""The maximum number of lanes to choose from. Our choice."""
+"""The maximum number of lanes that can be selected. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class TranscriptEntry:
     """One request with its new messages, and its response."""
 
     about: Row
-    heard: Heard | Withheld
-    said: Message | Withheld | None
-    """None if no part of a response arrived."""
-    ran: Sequence[Block]
-    """Results of its tool calls that no request contains."""
+    new_input: NewInput | Withheld
+    response: Message | Withheld | None
+    """The response; None if no part of a response arrived."""
+    tool_results: Sequence[Block]
+    """The results of its tool calls, if no request contains them."""
 
 
 def transcript(request: Request, fields: Fields) -> Response:
@@ -48,20 +48,22 @@ def transcript(request: Request, fields: Fields) -> Response:
         lanes = view.named("internal/session_lanes", session_id=session_id, endpoints=endpoints)
         lane = _lane(lanes, fields.get("lane"))
         total = next((row["requests"] for row in lanes if row["lane"] == lane), 0)
-        number, count, start = place(total, fields.get("page"), PAGE)
+        number, count, start = page_position(total, fields.get("page"), PAGE_SIZE)
         rows = view.named(
             "internal/lane_requests",
             session_id=session_id,
             lane=lane,
             endpoints=endpoints,
             offset=max(start - 1, 0),
-            limit=PAGE + 1 if start else PAGE,
+            limit=PAGE_SIZE + 1 if start else PAGE_SIZE,
         )
-        ran = _last_results(view, rows[-1]) if rows and number == count else []
-        kept = kept_of(view.store, session_id)
-    with AT_ONCE:
-        spoken = list(_spoken(Content(site_of(request).home), rows, ran, skip=bool(start)))
-        return revealed(
+        tool_results = _last_results(view, rows[-1]) if rows and number == count else []
+        kept = content_state(view.store, session_id)
+    with CONTENT_SLOTS:
+        entries = list(
+            _entries(Content(site_of(request).home), rows, tool_results, skip=bool(start))
+        )
+        return content_response(
             request,
             "transcript.html",
             title="Transcript",
@@ -70,67 +72,74 @@ def transcript(request: Request, fields: Fields) -> Response:
             lanes=[row["lane"] for row in lanes[:MOST_LANES]],
             more_lanes=max(len(lanes) - MOST_LANES, 0),
             lane=lane,
-            spoken=spoken,
+            entries=entries,
             number=number,
             count=count,
             total=total,
             first=start + 1,
-            kept=kept,
+            content_state=kept,
         )
 
 
-def _lane(lanes: Sequence[Row], asked: str | None) -> str:
+def _lane(lanes: Sequence[Row], requested: str | None) -> str:
     names = [row["lane"] for row in lanes]
-    if asked in names:
-        return str(asked)
+    if requested in names:
+        return str(requested)
     return "main" if "main" in names or not names else str(names[0])
 
 
 def _last_results(view: View, row: Row) -> list[Row]:
-    """Return the tool results of the last response of a lane, if the agent loop of agentobs executed them."""
-    own = {"session_id": row["session_id"], "attempt_id": row["attempt_id"]}
-    return view.named("internal/recorded_results", **own)
+    """Return the results for the last response of a lane, if the agent loop of agentobs executed the tool calls."""
+    key = {"session_id": row["session_id"], "attempt_id": row["attempt_id"]}
+    return view.named("internal/recorded_results", **key)
 
 
-def _spoken(
-    content: Content, rows: Sequence[Row], ran: Sequence[Row], *, skip: bool
-) -> list[Spoken]:
-    """Read requests and responses one after the other. If the first row is before the page, it is only used for the
-    comparison with the next one. Only two bodies are in memory at a time.
+def _entries(
+    content: Content, rows: Sequence[Row], tool_results: Sequence[Row], *, skip: bool
+) -> list[TranscriptEntry]:
+    """Return the entries of a page. With `skip`, the first row is only compared with the second one.
+
+    Requests and responses are read in sequence, so that only two bodies are in memory at a time.
     """
-    spoken: list[Spoken] = []
-    before: Json = None
-    answer: dict[str, Any] | None = None
+    entries: list[TranscriptEntry] = []
+    previous_body: Json = None
+    previous_response: dict[str, Any] | None = None
     for at, row in enumerate(rows):
-        question, got = content.question(row), content.answer(row)
+        question, answer = content.question(row), content.answer(row)
         body = None if isinstance(question, Withheld) else body_of(question)
-        new = {} if isinstance(got, Withheld) else message_of(got)
+        response = {} if isinstance(answer, Withheld) else message_of(answer)
         if at or not skip:
-            spoken.append(
-                Spoken(
+            entries.append(
+                TranscriptEntry(
                     row,
-                    question if isinstance(question, Withheld) else heard(before, answer, body),
-                    got if isinstance(got, Withheld) else _response_message(new),
-                    [_ran(content, each) for each in ran] if at == len(rows) - 1 else [],
+                    question
+                    if isinstance(question, Withheld)
+                    else new_input(previous_body, previous_response, body),
+                    answer if isinstance(answer, Withheld) else _response_message(response),
+                    [_result_block(content, each) for each in tool_results]
+                    if at == len(rows) - 1
+                    else [],
                 )
             )
-        before, answer = body, new
-    return spoken
+        previous_body, previous_response = body, response
+    return entries
 
 
 def _response_message(value: dict[str, Any]) -> Message | None:
     if value.get("content"):
-        return message(value, "answer")
+        return message(value, "response")
     if "error" in value:
-        failed = Block("other", "Provider error", shown(value["error"], "answer", ("error",)), True)
+        failed = Block(
+            "other", "Provider error", shown(value["error"], "response", ("error",)), True
+        )
         return Message("assistant", (failed,))
     return None
 
 
-def _ran(content: Content, row: Row) -> Block:
-    executed = content.ran(row)
+def _result_block(content: Content, row: Row) -> Block:
+    executed = content.tool_execution(row)
     failed = bool(row["is_error"])
-    title = f"{'Error' if failed else 'Result'} of {visible(str(row['name']))}"
+    title = f"{'Error' if failed else 'Result'} from {visible(str(row['name']))}"
     if isinstance(executed, Withheld):
         return Block("result", title, shown(f"Not available: {executed.found}."), failed)
     return Block("result", title, shown(executed.get("result")), failed)

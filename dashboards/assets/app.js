@@ -1,22 +1,22 @@
-// What the pages can do beyond links and forms: follow what is new, show times in the reader's zone, keep a theme.
-// Without it everything is there; it only comes on request.
+// What pages can do in addition to links and forms: live updates, times in the user's time zone, a theme.
+// Without this script the pages show the same data, but do not update themselves.
 "use strict";
 (() => {
   const POLL_MS = 2000;
   const TYPING_MS = 350;
-  const ANSWER_MS = 15000;
+  const RESPONSE_MS = 15000;
   const root = document.documentElement;
 
-  // The theme is set before anything is drawn.
-  const kept = { get: (name) => { try { return localStorage.getItem(name); } catch { return null; } },
-    set: (name, value) => { try { localStorage.setItem(name, value); } catch { /* a browser that keeps nothing */ } } };
+  // Set the theme before the page is rendered.
+  const settings = { get: (name) => { try { return localStorage.getItem(name); } catch { return null; } },
+    set: (name, value) => { try { localStorage.setItem(name, value); } catch { /* the browser stores nothing */ } } };
   const applyTheme = (theme) => {
     if (theme === "light" || theme === "dark") root.dataset.theme = theme;
     else delete root.dataset.theme;
   };
-  applyTheme(kept.get("agentobs-theme"));
+  applyTheme(settings.get("agentobs-theme"));
 
-  // Times stand in UTC in the page; the title keeps that.
+  // Times in the HTML are in UTC; the tooltip still shows the UTC time.
   const local = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "2-digit", day: "2-digit",
     hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
   function localTimes(within) {
@@ -27,23 +27,23 @@
       time.title = time.textContent;
       const day = `${part.year}-${part.month}-${part.day}`;
       time.textContent = `${day} ${part.hour}:${part.minute}:${part.second}`;
-      // What is found by days, is found by those of UTC.
-      const ofUtc = at.toISOString().slice(0, 10);
-      if (ofUtc !== day) {
-        const other = document.createElement("small");
-        other.textContent = ` ${ofUtc} in UTC`;
-        time.append(other);
+      // Show the UTC day if it differs, because filters by day use UTC.
+      const utcDay = at.toISOString().slice(0, 10);
+      if (utcDay !== day) {
+        const note = document.createElement("small");
+        note.textContent = ` ${utcDay} in UTC`;
+        time.append(note);
       }
       time.dataset.local = "";
     }
   }
 
-  function zone() {
+  function showTimeZone() {
     const place = document.getElementById("zone");
     if (place) place.textContent = `Times: ${local.resolvedOptions().timeZone}`;
   }
 
-  // A region is replaced where it stands: what was open stays open, ticks stay, and the focus and the scrolling, too.
+  // Replacing a region keeps its state: open details, selected checkboxes, the focus, and scroll positions.
   function keyOf(element, region) {
     if (element.id) return `#${element.id}`;
     const name = element.getAttribute("name");
@@ -55,176 +55,177 @@
 
   function stateOf(region) {
     const open = new Map([...region.querySelectorAll("details")].map((each) => [keyOf(each, region), each.open]));
-    const ticked = new Map([...region.querySelectorAll("input[type=checkbox], input[type=radio]")].map((each) => [keyOf(each, region), each.checked]));
+    const checked = new Map([...region.querySelectorAll("input[type=checkbox], input[type=radio]")].map((each) => [keyOf(each, region), each.checked]));
     const scrolled = [...region.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
     const focus = region.contains(document.activeElement) && document.activeElement !== region ? keyOf(document.activeElement, region) : null;
-    return { open, ticked, scrolled, focus };
+    return { open, checked, scrolled, focus };
   }
 
   function restore(region, state) {
     for (const each of region.querySelectorAll("details")) {
-      const before = state.open.get(keyOf(each, region));
-      if (before !== undefined) each.open = before;
+      const wasOpen = state.open.get(keyOf(each, region));
+      if (wasOpen !== undefined) each.open = wasOpen;
     }
     for (const each of region.querySelectorAll("input[type=checkbox], input[type=radio]")) {
-      const before = state.ticked.get(keyOf(each, region));
-      if (before !== undefined) each.checked = before;
+      const wasChecked = state.checked.get(keyOf(each, region));
+      if (wasChecked !== undefined) each.checked = wasChecked;
     }
     [...region.querySelectorAll(".scroll")].forEach((each, at) => {
       if (state.scrolled[at]) [each.scrollLeft, each.scrollTop] = state.scrolled[at];
     });
     if (state.focus) {
-      const same = [...region.querySelectorAll("a, button, input, select, textarea, summary, [tabindex]")].find((each) => keyOf(each, region) === state.focus);
-      if (same) same.focus({ preventScroll: true });
+      const focused = [...region.querySelectorAll("a, button, input, select, textarea, summary, [tabindex]")].find((each) => keyOf(each, region) === state.focus);
+      if (focused) focused.focus({ preventScroll: true });
     }
   }
 
-  // What was drawn stays, with the part that somebody looks at: figures.js draws what is new into it.
+  // Keep figures that are already drawn, with their zoom; figures.js then draws the new data into them.
   function keepFigures(region, next) {
     const drawn = new Map([...region.querySelectorAll("[data-figure]")].map((each) => [each.dataset.figure, each]));
     for (const place of next.querySelectorAll("[data-figure]")) {
-      const kept = drawn.get(place.dataset.figure);
-      if (!kept) continue;
-      kept.setAttribute("aria-label", place.getAttribute("aria-label") ?? "");
-      place.replaceWith(kept);
+      const existing = drawn.get(place.dataset.figure);
+      if (!existing) continue;
+      existing.setAttribute("aria-label", place.getAttribute("aria-label") ?? "");
+      place.replaceWith(existing);
     }
   }
 
   function isBusy(region) {
-    // Somebody selects text in it, or has a menu open: it waits for the next time.
+    // If the user is selecting text or typing in the region, replace it at the next update.
     const selection = getSelection();
-    const selects = selection && !selection.isCollapsed && region.contains(selection.anchorNode);
-    return selects || (region.contains(document.activeElement) && document.activeElement.matches("select, textarea, input:not([type=checkbox]):not([type=radio])"));
+    const isSelecting = selection && !selection.isCollapsed && region.contains(selection.anchorNode);
+    return isSelecting || (region.contains(document.activeElement) && document.activeElement.matches("select, textarea, input:not([type=checkbox]):not([type=radio])"));
   }
 
-  // `isOther`: the text is that of another address, so that nothing of this one may stay.
-  function replaceFrom(text, isOther = false) {
+  // `isOtherUrl`: the text is the page of another URL, so nothing of the current page may be kept.
+  function replaceFrom(text, isOtherUrl = false) {
     const fresh = new DOMParser().parseFromString(text, "text/html");
     const x = scrollX, y = scrollY;
-    let whole = true;
+    let isComplete = true;
     for (const region of document.querySelectorAll("[data-live][id]")) {
       const next = fresh.getElementById(region.id);
       if (!next) continue;
-      if (!isOther && isBusy(region)) { whole = false; continue; }
+      if (!isOtherUrl && isBusy(region)) { isComplete = false; continue; }
       const state = stateOf(region);
       localTimes(next);
-      // Compared as sent, so that a region without anything new keeps what was drawn in it.
-      const came = next.innerHTML;
-      if (shown.get(region.id) === came) continue;
-      shown.set(region.id, came);
+      // Compare the HTML as sent, so that a region without new data keeps its drawn figures.
+      const received = next.innerHTML;
+      if (shown.get(region.id) === received) continue;
+      shown.set(region.id, received);
       region.style.minHeight = `${region.offsetHeight}px`;
-      if (!isOther) keepFigures(region, next);
+      if (!isOtherUrl) keepFigures(region, next);
       region.replaceChildren(...next.childNodes);
       restore(region, state);
       region.dispatchEvent(new CustomEvent("agentobs:replaced", { bubbles: true }));
       requestAnimationFrame(() => { region.style.minHeight = ""; scrollTo(x, y); });
     }
     const revision = fresh.querySelector("meta[name=agentobs-revision]");
-    return { whole, revision: revision && revision.content };
+    return { isComplete, revision: revision && revision.content };
   }
+  // The HTML of each region as last received.
   const shown = new Map();
 
-  // One page is asked for at a time: whoever asks later ends what is under way, so that no answer comes after a newer one.
-  let under = new AbortController();
-  async function load(address) {
-    under.abort();
-    const { signal } = under = new AbortController();
-    const answer = await fetch(address, { headers: { accept: "text/html" }, credentials: "same-origin", cache: "no-store", signal });
-    if (answer.redirected || !answer.ok) throw new Error("the recordings cannot be read");
-    const text = await answer.text();
+  // Load one page at a time: a later request aborts the earlier one, so an old response never replaces a newer one.
+  let pageRequest = new AbortController();
+  async function load(url) {
+    pageRequest.abort();
+    const { signal } = pageRequest = new AbortController();
+    const response = await fetch(url, { headers: { accept: "text/html" }, credentials: "same-origin", cache: "no-store", signal });
+    if (response.redirected || !response.ok) throw new Error("the recordings cannot be read");
+    const text = await response.text();
     signal.throwIfAborted();
     return text;
   }
-  // How many filters take effect just now: the page is not looked at for what is new meanwhile.
+  // The number of filters that are being applied. Live updates pause meanwhile.
   let applying = 0;
 
-  // Follow: ask which state there is, and fetch this page again where it is another one.
-  function follow() {
+  // Live updates: request the current revision, and load this page again if it changed.
+  function followUpdates() {
     const meta = document.querySelector("meta[name=agentobs-revision]");
     const box = document.getElementById("follow");
-    const said = document.getElementById("followed");
+    const status = document.getElementById("followed");
     if (!meta || !box) return;
     let revision = meta.content;
-    let asking = false;
+    let isChecking = false;
     let upToDate = new Date();
-    let told = "";
+    let announced = "";
     box.closest("label").hidden = false;
-    box.checked = kept.get("agentobs-follow") !== "no";
-    box.addEventListener("change", () => { kept.set("agentobs-follow", box.checked ? "yes" : "no"); look(); });
-    document.addEventListener("visibilitychange", () => look());
+    box.checked = settings.get("agentobs-follow") !== "no";
+    box.addEventListener("change", () => { settings.set("agentobs-follow", box.checked ? "yes" : "no"); check(); });
+    document.addEventListener("visibilitychange", () => check());
 
-    // What is said stays until something else is: it is read out each time.
-    function tell(text) {
-      if (text === told) return;
-      told = text;
-      said.textContent = text;
-      said.classList.toggle("hidden", !text);
+    // Set the text only if it changed, because screen readers announce it each time it is set.
+    function showStatus(text) {
+      if (text === announced) return;
+      announced = text;
+      status.textContent = text;
+      status.classList.toggle("hidden", !text);
     }
 
-    async function revisionNow() {
+    async function requestRevision() {
       try {
-        return await fetch("/revision", { credentials: "same-origin", cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
+        return await fetch("/revision", { credentials: "same-origin", cache: "no-store", signal: AbortSignal.timeout(RESPONSE_MS) });
       } catch {
-        throw new Error("the dashboard does not answer");
+        throw new Error("the dashboard does not respond");
       }
     }
 
-    async function look() {
-      if (asking || applying || !box.checked || document.hidden) return;
-      asking = true;
+    async function check() {
+      if (isChecking || applying || !box.checked || document.hidden) return;
+      isChecking = true;
       try {
-        const answer = await revisionNow();
-        if (answer.status === 403) { tell("This dashboard was started anew: open its new address."); box.checked = false; return; }
-        if (!answer.ok) throw new Error("the recordings cannot be read");
-        const now = String((await answer.json()).revision);
+        const response = await requestRevision();
+        if (response.status === 403) { showStatus("The dashboard was restarted: open the new URL that it printed."); box.checked = false; return; }
+        if (!response.ok) throw new Error("the recordings cannot be read");
+        const now = String((await response.json()).revision);
         if (now !== revision && !applying) {
           if (!document.querySelector("[data-live]")) { location.reload(); return; }
           const found = replaceFrom(await load(location.href));
-          if (found.whole) revision = found.revision ?? now;
+          if (found.isComplete) revision = found.revision ?? now;
         }
         upToDate = new Date();
-        tell("");
+        showStatus("");
       } catch (error) {
-        // A filter that takes effect ended it: nothing is wrong.
+        // A filter that is being applied aborted the request; this is not an error.
         if (error.name === "AbortError") return;
-        const why = error instanceof TypeError ? "the dashboard does not answer" : error.message;
-        tell(`Not up to date since ${upToDate.toTimeString().slice(0, 5)}: ${why}.`);
+        const reason = error instanceof TypeError ? "the dashboard does not respond" : error.message;
+        showStatus(`Not up to date since ${upToDate.toTimeString().slice(0, 5)}: ${reason}.`);
       } finally {
-        asking = false;
+        isChecking = false;
       }
     }
-    setInterval(look, POLL_MS);
+    setInterval(check, POLL_MS);
   }
 
-  // What a filter found is told to who does not see it.
+  // Announce the result of a filter to screen readers.
   function announce() {
     const place = document.getElementById("announced");
-    const found = document.querySelector("[data-says]");
-    if (place && found) place.textContent = found.dataset.says;
+    const found = document.querySelector("[data-announcement]");
+    if (place && found) place.textContent = found.dataset.announcement;
   }
 
-  // Filters take effect while one types; the address says them, so that it can be sent and gone back to.
-  function filters() {
+  // Filters are applied while the user types. The URL contains them, so it can be shared, and Back works.
+  function setUpFilters() {
     const form = document.getElementById("filters");
     const region = document.getElementById("found");
     if (!form || !region) return;
     let timer = 0;
-    const address = () => {
-      const asked = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
-      return `${form.getAttribute("action")}${[...asked].length ? `?${asked}` : ""}`;
+    const filteredUrl = () => {
+      const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+      return `${form.getAttribute("action")}${[...query].length ? `?${query}` : ""}`;
     };
     async function apply(isTyped) {
-      const to = address();
-      if (to === location.pathname + location.search) return;
+      const url = filteredUrl();
+      if (url === location.pathname + location.search) return;
       applying += 1;
       try {
-        const text = await load(to);
-        history[isTyped ? "replaceState" : "pushState"](null, "", to);
+        const text = await load(url);
+        history[isTyped ? "replaceState" : "pushState"](null, "", url);
         replaceFrom(text, true);
         announce();
       } catch (error) {
-        // A later filter ended it; of what went wrong otherwise its page tells.
-        if (error.name !== "AbortError") location.assign(to);
+        // Ignore an abort by a later filter. For any other error, open the page, which shows the error.
+        if (error.name !== "AbortError") location.assign(url);
       } finally {
         applying -= 1;
       }
@@ -238,9 +239,9 @@
     addEventListener("popstate", () => location.reload());
   }
 
-  function statement() {
+  function setUpStatement() {
     const area = document.getElementById("statement");
-    const form = document.getElementById("ask");
+    const form = document.getElementById("query-form");
     if (area && form) {
       area.addEventListener("keydown", (event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); }
@@ -248,21 +249,21 @@
     }
   }
 
-  function theme() {
+  function setUpTheme() {
     const choice = document.getElementById("theme");
     if (!choice) return;
     choice.closest("label").hidden = false;
     choice.value = root.dataset.theme ?? "";
-    choice.addEventListener("change", () => { kept.set("agentobs-theme", choice.value); applyTheme(choice.value); });
+    choice.addEventListener("change", () => { settings.set("agentobs-theme", choice.value); applyTheme(choice.value); });
   }
 
   addEventListener("DOMContentLoaded", () => {
     localTimes(document);
-    zone();
+    showTimeZone();
     document.addEventListener("agentobs:replaced", (event) => localTimes(event.target));
-    theme();
-    filters();
-    statement();
-    follow();
+    setUpTheme();
+    setUpFilters();
+    setUpStatement();
+    followUpdates();
   });
 })();

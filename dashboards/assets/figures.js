@@ -1,9 +1,9 @@
-// Draws each figure from the JSON that stands beside it, in the colors of the theme, when it comes into view.
+// Draws each figure from the JSON next to it, in the colors of the theme, when it becomes visible.
 "use strict";
 (() => {
   const DARK = JSON.parse(document.getElementById("dark-colors").textContent);
   const media = matchMedia("(prefers-color-scheme: dark)");
-  // Two sums in dollars are no formula between them: typesetMath.
+  // typesetMath is off because plotly would treat the text between two dollar signs as a formula.
   const config = { displaylogo: false, responsive: true, showSendToCloud: false, topojsonURL: "", typesetMath: false,
     modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
 
@@ -21,7 +21,7 @@
     return value;
   }
 
-  // Each place of a figure, with the JSON that was drawn there; empty before anything was.
+  // The JSON that was drawn in each figure element; empty if nothing was drawn yet.
   const places = new Map();
 
   function textOf(place) {
@@ -29,8 +29,9 @@
     return data ? data.textContent : "";
   }
 
-  // The keyboard and the ear have the sentence and the table of numbers: no stop in each of forty buttons, no ticks read out.
-  function leaveToMouse(place) {
+  // Keyboard and screen reader users have the summary and the data table, so plotly's buttons are not focusable, and its
+  // labels are not read out.
+  function hideFromKeyboard(place) {
     for (const each of place.children) each.setAttribute("aria-hidden", "true");
     for (const each of place.querySelectorAll("a, button, [tabindex]")) each.tabIndex = -1;
   }
@@ -39,20 +40,20 @@
     const text = textOf(place);
     const theme = dark ? "dark" : "light";
     if (!text || (places.get(place) === text && place.dataset.drawn === theme)) return;
-    const told = JSON.parse(text);
-    const figure = dark ? recolored(told) : told;
-    // While this word is the same, plotly keeps the part that somebody zoomed to, and what they hid.
+    const light = JSON.parse(text);
+    const figure = dark ? recolored(light) : light;
+    // As long as `uirevision` stays the same, plotly keeps the user's zoom and hidden traces.
     Plotly.react(place, figure.data, { ...figure.layout, uirevision: "kept" }, config);
-    if (!place.dataset.drawn) place.on("plotly_afterplot", () => leaveToMouse(place));
-    leaveToMouse(place);
+    if (!place.dataset.drawn) place.on("plotly_afterplot", () => hideFromKeyboard(place));
+    hideFromKeyboard(place);
     places.set(place, text);
     place.dataset.drawn = theme;
   }
 
-  const seen = new IntersectionObserver((entries) => {
+  const visibility = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
-      seen.unobserve(entry.target);
+      visibility.unobserve(entry.target);
       draw(entry.target, isDark());
     }
   }, { rootMargin: "400px" });
@@ -63,31 +64,31 @@
       const height = text && places.get(place) !== text && JSON.parse(text).layout.height;
       if (height) place.style.minHeight = `${height}px`;
       if (!places.has(place)) places.set(place, "");
-      if (places.get(place) !== text) seen.observe(place);
+      if (places.get(place) !== text) visibility.observe(place);
     }
   }
 
-  // Plotly listens at the window for each figure until it is told that the figure has gone.
-  function forget() {
+  // Purge removed figures, because plotly keeps an event listener on the window for each figure.
+  function purgeRemoved() {
     for (const place of places.keys()) {
       if (place.isConnected) continue;
-      seen.unobserve(place);
+      visibility.unobserve(place);
       Plotly.purge(place);
       places.delete(place);
     }
   }
 
-  function again(dark) {
+  function redraw(dark) {
     for (const place of document.querySelectorAll("[data-figure][data-drawn]")) draw(place, dark);
   }
 
-  media.addEventListener("change", () => again(isDark()));
-  new MutationObserver(() => again(isDark())).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  media.addEventListener("change", () => redraw(isDark()));
+  new MutationObserver(() => redraw(isDark())).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   addEventListener("beforeprint", () => {
     for (const place of document.querySelectorAll("[data-figure]")) draw(place, false);
   });
-  addEventListener("afterprint", () => again(isDark()));
-  // Regions that are replaced while an agent runs bring new figures, and what is new in those that stay.
-  document.addEventListener("agentobs:replaced", (event) => { forget(); watch(event.target); });
+  addEventListener("afterprint", () => redraw(isDark()));
+  // A replaced region may contain new figures, and new data for existing figures.
+  document.addEventListener("agentobs:replaced", (event) => { purgeRemoved(); watch(event.target); });
   watch(document);
 })();

@@ -1,7 +1,7 @@
 """Messages for display: their blocks in order, and the new part of each request.
 
-Pure functions over the JSON of requests and responses. All content is plain text in a page: nothing is interpreted as
-HTML or Markdown, and a link is only text.
+Pure functions of the JSON of requests and responses. In a page, all content is plain text: nothing is interpreted as
+HTML or Markdown, and links cannot be clicked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dashboards.content.visible_text import Text, shown, visible
 
 MOST_BLOCKS = 100
 MOST_MESSAGES = 40
-"""How many blocks of a message, and how many messages of a request, are shown in a page. Our choice."""
+"""The maximum number of blocks per message, and of messages per request, that a page shows. Our choice."""
 
 Kind = Literal["text", "thinking", "call", "result", "other"]
 
@@ -34,7 +34,7 @@ class Block:
 
     @property
     def is_folded(self) -> bool:
-        """Whether it is collapsed: thinking is long, and blocks without a name are rarely read."""
+        """Whether the block is collapsed: thinking is long, and other unnamed blocks are rarely read."""
         return self.kind in ("thinking", "other")
 
 
@@ -45,19 +45,19 @@ class Message:
     role: str
     blocks: tuple[Block, ...]
     more: int = 0
-    """The number of further blocks."""
+    """The number of blocks that are not shown."""
 
 
-class Heard(NamedTuple):
+class NewInput(NamedTuple):
     """The new part of a request, compared with the previous one in its lane."""
 
     messages: tuple[Message, ...]
     rewritten: int
-    """How many messages of the previous request are missing or changed."""
+    """The number of messages of the previous request that are missing or changed."""
     more: int
-    """How many new messages are not shown; they are the earlier ones."""
-    head: tuple[Block, ...]
-    """System prompt and tools if they changed."""
+    """The number of new messages that are not shown: the earliest ones."""
+    system_and_tools: tuple[Block, ...]
+    """The system prompt and the tools, if they changed."""
 
 
 def message(
@@ -71,39 +71,52 @@ def message(
 
     Args:
         value: the message.
-        side: `request` or `answer`: where it is.
-        keys: its path there.
-        calls: the tools that were called, by the ID of the call.
-        dialect: the provider's.
+        side: `request` or `response`: which of them contains the message.
+        keys: the path of the message in it.
+        calls: the names of the called tools, by tool call ID.
+        dialect: the dialect of the provider.
     """
     if not isinstance(value, dict):
         return Message("None", (Block("text", "", shown(str(value), side, keys)),))
     turn = dialect.turn(value)
-    told = [_block(each, turn, side, keys, calls or {}) for each in turn.blocks[:MOST_BLOCKS]]
-    return Message(visible(_role(turn)), tuple(told), len(turn.blocks) - len(told))
+    blocks = [_block(each, turn, side, keys, calls or {}) for each in turn.blocks[:MOST_BLOCKS]]
+    return Message(visible(_role(turn)), tuple(blocks), len(turn.blocks) - len(blocks))
 
 
 def _role(turn: Turn) -> str:
     return str(turn.raw.get("role")) if turn.role == "other" else turn.role
 
 
-def heard(before: Json, answer: Mapping[str, Any] | None, body: Json) -> Heard:
+def new_input(
+    previous_body: Json, previous_response: Mapping[str, Any] | None, body: Json
+) -> NewInput:
     """Return the new part of a request.
 
     Args:
-        before: the previous request in its lane; None without one.
-        answer: the response to that one.
+        previous_body: the previous request in its lane; None if it is the first.
+        previous_response: the response to the previous request.
         body: the request.
     """
-    old, new, dialect = messages_of(before), messages_of(body), dialect_of_body(body)
-    kept = _kept(old, new, dialect)
+    old, new, dialect = messages_of(previous_body), messages_of(body), dialect_of_body(body)
+    kept = _unchanged_count(old, new, dialect)
     added = list(range(kept, len(new)))
-    if answer and added and kept == len(old) and is_echo(new[kept], answer, dialect):
+    if (
+        previous_response
+        and added
+        and kept == len(old)
+        and is_echo(new[kept], previous_response, dialect)
+    ):
         added = added[1:]
     names, key = called(new, dialect), dialect.history_key
-    told = [message(new[at], "request", (key, at), names, dialect) for at in added[-MOST_MESSAGES:]]
-    head = _head(before if isinstance(before, dict) else {}, body)
-    return Heard(tuple(told), len(old) - kept, max(len(added) - MOST_MESSAGES, 0), head)
+    messages = [
+        message(new[at], "request", (key, at), names, dialect) for at in added[-MOST_MESSAGES:]
+    ]
+    system_and_tools = _changed_system_and_tools(
+        previous_body if isinstance(previous_body, dict) else {}, body
+    )
+    return NewInput(
+        tuple(messages), len(old) - kept, max(len(added) - MOST_MESSAGES, 0), system_and_tools
+    )
 
 
 def messages_of(body: Json) -> list[Any]:
@@ -112,19 +125,21 @@ def messages_of(body: Json) -> list[Any]:
 
 
 def called(messages: Sequence[Any], dialect: Dialect) -> dict[str, str]:
-    """Return the tools that messages call, by the ID of the call."""
+    """Return the names of the tools that messages call, by tool call ID."""
     blocks = (block for each in messages for block in dialect.turn(each).blocks)
     return {str(b.id): b.name for b in blocks if b.kind in ("call", "provider_call")}
 
 
-def is_echo(value: Json, answer: Mapping[str, Any], dialect: Dialect) -> bool:
-    """Return whether a message of a request is a response without changes."""
+def is_echo(value: Json, response: Mapping[str, Any], dialect: Dialect) -> bool:
+    """Return whether a message of a request repeats a response without changes."""
     turn = dialect.turn(value)
-    return turn.role == "assistant" and _words(turn) == _words(dialect.turn(dict(answer)))
+    return turn.role == "assistant" and _comparable(turn) == _comparable(
+        dialect.turn(dict(response))
+    )
 
 
-def _kept(old: Sequence[Any], new: Sequence[Any], dialect: Dialect) -> int:
-    """Return how many messages from the first on are equal."""
+def _unchanged_count(old: Sequence[Any], new: Sequence[Any], dialect: Dialect) -> int:
+    """Return the number of identical messages at the start."""
     without = dialect.without_breakpoints
     for at, (one, other) in enumerate(zip(old, new, strict=False)):
         if one != other and without(one) != without(other):
@@ -132,28 +147,28 @@ def _kept(old: Sequence[Any], new: Sequence[Any], dialect: Dialect) -> int:
     return min(len(old), len(new))
 
 
-def _words(turn: Turn) -> list[Any]:
+def _comparable(turn: Turn) -> list[Any]:
     return [
         [b.type, b.text, b.name, b.value if b.kind in ("call", "provider_call") else None]
         for b in turn.blocks
     ]
 
 
-def _head(before: Mapping[str, Any], body: Json) -> tuple[Block, ...]:
-    """Return system prompt and tools, collapsed, if they differ from those of the previous request."""
+def _changed_system_and_tools(previous_body: Mapping[str, Any], body: Json) -> tuple[Block, ...]:
+    """Return the system prompt and the tools as collapsed blocks, each if it differs from the previous request."""
     if not isinstance(body, dict):
         return ()
     dialect = dialect_of_body(body)
     titles = {"system": "System prompt", "tools": "Tools"}
     without = dialect.without_breakpoints
     return tuple(
-        Block("other", titles[part], _head_text(key, body[key]))
-        for part, key in dialect.head_keys.items()
-        if body.get(key) and without(body[key]) != without(before.get(key))
+        Block("other", titles[part], _block_text(key, body[key]))
+        for part, key in dialect.prompt_keys.items()
+        if body.get(key) and without(body[key]) != without(previous_body.get(key))
     )
 
 
-def _head_text(key: str, value: Json) -> Text:
+def _block_text(key: str, value: Json) -> Text:
     texts = (
         [each.get("text") for each in value if isinstance(each, dict)]
         if isinstance(value, list)
@@ -171,24 +186,24 @@ def _block(
     keys: Sequence[str | int],
     calls: Mapping[str, str],
 ) -> Block:
-    text = shown(_at(turn.raw, block), side, (*keys, *block.keys))
+    text = shown(_value_at(turn.raw, block), side, (*keys, *block.keys))
     match block.kind:
         case "text" if block.text:
             return Block("text", "", text)
         case "reasoning" if block.text:
             return Block("thinking", "Thinking", text)
         case "call" | "provider_call":
-            broken = ", whose input is incomplete" if block.is_cut else ""
-            return Block("call", f"Calls {visible(block.name)}{broken}", text)
+            suffix = " (incomplete input)" if block.is_cut else ""
+            return Block("call", f"Calls {visible(block.name)}{suffix}", text)
         case "result" | "provider_result":
             name = visible(calls.get(str(block.id), "a call that is not in this request"))
-            title = f"{'Error' if block.is_error else 'Result'} of {name}"
+            title = f"{'Error' if block.is_error else 'Result'} from {name}"
             return Block("result", title, text, block.is_error)
         case _:
             return Block("other", visible(block.type), text)
 
 
-def _at(message: Any, block: provider.Block) -> Any:
+def _value_at(message: Any, block: provider.Block) -> Any:
     for key in block.keys:
         message = message.get(key, "") if isinstance(message, dict) else message[key]
     return message

@@ -1,7 +1,7 @@
 """The content of a session, request by request, for a static page.
 
-Texts are limited as in the live application, and so are the number of requests and the total size: the terminal shows
-the rest.
+The length of texts is limited as in the live application. The number of requests and the total size are limited, too;
+`agentobs show --content` shows the rest.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from markupsafe import escape
 
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ModelExchange, Recording
-from dashboards.content.message_view import Heard, Message, heard, message
+from dashboards.content.message_view import Message, NewInput, message, new_input
 from dashboards.content.visible_text import SHOWN, body_of, message_of
 
 MOST_TURNS = 400
-"""The maximum number of requests. Our choice: about a hundred pages."""
+"""The maximum number of requests. Our choice: they take about a hundred printed pages."""
 MOST_BYTES = 12_000_000
-"""The maximum size of the content in a page, in bytes. Our choice: with plotly and all figures the page stays below 20
-MB, without them below 15, which can be sent by mail and opened on a phone.
+"""The maximum size of the content in a page, in bytes. Our choice: the page stays below 20 MB with plotly and all
+figures, and below 15 MB without them. Such a file can be sent by mail and opened on a phone.
 """
 MARKUP = 200
-"""The maximum markup of a block, in bytes."""
+"""The maximum size of the markup of a block, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,72 +33,74 @@ class Turn:
 
     lane: str
     number: int
-    """Its number within its lane, from 1."""
+    """The number of the request within its lane, from 1."""
     outcome: str
-    """Its outcome if the response is incomplete; else empty."""
-    heard: Heard
-    """The new part, compared with the previous one."""
-    answer: Message
+    """A description of the failure if the response is incomplete or an error; else empty."""
+    new_input: NewInput
+    """The part of the request that is new since the previous request of its lane."""
+    response: Message
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SessionContent:
     """The content of a session."""
 
     turns: Sequence[Turn]
     more: int = 0
-    """How many requests are left out."""
+    """The number of requests that are left out."""
     most: int = SHOWN
     """The maximum number of characters of a text."""
 
 
-class Room:
-    """How many bytes of the page are left for content."""
+class Budget:
+    """The number of bytes that are left for content in a page."""
 
-    def __init__(self, left: int = MOST_BYTES) -> None:
-        """Have this many."""
-        self.left = left
+    def __init__(self, bytes_left: int = MOST_BYTES) -> None:
+        """Start with this number of bytes."""
+        self.bytes_left = bytes_left
 
-    def holds(self, *texts: str) -> bool:
-        """Return whether escaped texts fit, and reserve their space; after the first that do not, none do."""
+    def reserve(self, *texts: str) -> bool:
+        """Reserve space for texts, as escaped, and return whether they fit. After the first failure nothing fits."""
         size = sum(len(escape(text).encode("utf-8", "replace")) for text in texts) + MARKUP
-        self.left = self.left - size if size <= self.left else 0
-        return self.left > 0
+        self.bytes_left = self.bytes_left - size if size <= self.bytes_left else 0
+        return self.bytes_left > 0
 
-    def fitted(self, told: Message) -> Message:
-        """Return the first blocks of a message, as far as they fit, and the number left out."""
+    def fit(self, message: Message) -> Message:
+        """Return a message with as many of its first blocks as fit, and the number of the others."""
         kept = []
-        for block in told.blocks:
-            if not self.holds(block.title or told.role, block.text.shown):
+        for block in message.blocks:
+            if not self.reserve(block.title or message.role, block.text.shown):
                 break
             kept.append(block)
-        return replace(told, blocks=tuple(kept), more=told.more + len(told.blocks) - len(kept))
+        return replace(
+            message, blocks=tuple(kept), more=message.more + len(message.blocks) - len(kept)
+        )
 
 
-def said(recording: Recording) -> Said:
-    """Return the content of a session, in the order in which it was sent, as far as it fits."""
-    room = Room()
-    asked = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
-    before: dict[str, tuple[Json, dict[str, Any]]] = {}
+def session_content(recording: Recording) -> SessionContent:
+    """Return as much content of a session as fits, in the order in which it was sent."""
+    budget = Budget()
+    exchanges = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
+    previous: dict[str, tuple[Json, dict[str, Any]]] = {}
     counts: dict[str, int] = {}
     turns = []
-    for each in asked[:MOST_TURNS]:
-        if not room.left:
+    for each in exchanges[:MOST_TURNS]:
+        if not budget.bytes_left:
             break
         lane = each.place.lane
         counts[lane] = counts.get(lane, 0) + 1
-        body, answered = body_of(each.question), message_of(each.answer)
-        old, was_answered = before.get(lane, (None, {}))
-        told = heard(old, was_answered, body)
-        before[lane] = body, answered
-        told = told._replace(messages=tuple(map(room.fitted, told.messages)))
-        answer = room.fitted(message(answered, "answer"))
-        turns.append(Turn(lane, counts[lane], _outcome(each), told, answer))
-    return Said(turns, len(asked) - len(turns))
+        body, response = body_of(each.question), message_of(each.answer)
+        previous_body, previous_response = previous.get(lane, (None, {}))
+        new = new_input(previous_body, previous_response, body)
+        previous[lane] = body, response
+        new = new._replace(messages=tuple(map(budget.fit, new.messages)))
+        shown_response = budget.fit(message(response, "response"))
+        turns.append(Turn(lane, counts[lane], _outcome(each), new, shown_response))
+    return SessionContent(turns, len(exchanges) - len(turns))
 
 
 def _outcome(exchange: ModelExchange) -> str:
     answer = exchange.answer
     if answer.status is not None and answer.status >= 400:
-        return f"the provider answered with status {answer.status}"
-    return "" if answer.ending == "complete" else f"the answer was not whole ({answer.ending})"
+        return f"the provider responded with status {answer.status}"
+    return "" if answer.ending == "complete" else f"the response is incomplete ({answer.ending})"

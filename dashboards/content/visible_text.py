@@ -1,6 +1,6 @@
-"""Texts of a page: content, limited in length, with hidden and bidirectional characters made visible.
+"""Content as text for a page: limited in length, with invisible and bidirectional characters made visible.
 
-Pure functions; the caller decides whether content may be shown at all.
+Pure functions. The caller decides whether content may be shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Answer, Question
 
 SHOWN = 20_000
-"""How many characters of a text are shown in a page; all of it can be downloaded. Our choice: about 5 pages of a book.
+"""The maximum number of characters of a text that a page shows; the full text can be downloaded. Our choice: about 5
+pages of a book.
 """
 
 _HIDDEN = re.compile(
@@ -30,20 +31,20 @@ _HIDDEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of a page: its beginning, and the place of the whole text."""
+    """A text in a page: the beginning of the text, and the location of the full text."""
 
     shown: str
-    """At most SHOWN characters of it, with invisible ones as escapes."""
+    """The first SHOWN characters, with invisible characters as escapes."""
     characters: int
-    """Its total number of characters."""
+    """The total number of characters."""
     side: str = ""
-    """`request` or `answer`: where it is."""
+    """`request` or `response`: which of them contains the text; empty if the full text cannot be downloaded."""
     keys: str = ""
-    """Its path there, as JSON: the keys and indexes that lead to it."""
+    """The path of the text in it: a JSON array of keys and indexes."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether it has more characters than are shown."""
+        """Whether the text has more characters than are shown."""
         return self.characters > SHOWN
 
 
@@ -56,12 +57,12 @@ def body_of(question: Question) -> Json:
 
 
 def message_of(answer: Answer, path: str = "") -> dict[str, Any]:
-    """Return the message that a response contains; empty if it cannot be read."""
+    """Return the message in a response; empty if the response cannot be parsed."""
     return dict(registry.message_of(path, answer).raw)
 
 
 def visible(text: str) -> str:
-    """Return a text with invisible and bidirectional characters as escapes; line breaks stay."""
+    """Return a text with invisible and bidirectional characters as escapes; line breaks are kept."""
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
 
 
@@ -73,7 +74,7 @@ def text_of(value: Json) -> str:
 
 
 def shown(value: Json, side: str = "", keys: Sequence[str | int] = ()) -> Text:
-    """Return a value as a text of a page."""
+    """Return a value as text for a page."""
     text = text_of(value)
     return Text(visible(text[:SHOWN]), len(text), side, json.dumps(list(keys)) if side else "")
 
@@ -82,7 +83,7 @@ def found_at(value: Json, keys: str) -> Json:
     """Return the value at a path that was passed to `shown`.
 
     Raises:
-        LookupError: there is none.
+        LookupError: the path does not exist in the value.
     """
     try:
         for key in json.loads(keys):

@@ -33,13 +33,13 @@ class Tick:
     """A labeled position on an axis."""
 
     at: float
-    """Its coordinate on the axis."""
+    """The coordinate on the axis."""
     lines: tuple[Line, ...]
 
 
 @dataclass(slots=True)
-class Reach:
-    """The extent of what is drawn along an axis, and whether it needs padding."""
+class Extent:
+    """The range of the drawn values along an axis, and whether each end needs padding."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -47,7 +47,7 @@ class Reach:
     pads_high: bool = False
 
     def add(self, value: float | None, *, padded: bool) -> None:
-        """Include a value; `padded` if it must not be on the edge."""
+        """Include a value; `padded` means that it must not be drawn on the edge."""
         if value is None or not math.isfinite(value):
             return
         if value < self.low:
@@ -61,62 +61,66 @@ class Axis:
     """One axis of a figure, from plotly's JSON."""
 
     name: str
-    """Its name in traces: x, y2."""
-    told: dict[str, Any]
+    """The name in traces, such as `x` or `y2`."""
+    settings: dict[str, Any]
     kind: Kind = "linear"
     places: dict[str, int] = field(default_factory=dict)
-    """The number of each category."""
-    reach: Reach = field(default_factory=Reach)
+    """The coordinate of each category."""
+    extent: Extent = field(default_factory=Extent)
     low: float = 0.0
     high: float = 1.0
-    """The values at its ends; reversed if the first is greater."""
+    """The coordinates of the ends; the axis is reversed if `low` is greater than `high`."""
     start: float = 0.0
     end: float = 1.0
-    """The pixels of its ends."""
+    """The ends in pixels."""
     step: float = 1.0
-    """The distance of its ticks."""
+    """The distance of the ticks."""
     least_step: float = 0.0
-    """The minimum distance of ticks: whole days if all values are."""
+    """The minimum distance of the ticks: a day if all values are whole days."""
 
     @property
     def is_x(self) -> bool:
-        """Whether it is horizontal."""
+        """Whether the axis is horizontal."""
         return self.name[0] == "x"
 
     @property
     def is_shown(self) -> bool:
         """Whether ticks and title are drawn."""
-        return self.told.get("visible") is not False
+        return self.settings.get("visible") is not False
 
     @property
     def is_opposite(self) -> bool:
-        """Whether it is at the top, or on the right."""
-        return self.told.get("side") in ("top", "right")
+        """Whether the axis is at the top or on the right."""
+        return self.settings.get("side") in ("top", "right")
 
-    def learn(self, values: Iterable[Any]) -> None:
-        """Determine the type of its values."""
-        known = [value for value in values if value is not None]
-        told = self.told.get("type")
-        self.kind = told if told in ("linear", "log", "date", "category") else _kind(known)
+    def determine_kind(self, values: Iterable[Any]) -> None:
+        """Determine the kind of the axis from its values, and the coordinates of its categories."""
+        known_values = [value for value in values if value is not None]
+        type_setting = self.settings.get("type")
+        self.kind = (
+            type_setting
+            if type_setting in ("linear", "log", "date", "category")
+            else _kind(known_values)
+        )
         if self.kind == "date":
-            whole = all(
+            are_days = all(
                 (number_formats.milliseconds(each) or 0) % number_formats.DAY_MS == 0
-                for each in known
+                for each in known_values
             )
-            self.least_step = number_formats.DAY_MS if whole else 0.0
+            self.least_step = number_formats.DAY_MS if are_days else 0.0
         if self.kind != "category":
             return
-        order = [str(each) for each in self.told.get("categoryarray") or ()]
-        for each in (*order, *map(_name, known)):
+        order = [str(each) for each in self.settings.get("categoryarray") or ()]
+        for each in (*order, *map(_name, known_values)):
             self.places.setdefault(each, len(self.places))
-        rising = {"category ascending": False, "category descending": True}
-        by = rising.get(str(self.told.get("categoryorder")))
-        if by is not None:
-            names = sorted(self.places, reverse=by)
+        orders = {"category ascending": False, "category descending": True}
+        is_descending = orders.get(str(self.settings.get("categoryorder")))
+        if is_descending is not None:
+            names = sorted(self.places, reverse=is_descending)
             self.places = {name: place for place, name in enumerate(names)}
 
     def place(self, value: Any) -> float | None:
-        """Return the coordinate of a value on the axis; None if it has none."""
+        """Return the coordinate of a value on the axis; None if the value cannot be drawn."""
         if value is None:
             return None
         if self.kind == "category":
@@ -134,17 +138,17 @@ class Axis:
             return math.log10(number) if number > 0 else None
         return number if math.isfinite(number) else None
 
-    def px(self, place: float) -> float:
-        """Return the pixel of a coordinate."""
+    def pixel(self, place: float) -> float:
+        """Return a coordinate in pixels."""
         share = (place - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
-    def pixels(self, value: Any) -> float | None:
-        """Return the pixel of a value; None if it has none."""
+    def pixel_of(self, value: Any) -> float | None:
+        """Return a value in pixels; None if the value cannot be drawn."""
         place = self.place(value)
-        return None if place is None else self.px(place)
+        return None if place is None else self.pixel(place)
 
-    def written(self, value: Any, form: str = "") -> str:
+    def formatted(self, value: Any, form: str = "") -> str:
         """Return a value as text."""
         if value is None:
             return ""
@@ -156,37 +160,41 @@ class Axis:
                 else number_formats.dated(ms, form or "%b %-d, %Y").replace("<br>", " ")
             )
         if number_formats.is_number(value) and self.kind != "category":
-            text = number_formats.number(value, form or str(self.told.get("hoverformat") or ""))
-            prefix, suffix = self.told.get("tickprefix") or "", self.told.get("ticksuffix") or ""
+            text = number_formats.number(value, form or str(self.settings.get("hoverformat") or ""))
+            prefix, suffix = (
+                self.settings.get("tickprefix") or "",
+                self.settings.get("ticksuffix") or "",
+            )
             return text if form else f"{prefix}{text}{suffix}"
         return str(value)
 
-    def settle(self) -> None:
-        """Determine the values at its ends, from the extent and the layout."""
+    def determine_ends(self) -> None:
+        """Determine the coordinates of the ends, from the extent and the layout."""
         low, high = self._automatic()
-        given = self.told.get("range")
-        if isinstance(given, list | tuple) and len(given) == 2:
-            # A range of a logarithmic axis has exponents, one of categories has their numbers.
-            ends = [
-                number_formats.milliseconds(each) if self.kind == "date" else each for each in given
+        range_setting = self.settings.get("range")
+        if isinstance(range_setting, list | tuple) and len(range_setting) == 2:
+            # The range of a logarithmic axis contains exponents; the range of a category axis contains coordinates.
+            limits = [
+                number_formats.milliseconds(each) if self.kind == "date" else each
+                for each in range_setting
             ]
-            low = low if ends[0] is None else float(ends[0])
-            high = high if ends[1] is None else float(ends[1])
-        elif str(self.told.get("autorange")) == "reversed":
+            low = low if limits[0] is None else float(limits[0])
+            high = high if limits[1] is None else float(limits[1])
+        elif str(self.settings.get("autorange")) == "reversed":
             low, high = high, low
         if low == high:
             low, high = low - 0.5, high + 0.5
         self.low, self.high = low, high
 
     def _automatic(self) -> tuple[float, float]:
-        low, high = self.reach.low, self.reach.high
+        low, high = self.extent.low, self.extent.high
         if low > high:
             return (-0.5, 0.5) if self.kind == "category" else (0.0, 1.0)
-        mode = self.told.get("rangemode")
+        mode = self.settings.get("rangemode")
         if mode == "tozero" and self.kind == "linear":
             low, high = min(low, 0.0), max(high, 0.0)
-        pads_low = self.reach.pads_low and not (mode == "tozero" and low == 0)
-        pads_high = self.reach.pads_high and not (mode == "tozero" and high == 0)
+        pads_low = self.extent.pads_low and not (mode == "tozero" and low == 0)
+        pads_high = self.extent.pads_high and not (mode == "tozero" and high == 0)
         if low == high:
             half = {"date": number_formats.DAY_MS / 2, "log": 0.5}.get(
                 self.kind, max(abs(low), 1.0)
@@ -197,41 +205,47 @@ class Axis:
         return (max(low, 0.0) if mode == "nonnegative" and self.kind == "linear" else low), high
 
     def ticks(self) -> list[Tick]:
-        """Return its ticks, the lowest first."""
+        """Return the ticks, lowest first."""
         low, high = min(self.low, self.high), max(self.low, self.high)
-        named = self.told.get("tickvals")
-        if named is not None:
-            texts = self.told.get("ticktext")
+        values_setting = self.settings.get("tickvals")
+        if values_setting is not None:
+            texts = self.settings.get("ticktext")
             ticks = [
                 Tick(place, tuple(lines_of(self._tick_text(place) if texts is None else texts[at])))
-                for at, value in enumerate(named)
+                for at, value in enumerate(values_setting)
                 if (place := self.place(value)) is not None and (texts is None or at < len(texts))
             ]
         else:
             ticks = [
-                Tick(at, tuple(lines_of(self._tick_text(at)))) for at in self._places(low, high)
+                Tick(at, tuple(lines_of(self._tick_text(at))))
+                for at in self._tick_positions(low, high)
             ]
-        slack = (high - low) * 1e-6
-        inside = [tick for tick in ticks if low - slack <= tick.at <= high + slack]
-        return _said_once(inside) if self.kind == "date" and named is None else inside
+        tolerance = (high - low) * 1e-6
+        inside = [tick for tick in ticks if low - tolerance <= tick.at <= high + tolerance]
+        return (
+            _without_repeats(inside) if self.kind == "date" and values_setting is None else inside
+        )
 
     def _tick_text(self, at: float) -> str:
-        form = str(self.told.get("tickformat") or "")
-        prefix, suffix = self.told.get("tickprefix") or "", self.told.get("ticksuffix") or ""
+        form = str(self.settings.get("tickformat") or "")
+        prefix, suffix = (
+            self.settings.get("tickprefix") or "",
+            self.settings.get("ticksuffix") or "",
+        )
         if self.kind == "category":
             name = next((name for name, place in self.places.items() if place == at), "")
             return f"{prefix}{name}{suffix}"
         if self.kind == "date":
             return number_formats.dated(at, form, self.step)
         value = 10**at if self.kind == "log" else at
-        if not form and self.told.get("separatethousands"):
+        if not form and self.settings.get("separatethousands"):
             form = ",.10~g" if abs(value) < 1e12 else ""
         return f"{prefix}{number_formats.number(value, form)}{suffix}"
 
-    def _places(self, low: float, high: float) -> list[float]:
-        """Return the positions of ticks that the layout does not list."""
+    def _tick_positions(self, low: float, high: float) -> list[float]:
+        """Return the positions of the ticks if the layout does not list them."""
         length = abs(self.end - self.start)
-        room = int(self.told.get("nticks") or 0) or (
+        most_ticks = int(self.settings.get("nticks") or 0) or (
             min(max(length / 80, 4), 10) if self.is_x else min(max(length / 40, 3), 10)
         )
         if self.kind == "category":
@@ -239,29 +253,29 @@ class Axis:
             step = max(math.ceil(least), math.ceil(len(self.places) / MOST_TICKS), 1)
             return [float(place) for place in range(0, len(self.places), step)]
         if self.kind == "log":
-            return _powers(low, high, room)
+            return _powers(low, high, most_ticks)
         if self.kind == "date":
-            return self._dates(low, high, room)
-        given = self.told.get("dtick")
+            return self._dates(low, high, most_ticks)
+        step_setting = self.settings.get("dtick")
         self.step = (
-            float(given)
-            if number_formats.is_number(given) and given
-            else _nice((high - low) / room)
+            float(step_setting)
+            if number_formats.is_number(step_setting) and step_setting
+            else _rounded_step((high - low) / most_ticks)
         )
         first = math.ceil(low / self.step - 1e-6)
         count = min(int((high - first * self.step) / self.step + 1e-6) + 1, MOST_TICKS)
         return [(first + n) * self.step for n in range(count)]
 
-    def _dates(self, low: float, high: float, room: float) -> list[float]:
-        wanted = max((high - low) / room, self.least_step)
-        given = self.told.get("dtick")
-        if number_formats.is_number(given) and given:
-            self.step = float(given)
+    def _dates(self, low: float, high: float, most_ticks: float) -> list[float]:
+        wanted = max((high - low) / most_ticks, self.least_step)
+        step_setting = self.settings.get("dtick")
+        if number_formats.is_number(step_setting) and step_setting:
+            self.step = float(step_setting)
         elif wanted > 14 * number_formats.DAY_MS:
             return self._months(low, high, wanted)
         else:
             self.step = next((each for each in _STEPS_MS if each >= wanted), _STEPS_MS[-1])
-        # Weeks begin on Monday; the first one of 1970 was its fifth day.
+        # Weeks start on Monday; the first Monday of 1970 was January 5.
         offset = 4 * number_formats.DAY_MS if self.step % (7 * number_formats.DAY_MS) == 0 else 0.0
         first = math.ceil((low - offset) / self.step - 1e-6)
         count = min(int((high - offset) / self.step - first + 1e-6) + 1, MOST_TICKS)
@@ -283,28 +297,28 @@ class Axis:
         return found
 
 
-def _said_once(ticks: list[Tick]) -> list[Tick]:
-    """Return ticks whose labels contain the year, or the day, only if it differs from the previous one."""
-    said: tuple[Line, ...] = ()
-    told = []
+def _without_repeats(ticks: list[Tick]) -> list[Tick]:
+    """Return ticks whose labels contain the year, or the day, only if it differs from the previous tick."""
+    previous: tuple[Line, ...] = ()
+    shortened = []
     for tick in ticks:
-        told.append(Tick(tick.at, tick.lines[:1]) if tick.lines[1:] == said else tick)
-        said = tick.lines[1:]
-    return told
+        shortened.append(Tick(tick.at, tick.lines[:1]) if tick.lines[1:] == previous else tick)
+        previous = tick.lines[1:]
+    return shortened
 
 
 def _kind(values: Sequence[Any]) -> Kind:
-    """Return the type of values by plotly's rules: dates and numbers may be strings."""
+    """Return the kind of an axis with these values, by plotly's rules: dates and numbers may be strings."""
     texts = [value for value in values if isinstance(value, str)]
     if not texts:
         is_date = bool(values) and all(hasattr(value, "isoformat") for value in values)
         return "date" if is_date else "linear"
     if all(_DATE.fullmatch(text) for text in texts):
         return "date"
-    return "linear" if all(_reads(text) for text in texts) else "category"
+    return "linear" if all(_is_number_text(text) for text in texts) else "category"
 
 
-def _reads(text: str) -> bool:
+def _is_number_text(text: str) -> bool:
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -315,17 +329,17 @@ def _name(value: Any) -> str:
     return str(value)
 
 
-def _nice(step: float) -> float:
-    """Return the next 1, 2 or 5 times a power of ten that is not below a step."""
+def _rounded_step(step: float) -> float:
+    """Return a step, rounded up to 1, 2 or 5 times a power of ten."""
     power = 10 ** math.floor(math.log10(step)) if step > 0 else 1.0
     return next((n * power for n in (1, 2, 5) if n * power >= step * 0.999), 10 * power)
 
 
-def _powers(low: float, high: float, room: float) -> list[float]:
-    """Return ticks of a logarithmic axis: powers of ten, with 2 and 5 times those if there are few."""
-    step = max(math.ceil((high - low) / max(room, 1)), 1)
+def _powers(low: float, high: float, most_ticks: float) -> list[float]:
+    """Return the ticks of a logarithmic axis: powers of ten, and 2 and 5 times each power if there are few."""
+    step = max(math.ceil((high - low) / max(most_ticks, 1)), 1)
     powers = range(math.ceil(low - 1e-6), math.floor(high + 1e-6) + 1, step)
     if len(powers) > 2 or step > 1:
         return [float(power) for power in powers]
-    every = range(math.floor(low), math.ceil(high) + 1)
-    return [power + math.log10(n) for power in every for n in (1, 2, 5)]
+    exponents = range(math.floor(low), math.ceil(high) + 1)
+    return [power + math.log10(n) for power in exponents for n in (1, 2, 5)]

@@ -1,4 +1,4 @@
-"""The area of a drawing, and the data that annotations need."""
+"""The area of the plot in a drawing, and the interface of a figure that annotations need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dashboards.drawing.axes import Axis
 
 @dataclass(slots=True)
 class Box:
-    """The part of a drawing that the plot takes, in pixels."""
+    """The area of the plot in a drawing, in pixels."""
 
     left: float
     top: float
@@ -23,11 +23,11 @@ class Plot(Protocol):
     """A figure that has been laid out."""
 
     width: float
-    """Width of the figure in pixels."""
+    """The width of the figure in pixels."""
     height: float
-    """Height of the figure in pixels."""
+    """The height of the figure in pixels."""
     box: Box
-    """The area between its axes."""
+    """The area between the axes."""
 
     @property
     def axes(self) -> Mapping[str, Axis]:

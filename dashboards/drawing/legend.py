@@ -1,4 +1,4 @@
-"""The legend: its entries, its size, and its position."""
+"""The legend: its entries, size and position, and its drawing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dashboards.drawing.text_layout import Line, fitted, line_width, lines_of
 Trace = dict[str, Any]
 _SWATCH = 22.0
 """The width of the sample next to a name."""
-_BETWEEN = 16.0
+_GAP = 16.0
 _ROW = SIZE * 1.6
 _LONGEST = 260.0
 """The maximum width of a name; a longer one is cut."""
@@ -22,19 +22,19 @@ _LONGEST = 260.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the legend."""
+    """An entry of the legend."""
 
     trace: Trace
     line: Line
 
     @property
     def width(self) -> float:
-        """With its sample and the space before the next one."""
-        return _SWATCH + 6 + line_width(self.line, SIZE) + _BETWEEN
+        """The width in pixels, including the sample and the space before the next entry."""
+        return _SWATCH + 6 + line_width(self.line, SIZE) + _GAP
 
 
 def entries(traces: list[Trace], layout: dict[str, Any]) -> list[Entry]:
-    """Return the entries of the legend: each group of traces once."""
+    """Return the entries of the legend: one per named trace that it shows."""
     shown = layout.get("showlegend")
     if shown is False or (
         shown is None and len(traces) < 2 and not any(t.get("showlegend") for t in traces)
@@ -46,11 +46,11 @@ def entries(traces: list[Trace], layout: dict[str, Any]) -> list[Entry]:
             continue
         line = next(iter(lines_of(trace["name"])), ())
         found.append(Entry(trace, fitted(line, SIZE, _LONGEST)))
-    told = layout.get("legend") or {}
-    return found[::-1] if "reversed" in str(told.get("traceorder") or "") else found
+    legend = layout.get("legend") or {}
+    return found[::-1] if "reversed" in str(legend.get("traceorder") or "") else found
 
 
-def _is_flat(layout: dict[str, Any]) -> bool:
+def _is_horizontal(layout: dict[str, Any]) -> bool:
     return (layout.get("legend") or {}).get("orientation") == "h"
 
 
@@ -58,7 +58,7 @@ def _rows(found: list[Entry], most: float) -> list[list[Entry]]:
     rows: list[list[Entry]] = []
     left = 0.0
     for entry in found:
-        if not rows or left + entry.width - _BETWEEN > most:
+        if not rows or left + entry.width - _GAP > most:
             rows.append([])
             left = 0.0
         rows[-1].append(entry)
@@ -66,16 +66,16 @@ def _rows(found: list[Entry], most: float) -> list[list[Entry]]:
     return rows
 
 
-def room(found: list[Entry], layout: dict[str, Any], width: float) -> dict[str, float]:
-    """Return the space that the legend takes outside the plot, by side."""
+def space_needed(found: list[Entry], layout: dict[str, Any], width: float) -> dict[str, float]:
+    """Return the space in pixels that the legend needs outside the plot, by side."""
     if not found:
         return {}
-    told = layout.get("legend") or {}
-    if _is_flat(layout):
+    legend = layout.get("legend") or {}
+    if _is_horizontal(layout):
         height = len(_rows(found, width - 16)) * _ROW + 8
-        y = told.get("y")
+        y = legend.get("y")
         return {"b": height} if y is not None and float(y) < 0 else {"t": height}
-    if told.get("x") is None or float(told["x"]) >= 1:
+    if legend.get("x") is None or float(legend["x"]) >= 1:
         return {"r": max(entry.width for entry in found) + 8}
     return {}
 
@@ -86,36 +86,36 @@ def draw(
     """Draw the legend."""
     if not found:
         return
-    told = layout.get("legend") or {}
+    legend = layout.get("legend") or {}
     pen.start("legend")
-    if _is_flat(layout):
+    if _is_horizontal(layout):
         rows = _rows(found, width - 16)
-        y = told.get("y")
+        y = legend.get("y")
         is_below = y is not None and float(y) < 0
         top = height - len(rows) * _ROW if is_below else box.top - len(rows) * _ROW - 4
-        widest = max(sum(entry.width for entry in row) for row in rows) - _BETWEEN
+        widest = max(sum(entry.width for entry in row) for row in rows) - _GAP
         left = max(min(box.left, width - widest - 8), 8.0)
-        if told.get("xanchor") == "right":
+        if legend.get("xanchor") == "right":
             left = max(box.right - widest, 8.0)
-        elif told.get("xanchor") == "center":
+        elif legend.get("xanchor") == "center":
             left = max((box.left + box.right - widest) / 2, 8.0)
     else:
         rows = [[entry] for entry in found]
-        x, y = told.get("x"), told.get("y")
+        x, y = legend.get("x"), legend.get("y")
         left = box.right + 8
         if x is not None and float(x) < 1:
             left = box.left + float(x) * (box.right - box.left)
-            if told.get("xanchor") == "right":
+            if legend.get("xanchor") == "right":
                 left -= max(entry.width for entry in found)
         share = 1.0 if y is None else min(max(float(y), 0.0), 1.0)
         top = box.bottom - share * (box.bottom - box.top)
-        if told.get("yanchor") == "bottom":
+        if legend.get("yanchor") == "bottom":
             top -= len(rows) * _ROW
     for number, row in enumerate(rows):
         across, middle = left, top + (number + 0.5) * _ROW
         for entry in row:
             _sample(pen, entry.trace, across, middle)
-            pen.styled(pen.look(fill=style.INK))
+            pen.use_style(pen.style_attributes(fill=style.INK))
             pen.text(across + _SWATCH + 6, middle, [entry.line], SIZE)
             across += entry.width
     pen.end()
@@ -123,20 +123,24 @@ def draw(
 
 def _sample(pen: Pen, trace: Trace, left: float, middle: float) -> None:
     if trace.get("type") == "bar":
-        pen.styled(bars.look_of(pen, trace, 0))
+        pen.use_style(bars.bar_style(pen, trace, 0))
         pen.rect(left + _SWATCH - 13, middle - 6, 12, 12)
         return
-    drawn = points.modes(trace)
-    if "lines" in drawn:
+    modes = points.drawn_modes(trace)
+    if "lines" in modes:
         line = trace.get("line") or {}
         width = line.get("width")
         color = line.get("color") or style.BLUE
         dash = str(line.get("dash") or "")
-        pen.styled(pen.look(stroke=color, width=2.0 if width is None else float(width), dash=dash))
+        pen.use_style(
+            pen.style_attributes(
+                stroke=color, width=2.0 if width is None else float(width), dash=dash
+            )
+        )
         pen.line(left, middle, left + _SWATCH, middle)
-    if "markers" in drawn:
+    if "markers" in modes:
         size = (trace.get("marker") or {}).get("size")
         size = (
             max((each or 0 for each in size), default=6) if isinstance(size, list | tuple) else size
         )
-        points.symbol(pen, trace, 0, left + _SWATCH / 2, middle, min(float(size or 6), 12.0))
+        points.draw_symbol(pen, trace, 0, left + _SWATCH / 2, middle, min(float(size or 6), 12.0))

@@ -1,4 +1,4 @@
-"""Numbers and dates as plotly formats them: the part of d3's formats that figures use, and ticks without a format."""
+"""Numbers and dates as plotly formats them: the d3 formats that figures use, and plotly's defaults without a format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_number(value: Any) -> bool:
 
 
 def number(value: Any, form: str = "") -> str:
-    """Return a number in a format of d3; without one, in plotly's default."""
+    """Return a number in a d3 format; without a format, in plotly's default format."""
     found = _FORMAT.fullmatch(form)
     if found is None or not form:
         return _short(float(value))
@@ -41,8 +41,8 @@ def number(value: Any, form: str = "") -> str:
         )
         unit = "G" if unit == "B" else unit
         scaled = amount / factor
-        whole = len(f"{abs(scaled):.0f}")
-        precision, kind = max(precision - whole, 0), "f"
+        integer_digits = len(f"{abs(scaled):.0f}")
+        precision, kind = max(precision - integer_digits, 0), "f"
     if kind == "" and places is None:
         text = f"{abs(scaled):{comma}.12g}"
     elif kind == "d":
@@ -85,12 +85,12 @@ def milliseconds(value: Any) -> float | None:
 
 
 def moment(ms: float) -> datetime:
-    """Return the date that is this many milliseconds since 1970."""
+    """Return the time that is this many milliseconds after 1970, within the range of `datetime`."""
     return _EPOCH + timedelta(milliseconds=min(max(ms, -62_135_596_800_000.0), _LAST_MS))
 
 
 def dated(ms: float, form: str = "", step_ms: float = DAY_MS) -> str:
-    """Return a date as text, in a format of strftime, or one that suits the distance of ticks."""
+    """Return a date as text, in a strftime format, or in a default format for ticks with this distance."""
     at = moment(ms)
     if form:
         return at.strftime(form.replace("%-d", str(at.day)).replace("%e", f"{at.day}"))

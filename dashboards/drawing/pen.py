@@ -17,18 +17,18 @@ _NAMES = {
     for name, color in vars(style).items()
     if isinstance(color, str) and color in style.DARK
 }
-"""The custom property of each color, as in assets/style.css."""
+"""The name of the CSS custom property of each color, as in assets/style.css."""
 SIZE = 12.0
-"""The default font size in pixels; as in `style.layout`."""
+"""The default font size in pixels, as in `style.layout`."""
 LINE = 1.25
 """The line height, relative to the font size."""
 
 
 def css() -> str:
-    """Return the style that drawings in a page need.
+    """Return the CSS for drawings in a page.
 
-    A drawing has the colors of the light theme in its attributes, so it is complete without this style. With it, the
-    custom properties of the page (`--blue`) select the colors: light, dark or print.
+    A drawing has the colors of the light theme in its attributes, so it is complete without this CSS. With it, the
+    custom properties of the page (such as `--blue`) select the colors for light, dark or print.
     """
     return "".join(
         f".drawing .f{color[1:]}{{fill:var(--{name},{color})}}"
@@ -37,7 +37,7 @@ def css() -> str:
     )
 
 
-def near(value: float) -> str:
+def rounded(value: float) -> str:
     """Return a coordinate with one decimal."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
@@ -50,82 +50,84 @@ def escaped(text: str) -> str:
     return text
 
 
-def color_of(given: Any) -> str:
-    """Return a color in CSS, `none` if it is transparent or not a color."""
-    text = str(given or "").strip()
-    is_one = _COLOR.fullmatch(text) and not _CLEAR.fullmatch(text)
-    return text.lower() if is_one else _NONE
+def color_of(value: Any) -> str:
+    """Return a color for CSS; `none` if it is transparent or not a color."""
+    text = str(value or "").strip()
+    is_color = _COLOR.fullmatch(text) and not _CLEAR.fullmatch(text)
+    return text.lower() if is_color else _NONE
 
 
 class Pen:
-    """Collects the elements of one drawing. IDs in it begin with `prefix`."""
+    """Collects the elements of one drawing. Their IDs start with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._parts: list[str] = []
         self._patterns: dict[tuple[Any, ...], str] = {}
-        self._styled = ""
+        self._style = ""
 
-    def body(self) -> str:
+    def elements(self) -> str:
         """Return the elements, patterns first."""
-        self.styled("")
+        self.use_style("")
         defined = "".join(self._patterns.values())
         return f"{f'<defs>{defined}</defs>' if defined else ''}{''.join(self._parts)}"
 
-    def styled(self, attributes: str) -> None:
-        """Draw the following elements with these attributes; consecutive equal ones share a group."""
-        if attributes != self._styled:
-            if self._styled:
+    def use_style(self, attributes: str) -> None:
+        """Draw the following elements with these attributes. Consecutive elements with equal ones share a group."""
+        if attributes != self._style:
+            if self._style:
                 self._parts.append("</g>")
             if attributes:
                 self._parts.append(f"<g{attributes}>")
-            self._styled = attributes
+            self._style = attributes
 
-    def start(self, name: str, more: str = "") -> None:
+    def start(self, name: str, attributes: str = "") -> None:
         """Begin a group with a class and further attributes."""
-        self.styled("")
-        self._parts.append(f'<g class="{name}"{more}>')
+        self.use_style("")
+        self._parts.append(f'<g class="{name}"{attributes}>')
 
     def end(self) -> None:
         """End the group."""
-        self.styled("")
+        self.use_style("")
         self._parts.append("</g>")
 
-    def clip(self, x: float, y: float, width: float, height: float) -> str:
-        """Return the attribute that clips to a rectangle."""
-        key = ("clip", near(x), near(y), near(width), near(height))
+    def clip_attribute(self, x: float, y: float, width: float, height: float) -> str:
+        """Return the attribute that clips an element to a rectangle."""
+        key = ("clip", rounded(x), rounded(y), rounded(width), rounded(height))
         name = f"{self.prefix}c{[*self._patterns, key].index(key)}"
         self._patterns.setdefault(
             key,
-            f'<clipPath id="{name}"><rect x="{near(x)}" y="{near(y)}" width="{near(width)}" '
-            f'height="{near(height)}"/></clipPath>',
+            f'<clipPath id="{name}"><rect x="{rounded(x)}" y="{rounded(y)}" width="{rounded(width)}" '
+            f'height="{rounded(height)}"/></clipPath>',
         )
         return f' clip-path="url(#{name})"'
 
-    def rect(self, x: float, y: float, width: float, height: float, told: str = "") -> None:
-        """Draw a rectangle whose edges are rounded individually, so that neighbors stay adjacent."""
-        left, top = float(near(x)), float(near(y))
-        right, bottom = float(near(x + width)), float(near(y + height))
-        self._mark(
+    def rect(self, x: float, y: float, width: float, height: float, tooltip: str = "") -> None:
+        """Draw a rectangle. Its edges are rounded individually, so that neighbors stay adjacent."""
+        left, top = float(rounded(x)), float(rounded(y))
+        right, bottom = float(rounded(x + width)), float(rounded(y + height))
+        self._append(
             "rect",
-            f'x="{near(left)}" y="{near(top)}" width="{near(right - left)}" height="{near(bottom - top)}"',
-            told,
+            f'x="{rounded(left)}" y="{rounded(top)}" width="{rounded(right - left)}" height="{rounded(bottom - top)}"',
+            tooltip,
         )
 
-    def path(self, commands: str, told: str = "") -> None:
+    def path(self, commands: str, tooltip: str = "") -> None:
         """Draw a path."""
-        self._mark("path", f'd="{commands}"', told)
+        self._append("path", f'd="{commands}"', tooltip)
 
-    def circle(self, x: float, y: float, radius: float, told: str = "") -> None:
+    def circle(self, x: float, y: float, radius: float, tooltip: str = "") -> None:
         """Draw a circle."""
-        self._mark("circle", f'cx="{near(x)}" cy="{near(y)}" r="{near(radius)}"', told)
+        self._append(
+            "circle", f'cx="{rounded(x)}" cy="{rounded(y)}" r="{rounded(radius)}"', tooltip
+        )
 
     def line(self, x0: float, y0: float, x1: float, y1: float) -> None:
         """Draw a straight line."""
-        self.path(f"M{near(x0)} {near(y0)}L{near(x1)} {near(y1)}")
+        self.path(f"M{rounded(x0)} {rounded(y0)}L{rounded(x1)} {rounded(y1)}")
 
-    def _mark(self, element: str, attributes: str, told: str) -> None:
-        end = f"><title>{escaped(clean(told))}</title></{element}>" if told else "/>"
+    def _append(self, element: str, attributes: str, tooltip: str) -> None:
+        end = f"><title>{escaped(clean(tooltip))}</title></{element}>" if tooltip else "/>"
         self._parts.append(f"<{element} {attributes}{end}")
 
     def text(
@@ -136,35 +138,35 @@ class Pen:
         size: float,
         *,
         anchor: str = "start",
-        turned: float = 0,
-        told: str = "",
+        rotation: float = 0,
+        tooltip: str = "",
     ) -> None:
-        """Draw lines of text, one below the other; `y` is the middle of the first one's letters.
+        """Draw lines of text, one below the other.
 
         Args:
-            x: their start, middle or end, depending on `anchor`.
-            y: the middle of the first line's lowercase letters.
+            x: the start, middle or end of the lines, depending on `anchor`.
+            y: the middle of the lowercase letters of the first line.
             lines: the text.
             size: the font size in pixels.
-            anchor: start, middle or end.
-            turned: clockwise rotation in degrees around this point.
-            told: the tooltip.
+            anchor: `start`, `middle` or `end`.
+            rotation: the clockwise rotation around (x, y), in degrees.
+            tooltip: the tooltip; empty for none.
         """
-        attributes = f' font-size="{near(size)}"' if size != SIZE else ""
+        attributes = f' font-size="{rounded(size)}"' if size != SIZE else ""
         attributes += f' text-anchor="{anchor}"' if anchor != "start" else ""
-        if turned:
-            attributes += f' transform="rotate({near(turned)} {near(x)} {near(y)})"'
-        drawn = "".join(
-            f'<tspan x="{near(x)}" y="{near(y + size * (0.35 + LINE * number))}">{_runs(line)}</tspan>'
+        if rotation:
+            attributes += f' transform="rotate({rounded(rotation)} {rounded(x)} {rounded(y)})"'
+        spans = "".join(
+            f'<tspan x="{rounded(x)}" y="{rounded(y + size * (0.35 + LINE * number))}">{_run_elements(line)}</tspan>'
             for number, line in enumerate(lines)
         )
         if len(lines) == 1:
-            attributes += f' x="{near(x)}" y="{near(y + size * 0.35)}"'
-            drawn = _runs(lines[0])
-        title = f"<title>{escaped(clean(told))}</title>" if told else ""
-        self._parts.append(f"<text{attributes}>{title}{drawn}</text>")
+            attributes += f' x="{rounded(x)}" y="{rounded(y + size * 0.35)}"'
+            spans = _run_elements(lines[0])
+        title = f"<title>{escaped(clean(tooltip))}</title>" if tooltip else ""
+        self._parts.append(f"<text{attributes}>{title}{spans}</text>")
 
-    def look(
+    def style_attributes(
         self,
         *,
         fill: Any = None,
@@ -174,27 +176,29 @@ class Pen:
         opacity: Any = None,
         pattern: dict[str, Any] | None = None,
     ) -> str:
-        """Return the attributes for a fill and an outline in these colors."""
-        filled, drawn = color_of(fill), color_of(stroke)
+        """Return the attributes of an element with this fill and outline."""
+        fill_color, stroke_color = color_of(fill), color_of(stroke)
         classes = [
             f"{kind}{color[1:]}"
-            for kind, color in (("f", filled), ("s", drawn))
+            for kind, color in (("f", fill_color), ("s", stroke_color))
             if color in style.DARK
         ]
-        if pattern and filled != _NONE:
-            classes = [name for name in classes if name != f"f{filled[1:]}"]
-            filled = self._pattern(filled, pattern)
-        told = f' class="{" ".join(classes)}"' if classes else ""
-        told += f' fill="{filled}"'
-        if drawn != _NONE and width > 0:
-            told += f' stroke="{drawn}"'
-            told += f' stroke-width="{near(width)}"' if width != 1 else ""
-            told += f' stroke-dasharray="{_DASHES[dash]}"' if dash in _DASHES else ""
-        shown = 1.0 if opacity is None else float(opacity)
-        return told + (f' opacity="{shown:.3g}"' if shown < 1 else "")
+        if pattern and fill_color != _NONE:
+            classes = [name for name in classes if name != f"f{fill_color[1:]}"]
+            fill_color = self._pattern(fill_color, pattern)
+        attributes = f' class="{" ".join(classes)}"' if classes else ""
+        attributes += f' fill="{fill_color}"'
+        if stroke_color != _NONE and width > 0:
+            attributes += f' stroke="{stroke_color}"'
+            attributes += f' stroke-width="{rounded(width)}"' if width != 1 else ""
+            attributes += (
+                f' stroke-dasharray="{_DASH_ARRAYS[dash]}"' if dash in _DASH_ARRAYS else ""
+            )
+        visible_opacity = 1.0 if opacity is None else float(opacity)
+        return attributes + (f' opacity="{visible_opacity:.3g}"' if visible_opacity < 1 else "")
 
     def _pattern(self, color: str, pattern: dict[str, Any]) -> str:
-        """Return a fill that is a color with a pattern."""
+        """Return the `fill` value for a color with a pattern."""
         shape, size = str(pattern.get("shape")), float(pattern.get("size") or 8)
         front = color_of(pattern.get("fgcolor"))
         if front == _NONE:
@@ -203,40 +207,41 @@ class Pen:
         key = (shape, color, front, size, solidity)
         name = f"{self.prefix}p{[*self._patterns, key].index(key)}"
         if key not in self._patterns:
-            self._patterns[key] = self._woven(name, shape, color, front, size, solidity)
+            self._patterns[key] = self._pattern_element(name, shape, color, front, size, solidity)
         return f"url(#{name})"
 
-    def _woven(
+    def _pattern_element(
         self, name: str, shape: str, color: str, front: str, size: float, solidity: float
     ) -> str:
-        edge = near(size)
+        edge = rounded(size)
         half = size / 2
-        thick = size * solidity
-        ways = {
-            "/": f"M{near(-half)} {near(half)}l{edge} {near(-size)}M0 {edge}L{edge} 0"
-            f"M{near(half)} {near(size + half)}l{edge} {near(-size)}",
-            "\\": f"M{near(half)} {near(-half)}l{edge} {edge}M0 0L{edge} {edge}"
-            f"M{near(-half)} {near(half)}l{edge} {edge}",
-            "-": f"M0 {near(half)}H{edge}",
-            "|": f"M{near(half)} 0V{edge}",
-            "+": f"M0 {near(half)}H{edge}M{near(half)} 0V{edge}",
+        thickness = size * solidity
+        paths = {
+            "/": f"M{rounded(-half)} {rounded(half)}l{edge} {rounded(-size)}M0 {edge}L{edge} 0"
+            f"M{rounded(half)} {rounded(size + half)}l{edge} {rounded(-size)}",
+            "\\": f"M{rounded(half)} {rounded(-half)}l{edge} {edge}M0 0L{edge} {edge}"
+            f"M{rounded(-half)} {rounded(half)}l{edge} {edge}",
+            "-": f"M0 {rounded(half)}H{edge}",
+            "|": f"M{rounded(half)} 0V{edge}",
+            "+": f"M0 {rounded(half)}H{edge}M{rounded(half)} 0V{edge}",
             "x": f"M0 0L{edge} {edge}M0 {edge}L{edge} 0",
         }
-        # As in plotly: diagonal and crossing patterns cover more with the same line width.
-        slim = {"/": 0.7, "\\": 0.7, "x": 0.4, "+": 0.6}.get(shape, 1.0)
-        drawn = (
-            f'<circle cx="{near(half)}" cy="{near(half)}" r="{near(size * (solidity / 3.1416) ** 0.5)}"'
-            f"{self.look(fill=front)}/>"
+        # As in plotly: with the same line width, diagonal and crossing patterns would cover more.
+        width_factor = {"/": 0.7, "\\": 0.7, "x": 0.4, "+": 0.6}.get(shape, 1.0)
+        line_width = max(thickness * width_factor, 0.6)
+        foreground = (
+            f'<circle cx="{rounded(half)}" cy="{rounded(half)}" r="{rounded(size * (solidity / 3.1416) ** 0.5)}"'
+            f"{self.style_attributes(fill=front)}/>"
             if shape == "."
-            else f'<path d="{ways.get(shape, "")}"{self.look(stroke=front, width=max(thick * slim, 0.6))}/>'
+            else f'<path d="{paths.get(shape, "")}"{self.style_attributes(stroke=front, width=line_width)}/>'
         )
         return (
             f'<pattern id="{name}" width="{edge}" height="{edge}" patternUnits="userSpaceOnUse">'
-            f'<rect width="{edge}" height="{edge}"{self.look(fill=color)}/>{drawn}</pattern>'
+            f'<rect width="{edge}" height="{edge}"{self.style_attributes(fill=color)}/>{foreground}</pattern>'
         )
 
 
-_DASHES = {
+_DASH_ARRAYS = {
     "dot": "2 3",
     "dash": "7 5",
     "longdash": "11 6",
@@ -245,7 +250,7 @@ _DASHES = {
 }
 
 
-def _runs(line: Line) -> str:
+def _run_elements(line: Line) -> str:
     return "".join(
         f'<tspan font-weight="700">{escaped(run.text)}</tspan>' if run.bold else escaped(run.text)
         for run in line

@@ -1,6 +1,6 @@
-"""Figures: one pure function per query, named like it, from rows to a plotly figure.
+"""Figures: one pure function per named query, with the same name, that turns its rows into a plotly figure.
 
-Figures use floats, and only figures do: the rows keep the exact decimals. The label of a sum says if it is not exact.
+Only figures use floats; the rows keep the exact decimals. The label of a sum shows whether it is exact.
 """
 
 from dashboards.figures.costs import (

@@ -1,4 +1,4 @@
-"""Date axes: single days if there are few, else weeks, months or years, so that bars stay visible."""
+"""Date axes: with single days if there are few, else with weeks, months or years, so that bars stay visible."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Unit = Literal["day", "week", "month", "year"]
 MOST = 120
 """The maximum number of bars side by side, including empty ones. Our choice."""
 FEWEST = 7
-"""The minimum number of days of an axis: the bar of a single day would fill it. Our choice."""
+"""The minimum number of days of an axis, because the bar of a single day would fill the figure. Our choice."""
 TICKS = 8
-"""The maximum number of dates below an axis, so that they fit 700 pixels. Our choice."""
+"""The maximum number of dates below an axis, so that they fit into 700 pixels. Our choice."""
 _DAYS: dict[Unit, int] = {"day": 1, "week": 7, "month": 31, "year": 366}
 _ABOUT: dict[Unit, int] = {"day": 1, "week": 7, "month": 30, "year": 365}
 _STEPS: dict[Unit, tuple[int, ...]] = {
@@ -24,7 +24,7 @@ _STEPS: dict[Unit, tuple[int, ...]] = {
     "month": (1, 2, 3, 6, 12, 24),
     "year": (1, 2, 5, 10, 20, 50, 100, 500, 2000),
 }
-"""The possible numbers of units between two dates below an axis."""
+"""The possible distances of two dates below an axis, in units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Calendar:
                 return day.replace(month=1, day=1)
 
     def middle(self, start: date) -> str:
-        """Return the position of the bar of a period; that of a day is above its date."""
-        return _later(start, _ABOUT[self.unit] // 2).isoformat()
+        """Return the position of the bar of a period. The bar of a day is exactly above its date."""
+        return _days_later(start, _ABOUT[self.unit] // 2).isoformat()
 
     @property
     def width_ms(self) -> float:
@@ -62,9 +62,9 @@ class Calendar:
         """Return the display name of a period."""
         match self.unit:
             case "day":
-                return f"{start:%A}, {start.day} {start:%B} {start.year}"
+                return f"{start:%A}, {start:%B} {start.day}, {start.year}"
             case "week":
-                return f"week from {start.day} {start:%B} {start.year}"
+                return f"week of {start:%B} {start.day}, {start.year}"
             case "month":
                 return f"{start:%B} {start.year}"
             case "year":
@@ -73,12 +73,12 @@ class Calendar:
     @property
     def title(self) -> str:
         """The title of the axis."""
-        told = {"day": "day", "week": "week from Monday", "month": "month", "year": "year"}
-        return f"{told[self.unit]} (UTC)"
+        names = {"day": "day", "week": "week, starting on Monday", "month": "month", "year": "year"}
+        return f"{names[self.unit]} (UTC)"
 
 
 def day_of(value: Any) -> date | None:
-    """Return a day from a row, or from JSON; None if it is not a day."""
+    """Return the day in a value from a row or from JSON; None if the value is not a day."""
     if isinstance(value, date):
         return date(value.year, value.month, value.day)
     try:
@@ -88,21 +88,21 @@ def day_of(value: Any) -> date | None:
 
 
 def calendar(days: Iterable[date]) -> Calendar | None:
-    """Return the axis for these days, or None without any."""
-    known = list(days)
-    if not known:
+    """Return the axis for these days; None if there are no days."""
+    all_days = list(days)
+    if not all_days:
         return None
-    first, last = min(known), max(known)
+    first, last = min(all_days), max(all_days)
     span = (last - first).days + 1
     units: tuple[Unit, ...] = ("day", "week", "month", "year")
     unit: Unit = next((each for each in units if span <= MOST * _ABOUT[each]), "year")
-    found = Calendar(unit, first, last)
-    return Calendar(unit, found.start(first), found.start(last))
+    unsnapped = Calendar(unit, first, last)
+    return Calendar(unit, unsnapped.start(first), unsnapped.start(last))
 
 
 def draw_days(figure: go.Figure, axis: Calendar) -> None:
-    """Make the x axis of a figure a date axis, with as many dates below as fit."""
-    pad = max(0, FEWEST - (axis.last - axis.first).days - 1) // 2
+    """Make the x axis of a figure a date axis, with as many labels as fit."""
+    padding = max(0, FEWEST - (axis.last - axis.first).days - 1) // 2
     half = _ABOUT[axis.unit] / 2
     middle, end = _ABOUT[axis.unit] // 2, axis.middle(axis.last)
     ticks = _ticks(axis)
@@ -110,8 +110,8 @@ def draw_days(figure: go.Figure, axis: Calendar) -> None:
         type="date",
         title_text=axis.title,
         range=[
-            f"{_later(axis.first, middle - pad - int(half) - 1).isoformat()}T12:00:00",
-            f"{_later(date.fromisoformat(end), pad + int(half)).isoformat()}T12:00:00",
+            f"{_days_later(axis.first, middle - padding - int(half) - 1).isoformat()}T12:00:00",
+            f"{_days_later(date.fromisoformat(end), padding + int(half)).isoformat()}T12:00:00",
         ],
         tickmode="array",
         tickvals=[axis.middle(tick) for tick in ticks],
@@ -125,7 +125,7 @@ def _ticks(axis: Calendar) -> list[date]:
     at = axis.first
     while at <= axis.last and len(starts) < 20_000:
         starts.append(at)
-        following = axis.start(_later(at, _DAYS[axis.unit]))
+        following = axis.start(_days_later(at, _DAYS[axis.unit]))
         if following <= at:
             break
         at = following
@@ -136,10 +136,10 @@ def _ticks(axis: Calendar) -> list[date]:
 
 
 def _labels(unit: Unit, ticks: list[date]) -> list[str]:
-    """Return the dates below an axis; the year is shown when it changes."""
+    """Return the labels of an axis. A label contains the year only if it differs from the previous year."""
     labels: list[str] = []
-    for before, tick in zip([None, *ticks], ticks, strict=False):
-        is_new = before is None or before.year != tick.year
+    for previous, tick in zip([None, *ticks], ticks, strict=False):
+        is_new = previous is None or previous.year != tick.year
         if unit == "year":
             labels.append(str(tick.year))
             continue
@@ -148,6 +148,6 @@ def _labels(unit: Unit, ticks: list[date]) -> list[str]:
     return labels
 
 
-def _later(day: date, days: int) -> date:
+def _days_later(day: date, days: int) -> date:
     number = min(max(day.toordinal() + days, 1), date.max.toordinal())
     return date.fromordinal(number)

@@ -1,4 +1,4 @@
-"""Figures of time: how interactions spent theirs, how long people took to answer, and time to first token."""
+"""Figures of time: the wall time of interactions by category, how long approvals took, and the time to first token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from agentobs.records.display import seconds
 from agentobs.store.analysis.wall_time import PARTS, Part
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND
-from dashboards.figures.phrases import Row, count, named_rows, nothing, plain
+from dashboards.figures.phrases import Row, count, empty_figure, named_rows, plain
 from dashboards.style import (
     BLUE,
     GREEN,
@@ -32,26 +32,26 @@ NAMES: Final[dict[Part, str]] = {
     "tool": "tools",
     "person": "waiting for the user",
     "hook": "hooks",
-    "retry_wait": "waiting before a retry",
+    "retry_wait": "retry backoff",
     "queued": "queued",
-    "own": "own code",
+    "own": "agent code",
 }
 """Display names of the categories of time."""
 MOST_BARS = 40
-"""How many interactions have their own bar; if there are more, neighbors share one. Our choice."""
+"""The maximum number of bars; if there are more interactions, consecutive ones share a bar. Our choice."""
 MOST_MODELS = 30
-"""How many models are drawn. Our choice."""
+"""The maximum number of models that are drawn. Our choice."""
 MOST_RESOLVERS = 5
-"""How many resolvers are distinguished, most frequent first. Our choice."""
+"""The maximum number of resolvers that are distinguished, most frequent first. Our choice."""
 BUCKETS: Final = {
     "under_1s": "under 1 s",
     "under_10s": "1 to 10 s",
     "under_1min": "10 to 60 s",
     "under_10min": "1 to 10 min",
     "longer": "longer",
-    "unanswered": "never",
+    "unanswered": "never answered",
 }
-"""The columns that count answers by duration, with their labels."""
+"""The columns that count approval requests by wait time, with their labels."""
 _RESOLVERS: Final = {
     "person": Mark(PURPLE, "/"),
     "classifier": Mark(BLUE),
@@ -69,7 +69,7 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
     """
     known = [row for row in rows if row.get("wall_ns") is not None]
     if not known:
-        return nothing()
+        return empty_figure()
     size = -(-len(known) // MOST_BARS)
     groups = [known[at : at + size] for at in range(0, len(known), size)]
     sums = [
@@ -77,7 +77,7 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
     ]
     walls = [sum(row["wall_ns"] for row in group) for group in groups]
     unit, word = _unit(max(walls))
-    names = [_interactions(at * size, group) for at, group in enumerate(groups)]
+    names = [_bar_label(at * size, group) for at, group in enumerate(groups)]
     figure = go.Figure(
         [
             go.Bar(
@@ -88,7 +88,7 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
                 marker=bar(PARTS_OF_TIME[part]),
                 customdata=[
                     f"interaction {name}<br>{NAMES[part]}: {seconds(spent[part])} of {seconds(wall)}"
-                    f"{_share(spent[part], wall)}"
+                    f"{_share_text(spent[part], wall)}"
                     for name, spent, wall in zip(names, sums, walls, strict=True)
                 ],
                 hovertemplate="%{customdata}<extra></extra>",
@@ -106,26 +106,26 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
 
 
 def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
-    """Return a histogram of how long people, or what answers in their place, took to answer.
+    """Return a histogram of how long approval requests waited for an answer, by resolver: a person or a substitute.
 
     Args:
         rows: the rows of the query `waits_for_people`.
     """
     counted: dict[str, Counter[str]] = {}
-    asked: dict[tuple[str, str], Counter[str]] = {}
+    subjects: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
         resolver = str(row["resolver"] or "unknown")
         for bucket in BUCKETS:
             number = row[bucket] or 0
             counted.setdefault(resolver, Counter())[bucket] += number
-            asked.setdefault((resolver, bucket), Counter())[plain(row["about"], 30)] += number
+            subjects.setdefault((resolver, bucket), Counter())[plain(row["about"], 30)] += number
     order = sorted(counted, key=lambda name: (-counted[name].total(), name))
     if not any(counted[name].total() for name in order):
-        return nothing()
+        return empty_figure()
     for name in order[MOST_RESOLVERS:]:
         for bucket, number in counted[name].items():
             counted.setdefault("", Counter())[bucket] += number
-            asked.setdefault(("", bucket), Counter()).update(asked[name, bucket])
+            subjects.setdefault(("", bucket), Counter()).update(subjects[name, bucket])
     shown = [*order[:MOST_RESOLVERS], *([""] if "" in counted else [])]
     others = iter(_OTHERS * 2)
     figure = go.Figure(
@@ -134,29 +134,31 @@ def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
         )
     )
     for name in shown:
-        called = plain(name, 30) if name else f"{len(order) - MOST_RESOLVERS:,} others"
+        display_name = plain(name, 30) if name else f"{len(order) - MOST_RESOLVERS:,} others"
         figure.add_trace(
             go.Bar(
-                name=called,
+                name=display_name,
                 x=list(BUCKETS.values()),
                 y=[counted[name][bucket] or None for bucket in BUCKETS],
                 marker=bar(_RESOLVERS.get(name) or next(others)),
-                customdata=[_about(called, asked[name, bucket]) for bucket in BUCKETS],
+                customdata=[
+                    _hover_text(display_name, subjects[name, bucket]) for bucket in BUCKETS
+                ],
                 hovertemplate="%{customdata}<extra></extra>",
             )
         )
     figure.update_xaxes(
         type="category",
-        title_text="time to first chunk",
+        title_text="time to the answer",
         categoryarray=list(BUCKETS.values()),
         range=[-0.5, 5.5],
     )
-    figure.update_yaxes(title_text="questions", rangemode="tozero", tickformat=",d")
+    figure.update_yaxes(title_text="approval requests", rangemode="tozero", tickformat=",d")
     return figure
 
 
 def first_token(rows: Sequence[Row]) -> go.Figure:
-    """Return the time to first token of each model: median, 95th and 99th percentile, the slowest model first.
+    """Return the time to first token of each model: median, 95th and 99th percentile, in the order of the rows.
 
     Args:
         rows: the rows of the query `first_token_by_model`.
@@ -164,7 +166,7 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
     known = [row for row in rows if row["p50_ns"] is not None]
     shown = known[:MOST_MODELS]
     if not shown:
-        return nothing()
+        return empty_figure()
     slowest = max(row[name] or 0 for row in shown for name in ("p50_ns", "p95_ns", "p99_ns"))
     unit, word = (SECOND, "seconds") if slowest >= 2 * SECOND else (1_000_000, "ms")
     names = [plain(row["model"], 32) for row in shown]
@@ -172,9 +174,9 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
         names.append(f"and {len(known) - len(shown):,} more")
     places = list(range(len(shown)))
 
-    def told(column: str, text: str) -> list[str]:
+    def hover_texts(column: str, text: str) -> list[str]:
         return [
-            f"{plain(row['model'])}<br>{text}: {seconds(row[column] or 0)}, of {count(row['calls'], 'answer')}"
+            f"{plain(row['model'])}<br>{text}: {seconds(row[column] or 0)}, of {count(row['calls'], 'response')}"
             for row in shown
         ]
 
@@ -183,20 +185,21 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
 
     figure = go.Figure(
         go.Bar(
-            name="half of them", orientation="h", y=places, x=at("p50_ns"), marker=bar(Mark(BLUE)),
-            customdata=told("p50_ns", "half started within"), hovertemplate="%{customdata}<extra></extra>",
+            name="p50 (median)", orientation="h", y=places, x=at("p50_ns"), marker=bar(Mark(BLUE)),
+            customdata=hover_texts("p50_ns", "50% started within"), hovertemplate="%{customdata}<extra></extra>",
         ),
         layout=layout(margin=dict(l=8, r=16, t=36, b=8)),
     )  # fmt: skip
     for column, name, symbol, color in (
-        ("p95_ns", "95 of 100", "diamond", ORANGE),
-        ("p99_ns", "99 of 100", "line-ns", INK),
+        ("p95_ns", "p95", "diamond", ORANGE),
+        ("p99_ns", "p99", "line-ns", INK),
     ):
         figure.add_trace(
             go.Scatter(
                 name=name, mode="markers", y=places, x=at(column),
                 marker=dict(symbol=symbol, size=11, color=color, line=dict(color=color, width=2)),
-                customdata=told(column, f"{name} began within"), hovertemplate="%{customdata}<extra></extra>",
+                customdata=hover_texts(column, f"{name[1:]}% started within"),
+                hovertemplate="%{customdata}<extra></extra>",
             )
         )  # fmt: skip
     named_rows(figure, names, above=48, below=56)
@@ -205,7 +208,7 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
 
 
 def _unit(ns: int) -> tuple[int, str]:
-    """Return a readable unit for times up to this one, and its name."""
+    """Return a readable unit for an axis up to this time: its length in nanoseconds, and its name."""
     if ns >= 3 * HOUR:
         return HOUR, "hours"
     if ns >= 3 * MINUTE:
@@ -213,25 +216,28 @@ def _unit(ns: int) -> tuple[int, str]:
     return (SECOND, "seconds") if ns >= SECOND // 2 else (1_000_000, "ms")
 
 
-def _share(part: int, whole: int) -> str:
-    return f" ({part / whole:.0%})" if whole else ""
+def _share_text(part: int, total: int) -> str:
+    return f" ({part / total:.0%})" if total else ""
 
 
-def _interactions(before: int, group: Sequence[Row]) -> str:
-    """Return the label of a bar: the number of its interaction, or of the first and the last."""
+def _bar_label(first_index: int, group: Sequence[Row]) -> str:
+    """Return the label of a bar: the number of its interaction, or of its first and last interaction."""
     if len(group) > 1:
-        return f"{before + 1:,} to {before + len(group):,}"
+        return f"{first_index + 1:,} to {first_index + len(group):,}"
     [row] = group
     lane = str(row.get("lane") or "main")
-    notes = [] if lane == "main" else [f"…{lane[-8:]}" if len(lane) > 14 else lane]
-    notes += [] if row.get("has_ended", True) else ["no end"]
-    noted = f" ({plain(', '.join(notes))})" if notes else ""
-    return f"{before + 1:,}{noted}"
+    remarks = [] if lane == "main" else [f"…{lane[-8:]}" if len(lane) > 14 else lane]
+    remarks += [] if row.get("has_ended", True) else ["did not end"]
+    suffix = f" ({plain(', '.join(remarks))})" if remarks else ""
+    return f"{first_index + 1:,}{suffix}"
 
 
-def _about(resolver: str, asked: Counter[str]) -> str:
-    """Return what approval was requested for, and how often."""
-    told = [f"{name}: {times:,}" for name, times in asked.most_common(6) if times]
-    more = len([times for times in asked.values() if times]) - len(told)
-    lines = [f"{count(asked.total(), 'question')}, answered by {resolver}", *told]
+def _hover_text(resolver: str, subjects: Counter[str]) -> str:
+    """Return the hover text of a bar: what approval was requested for, and how often."""
+    lines_by_subject = [f"{name}: {times:,}" for name, times in subjects.most_common(6) if times]
+    more = len([times for times in subjects.values() if times]) - len(lines_by_subject)
+    lines = [
+        f"{count(subjects.total(), 'approval request')}, answered by {resolver}",
+        *lines_by_subject,
+    ]
     return "<br>".join([*lines, f"and {count(more, 'other')}"] if more > 0 else lines)

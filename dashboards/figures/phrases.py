@@ -14,38 +14,38 @@ from dashboards.style import FAINT, layout
 Row = Mapping[str, Any]
 """A row of a named query."""
 LONGEST = 80
-"""How many characters of a text from rows are shown. Our choice."""
+"""The maximum number of characters of a text from a row. Our choice."""
 ROW = 26
 """The height of a row of names and bars, in pixels. Our choice."""
 
 
 def plain(text: object, most: int = LONGEST) -> str:
-    """Return text that is safe in a figure: no markup, nothing hidden or reversed, and not too long.
+    """Return text that is safe in a figure: without markup and invisible or bidirectional characters, and not too long.
 
     Plotly interprets `<b>`, `<a href>` and entities in texts as markup, so they are escaped.
     """
     if text is None:
         return "unknown"
-    cut = str(text)[: most + 1]
-    whole = display.printable(cut.encode("utf-8", "replace").decode())
-    if len(cut) > most or len(whole) > most:
-        whole = f"{whole[: most - 1]}…"
-    return whole.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shortened = str(text)[: most + 1]
+    text_shown = display.printable(shortened.encode("utf-8", "replace").decode())
+    if len(shortened) > most or len(text_shown) > most:
+        text_shown = f"{text_shown[: most - 1]}…"
+    return text_shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def name_of(row: Row, most: int = LONGEST) -> str:
-    """Return the display name of a session: its name and a suffix of its ID, or only the ID; not yet `plain`."""
-    known = str(row.get("session_id") or "")
-    end = f"…{known[-6:]}" if len(known) > 12 else known
+    """Return the display name of a session: its name, if it has one, and a suffix of its ID. Pass it to `plain`."""
+    session_id = str(row.get("session_id") or "")
+    suffix = f"…{session_id[-6:]}" if len(session_id) > 12 else session_id
     name = str(row.get("name") or "")
-    room = most - len(end) - 1
-    if len(name) > room:
-        name = f"{name[: room - 1]}…"
-    return f"{name} {end}".strip() or "unknown"
+    space = most - len(suffix) - 1
+    if len(name) > space:
+        name = f"{name[: space - 1]}…"
+    return f"{name} {suffix}".strip() or "unknown"
 
 
 def lane_of(row: Row) -> str:
-    """Return the display name of a lane: `main`, or below it the suffixes of the call IDs; not yet `plain`."""
+    """Return the display name of a lane: `main`, followed by suffixes of the call IDs. Pass it to `plain`."""
     first, *calls = str(row.get("lane") or "unknown lane").split("/")
     return " › ".join([first, *(f"…{call[-4:]}" if len(call) > 12 else call for call in calls)])
 
@@ -57,7 +57,7 @@ def count(number: int | float | None, word: str) -> str:
 
 
 def money(value: Decimal | float | None) -> str:
-    """Return US dollars: with cents from one dollar on, else with significant digits."""
+    """Return US dollars as text: amounts from one dollar with cents, smaller amounts with significant digits."""
     if value is None:
         return "no price"
     exact = Decimal(value)
@@ -71,30 +71,30 @@ def amount(row: Row) -> str:
     value = row.get("cost_usd")
     if value is None:
         return "no price" if row.get("calls", 1) else "nothing"
-    return f"{sureness([row])}{money(value)}"
+    return f"{certainty_prefix([row])}{money(value)}"
 
 
-def sureness(rows: Iterable[Row]) -> str:
-    """Return the prefix of a sum of costs: `at least about `, `at least `, `about `, or nothing."""
-    doubts = [doubts_of(row) for row in rows]
-    words = zip(("at least ", "about "), zip(*doubts, strict=True), strict=True) if doubts else ()
-    return "".join(word for word, told in words if any(told))
+def certainty_prefix(rows: Iterable[Row]) -> str:
+    """Return the prefix of a sum of costs: `at least about `, `at least `, `about `, or empty if it is exact."""
+    kinds = [uncertainties(row) for row in rows]
+    words = zip(("at least ", "about "), zip(*kinds, strict=True), strict=True) if kinds else ()
+    return "".join(word for word, holds in words if any(holds))
 
 
-def doubt(row: Row) -> str:
-    """Return why the cost of a row is not exact; an empty string if it is exact."""
-    told = (
+def uncertainty_note(row: Row) -> str:
+    """Return why the cost of a row is not exact; empty if it is exact."""
+    texts = (
         ("lower_bound_calls", "partly unknown: at least this amount"),
         ("estimated_calls", "estimated"),
         ("unpriced_calls", "without a price, not in the total"),
     )
-    notes = [f"{count(row[key], 'call')} {text}" for key, text in told if row.get(key)]
+    notes = [f"{count(row[key], 'call')} {text}" for key, text in texts if row.get(key)]
     if not notes and row.get("cost_status", "exact") not in (None, "exact"):
         notes = [plain(row["cost_status"]).replace("_", " ")]
     return "; ".join(notes)
 
 
-def doubts_of(row: Row) -> tuple[bool, bool]:
+def uncertainties(row: Row) -> tuple[bool, bool]:
     """Return whether a cost is a lower bound, and whether it is estimated."""
     status = row.get("cost_status", "exact")
     is_low = any(row.get(key) for key in ("lower_bound_calls", "unpriced_calls", "unpriced"))
@@ -103,7 +103,7 @@ def doubts_of(row: Row) -> tuple[bool, bool]:
     )
 
 
-def nothing(text: str = "nothing to show") -> go.Figure:
+def empty_figure(text: str = "nothing to show") -> go.Figure:
     """Return a figure with a message that there is nothing to draw."""
     figure = go.Figure(layout=layout(height=120))
     figure.update_xaxes(visible=False)
@@ -115,9 +115,9 @@ def nothing(text: str = "nothing to show") -> go.Figure:
 
 
 def named_rows(figure: go.Figure, names: list[str], *, above: int = 48, below: int = 48) -> None:
-    """Make the y axis of a figure one of names, the first on top; the height depends on their number.
+    """Label the rows of a figure with names, the first on top, and set the height for their number.
 
-    Names are at numeric positions, so that two equal names are two rows.
+    The rows are at numeric positions, so that rows with equal names stay separate.
     """
     figure.update_layout(height=above + below + ROW * max(len(names), 2))
     figure.update_yaxes(

@@ -1,6 +1,7 @@
 """Two sessions side by side: their totals, then their aligned steps, with a mark at each difference.
 
-It is drawn from the output of `agentobs diff --json`, without content: of texts that differ it shows only that they do.
+The figure is drawn from the output of `agentobs diff --json` and contains no content: it shows which steps differ in
+their texts, but not the texts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from agentobs.records.display import seconds
-from dashboards.figures.phrases import Row, count, money, nothing, plain, sureness
+from dashboards.figures.phrases import Row, certainty_prefix, count, empty_figure, money, plain
 from dashboards.style import (
     BLUE,
     FAINT,
@@ -30,11 +31,11 @@ from dashboards.style import (
 )
 
 MOST_STEPS = 60
-"""How many rows of steps are drawn, including those for omitted steps. Our choice."""
-AROUND = 1
-"""How many equal steps are drawn before and after those that differ. Our choice."""
+"""The maximum number of rows of steps, including rows for omitted steps. Our choice."""
+CONTEXT_STEPS = 1
+"""The number of identical steps that are drawn before and after a step that differs. Our choice."""
 CHANGES: Final = {
-    "same": ("the same", STEEL, "circle"),
+    "same": ("identical", STEEL, "circle"),
     "changed": ("changed", PURPLE, "diamond"),
     "removed": ("only in A", RED, "x"),
     "added": ("only in B", GREEN, "cross"),
@@ -52,19 +53,20 @@ _TOTALS = (
     ("total step time", "duration_ns"),
 )
 _INNER = 0.21
-"""Where both sides begin; the names of the measures are in between. The axis is from -1 to 1."""
-_LONGEST = 0.4
+"""The distance of both sides from the middle, which contains the names of the totals. The axis is from -1 to 1."""
+_BAR_LENGTH = 0.4
 """The length of the longer bar of a pair."""
-_LINE = 22
+_ROW_HEIGHT = 22
 """The height of a row in pixels. Our choice."""
-_SIDE = 34
-"""How many characters of text are next to a step on each side: what fits 700 pixels. Our choice."""
-_MIDDLE = 20
+_SIDE_LENGTH = 34
+"""The maximum number of characters next to a step on each side, so that they fit into 700 pixels. Our choice."""
+_DESCRIPTION_LENGTH = 24
+"""The maximum number of characters of the description of a step, in the middle."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """A figure with its annotations and shapes: plotly accepts hundreds of them at once, or takes seconds."""
+    """A figure with its annotations and shapes, which are added at once: adding hundreds one by one takes seconds."""
 
     figure: go.Figure
     notes: list[dict[str, Any]] = field(default_factory=list)
@@ -73,7 +75,7 @@ class _Sheet:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A row of steps: one on each side, or a number of omitted equal ones."""
+    """A row of steps: a step of each side, or the number of identical steps that are omitted."""
 
     pair: Row | None
     left_out: int = 0
@@ -83,79 +85,87 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
     """Return two sessions side by side: their totals as pairs of bars, and their steps below.
 
     Args:
-        comparison: the output of `agentobs diff --json`, parsed.
+        comparison: the parsed output of `agentobs diff --json`.
     """
     a, b = (_dict(comparison.get(side)) for side in "ab")
     pairs = [pair for pair in _list(comparison.get("steps")) if isinstance(pair, Mapping)]
     totals = [(name, key) for name, key in _TOTALS if _amount(a, key) or _amount(b, key)]
     if not (totals or pairs):
-        return nothing()
+        return empty_figure()
     figure = go.Figure(layout=layout(barmode="overlay", bargap=0.35, legend_traceorder="normal"))
     sheet = _Sheet(figure)
-    _head(sheet, a, b)
+    _write_titles(sheet, a, b)
     _add_totals(sheet, totals, a, b)
     top = len(totals) + 1
-    lines = _lines(pairs)
-    if lines:
+    rows = _rows(pairs)
+    if rows:
         _write(sheet, 0, top - 1, "turn and step", anchor="center")
-    drawn, cut = lines[:MOST_STEPS], lines[MOST_STEPS:]
+    shown_rows, omitted_rows = rows[:MOST_STEPS], rows[MOST_STEPS:]
     lane = None
     at = top
     has_lanes = len({_lane(pair) for pair in pairs}) > 1
-    placed: list[tuple[int, Row]] = []
-    for line in drawn:
-        if line.pair is not None and has_lanes and _lane(line.pair) != lane:
-            lane = _lane(line.pair)
+    positions: list[tuple[int, Row]] = []
+    for row in shown_rows:
+        if row.pair is not None and has_lanes and _lane(row.pair) != lane:
+            lane = _lane(row.pair)
             _write(sheet, 0, at, plain(lane, 60), color=INK, anchor="center", size=11)
             at += 1
-        if line.pair is None:
-            _write_left_out(sheet, at, line.left_out)
+        if row.pair is None:
+            _write_left_out(sheet, at, row.left_out)
         else:
-            placed.append((at, line.pair))
+            positions.append((at, row.pair))
         at += 1
-    _add_steps(sheet, placed)
-    if cut:
-        steps = sum(line.left_out or 1 for line in cut)
-        _write(sheet, 0, at, f"and {count(steps, 'step')} more{_of_them(cut)}", anchor="center")
+    _add_steps(sheet, positions)
+    if omitted_rows:
+        steps = sum(row.left_out or 1 for row in omitted_rows)
+        _write(
+            sheet,
+            0,
+            at,
+            f"and {count(steps, 'more step')}{_changes_of(omitted_rows)}",
+            anchor="center",
+        )
         at += 1
-    figure.update_layout(height=at * _LINE + 100, annotations=sheet.notes, shapes=sheet.shapes)
+    figure.update_layout(
+        height=at * _ROW_HEIGHT + 100, annotations=sheet.notes, shapes=sheet.shapes
+    )
     figure.update_xaxes(visible=False, range=[-1, 1], fixedrange=True)
     figure.update_yaxes(visible=False, range=[at - 0.4, -1.7], fixedrange=True)
     return figure
 
 
-def _of_them(cut: Sequence[_Step]) -> str:
-    """Return the states of steps that are drawn: the legend has no others."""
+def _changes_of(cut: Sequence[_Step]) -> str:
+    """Return the numbers of changed, added and removed steps that are not drawn."""
     kinds = [str(line.pair.get("change")) for line in cut if line.pair is not None]
-    told = [
+    counts = [
         f"{kinds.count(change):,} {name}"
         for change, (name, _, _) in CHANGES.items()
         if change != "same" and change in kinds
     ]
-    return f": {', '.join(told)}" if told else ", all the same"
+    return f": {', '.join(counts)}" if counts else ", all identical"
 
 
-def _head(sheet: _Sheet, a: Row, b: Row) -> None:
-    for x, side, one, anchor in ((-_INNER, "A", a, "right"), (_INNER, "B", b, "left")):
-        which = str(one.get("session_id") or "")
-        name = plain(one.get("name") or "unnamed", 24)
-        end = f" …{plain(which[-6:])}" if len(which) > 12 else ""
-        ended = f", {plain(one['outcome'], 12)}" if one.get("outcome") else ""
+def _write_titles(sheet: _Sheet, a: Row, b: Row) -> None:
+    for x, side, session, anchor in ((-_INNER, "A", a, "right"), (_INNER, "B", b, "left")):
+        session_id = str(session.get("session_id") or "")
+        name = plain(session.get("name") or "unnamed", 24)
+        end = f" …{plain(session_id[-6:])}" if len(session_id) > 12 else ""
+        ended = f", {plain(session['outcome'], 12)}" if session.get("outcome") else ""
         _write(sheet, x, -1, f"{side}: {name}{end}{ended}", anchor=anchor, color=INK)
 
 
 def _add_totals(sheet: _Sheet, totals: Sequence[tuple[str, str]], a: Row, b: Row) -> None:
-    """Draw a pair of bars for each measure, to the scale of the longer one, with the values at their ends."""
+    """Draw a pair of bars for each total, relative to the larger value, with the values at their ends."""
     sides = (("A", a, -1, Mark(BLUE)), ("B", b, 1, Mark(ORANGE, "/")))
-    for side, one, sign, mark in sides:
+    for side, session, sign, mark in sides:
         lengths, texts = [], []
         for name, key in totals:
-            value, most = _amount(one, key), max(_amount(a, key) or 0, _amount(b, key) or 0)
-            lengths.append(float((value or 0) / most) * _LONGEST if most else 0.0)
-            texts.append(f"{side}: {name} {_measure(one, key)}")
+            value, most = _amount(session, key), max(_amount(a, key) or 0, _amount(b, key) or 0)
+            lengths.append(float((value or 0) / most) * _BAR_LENGTH if most else 0.0)
+            texts.append(f"{side}: {name} {_measure(session, key)}")
         sheet.figure.add_bar(
             orientation="h",
-            name=f"{side}, in all",
+            name=f"{side}, total",
             base=sign * _INNER,
             x=[sign * length for length in lengths],
             y=list(range(len(totals))),
@@ -165,20 +175,20 @@ def _add_totals(sheet: _Sheet, totals: Sequence[tuple[str, str]], a: Row, b: Row
             hovertemplate="%{hovertext}<extra></extra>",
         )
         for at, ((_, key), length) in enumerate(zip(totals, lengths, strict=True)):
-            by = _by(key, a, b) if side == "B" else ""
-            text = f"{_measure(one, key)}{f' ({by})' if by else ''}"
+            difference = _difference(key, a, b) if side == "B" else ""
+            text = f"{_measure(session, key)}{f' ({difference})' if difference else ''}"
             anchor = "left" if sign > 0 else "right"
             _write(sheet, sign * (_INNER + length + 0.015), at, text, anchor=anchor)
     for at, (name, _) in enumerate(totals):
         _write(sheet, 0, at, name, anchor="center", color=INK)
 
 
-def _lines(pairs: Sequence[Row]) -> list[_Step]:
-    """Return the steps, without equal ones far from any difference."""
+def _rows(pairs: Sequence[Row]) -> list[_Step]:
+    """Return the rows of steps. Identical steps that are far from any difference are omitted."""
     near: set[int] = set()
     for at, pair in enumerate(pairs):
         if pair.get("change") != "same":
-            near.update(range(at - AROUND, at + AROUND + 1))
+            near.update(range(at - CONTEXT_STEPS, at + CONTEXT_STEPS + 1))
     lines: list[_Step] = []
     for at, pair in enumerate(pairs):
         if at in near:
@@ -191,7 +201,7 @@ def _lines(pairs: Sequence[Row]) -> list[_Step]:
 
 
 def _write_left_out(sheet: _Sheet, at: int, number: int) -> None:
-    _write(sheet, 0, at, count(number, "equal step"), anchor="center")
+    _write(sheet, 0, at, count(number, "identical step"), anchor="center")
     for sign in (-1, 1):
         sheet.shapes.append(
             dict(
@@ -206,12 +216,12 @@ def _write_left_out(sheet: _Sheet, at: int, number: int) -> None:
 
 
 def _add_steps(sheet: _Sheet, placed: Sequence[tuple[int, Row]]) -> None:
-    """Draw a mark on each side that has a step, with its measures next to it."""
+    """Draw a mark on each side that has the step, with its properties next to it."""
     for change, (name, color, symbol) in CHANGES.items():
-        own = [(at, pair) for at, pair in placed if pair.get("change") == change]
+        changed_pairs = [(at, pair) for at, pair in placed if pair.get("change") == change]
         marks = [
             (sign * _INNER, at, pair)
-            for at, pair in own
+            for at, pair in changed_pairs
             for sign, side in ((-1, "a"), (1, "b"))
             if pair.get(side)
         ]
@@ -223,21 +233,21 @@ def _add_steps(sheet: _Sheet, placed: Sequence[tuple[int, Row]]) -> None:
             x=[x for x, _, _ in marks],
             y=[at for _, at, _ in marks],
             marker=dict(color=color, symbol=symbol, size=10 if change != "same" else 7),
-            hovertext=[_told(pair) for _, _, pair in marks],
+            hovertext=[_hover_text(pair) for _, _, pair in marks],
             hovertemplate="%{hovertext}<extra></extra>",
         )
     for at, pair in placed:
         is_same = pair.get("change") == "same"
         if not is_same:
-            _ground(sheet, at)
-        _write(sheet, 0, at, _what(pair), anchor="center", color=FAINT if is_same else INK)
+            _shade(sheet, at)
+        _write(sheet, 0, at, _description(pair), anchor="center", color=FAINT if is_same else INK)
         for sign, side, anchor in ((-1, "a", "right"), (1, "b", "left")):
             part = _dict(pair.get(side))
             if part:
-                _write(sheet, sign * (_INNER + 0.03), at, _side(part, pair), anchor=anchor)
+                _write(sheet, sign * (_INNER + 0.03), at, _side_text(part, pair), anchor=anchor)
 
 
-def _ground(sheet: _Sheet, at: int) -> None:
+def _shade(sheet: _Sheet, at: int) -> None:
     sheet.shapes.append(
         dict(
             type="rect",
@@ -253,71 +263,73 @@ def _ground(sheet: _Sheet, at: int) -> None:
     )
 
 
-def _what(pair: Row, most: int = _MIDDLE) -> str:
-    """Return a short description of a step."""
-    part = _part(pair)
-    turn = f"{part['turn']}: " if isinstance(part.get("turn"), int) else ""
-    verb = {"request": "asks", "tool_call": "calls", "decision": "decides on"}.get(
-        str(part.get("kind")), "does"
-    )
-    name = "" if part.get("kind") == "request" else f" {part.get('name') or ''}"
-    return plain(f"{turn}{verb}{name}", most)
+def _description(pair: Row, most: int = _DESCRIPTION_LENGTH) -> str:
+    """Return a short description of a step, such as `2: calls bash`."""
+    step = _existing_step(pair)
+    turn = f"{step['turn']}: " if isinstance(step.get("turn"), int) else ""
+    kinds = {"request": "model request", "tool_call": "calls", "decision": "permission for"}
+    kind = kinds.get(str(step.get("kind")), "step")
+    name = "" if step.get("kind") == "request" else f" {step.get('name') or ''}"
+    return plain(f"{turn}{kind}{name}", most)
 
 
-def _side(part: Row, pair: Row) -> str:
-    """Return a step on one side: differences first, then its measures."""
-    differs = [name for name in _differs(pair) if name in _SHOWN]
+def _side_text(part: Row, pair: Row) -> str:
+    """Return the text about a step on one side: first the properties that differ, then tokens, cost or time."""
+    differs = [name for name in _differs(pair) if name in _PROPERTIES]
     if pair.get("change") in ("added", "removed"):
         differs = [name for name in ("outcome", "stop_reason") if part.get(name)]
-    told = [_SHOWN[name].format(_value(part.get(name))) for name in differs]
-    told += ["other words"] if "texts" in _differs(pair) else []
+    texts = [_PROPERTIES[name].format(_value(part.get(name))) for name in differs]
+    texts += ["different content"] if "texts" in _differs(pair) else []
     if part.get("input_tokens") is not None:
-        told.append(f"{_measure(part, 'input_tokens')} in, {_measure(part, 'output_tokens')} out")
+        texts.append(f"{_measure(part, 'input_tokens')} in, {_measure(part, 'output_tokens')} out")
     if (cost := _amount(part, "cost_usd")) is not None:
-        told.append(f"{sureness([part])}{money(cost)}")
+        texts.append(f"{certainty_prefix([part])}{money(cost)}")
     elif part.get("duration_ns") is not None:
-        told.append(_time(part))
-    while len(told) > 1 and len(" · ".join(told)) > _SIDE:
-        told.pop()
-    return plain(" · ".join(told), _SIDE)
+        texts.append(_time(part))
+    while len(texts) > 1 and len(" · ".join(texts)) > _SIDE_LENGTH:
+        texts.pop()
+    return plain(" · ".join(texts), _SIDE_LENGTH)
 
 
-_SHOWN: Final = {
+_PROPERTIES: Final = {
     "name": "{}",
     "model": "{}",
     "outcome": "{}",
     "stop_reason": "{}",
     "calls": "calls {}",
-    "input_bytes": "{} B in",
-    "result_bytes": "{} B result",
+    "input_bytes": "{} bytes in",
+    "result_bytes": "{} bytes out",
 }
-"""The properties of a step, as in `replay.divergence.session_diff.COMPARED`, and how they are shown."""
+"""The properties of a step, as in `replay.divergence.session_diff.COMPARED`, with the format of each."""
 
 
 def _differs(pair: Row) -> list[str]:
     return [str(each) for each in _list(pair.get("differs"))]
 
 
-def _told(pair: Row) -> str:
+def _hover_text(pair: Row) -> str:
     """Return all details of a pair of steps except content."""
-    part = _part(pair)
-    lines = [f"{_what(pair, 40)}, lane {plain(part.get('lane'), 40)}"]
+    part = _existing_step(pair)
+    lines = [f"{_description(pair, 40)}, lane {plain(part.get('lane'), 40)}"]
     for side in "ab":
-        one = _dict(pair.get(side))
-        if one:
-            shown = [
-                f"{key.replace('_', ' ')} {plain(_value(one[key]), 40)}"
-                for key in _SHOWN
-                if one.get(key)
+        step = _dict(pair.get(side))
+        if step:
+            properties = [
+                f"{key.replace('_', ' ')} {plain(_value(step[key]), 40)}"
+                for key in _PROPERTIES
+                if step.get(key)
             ]
-            took = _time(one) if one.get("duration_ns") else None
-            cost = _amount(one, "cost_usd")
-            more = [
+            duration = _time(step) if step.get("duration_ns") else None
+            cost = _amount(step, "cost_usd")
+            measures = [
                 each
-                for each in (took, None if cost is None else f"{sureness([one])}{money(cost)}")
+                for each in (
+                    duration,
+                    None if cost is None else f"{certainty_prefix([step])}{money(cost)}",
+                )
                 if each
             ]
-            lines.append(f"{side.upper()}: {', '.join([*shown, *more])}")
+            lines.append(f"{side.upper()}: {', '.join([*properties, *measures])}")
     if differs := _differs(pair):
         names = ("content" if each == "texts" else each.replace("_", " ") for each in differs)
         lines.append(f"differs in: {plain(', '.join(names))}")
@@ -327,28 +339,28 @@ def _told(pair: Row) -> str:
 def _measure(one: Row, key: str) -> str:
     value = _amount(one, key)
     if key == "cost_usd":
-        return f"{sureness([one]) if value is not None else ''}{money(value)}"
+        return f"{certainty_prefix([one]) if value is not None else ''}{money(value)}"
     if key == "duration_ns":
         return _time(one)
     return f"{int(value or 0):,}"
 
 
-def _by(key: str, a: Row, b: Row) -> str:
-    """Return how B differs from A; an empty string if that is unknown."""
+def _difference(key: str, a: Row, b: Row) -> str:
+    """Return how a total of B differs from that of A; empty if a value is unknown or not exact."""
     old, new = _amount(a, key), _amount(b, key)
-    if old is None or new is None or (key == "cost_usd" and sureness([a, b])):
+    if old is None or new is None or (key == "cost_usd" and certainty_prefix([a, b])):
         return ""
     if old == new:
-        return "the same"
+        return "identical"
     word = "more" if new > old else "less"
     if not old:
         return "none in A"
     share = abs(new - old) / old * 100
-    return f"{share:,.0f}% {word}" if share >= 1 else f"a little {word}"
+    return f"{share:,.0f}% {word}" if share >= 1 else f"<1% {word}"
 
 
 def _amount(one: Row, key: str) -> Decimal | None:
-    """Return a measure, which is a number or the text of one in JSON."""
+    """Return a value as a number. JSON contains it as a number or as text."""
     value = one.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
@@ -367,13 +379,13 @@ def _value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)
 
 
-def _part(pair: Row) -> Row:
-    """Return the existing step of a pair, that of B if both exist."""
+def _existing_step(pair: Row) -> Row:
+    """Return the step of B, or the step of A if B has none."""
     return _dict(pair.get("b")) or _dict(pair.get("a"))
 
 
 def _lane(pair: Row) -> str:
-    return str(_part(pair).get("lane") or "unknown lane")
+    return str(_existing_step(pair).get("lane") or "unknown lane")
 
 
 def _list(value: Any) -> Sequence[Any]:

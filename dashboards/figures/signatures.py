@@ -1,7 +1,7 @@
-"""Failure signatures over time: in how many sessions of each day each was found, compared with all sessions.
+"""Failure signatures over time: the number of sessions per day in which each was found, next to all sessions.
 
-Each signature has a row of small bars, to its own scale: a session can have several, so stacked bars would show more
-failures than there were, and ten colors cannot be distinguished.
+Each signature has a row of small bars with its own scale. Stacked bars would show more failures than there were,
+because a session can have several signatures; and ten colors are hard to distinguish.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from datetime import date
 import plotly.graph_objects as go
 
 from dashboards.figures.days import Calendar, calendar, day_of, draw_days
-from dashboards.figures.phrases import Row, count, nothing, plain
+from dashboards.figures.phrases import Row, count, empty_figure, plain
 from dashboards.style import FAINT, GRID, ORANGE, RED, SILVER, Mark, bar, layout
 
 MOST_SIGNATURES = 12
-"""How many signatures have their own row; the last row shows the rest. Our choice."""
-_LINE = 44
-"""The height of a row in pixels; that of all sessions is twice as high. Our choice."""
-_HIGH = 0.78
-"""The fraction of a row that its highest bar takes."""
+"""The maximum number of rows for signatures; if there are more signatures, the last row shows the rest. Our choice."""
+_ROW_HEIGHT = 44
+"""The height of a row in pixels; the row of all sessions is twice as high. Our choice."""
+_BAR_SHARE = 0.78
+"""The height of the highest bar of a row, as a fraction of the row."""
 
 
 @dataclass(slots=True)
-class _Line:
-    """A row with its name."""
+class _Row:
+    """A row of bars."""
 
     name: str
     sessions: dict[date, int] = field(default_factory=dict)
@@ -38,16 +38,16 @@ class _Line:
 
 
 def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figure:
-    """Return small bars for each failure signature: in how many sessions of each day (UTC) it was found.
+    """Return a row of bars for each failure signature: the number of sessions per day (UTC) in which it was found.
 
     Args:
         rows: the rows of the query `signatures_by_day`.
-        days: the rows of the query `sessions_by_day`, drawn on top; left out if empty.
+        days: the rows of the query `sessions_by_day`, for the row of all sessions on top; without them it is left out.
     """
     axis = calendar(day for row in (*rows, *days) if (day := day_of(row["day"])) is not None)
     if axis is None:
-        return nothing()
-    lines = _lines(rows, axis)
+        return empty_figure()
+    lines = _signature_rows(rows, axis)
     figure = go.Figure(layout=layout(barmode="overlay", bargap=0))
     top = 2.0 if days else 0.0
     if days:
@@ -60,7 +60,7 @@ def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figu
         names, bases = ["all sessions", *names], [-top, *bases]
     if not lines:
         figure.add_annotation(
-            text="no failure signature fired",
+            text="no failure signatures found",
             xref="paper",
             x=0.5,
             y=-top - 0.5,
@@ -70,12 +70,12 @@ def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figu
     low = min(bases) if lines else -top - 1
     draw_days(figure, axis)
     figure.update_layout(
-        height=round(_LINE * -low) + 90,
+        height=round(_ROW_HEIGHT * -low) + 90,
         margin_r=136,
-        # A grid line for each baseline, and no scale: each row has its own, at its end.
+        # The axis has names instead of values: each row has its own scale, and its peak is written at its end.
         yaxis=dict(
             tickmode="array",
-            tickvals=[base + (1 if base == -top else _HIGH / 2) for base in bases],
+            tickvals=[base + (1 if base == -top else _BAR_SHARE / 2) for base in bases],
             ticktext=names,
             range=[low, 0],
             showgrid=False,
@@ -91,61 +91,94 @@ def failure_signatures(rows: Sequence[Row], days: Sequence[Row] = ()) -> go.Figu
     return figure
 
 
-def _lines(rows: Sequence[Row], axis: Calendar) -> list[_Line]:
-    """Return a row for each signature, the one with the most sessions first."""
-    found: dict[str, dict[date, int]] = {}
+def _signature_rows(rows: Sequence[Row], axis: Calendar) -> list[_Row]:
+    """Return a row for each signature, the signature with the most sessions first."""
+    sessions: dict[str, dict[date, int]] = {}
     for row in rows:
         day = day_of(row["day"])
         if day is None:
             continue
-        counts = found.setdefault(str(row["signature"] or "unknown"), {})
+        counts = sessions.setdefault(str(row["signature"] or "unknown"), {})
         start = axis.start(day)
         counts[start] = counts.get(start, 0) + (row["sessions"] or 0)
-    order = sorted(found, key=lambda name: (-sum(found[name].values()), name))
+    order = sorted(sessions, key=lambda name: (-sum(sessions[name].values()), name))
     most = MOST_SIGNATURES if len(order) <= MOST_SIGNATURES else MOST_SIGNATURES - 1
-    lines = [_Line(plain(name, 28).replace("_", " "), found[name]) for name in order[:most]]
+    signature_rows = [
+        _Row(plain(name, 28).replace("_", " "), sessions[name]) for name in order[:most]
+    ]
     if rest := order[most:]:
-        lines.append(_Line(f"{len(rest):,} more"))
+        signature_rows.append(_Row(f"{len(rest):,} more"))
         for name in rest:
-            for start, number in found[name].items():
-                lines[-1].sessions[start] = lines[-1].sessions.get(start, 0) + number
-    return lines
+            for start, number in sessions[name].items():
+                signature_rows[-1].sessions[start] = (
+                    signature_rows[-1].sessions.get(start, 0) + number
+                )
+    return signature_rows
 
 
-def _draw(figure: go.Figure, line: _Line, axis: Calendar, base: float, *, is_first: bool) -> None:
-    said = {
-        start: f"{axis.name(start)}<br>{line.name}: in {count(number, 'session')}"
-        for start, number in line.sessions.items()
+def _draw(figure: go.Figure, row: _Row, axis: Calendar, base: float, *, is_first: bool) -> None:
+    hover_texts = {
+        start: f"{axis.name(start)}<br>{row.name}: in {count(number, 'session')}"
+        for start, number in row.sessions.items()
     }
-    _bars(figure, "sessions in which it fired", Mark(ORANGE), axis, line, base, said, is_first)
+    _bars(
+        figure,
+        "sessions in which it was found",
+        Mark(ORANGE),
+        axis,
+        row,
+        base,
+        hover_texts,
+        is_first,
+    )
     _note(
-        figure, base + _HIGH / 2, _peak(line, axis), count(sum(line.sessions.values()), "session")
+        figure,
+        base + _BAR_SHARE / 2,
+        _peak(row, axis),
+        count(sum(row.sessions.values()), "session"),
     )
 
 
 def _draw_sessions(figure: go.Figure, days: Sequence[Row], axis: Calendar) -> None:
-    """Draw the number of sessions, with the failed ones below."""
-    failed, others = _Line("failed"), _Line("others")
+    """Draw stacked bars of the numbers of failed and other sessions."""
+    failed_row, other_row = _Row("failed"), _Row("others")
     for row in days:
         day = day_of(row["day"])
         if day is None:
             continue
         start = axis.start(day)
-        bad = row["failed"] or 0
-        failed.sessions[start] = failed.sessions.get(start, 0) + bad
-        others.sessions[start] = others.sessions.get(start, 0) + (row["sessions"] or 0) - bad
-    whole = {start: number + failed.sessions[start] for start, number in others.sessions.items()}
-    said = {
-        start: f"{axis.name(start)}<br>{failed.sessions[start]:,} of {count(number, 'session')} failed"
-        for start, number in whole.items()
+        failed_sessions = row["failed"] or 0
+        failed_row.sessions[start] = failed_row.sessions.get(start, 0) + failed_sessions
+        other_row.sessions[start] = (
+            other_row.sessions.get(start, 0) + (row["sessions"] or 0) - failed_sessions
+        )
+    all_sessions = {
+        start: number + failed_row.sessions[start] for start, number in other_row.sessions.items()
     }
-    peak = max(whole.values(), default=0)
-    bases = {start: -2 + _share(number, peak, 2) for start, number in failed.sessions.items()}
-    _bars(figure, "sessions that failed", Mark(RED, "/"), axis, failed, -2, said, True, peak, 2)
-    _bars(figure, "other sessions", Mark(SILVER), axis, others, bases, said, True, peak, 2)
-    total = sum(whole.values())
-    told = (f"{sum(failed.sessions.values()):,} failed", f"of {total:,}")
-    _note(figure, -1, _peak(_Line("all", whole), axis), *told)
+    hover_texts = {
+        start: f"{axis.name(start)}<br>{failed_row.sessions[start]:,} of {count(number, 'session')} failed"
+        for start, number in all_sessions.items()
+    }
+    peak = max(all_sessions.values(), default=0)
+    bases = {start: -2 + _share(number, peak, 2) for start, number in failed_row.sessions.items()}
+    _bars(
+        figure,
+        "sessions that failed",
+        Mark(RED, "/"),
+        axis,
+        failed_row,
+        -2,
+        hover_texts,
+        True,
+        peak,
+        2,
+    )
+    _bars(
+        figure, "other sessions", Mark(SILVER), axis, other_row, bases, hover_texts, True, peak, 2
+    )
+    total = sum(all_sessions.values())
+    totals_text = (f"{sum(failed_row.sessions.values()):,} failed", f"of {total:,}")
+    _note(figure, -1, _peak(_Row("all", all_sessions), axis), *totals_text)
 
 
 def _bars(
@@ -153,36 +186,36 @@ def _bars(
     name: str,
     mark: Mark,
     axis: Calendar,
-    line: _Line,
+    row: _Row,
     base: float | Mapping[date, float],
-    said: Mapping[date, str],
+    hover_texts: Mapping[date, str],
     has_legend: bool,
     peak: int = 0,
-    lines: int = 1,
+    row_heights: int = 1,
 ) -> None:
-    """Draw a row of bars on `base`: the highest, of `peak` sessions, takes `_HIGH` of `lines`."""
-    starts = [start for start in sorted(line.sessions) if line.sessions[start]]
+    """Draw a row of bars on `base`: the highest, of `peak` sessions, takes `_BAR_SHARE` of `row_heights`."""
+    starts = [start for start in sorted(row.sessions) if row.sessions[start]]
     figure.add_bar(
         name=name,
         legendgroup=name,
         showlegend=has_legend,
         x=[axis.middle(start) for start in starts],
-        y=[_share(line.sessions[start], peak or line.peak, lines) for start in starts],
+        y=[_share(row.sessions[start], peak or row.peak, row_heights) for start in starts],
         base=[base[start] if isinstance(base, Mapping) else base for start in starts],
         width=axis.width_ms,
-        customdata=[line.sessions[start] for start in starts],
+        customdata=[row.sessions[start] for start in starts],
         marker=bar(mark),
-        hovertext=[said[start] for start in starts],
+        hovertext=[hover_texts[start] for start in starts],
         hovertemplate="%{hovertext}<extra></extra>",
     )
 
 
-def _share(number: int, peak: int, lines: int) -> float:
-    return (lines - 1 + _HIGH) * number / peak if peak else 0.0
+def _share(number: int, peak: int, row_heights: int) -> float:
+    return (row_heights - 1 + _BAR_SHARE) * number / peak if peak else 0.0
 
 
-def _peak(line: _Line, axis: Calendar) -> str:
-    return f"at most {line.peak:,} a {axis.unit}"
+def _peak(row: _Row, axis: Calendar) -> str:
+    return f"peak: {row.peak:,} per {axis.unit}"
 
 
 def _note(figure: go.Figure, y: float, *texts: str) -> None:

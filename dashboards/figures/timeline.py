@@ -13,42 +13,42 @@ from dashboards.figures.durations import NAMES
 from dashboards.figures.elapsed_time import PLOT, Elapsed, ticks
 from dashboards.figures.lane_tracks import BANDS, Track
 from dashboards.figures.phrases import plain
-from dashboards.figures.tracks import NO_END, Stretch
+from dashboards.figures.tracks import NO_END, Interval
 from dashboards.style import FAINT, GRID, INK, ON_BRIGHT, PAPER, PARTS_OF_TIME, RED, bar, layout
 
 THINNEST = 0.002
-"""The minimum width of a bar, as a fraction of the width, if there is space. Our choice."""
-ROW = 20
+"""The minimum width of a bar, as a fraction of the plot width, if there is space. Our choice."""
+TRACK_HEIGHT = 20
 """The height of a track. [pixels]"""
 LEFT = 158
-"""The space for the names of tracks. [pixels]"""
+"""The width of the space for the names of tracks. [pixels]"""
 LETTER = 5.8
 """The approximate width of a letter on a bar. [pixels]"""
 MOST_TITLES = 300
-"""How many bars have labels. Our choice."""
+"""The maximum number of bars with a label. Our choice."""
 LEAST_CUT = 4.4
-"""The minimum total height of the tracks if there are cuts. [heights of a track]"""
+"""The minimum total height of the tracks if the axis has cuts, whose labels are vertical. [track heights]"""
 OUTLINED = 0.005
-"""The minimum width of a bar with an outline, as a fraction of the width: a line takes space, too."""
-_HEAD: Final = dict(size=12, color=INK, weight=700)
-_NAME: Final = dict(size=11, color=FAINT)
-WORDS: Final = {
+"""The minimum width of a bar with a full outline, as a fraction of the plot width: the outline takes space, too."""
+_LANE_FONT: Final = dict(size=12, color=INK, weight=700)
+_TRACK_FONT: Final = dict(size=11, color=FAINT)
+KIND_NAMES: Final = {
     "request": ("request", "requests"),
     "tool": ("tool call", "tool calls"),
     "agent": ("sub-agent call", "sub-agent calls"),
     "person": ("wait for the user", "waits for the user"),
-    "queued": ("wait for a turn", "waits for a turn"),
-    "retry_wait": ("wait before a retry", "waits before a retry"),
+    "queued": ("wait in the queue", "waits in the queue"),
+    "retry_wait": ("retry backoff", "retry backoffs"),
     "hook": ("hook", "hooks"),
     "compaction": ("compaction", "compactions"),
-    "upkeep": ("upkeep request", "upkeep requests"),
+    "upkeep": ("auxiliary request", "auxiliary requests"),
     "span": ("span", "spans"),
     "interaction": ("interaction", "interactions"),
     "sub_agent": ("agent run", "agent runs"),
     "path": ("segment of the critical path", "segments of the critical path"),
 }
 """The name of each kind, singular and plural."""
-_WRITTEN: Final[dict[Part, str]] = {"model": PAPER, "tool": ON_BRIGHT, "own": INK}
+_LABEL_COLORS: Final[dict[Part, str]] = {"model": PAPER, "tool": ON_BRIGHT, "own": INK}
 """The color of labels on bars; text on a pattern would be unreadable."""
 _STATES: Final = {
     "failed": "failed",
@@ -58,13 +58,13 @@ _STATES: Final = {
 }
 
 
-def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figure:
-    """Return the figure of tracks along an axis; with `has_path` it explains the outline of bars."""
-    # Labels of cuts are vertical, which takes space.
+def draw_tracks(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figure:
+    """Return the figure of tracks along an axis. With `has_path`, the legend explains the outline of critical bars."""
+    # The vertical labels of cuts need a minimum height.
     bottom = max(tracks[-1].y, LEAST_CUT if axis.cuts else 0) + 0.6
     figure = go.Figure(
         layout=layout(
-            height=int(ROW * (bottom + 0.6)) + 96,
+            height=int(TRACK_HEIGHT * (bottom + 0.6)) + 96,
             barmode="overlay",
             margin=dict(l=LEFT, r=16, t=36, b=48),
             hovermode="closest",
@@ -76,24 +76,24 @@ def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figur
         for each, (at, wide) in zip(track.bars, _edges(track.bars, axis), strict=True)
     ]
     for part in PARTS:
-        own = [each for each in bars if each[1].part == part]
-        if own:
-            figure.add_trace(_bars(part, own, axis))
-            # In the legend a trace looks like its first bar, which may have an outline.
+        part_bars = [each for each in bars if each[1].part == part]
+        if part_bars:
+            figure.add_trace(_bars(part, part_bars, axis))
+            # The legend shows a trace like its first bar, which may have an outline. So use an empty trace instead.
             figure.add_trace(
                 go.Bar(
                     name=NAMES[part], legendgroup=part, x=[None], y=[None], orientation="h", hoverinfo="skip",
                     marker=bar(PARTS_OF_TIME[part]),
                 )
             )  # fmt: skip
-    _add_titles(figure, bars, axis)
+    _add_labels(figure, bars, axis)
     _add_marks(figure, bars, axis, has_path=has_path)
     _add_names(figure, tracks)
     _add_cuts(figure, axis)
     places, texts = ticks(axis)
     width = axis.drawn_ns / 1e9
     if len(figure.data) > 12:
-        # On a narrow page such a long legend takes two lines.
+        # On a narrow page, such a long legend takes two lines.
         figure.layout.height += 20
     figure.update_xaxes(
         title_text="time since the start of the session",
@@ -111,31 +111,33 @@ def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figur
     return figure
 
 
-_Bar = tuple[Track, Stretch, float, float]
-"""A bar: its track, its interval, its start and its width. [drawn seconds]"""
+_Bar = tuple[Track, Interval, float, float]
+"""A bar: its track, its interval, and its start and width in seconds along the axis."""
 
 
-def _edges(bars: Sequence[Stretch], axis: Elapsed) -> list[tuple[float, float]]:
-    """Return the start and width of each bar of a track: wide enough to be visible, if there is space."""
-    least = axis.drawn_ns / 1e9 * THINNEST
+def _edges(bars: Sequence[Interval], axis: Elapsed) -> list[tuple[float, float]]:
+    """Return the start and width of each bar of a track. Bars are wide enough to be visible, if there is space."""
+    minimum_width = axis.drawn_ns / 1e9 * THINNEST
     found: list[tuple[float, float]] = []
-    until = float("-inf")
+    previous_end = float("-inf")
     for number, each in enumerate(bars):
-        low, high = axis.at(each.started_ns), axis.at(each.ended_ns)
-        room = axis.at(bars[number + 1].started_ns) if number + 1 < len(bars) else float("inf")
-        low = max(low, until)
-        high = max(high, min(low + least, room), low)
-        if high - low < least:
-            low = max(until, high - least)
-        found.append((low, high - low))
-        until = high
+        bar_start, bar_end = axis.at(each.started_ns), axis.at(each.ended_ns)
+        next_start = (
+            axis.at(bars[number + 1].started_ns) if number + 1 < len(bars) else float("inf")
+        )
+        bar_start = max(bar_start, previous_end)
+        bar_end = max(bar_end, min(bar_start + minimum_width, next_start), bar_start)
+        if bar_end - bar_start < minimum_width:
+            bar_start = max(previous_end, bar_end - minimum_width)
+        found.append((bar_start, bar_end - bar_start))
+        previous_end = bar_end
     return found
 
 
 def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
     marker: dict[str, Any] = bar(PARTS_OF_TIME[part])
-    room = axis.drawn_ns / 1e9 * OUTLINED
-    outlines = [_outline(each, has_room=wide > room) for _, each, _, wide in bars]
+    outline_width = axis.drawn_ns / 1e9 * OUTLINED
+    outlines = [_outline(each, is_wide=wide > outline_width) for _, each, _, wide in bars]
     marker["line"] = {
         "color": [color for color, _ in outlines],
         "width": [width for _, width in outlines],
@@ -151,29 +153,29 @@ def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
         width=[0.52 if each.kind in BANDS else 0.74 for _, each, _, _ in bars],
         marker=marker,
         customdata=[each.count for _, each, _, _ in bars],
-        hovertext=[_hover(each, axis) for _, each, _, _ in bars],
+        hovertext=[_hover_text(each, axis) for _, each, _, _ in bars],
         hovertemplate="%{hovertext}<extra></extra>",
     )
 
 
-def _outline(each: Stretch, *, has_room: bool) -> tuple[str, float]:
+def _outline(each: Interval, *, is_wide: bool) -> tuple[str, float]:
     """Return the color and the width of the outline of a bar."""
     if each.failed and 2 * each.failed >= each.count:
-        return RED, 2.0 if has_room else 1.0
-    if each.is_critical and has_room and each.count == 1:
+        return RED, 2.0 if is_wide else 1.0
+    if each.is_critical and is_wide and each.count == 1:
         return INK, 1.2
-    return PAPER, 0.5 if has_room else 0.0
+    return PAPER, 0.5 if is_wide else 0.0
 
 
-def _add_titles(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed) -> None:
-    """Label bars if there is space even on a narrow page."""
+def _add_labels(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed) -> None:
+    """Add labels to the bars on which they fit even on a narrow page."""
     pixel = axis.drawn_ns / 1e9 / PLOT
     known = [
-        (at + 4 * pixel, track.y, plain(title, 40), _WRITTEN[each.part])
+        (at + 4 * pixel, track.y, plain(title, 40), _LABEL_COLORS[each.part])
         for track, each, at, wide in bars
-        if each.part in _WRITTEN
+        if each.part in _LABEL_COLORS
         and each.kind != "path"
-        and (title := _title(each))
+        and (title := _label(each))
         and len(title) * LETTER + 8 < wide / pixel
     ]
     if known:
@@ -186,7 +188,7 @@ def _add_titles(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed) -> None:
         )  # fmt: skip
 
 
-def _title(each: Stretch) -> str:
+def _label(each: Interval) -> str:
     """Return the label of a bar."""
     if each.count > 1:
         return f"{each.count:,} x"
@@ -195,42 +197,42 @@ def _title(each: Stretch) -> str:
     return each.label or ""
 
 
-def _hover(each: Stretch, axis: Elapsed) -> str:
+def _hover_text(each: Interval, axis: Elapsed) -> str:
     """Return the hover text of a bar."""
-    after = seconds(each.started_ns - axis.zero_ns)
+    start_text = seconds(each.started_ns - axis.zero_ns)
     if each.count > 1:
-        return _hover_of_many(each, axis, after)
-    what, _ = WORDS[each.kind]
-    took = "" if each.state in NO_END else f", took {seconds(each.took_ns)}"
-    lines = [plain(each.label or what), f"{what}, after {after}{took}"]
+        return _merged_hover_text(each, axis, start_text)
+    noun, _ = KIND_NAMES[each.kind]
+    duration = "" if each.state in NO_END else f", took {seconds(each.took_ns)}"
+    lines = [plain(each.label or noun), f"{noun}, started after {start_text}{duration}"]
     if each.kind == "path":
         lines[1] = (
-            f"{NAMES[each.part]} ({plain(each.says)}), after {after}, for {seconds(each.took_ns)}"
+            f"{NAMES[each.part]} ({plain(each.details)}), started after {start_text}, took {seconds(each.took_ns)}"
         )
     else:
         if each.state in _STATES:
             lines.append(_STATES[each.state])
-        if each.says:
-            lines.append(each.says)
+        if each.details:
+            lines.append(each.details)
     if each.is_critical:
         lines.append("on the critical path")
     lines.append(f"lane {plain(each.lane)}")
     return "<br>".join(lines)
 
 
-def _hover_of_many(each: Stretch, axis: Elapsed, after: str) -> str:
-    until = seconds(each.ended_ns - axis.zero_ns)
-    _, many = WORDS[each.kind]
+def _merged_hover_text(each: Interval, axis: Elapsed, start_text: str) -> str:
+    end_text = seconds(each.ended_ns - axis.zero_ns)
+    _, noun = KIND_NAMES[each.kind]
     lines = [
-        f"{each.count:,} {many}",
-        f"from {after} to {until}, {seconds(each.took_ns)} together",
+        f"{each.count:,} {noun}",
+        f"from {start_text} to {end_text}, {seconds(each.took_ns)} in total",
     ]
     named = [(name, times) for name, times in each.labels if name]
     if named and each.kind != "path":
-        told = ", ".join(f"{plain(name, 30)} {times:,}" for name, times in named[:4])
-        lines.append(told + (f" and {len(named) - 4:,} others" if len(named) > 4 else ""))
-    if len(each.spent) > 1:
-        lines.append(", ".join(f"{NAMES[part]} {seconds(ns)}" for part, ns in each.spent))
+        names = ", ".join(f"{plain(name, 30)} {times:,}" for name, times in named[:4])
+        lines.append(names + (f" and {len(named) - 4:,} others" if len(named) > 4 else ""))
+    if len(each.durations) > 1:
+        lines.append(", ".join(f"{NAMES[part]} {seconds(ns)}" for part, ns in each.durations))
     if each.failed:
         lines.append(f"{each.failed:,} failed")
     lines.append("too short to be drawn separately")
@@ -238,7 +240,7 @@ def _hover_of_many(each: Stretch, axis: Elapsed, after: str) -> str:
 
 
 def _add_marks(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed, *, has_path: bool) -> None:
-    """Mark failed and unfinished intervals with symbols, because color is not enough, and explain outlines."""
+    """Mark failed and unfinished intervals with symbols, because color is not enough. Add outlines to the legend."""
     failed = [
         (max(at, axis.at(each.failed_ns)), track.y)
         for track, each, at, _ in bars
@@ -275,14 +277,14 @@ def _add_marks(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed, *, has_pa
 
 
 def _add_names(figure: go.Figure, tracks: Sequence[Track]) -> None:
-    """Write the names of the tracks next to them, those of lanes in bold, with a line above each lane."""
+    """Write the names of the tracks, the names of lanes in bold, and draw a line above each lane."""
     for number, track in enumerate(tracks):
         indent = 12 * min(track.depth, 4) + (0 if track.is_head else 12)
         if track.name:
             figure.add_annotation(
                 text=track.name,
                 x=0, xref="paper", xanchor="left", xshift=indent - LEFT + 4, y=track.y, yanchor="middle",
-                showarrow=False, font=_HEAD if track.is_head else _NAME,
+                showarrow=False, font=_LANE_FONT if track.is_head else _TRACK_FONT,
             )  # fmt: skip
         if track.is_head and number:
             figure.add_shape(
@@ -292,7 +294,7 @@ def _add_names(figure: go.Figure, tracks: Sequence[Track]) -> None:
 
 
 def _add_cuts(figure: go.Figure, axis: Elapsed) -> None:
-    """Show each cut and its length."""
+    """Draw each cut, with its length as a label."""
     for cut in axis.cuts:
         low, high = axis.at(cut.started_ns), axis.at(cut.ended_ns)
         figure.add_shape(

@@ -1,4 +1,4 @@
-"""Tokens per turn in the four billed classes, and the cost of each turn above them."""
+"""The figure of turns: the tokens of each turn in the four billed classes, and above them the cost of each turn."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.figures.phrases import Row, count, lane_of, money, nothing, plain, sureness
+from dashboards.figures.phrases import (
+    Row,
+    certainty_prefix,
+    empty_figure,
+    lane_of,
+    money,
+    plain,
+)
 from dashboards.style import GRID, INK, TOKENS, bar, layout
 
 MOST_TURNS = 320
-"""The maximum number of bars: with four classes, cost and missing prices fewer than 2,000 marks."""
-MOST_STRETCHES = 60
-"""The maximum number of shaded sub-agents. Our choice."""
+"""The maximum number of bars. With four classes of tokens, costs and missing prices, the figure has fewer than 2,000
+marks."""
+MOST_SHADED = 60
+"""The maximum number of shaded areas, which are the turns of sub-agents. Our choice."""
 NAMES = {
     "input_tokens": "input",
     "cache_read_tokens": "cache read",
@@ -24,19 +32,19 @@ NAMES = {
     "output_tokens": "output",
 }
 """Display names of the classes of tokens, in stacking order."""
-_FEW = 80
-"""Up to this number of turns, each has a mark on the line of cost. Our choice."""
+FEW_BARS = 80
+"""Up to this number of bars, each has a mark on the cost line. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """Turns that are drawn as one bar: one turn, unless there are too many."""
+    """The turns that are drawn as one bar: a single turn, unless there are too many."""
 
     first: int
-    """The number of its first turn, over all lanes."""
+    """The number of its first turn, counted over all lanes."""
     rows: Sequence[Row]
     so_far: Decimal | None
-    """The cumulative cost of all turns up to its end; None if none has a price."""
+    """The cost of all turns up to the end of this bar; None if no turn has a price."""
 
     @property
     def cost(self) -> Decimal | None:
@@ -45,7 +53,7 @@ class _Bar:
 
     @property
     def unpriced(self) -> int:
-        """How many of its turns used tokens and have no price, or have calls without one."""
+        """The number of turns that used tokens and have no price, or that have calls without a price."""
         return sum(_is_unpriced(row) for row in self.rows)
 
     @property
@@ -57,23 +65,23 @@ class _Bar:
 
 
 def session_turns(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of the tokens of each turn in four classes, and above them a line of the cost of each turn.
+    """Return stacked bars of the tokens of each turn in four classes, and a line with the cost of each turn above them.
 
-    The turns of all lanes are in the order of their starts; those of sub-agents are shaded. If there are more than
-    `MOST_TURNS`, consecutive turns share a bar.
+    The turns of all lanes are sorted by their start. The turns of sub-agents are shaded. If there are more than
+    `MOST_TURNS` turns, consecutive turns share a bar.
 
     Args:
         rows: the rows of the query `session_turns`.
     """
     if not rows:
-        return nothing()
+        return empty_figure()
     size = -(-len(rows) // MOST_TURNS)
     bars = _bars(rows, size)
     figure = go.Figure(
         layout=layout(
             height=400,
             barmode="stack",
-            bargap=0.15 if len(bars) < _FEW else 0.0,
+            bargap=0.15 if len(bars) < FEW_BARS else 0.0,
             legend_traceorder="normal",
             hovermode="x unified",
             hoversubplots="axis",
@@ -82,23 +90,23 @@ def session_turns(rows: Sequence[Row]) -> go.Figure:
     _add_tokens(figure, bars, size)
     _add_money(figure, bars)
     _shade(figure, rows)
-    what = "turns, in the order in which they began"
-    title = f"{what}: each bar is {size} of them" if size > 1 else what
+    title = "turns, in the order in which they started"
+    axis_title = f"{title}; each bar represents {size} turns" if size > 1 else title
     figure.update_xaxes(
-        title_text=title,
+        title_text=axis_title,
         range=[0.4, max(len(rows), 8) + 0.6],
         showgrid=False,
         tickformat=",d",
         nticks=9,
     )
-    # If there are few turns, each has a tick, without ticks in between.
+    # If there are few turns, each turn has a tick, and there are no ticks in between.
     if len(rows) <= 10:
         figure.update_xaxes(tickmode="array", tickvals=list(range(1, len(rows) + 1)))
     most = max(float(each.cost or 0) for each in bars)
-    per = f"tokens in {size} turns" if size > 1 else "tokens"
+    token_title = f"tokens in {size} turns" if size > 1 else "tokens"
     figure.update_layout(
         xaxis_anchor="y",
-        yaxis=dict(title_text=per, domain=[0, 0.66], rangemode="tozero", nticks=6),
+        yaxis=dict(title_text=token_title, domain=[0, 0.66], rangemode="tozero", nticks=6),
         yaxis2={**layout().yaxis.to_plotly_json(), **_MONEY, "range": [0, most * 1.15 or 1]},
     )
     return figure
@@ -119,23 +127,23 @@ def _bars(rows: Sequence[Row], size: int) -> list[_Bar]:
     bars: list[_Bar] = []
     total: Decimal | None = None
     for at in range(0, len(rows), size):
-        few = rows[at : at + size]
-        cost = _Bar(at + 1, few, None).cost
+        bar_rows = rows[at : at + size]
+        cost = _Bar(at + 1, bar_rows, None).cost
         total = cost if total is None else total + (cost or 0)
-        bars.append(_Bar(at + 1, few, total))
+        bars.append(_Bar(at + 1, bar_rows, total))
     return bars
 
 
 def _add_tokens(figure: go.Figure, bars: Sequence[_Bar], size: int) -> None:
     for column, name in NAMES.items():
-        drawn = [each for each in bars if each.tokens(column)]
-        if not drawn:
+        bars_with_tokens = [each for each in bars if each.tokens(column)]
+        if not bars_with_tokens:
             continue
         figure.add_bar(
             name=name,
-            x=[each.middle for each in drawn],
-            y=[each.tokens(column) for each in drawn],
-            width=size * (0.85 if len(bars) < _FEW else 1),
+            x=[each.middle for each in bars_with_tokens],
+            y=[each.tokens(column) for each in bars_with_tokens],
+            width=size * (0.85 if len(bars) < FEW_BARS else 1),
             marker=bar(TOKENS[column]),
             hovertemplate=f"{name}: %{{y:,d}} tokens<extra></extra>",
         )
@@ -144,13 +152,13 @@ def _add_tokens(figure: go.Figure, bars: Sequence[_Bar], size: int) -> None:
 def _add_money(figure: go.Figure, bars: Sequence[_Bar]) -> None:
     figure.add_scatter(
         name="money",
-        mode="lines+markers" if len(bars) <= _FEW else "lines",
+        mode="lines+markers" if len(bars) <= FEW_BARS else "lines",
         x=[each.middle for each in bars],
         y=[None if each.cost is None else float(each.cost) for each in bars],
         yaxis="y2",
         line=dict(color=INK, width=1.5),
         marker=dict(color=INK, size=5),
-        hovertext=[_says(each) for each in bars],
+        hovertext=[_hover_text(each) for each in bars],
         hovertemplate="%{hovertext}<extra></extra>",
     )
     without = [each for each in bars if each.unpriced]
@@ -163,13 +171,15 @@ def _add_money(figure: go.Figure, bars: Sequence[_Bar]) -> None:
             yaxis="y2",
             marker=dict(symbol="x", color=INK, size=8),
             cliponaxis=False,
-            hovertext=[_says(each) if each.cost is None else _without(each) for each in without],
+            hovertext=[
+                _hover_text(each) if each.cost is None else _unpriced_text(each) for each in without
+            ],
             hovertemplate="%{hovertext}<extra></extra>",
         )
 
 
-def _says(each: _Bar) -> str:
-    """Return the hover text of a bar: its turns, what they did, and their cost."""
+def _hover_text(each: _Bar) -> str:
+    """Return the hover text of a bar: its turns, their outcome, and their cost."""
     if len(each.rows) > 1:
         lanes = list(dict.fromkeys(plain(lane_of(row), 24) for row in each.rows))
         more = f" and {len(lanes) - 2} more lanes" if len(lanes) > 2 else ""
@@ -179,16 +189,18 @@ def _says(each: _Bar) -> str:
         turn = "" if row["turn"] is None else f", turn {row['turn']}"
         lines = [f"{plain(lane_of(row), 40)}{turn}", plain(row["model"] or "unknown model", 40)]
         if row["stop_reason"] is not None:
-            lines.append(f"ended by {plain(row['stop_reason'], 30)}")
+            lines.append(f"stop reason {plain(row['stop_reason'], 30)}")
         if row["tool_errors"]:
             lines.append(f"{row['tool_errors']} of its tool calls failed")
-    sure = "" if each.cost is None else sureness(each.rows)
+    prefix = "" if each.cost is None else certainty_prefix(each.rows)
     so_far = "" if each.so_far is None else f", {money(each.so_far)} so far"
-    return "<br>".join([*lines, f"{sure}{money(each.cost)}{so_far}"])
+    return "<br>".join([*lines, f"{prefix}{money(each.cost)}{so_far}"])
 
 
-def _without(each: _Bar) -> str:
-    return f"{count(each.unpriced, 'turn')} not, or not completely, in the total: no price"
+def _unpriced_text(each: _Bar) -> str:
+    if each.unpriced == 1:
+        return "1 turn is missing from the total, or only partly included, because it has no price"
+    return f"{each.unpriced:,} turns are missing from the total, or only partly included, because they have no price"
 
 
 def _is_unpriced(row: Row) -> bool:
@@ -197,26 +209,26 @@ def _is_unpriced(row: Row) -> bool:
 
 
 def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
-    """Shade the turns of sub-agents, and name those with enough space."""
+    """Shade the turns of sub-agents, and label the areas that are wide enough."""
     at = 1
-    stretches: list[tuple[int, int, str]] = []
+    shaded: list[tuple[int, int, str]] = []
     for lane, each in groupby(rows, lambda row: str(row["lane"] or "")):
         number = len(list(each))
         if "/" in lane:
-            stretches.append((at, at + number, lane))
+            shaded.append((at, at + number, lane))
         at += number
-    # The longest ones, if there are too many.
-    stretches.sort(key=lambda each: each[0] - each[1])
-    shown = stretches[:MOST_STRETCHES]
+    # If there are too many areas, keep the longest ones.
+    shaded.sort(key=lambda each: each[0] - each[1])
+    shown = shaded[:MOST_SHADED]
     named = [each for each in shown if (each[1] - each[0]) / len(rows) > 0.08]
-    # All at once: plotly searches the existing ones for each that is added.
+    # Add all at once, because plotly searches all existing ones for each one that is added.
     figure.update_layout(
-        shapes=[_ground(begin, end) for begin, end, _ in shown],
-        annotations=[_title(*each) for each in named],
+        shapes=[_shaded_area(begin, end) for begin, end, _ in shown],
+        annotations=[_lane_label(*each) for each in named],
     )
 
 
-def _ground(begin: int, end: int) -> dict[str, Any]:
+def _shaded_area(begin: int, end: int) -> dict[str, Any]:
     return {
         "type": "rect",
         "x0": begin - 0.5,
@@ -231,7 +243,7 @@ def _ground(begin: int, end: int) -> dict[str, Any]:
     }
 
 
-def _title(begin: int, end: int, lane: str) -> dict[str, Any]:
+def _lane_label(begin: int, end: int, lane: str) -> dict[str, Any]:
     return {
         "x": (begin + end - 1) / 2,
         "yref": "paper",

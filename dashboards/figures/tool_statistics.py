@@ -8,33 +8,33 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from agentobs.records.display import seconds
-from dashboards.figures.phrases import Row, count, named_rows, nothing, plain
+from dashboards.figures.phrases import Row, count, empty_figure, named_rows, plain
 from dashboards.style import BLUE, FAINT, GRID, ORANGE, PURPLE, RED, STEEL, layout
 
 MOST_TOOLS = 40
-"""How many tools have their own row. Our choice."""
-NAME = 24
-"""How many characters of a tool's name are next to its row, followed by its number of calls. Our choice."""
+"""The maximum number of tools that are drawn. Our choice."""
+NAME_LENGTH = 24
+"""The maximum number of characters of a tool's name next to its row. Our choice."""
 Z = 1.959963984540054
-"""The 0.975 quantile of the normal distribution, for 95 % intervals."""
+"""The 0.975 quantile of the normal distribution, for 95% confidence intervals."""
 _SHORTEST_NS = 1_000
-"""Shorter times are drawn like this one: a logarithmic scale has no zero."""
+"""Shorter times are drawn as if they were this long, because a logarithmic scale has no zero."""
 _PERCENTILES = (
     ("p50_ns", "p50 (median)", BLUE, "circle"),
-    ("p90_ns", "p90 (9 of 10)", ORANGE, "diamond"),
-    ("p99_ns", "p99 (99 of 100)", PURPLE, "square"),
+    ("p90_ns", "p90", ORANGE, "diamond"),
+    ("p99_ns", "p99", PURPLE, "square"),
 )
 _TICKS = (
     (1e-3, "1 µs"), (1e-2, "10 µs"), (0.1, "100 µs"), (1, "1 ms"), (10, "10 ms"), (100, "100 ms"), (1e3, "1 s"),
     (1e4, "10 s"), (6e4, "1 min"), (6e5, "10 min"), (3.6e6, "1 h"), (3.6e7, "10 h"), (3.6e8, "100 h"),
 )  # fmt: skip
-"""The labeled values of a scale of milliseconds."""
+"""The labeled values of a logarithmic time axis, in milliseconds."""
 
 
 def tool_latency(rows: Sequence[Row]) -> go.Figure:
     """Return the median, 90th and 99th percentile of each tool's latency, the slowest on top.
 
-    Tools without a call of known duration are at the bottom, with a note.
+    Tools without any call of known duration are at the bottom, with a note.
 
     Args:
         rows: the rows of the query `tool_latency`.
@@ -44,29 +44,28 @@ def tool_latency(rows: Sequence[Row]) -> go.Figure:
     untimed = [row for row in rows if row["p50_ns"] is None]
     shown = [*timed, *untimed][:MOST_TOOLS]
     if not shown:
-        return nothing()
+        return empty_figure()
     figure = go.Figure(layout=layout(legend_traceorder="normal"))
     _connect(figure, shown)
     for column, name, color, symbol in _PERCENTILES:
-        drawn = [(at, row) for at, row in enumerate(shown) if row[column] is not None]
+        known_rows = [(at, row) for at, row in enumerate(shown) if row[column] is not None]
         figure.add_scatter(
             name=name,
             mode="markers",
-            x=[_ms(row[column]) for _, row in drawn],
-            y=[at for at, _ in drawn],
+            x=[_ms(row[column]) for _, row in known_rows],
+            y=[at for at, _ in known_rows],
             marker=dict(color=color, symbol=symbol, size=9),
-            hovertext=[_took(row, column, name) for _, row in drawn],
+            hovertext=[_hover_text(row, column, name) for _, row in known_rows],
             hovertemplate="%{hovertext}<extra></extra>",
         )
     names = [_name(row) for row in shown]
     if rest := len(rows) - len(shown):
-        names.append(f"and {count(rest, 'tool')} more")
+        names.append(f"and {count(rest, 'more tool')}")
     named_rows(figure, names)
     low, high = _scale(figure, timed)
     for at, row in enumerate(shown):
         if row["p50_ns"] is None:
-            # The position of an annotation on a logarithmic scale is an exponent in some renderers, and a value in
-            # others.
+            # Use paper coordinates: on a logarithmic axis, some renderers expect an exponent, and others a value.
             _note(figure, 0.02, at, "execution time never recorded", xref="paper")
     figure.update_layout(xaxis_range=[math.log10(low) - 0.1, math.log10(high) + 0.1])
     return figure
@@ -75,23 +74,24 @@ def tool_latency(rows: Sequence[Row]) -> go.Figure:
 def tool_errors(rows: Sequence[Row]) -> go.Figure:
     """Return the error rate of each tool with its confidence interval, the worst on top.
 
-    The interval is Wilson's score interval of 95 % (E. B. Wilson: Probable inference, the law of succession, and
-    statistical inference. Journal of the American Statistical Association 22, 1927), which is valid for few calls:
-    after 1 failure in 1 call the rate may be one in five. The order is that of the lower end: certain failures first.
+    The interval is Wilson's 95% score interval (E. B. Wilson: Probable inference, the law of succession, and
+    statistical inference. Journal of the American Statistical Association 22, 1927), which is also valid for few calls:
+    for example, after 1 failure in 1 call, the interval starts at about 0.2. Tools are ordered by the lower bound of
+    the interval, so that certain failures come first.
 
     Args:
         rows: the rows of the query `tool_latency`.
     """
-    known = [(row, *wilson(row["errors"] or 0, row["calls"])) for row in rows if row["calls"]]
-    known.sort(key=lambda each: (-each[1], -(each[0]["errors"] or 0), str(each[0]["name"])))
-    shown = known[:MOST_TOOLS]
+    rated = [(row, *wilson(row["errors"] or 0, row["calls"])) for row in rows if row["calls"]]
+    rated.sort(key=lambda each: (-each[1], -(each[0]["errors"] or 0), str(each[0]["name"])))
+    shown = rated[:MOST_TOOLS]
     if not shown:
-        return nothing()
+        return empty_figure()
     shares = [100 * (row["errors"] or 0) / row["calls"] for row, _, _ in shown]
-    names = [plain(row["name"] or "unnamed", NAME) for row, _, _ in shown]
+    names = [plain(row["name"] or "unnamed", NAME_LENGTH) for row, _, _ in shown]
     figure = go.Figure(layout=layout(showlegend=False))
     figure.add_scatter(
-        name="calls that failed",
+        name="failed calls",
         mode="markers",
         x=shares,
         y=list(range(len(shown))),
@@ -113,19 +113,19 @@ def tool_errors(rows: Sequence[Row]) -> go.Figure:
         ),
         hovertext=[
             f"{name}: {row['errors'] or 0:,} of {count(row['calls'], 'call')} failed ({share:.1f}%)"
-            f"<br>95% interval: {100 * low:.1f} and {100 * high:.1f}%"
+            f"<br>95% confidence interval: {100 * low:.1f}% to {100 * high:.1f}%"
             for (row, low, high), name, share in zip(shown, names, shares, strict=True)
         ],
         hovertemplate="%{hovertext}<extra></extra>",
     )
     for at, (row, _, high) in enumerate(shown):
         _note(figure, 100 * high, at, f"{row['errors'] or 0:,} of {row['calls']:,}")
-    if rest := len(known) - len(shown):
-        names.append(f"and {count(rest, 'tool')} more")
+    if rest := len(rated) - len(shown):
+        names.append(f"and {count(rest, 'more tool')}")
     named_rows(figure, names, above=8)
     most = max(100 * high for _, _, high in shown)
     figure.update_xaxes(
-        title_text="calls that failed, %; lines: 95% interval",
+        title_text="failed calls, % (lines: 95% confidence interval)",
         range=[-most * 0.02, most * 1.4],
         dtick=next(
             step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 25) if most / step <= 5 or step == 25
@@ -136,10 +136,10 @@ def tool_errors(rows: Sequence[Row]) -> go.Figure:
 
 
 def wilson(failed: int, calls: int) -> tuple[float, float]:
-    """Return the ends of Wilson's score interval, each as a fraction.
+    """Return the ends of Wilson's 95% score interval, each as a fraction.
 
     Args:
-        failed: how many calls failed.
+        failed: the number of failed calls.
         calls: the number of calls, at least 1.
     """
     share = min(failed / calls, 1.0)
@@ -150,7 +150,7 @@ def wilson(failed: int, calls: int) -> tuple[float, float]:
 
 
 def _connect(figure: go.Figure, shown: Sequence[Row]) -> None:
-    """Draw a line from the first to the last mark of each tool."""
+    """Draw a line from the lowest to the highest percentile of each tool."""
     x: list[float | None] = []
     y: list[int | None] = []
     for at, row in enumerate(shown):
@@ -165,23 +165,24 @@ def _connect(figure: go.Figure, shown: Sequence[Row]) -> None:
 
 def _scale(figure: go.Figure, timed: Sequence[Row]) -> tuple[float, float]:
     """Make the axis logarithmic with labeled times; return its ends in milliseconds."""
-    drawn = [_ms(row[key]) for row in timed for key, *_ in _PERCENTILES if row[key] is not None]
-    least, most = min(drawn, default=1.0), max(drawn, default=1e3)
-    low = max((at for at, _ in _TICKS if at <= least), default=_TICKS[0][0])
-    high = min(
-        (at for at, _ in _TICKS if at >= most and at > low), default=max(most, _TICKS[-1][0])
+    known_ms = [_ms(row[key]) for row in timed for key, *_ in _PERCENTILES if row[key] is not None]
+    shortest, longest = min(known_ms, default=1.0), max(known_ms, default=1e3)
+    axis_start = max((at for at, _ in _TICKS if at <= shortest), default=_TICKS[0][0])
+    axis_end = min(
+        (at for at, _ in _TICKS if at >= longest and at > axis_start),
+        default=max(longest, _TICKS[-1][0]),
     )
-    named = [each for each in _TICKS if low <= each[0] <= high]
-    # So that the labels fit 700 pixels.
-    named = named[:: -(-len(named) // 7)]
+    shown_ticks = [each for each in _TICKS if axis_start <= each[0] <= axis_end]
+    # At most 7 labels fit into 700 pixels.
+    shown_ticks = shown_ticks[:: -(-len(shown_ticks) // 7)]
     figure.update_xaxes(
         type="log",
         title_text="time (logarithmic)",
         tickmode="array",
-        tickvals=[at for at, _ in named],
-        ticktext=[name for _, name in named],
+        tickvals=[at for at, _ in shown_ticks],
+        ticktext=[name for _, name in shown_ticks],
     )
-    return low, high
+    return axis_start, axis_end
 
 
 def _ms(ns: int) -> float:
@@ -189,26 +190,25 @@ def _ms(ns: int) -> float:
 
 
 def _name(row: Row) -> str:
-    return f"{plain(row['name'] or 'unnamed', NAME)} ({count(row['calls'], 'call')})"
+    return f"{plain(row['name'] or 'unnamed', NAME_LENGTH)} ({count(row['calls'], 'call')})"
 
 
-def _took(row: Row, column: str, name: str) -> str:
+def _hover_text(row: Row, column: str, name: str) -> str:
     timed = row["timed_calls"] or 0
-    lines = [f"{plain(row['name'] or 'unnamed')}: {name}: {took(row[column])} or less"]
+    lines = [f"{plain(row['name'] or 'unnamed')}: {name}: {duration_text(row[column])} or less"]
     if row["max_ns"] is not None:
-        lines.append(f"the slowest took {took(row['max_ns'])}")
-    calls = count(timed, "call")
-    few = (
+        lines.append(f"the slowest took {duration_text(row['max_ns'])}")
+    remark = (
         ", too few to distinguish this from the maximum"
         if column == "p99_ns" and timed < 100
         else ""
     )
-    lines.append(f"{calls} of {row['calls'] or 0:,} seen running{few}")
+    lines.append(f"execution time known for {timed:,} of {count(row['calls'], 'call')}{remark}")
     return "<br>".join(lines)
 
 
-def took(ns: int) -> str:
-    """Return the duration of a call; a clock that was set back can make it negative."""
+def duration_text(ns: int) -> str:
+    """Return the duration of a call as text. It can be negative if the clock was set back."""
     return seconds(ns) if ns >= _SHORTEST_NS else "less than 1 µs"
 
 

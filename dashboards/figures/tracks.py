@@ -1,4 +1,4 @@
-"""Tracks: intervals arranged so that no two of a track overlap, with tiny neighbors merged into one bar."""
+"""The arrangement of intervals in tracks: intervals of a track do not overlap, and tiny neighbors are merged."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agentobs.store.analysis.wall_time import Part
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """An interval as it is drawn, or several merged into one."""
+class Interval:
+    """An interval as it is drawn, or several intervals merged into one."""
 
     kind: str
     part: Part
@@ -20,40 +20,40 @@ class Stretch:
     started_ns: int
     ended_ns: int
     state: str = "ok"
-    """`ok`, `failed`, `stopped`, `open` or `orphaned`; the worst if merged."""
-    says: str = ""
+    """`ok`, `failed`, `stopped`, `open` or `orphaned`; the worst state if several are merged."""
+    details: str = ""
     """Further details."""
     count: int = 1
-    """How many intervals it represents."""
+    """The number of intervals that it represents."""
     took_ns: int = 0
     """The sum of their durations."""
     failed: int = 0
-    """How many of them failed."""
+    """The number of failed intervals."""
     failed_ns: int | None = None
-    """The start of the first failed one."""
+    """The start of the first failed interval."""
     is_critical: bool = False
-    """Whether one of them is on the critical path."""
-    spent: tuple[tuple[Part, int], ...] = ()
-    """The duration by part, if it represents more than one."""
+    """Whether at least one of the intervals is on the critical path."""
+    durations: tuple[tuple[Part, int], ...] = ()
+    """The total duration by part of the wall time, longest first; empty for a single interval."""
     labels: tuple[tuple[str, int], ...] = ()
-    """Their names with counts, most frequent first."""
+    """The labels of the intervals with their counts, most frequent first; empty for a single interval."""
 
 
 LONGEST = 10
-"""The approximate maximum width of a merged bar, relative to its widest interval. Our choice."""
+"""The approximate maximum width of a merged bar, relative to the widest interval that is merged. Our choice."""
 NO_END = ("open", "orphaned")
 """The states of intervals without an end."""
 STATES = ("open", "orphaned", "failed", "stopped", "ok")
 """The states, the worst first."""
 
 
-def packed(intervals: Iterable[Stretch], most: int) -> list[list[Stretch]]:
-    """Return intervals in as few tracks as possible, so that those of a track are consecutive.
+def pack(intervals: Iterable[Interval], most: int) -> list[list[Interval]]:
+    """Return intervals in as few tracks as possible; the intervals of a track do not overlap.
 
-    Intervals that do not fit into `most` tracks are in one more, in which overlapping ones are merged.
+    Intervals that do not fit into `most` tracks are in an additional track, in which overlapping intervals are merged.
     """
-    tracks: list[list[Stretch]] = []
-    beyond: list[Stretch] = []
+    tracks: list[list[Interval]] = []
+    overflow: list[Interval] = []
     for each in sorted(intervals, key=lambda one: (one.started_ns, -one.ended_ns)):
         free = next((track for track in tracks if track[-1].ended_ns <= each.started_ns), None)
         if free is not None:
@@ -61,71 +61,71 @@ def packed(intervals: Iterable[Stretch], most: int) -> list[list[Stretch]]:
         elif len(tracks) < most:
             tracks.append([each])
         else:
-            beyond.append(each)
-    return [*tracks, united(beyond)] if beyond else tracks
+            overflow.append(each)
+    return [*tracks, merge_overlapping(overflow)] if overflow else tracks
 
 
-def united(intervals: Sequence[Stretch]) -> list[Stretch]:
+def merge_overlapping(intervals: Sequence[Interval]) -> list[Interval]:
     """Return intervals with overlapping ones merged."""
-    heaps: list[list[Stretch]] = []
+    groups: list[list[Interval]] = []
     until = 0
     for each in sorted(intervals, key=lambda one: (one.started_ns, -one.ended_ns)):
-        if heaps and each.started_ns < until:
-            heaps[-1].append(each)
+        if groups and each.started_ns < until:
+            groups[-1].append(each)
             until = max(until, each.ended_ns)
         else:
-            heaps.append([each])
+            groups.append([each])
             until = each.ended_ns
-    return [together(heap) for heap in heaps]
+    return [merged(group) for group in groups]
 
 
-def coarser(track: Sequence[Stretch], narrow_ns: float) -> list[Stretch]:
-    """Return a track with neighbors merged that are too narrow to be distinguished.
+def merge_narrow(track: Sequence[Interval], narrow_ns: float) -> list[Interval]:
+    """Return a track in which neighbors that are too narrow to be distinguished are merged.
 
-    Both are narrower than `narrow_ns`, and so is the gap between them. The merged bar is not much wider than `LONGEST`
-    of them, so that its time is still visible if there are many.
+    Neighbors are merged if both, and the gap between them, are narrower than `narrow_ns`. A merged bar is not much
+    wider than `LONGEST` times `narrow_ns`, so that a long series of narrow intervals remains several bars.
     """
-    heaps: list[list[Stretch]] = []
+    groups: list[list[Interval]] = []
     for each in track:
         is_narrow = each.ended_ns - each.started_ns < narrow_ns
-        last = heaps[-1][-1] if heaps else None
+        last = groups[-1][-1] if groups else None
         if (
             is_narrow
             and last is not None
             and last.ended_ns - last.started_ns < narrow_ns
             and each.started_ns - last.ended_ns < narrow_ns
-            and each.started_ns - heaps[-1][0].started_ns < LONGEST * narrow_ns
+            and each.started_ns - groups[-1][0].started_ns < LONGEST * narrow_ns
         ):
-            heaps[-1].append(each)
+            groups[-1].append(each)
         else:
-            heaps.append([each])
-    return [together(heap) for heap in heaps]
+            groups.append([each])
+    return [merged(heap) for heap in groups]
 
 
-def together(heap: Sequence[Stretch]) -> Stretch:
-    """Return one interval that represents several; the longest one determines the color."""
-    if len(heap) == 1:
-        return heap[0]
-    spent: Counter[Part] = Counter()
+def merged(group: Sequence[Interval]) -> Interval:
+    """Return one interval that represents several. The part with the longest total duration determines the color."""
+    if len(group) == 1:
+        return group[0]
+    durations: Counter[Part] = Counter()
     labels: Counter[str] = Counter()
-    for each in heap:
-        spent.update(dict(each.spent) or {each.part: each.took_ns})
+    for each in group:
+        durations.update(dict(each.durations) or {each.part: each.took_ns})
         labels.update(dict(each.labels) or {each.label or "": each.count})
-    part, _ = max(spent.items(), key=lambda item: item[1])
+    part, _ = max(durations.items(), key=lambda item: item[1])
     return replace(
-        heap[0],
+        group[0],
         part=part,
         label=None,
-        ended_ns=max(each.ended_ns for each in heap),
-        state=min((each.state for each in heap), key=STATES.index),
-        says="",
-        count=sum(each.count for each in heap),
-        took_ns=sum(each.took_ns for each in heap),
-        failed=sum(each.failed for each in heap),
+        ended_ns=max(each.ended_ns for each in group),
+        state=min((each.state for each in group), key=STATES.index),
+        details="",
+        count=sum(each.count for each in group),
+        took_ns=sum(each.took_ns for each in group),
+        failed=sum(each.failed for each in group),
         failed_ns=min(
-            (each.failed_ns for each in heap if each.failed_ns is not None), default=None
+            (each.failed_ns for each in group if each.failed_ns is not None), default=None
         ),
-        is_critical=any(each.is_critical for each in heap),
-        spent=tuple(spent.most_common()),
+        is_critical=any(each.is_critical for each in group),
+        durations=tuple(durations.most_common()),
         labels=tuple(labels.most_common()),
     )

@@ -1,7 +1,7 @@
-"""The waterfall of a session: what happened when, in which lane, concurrently with what, and what the agent waited for.
+"""The waterfall of a session: all operations over time, by lane, and the critical path.
 
-The critical path is on top. Below it each lane has a band for its interactions, and tracks for its requests, tools and
-waits: as many as were concurrent. Long idle periods are cut out.
+The critical path is on top. Below it, each lane has a band for its interactions, and tracks for its requests, tools and
+waits; concurrent operations are in separate tracks. Long idle periods are cut out.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import plotly.graph_objects as go
 from agentobs.store.analysis.wall_time import PARTS, Piece
 from dashboards.figures.elapsed_time import Elapsed, elapsed
 from dashboards.figures.lane_tracks import Track, tracks_of
-from dashboards.figures.phrases import Row, nothing, plain
-from dashboards.figures.timeline import WORDS, drawn
-from dashboards.figures.tracks import NO_END, STATES, Stretch, coarser
+from dashboards.figures.phrases import Row, empty_figure, plain
+from dashboards.figures.timeline import KIND_NAMES, draw_tracks
+from dashboards.figures.tracks import NO_END, STATES, Interval, merge_narrow
 
 NARROW = 900
-"""Bars narrower than this fraction of the width are merged with their neighbors: about a pixel. Our choice."""
+"""Neighboring bars are merged if they are narrower than the plot width divided by this number. Our choice: a pixel."""
 MARKED = 1.4
-"""The maximum number of marks per bar, including those for failed and unfinished ones. Our choice."""
+"""The maximum average number of marks per bar, including the marks of failed and unfinished bars. Our choice."""
 _KINDS: Final = {
     "attempt": "request",
     "llm_request": "request",
@@ -36,9 +36,9 @@ _KINDS: Final = {
     "retry_wait": "retry_wait",
     "compaction": "compaction",
 }
-"""The kind that a piece of the critical path is drawn as, by its name."""
-_UPKEEP: Final = re.compile(r"/[a-z_]+:[^/]*$")
-"""The suffix of a lane for auxiliary requests of the one above it, as in the query."""
+"""The kind of interval that corresponds to a segment of the critical path, by the name of the segment."""
+_AUXILIARY: Final = re.compile(r"/[a-z_]+:[^/]*$")
+"""The suffix of a lane that contains auxiliary requests of its parent lane, as in the query."""
 
 
 def session_waterfall(
@@ -53,27 +53,29 @@ def session_waterfall(
     Args:
         rows: the rows of the query `session_waterfall`.
         path: the critical paths of its interactions, from `agentobs.store.analysis.wall_time`.
-        most: the maximum number of bars, except for one in each track; narrow neighbors of a track are drawn as one bar
-            with their number.
-        window: the start and end of the visible period, in nanoseconds since 1970; None for all of it.
+        most: the maximum number of bars, although each track has at least one. If there are more intervals, narrow
+            neighbors in a track are drawn as one bar with their count.
+        window: the start and end of the visible period, in nanoseconds since 1970; None for the whole session.
     """
     rows = [row for row in rows if row["started_ns"] is not None]
     if all(row["kind"] == "session" for row in rows):
-        return nothing()
+        return empty_figure()
     zero, low, high = _bounds(rows, window)
     known = (_stretch(row, low, high) for row in rows if row["kind"] != "session")
     shown = [each for each in known if each is not None]
-    pieces = [each for each in (_piece(piece, low, high) for piece in path) if each is not None]
+    path_segments = [
+        each for each in (_piece(piece, low, high) for piece in path) if each is not None
+    ]
     if not shown:
-        return nothing("no activity in this range")
+        return empty_figure("no activity in this range")
     axis = _axis(zero, low, high, shown)
-    shown = _marked(shown, pieces)
-    tracks = _bounded(tracks_of(shown, pieces), most, axis)
-    return drawn(tracks, axis, has_path=bool(pieces))
+    shown = _with_critical(shown, path_segments)
+    tracks = _bounded(tracks_of(shown, path_segments), most, axis)
+    return draw_tracks(tracks, axis, has_path=bool(path_segments))
 
 
 def _bounds(rows: Sequence[Row], window: tuple[int, int] | None) -> tuple[int, int, int]:
-    """Return the zero of the times, and the start and end of the visible period."""
+    """Return the time that the axis labels as zero, and the start and end of the visible period."""
     zero = min(row["started_ns"] for row in rows)
     last = max(max(row["started_ns"], row["ended_ns"] or 0) for row in rows)
     if window is None:
@@ -81,7 +83,7 @@ def _bounds(rows: Sequence[Row], window: tuple[int, int] | None) -> tuple[int, i
     return zero, min(window), max(max(window), min(window) + 1)
 
 
-def _stretch(row: Row, low: int, high: int) -> Stretch | None:
+def _stretch(row: Row, low: int, high: int) -> Interval | None:
     """Return the interval of a row, clipped to the visible period; None if it is outside."""
     started, ended = row["started_ns"], row["ended_ns"]
     if ended is None:
@@ -90,92 +92,95 @@ def _stretch(row: Row, low: int, high: int) -> Stretch | None:
     if started > high or ended < low:
         return None
     kind = "upkeep" if row["is_upkeep"] and row["kind"] == "request" else row["kind"]
-    return Stretch(
-        kind=kind if kind in WORDS else "span",
+    return Interval(
+        kind=kind if kind in KIND_NAMES else "span",
         part=row["part"] if row["part"] in PARTS else "own",
         label=row["label"],
         lane=str(row["lane"]),
         started_ns=max(started, low),
         ended_ns=min(ended, high),
         state=row["state"] if row["state"] in STATES else "ok",
-        says=_says(row),
+        details=_details(row),
         took_ns=ended - started,
         failed=int(row["state"] == "failed"),
         failed_ns=max(started, low) if row["state"] == "failed" else None,
     )
 
 
-def _says(row: Row) -> str:
+def _details(row: Row) -> str:
     """Return further details of a row."""
-    told = []
+    lines = []
     if row["detail"] and row["detail"] != "success":
-        told.append(plain(row["detail"]).replace("_", " "))
+        lines.append(plain(row["detail"]).replace("_", " "))
     if row["prompt_tokens"] is not None:
-        told.append(f"{row['prompt_tokens']:,} tokens in, {row['output_tokens'] or 0:,} out")
+        lines.append(f"{row['prompt_tokens']:,} tokens in, {row['output_tokens'] or 0:,} out")
     if row["turn"] is not None:
-        told.append(f"turn {row['turn']:,}")
-    return "<br>".join(told)
+        lines.append(f"turn {row['turn']:,}")
+    return "<br>".join(lines)
 
 
-def _piece(piece: Piece, low: int, high: int) -> Stretch | None:
+def _piece(piece: Piece, low: int, high: int) -> Interval | None:
     if piece.started_ns >= high or piece.ended_ns <= low:
         return None
-    return Stretch(
+    return Interval(
         kind="path",
         part=piece.part,
         label=piece.label or piece.name,
         lane=piece.lane,
         started_ns=max(piece.started_ns, low),
         ended_ns=min(piece.ended_ns, high),
-        says=piece.name,
+        details=piece.name,
         took_ns=piece.ended_ns - piece.started_ns,
     )
 
 
-def _axis(zero: int, low: int, high: int, shown: Iterable[Stretch]) -> Elapsed:
-    # The end of an orphaned interval does not mean that anything was busy.
+def _axis(zero: int, low: int, high: int, shown: Iterable[Interval]) -> Elapsed:
+    # An orphaned interval has no known end, so only its start counts as busy.
     busy = [(s.started_ns, s.ended_ns) for s in shown if s.state != "orphaned"]
     edges = [(s.started_ns, s.started_ns) for s in shown]
     return elapsed(zero, low, high, [*busy, *edges])
 
 
-def _marked(shown: Sequence[Stretch], pieces: Iterable[Stretch]) -> list[Stretch]:
-    """Return the intervals, with those on the critical path marked."""
+def _with_critical(shown: Sequence[Interval], path_pieces: Iterable[Interval]) -> list[Interval]:
+    """Return the intervals, each with whether it is on the critical path."""
     lanes: dict[tuple[str, str], list[int]] = {}
     for number, each in sorted(enumerate(shown), key=lambda item: item[1].started_ns):
         kind = "request" if each.kind == "upkeep" else each.kind
         lanes.setdefault((each.lane, kind), []).append(number)
-    asked: dict[tuple[str, str], list[int]] = {}
-    for piece in pieces:
-        if piece.part != "own" and (drawn_as := _KINDS.get(piece.says)) is not None:
-            key = _UPKEEP.sub("", piece.lane), drawn_as
-            asked.setdefault(key, []).append((piece.started_ns + piece.ended_ns) // 2)
+    instants_by_lane: dict[tuple[str, str], list[int]] = {}
+    for piece in path_pieces:
+        if piece.part != "own" and (drawn_as := _KINDS.get(piece.details)) is not None:
+            key = _AUXILIARY.sub("", piece.lane), drawn_as
+            instants_by_lane.setdefault(key, []).append((piece.started_ns + piece.ended_ns) // 2)
     critical = {
         number
-        for key, instants in asked.items()
+        for key, instants in instants_by_lane.items()
         for number in _waited_for(shown, lanes.get(key, ()), sorted(instants))
     }
     return [replace(each, is_critical=number in critical) for number, each in enumerate(shown)]
 
 
 def _waited_for(
-    shown: Sequence[Stretch], numbers: Iterable[int], instants: Iterable[int]
+    shown: Sequence[Interval], numbers: Iterable[int], instants: Iterable[int]
 ) -> Iterator[int]:
-    """Yield the interval that was waited for at each time, which is the last to end, in the order of their starts."""
-    coming, running = list(numbers)[::-1], list[tuple[int, int]]()
+    """Yield, for each time, the number of the interval that was waited for: of the running intervals, the last to end.
+
+    `numbers` must be sorted by the start of their intervals, and `instants` by time.
+    """
+    pending, running = list(numbers)[::-1], list[tuple[int, int]]()
     for instant in instants:
-        while coming and shown[coming[-1]].started_ns <= instant:
-            number = coming.pop()
+        while pending and shown[pending[-1]].started_ns <= instant:
+            number = pending.pop()
             heapq.heappush(running, (-shown[number].ended_ns, number))
         if running and -running[0][0] >= instant:
             yield running[0][1]
 
 
 def _bounded(tracks: Sequence[Track], most: int, axis: Elapsed) -> list[Track]:
-    """Return tracks with at most `most` bars, and no bar too narrow to be seen that has such a neighbor."""
+    """Return the tracks with narrow neighbors merged. The limit of a pixel grows until `most` bars are left."""
     narrow = axis.drawn_ns / NARROW
     while True:
-        coarse = [replace(track, bars=coarser(track.bars, narrow)) for track in tracks]
+        coarse = [replace(track, bars=merge_narrow(track.bars, narrow)) for track in tracks]
         bars = [each for track in coarse for each in track.bars]
         marks = sum(1 + bool(each.failed) + 2 * (each.state in NO_END) for each in bars)
         is_coarsest = narrow > axis.ended_ns - axis.started_ns

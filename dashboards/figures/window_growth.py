@@ -1,4 +1,4 @@
-"""The figure of the context: its size at each request, the compactions, and the limit of the model."""
+"""The figure of the context: its size at each request, the compactions, and the context window of the model."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from dashboards.figures.phrases import Row, count, nothing, plain
+from dashboards.figures.phrases import Row, count, empty_figure, plain
 from dashboards.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, SKY, STEEL, layout
 
 MOST_POINTS = 900
-"""How many requests are drawn; if there are more, the largest of neighbors represents them. Our choice."""
+"""The maximum number of requests that are drawn. If there are more, the largest of several neighbors represents them.
+Our choice."""
 MOST_LANES = 8
-"""If there are more lanes than this, those of agents share a trace. Our choice."""
+"""If there are more lanes than this, the lanes of sub-agents share a trace. Our choice."""
 MOST_LINES = 40
-"""How many compactions have a line. Our choice."""
+"""The maximum number of compactions that are drawn as a line. Our choice."""
 MOST_LABELS = 10
 """Up to this number of compactions, their lines have labels. Our choice."""
 FULL = 0.2
-"""The context window is a line if the context reaches this fraction of it: otherwise it would flatten the rest. Our
-choice.
-"""
+"""The context window is drawn as a line only if the context reaches this fraction of it. Otherwise the line would be so
+high that the rest of the figure would look flat. Our choice."""
 _LINES: Final = (
     (BLUE, "solid"), (ORANGE, "solid"), (GREEN, "solid"), (PURPLE, "solid"),
     (SKY, "dash"), (RED, "dash"), (STEEL, "dash"), (GREEN, "dot"),
@@ -29,7 +29,7 @@ _LINES: Final = (
 
 
 def context_growth(rows: Sequence[Row]) -> go.Figure:
-    """Return the context size of each request of a session, in the order in which they were sent, one line per lane.
+    """Return the context size of each request of a session, in the order in which they were sent, with a line per lane.
 
     Args:
         rows: the rows of the query `context_growth`.
@@ -40,29 +40,31 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
         if row["context_tokens"] is not None and row["lane"] is not None
     ]
     if not known:
-        return nothing()
+        return empty_figure()
     lanes: dict[str, list[tuple[int, Row]]] = {}
     for number, row in known:
         lanes.setdefault(row["lane"], []).append((number, row))
-    order = sorted(lanes, key=lambda lane: (lane != "main", -_fullest(lanes[lane]), lane))
+    order = sorted(lanes, key=lambda lane: (lane != "main", -_largest_context(lanes[lane]), lane))
     size = -(-len(known) // MOST_POINTS)
-    shorter = [(number, row) for number, row in known if row["compacted"]][:MOST_LINES]
-    stay = {number for number, _ in shorter}
+    compacted = [(number, row) for number, row in known if row["compacted"]][:MOST_LINES]
+    compacted_numbers = {number for number, _ in compacted}
     figure = go.Figure(layout=layout(height=320, margin=dict(l=8, r=16, t=36, b=8)))
-    apart = (
+    own_lines = (
         order
         if len(order) <= MOST_LANES
         else [lane for lane in order[:MOST_LANES] if "/" not in lane]
     )
-    for lane, (color, dash) in zip(apart, _LINES, strict=False):
-        figure.add_trace(_line(_called(lane), _thinned(lanes[lane], size, stay), color, dash))
-    if rest := [lane for lane in order if lane not in apart]:
-        figure.add_trace(_rest(rest, lanes, size, stay))
+    for lane, (color, dash) in zip(own_lines, _LINES, strict=False):
+        figure.add_trace(
+            _line(_lane_name(lane), _thinned(lanes[lane], size, compacted_numbers), color, dash)
+        )
+    if other_lanes := [lane for lane in order if lane not in own_lines]:
+        figure.add_trace(_other_lanes(other_lanes, lanes, size, compacted_numbers))
     note = _add_window(figure, known, lanes[order[0]])
-    _add_compactions(figure, shorter)
+    _add_compactions(figure, compacted)
     figure.update_layout(showlegend=len(figure.data) > 1)
     figure.update_xaxes(
-        title_text="request, in the order in which they were sent"
+        title_text="requests, in the order in which they were sent"
         + (f"<br>{note}" if note else ""),
         range=[0.5 - 0.01 * len(rows), len(rows) + 0.5 + 0.01 * len(rows)],
         tickformat=",d",
@@ -71,7 +73,7 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
         zeroline=False,
     )
     highest = max(y for trace in figure.data for y in trace.y if y is not None)
-    # The top has space for labels.
+    # Leave space for labels at the top.
     figure.update_yaxes(
         title_text="tokens in the prompt", range=[0, max(highest, 1) * 1.2], tickformat=",d"
     )
@@ -82,7 +84,7 @@ Numbered = Sequence[tuple[int, Row]]
 """Requests with their numbers within the session."""
 
 
-def _called(lane: str) -> str:
+def _lane_name(lane: str) -> str:
     """Return the display name of a lane: a suffix that identifies it."""
     tail = lane.rpartition("/")[2]
     return plain(
@@ -90,21 +92,19 @@ def _called(lane: str) -> str:
     )
 
 
-def _fullest(requests: Numbered) -> int:
+def _largest_context(requests: Numbered) -> int:
     return int(max(row["context_tokens"] for _, row in requests))
 
 
-def _thinned(requests: Numbered, size: int, stay: Set[int]) -> list[tuple[int, Row, int]]:
-    """Return the largest of each `size` neighbors, with the number that it represents, and those with the numbers
-    `stay`.
-    """
-    found: list[tuple[int, Row, int]] = []
+def _thinned(requests: Numbered, size: int, kept: Set[int]) -> list[tuple[int, Row, int]]:
+    """Return the largest of each `size` consecutive requests, with its group's size, and the requests in `kept`."""
+    thinned: list[tuple[int, Row, int]] = []
     for at in range(0, len(requests), size):
         group = requests[at : at + size]
-        keep = {max(group, key=lambda each: each[1]["context_tokens"])[0]}
-        keep |= {number for number, _ in group if number in stay}
-        found += [(number, row, len(group)) for number, row in group if number in keep]
-    return found
+        numbers = {max(group, key=lambda each: each[1]["context_tokens"])[0]}
+        numbers |= {number for number, _ in group if number in kept}
+        thinned += [(number, row, len(group)) for number, row in group if number in numbers]
+    return thinned
 
 
 def _line(name: str, requests: Sequence[tuple[int, Row, int]], color: str, dash: str) -> go.Scatter:
@@ -115,70 +115,74 @@ def _line(name: str, requests: Sequence[tuple[int, Row, int]], color: str, dash:
         y=[row["context_tokens"] for _, row, _ in requests],
         line=dict(color=color, width=2, dash=dash),
         marker=dict(size=5, color=color),
-        customdata=[_says(number, row, stands_for) for number, row, stands_for in requests],
+        customdata=[_hover_text(number, row, represented) for number, row, represented in requests],
         hovertemplate="%{customdata}<extra></extra>",
     )
 
 
-def _rest(
-    rest: Sequence[str], lanes: Mapping[str, Numbered], size: int, stay: Set[int]
+def _other_lanes(
+    other_lanes: Sequence[str], lanes: Mapping[str, Numbered], size: int, kept: Set[int]
 ) -> go.Scatter:
-    """Return one trace of many lanes, with gaps between them."""
+    """Return one trace for many lanes, with a gap between two lanes."""
     x: list[int | None] = []
     y: list[int | None] = []
-    told: list[str] = []
-    for lane in rest:
-        for number, row, stands_for in _thinned(lanes[lane], size, stay):
+    hover_texts: list[str] = []
+    for lane in other_lanes:
+        for number, row, represented in _thinned(lanes[lane], size, kept):
             x.append(number)
             y.append(row["context_tokens"])
-            told.append(_says(number, row, stands_for))
+            hover_texts.append(_hover_text(number, row, represented))
         x.append(None)
         y.append(None)
-        told.append("")
+        hover_texts.append("")
     return go.Scatter(
-        name=count(len(rest), "agent"), mode="lines+markers", x=x, y=y, connectgaps=False,
-        line=dict(color=STEEL, width=1), marker=dict(size=4, color=STEEL), customdata=told,
+        name=count(len(other_lanes), "agent"), mode="lines+markers", x=x, y=y, connectgaps=False,
+        line=dict(color=STEEL, width=1), marker=dict(size=4, color=STEEL), customdata=hover_texts,
         hovertemplate="%{customdata}<extra></extra>",
     )  # fmt: skip
 
 
-def _says(number: int, row: Row, stands_for: int) -> str:
+def _hover_text(number: int, row: Row, represented: int) -> str:
     """Return the hover text of a request."""
     lines = [f"request {number:,}: {row['context_tokens']:,} tokens"]
     parts = (
         ("input_tokens", "new"),
         ("cache_read_tokens", "from the cache"),
-        ("cache_write_tokens", "written to it"),
+        ("cache_write_tokens", "written to the cache"),
     )
     lines.append(", ".join(f"{row[key]:,} {text}" for key, text in parts if row.get(key)))
     if row.get("window_tokens"):
         share = row["context_tokens"] / row["window_tokens"]
         lines.append(f"{share:.0%} of the window of {row['window_tokens']:,}")
     if row.get("compacted"):
-        was = f", {row['was_tokens']:,} tokens up to this point" if row.get("was_tokens") else ""
-        lines.append(f"compacted before ({plain(row['compacted'], 20)}){was}")
+        context_before = f", from {row['was_tokens']:,} tokens" if row.get("was_tokens") else ""
+        lines.append(
+            f"compacted before this request ({plain(row['compacted'], 20)}){context_before}"
+        )
     if row.get("model"):
         lines.append(plain(row["model"]))
     turn = f", turn {row['turn']:,}" if row.get("turn") is not None else ""
     lines.append(f"lane {plain(row['lane'])}{turn}")
-    if stands_for > 1:
-        lines.append(f"the largest of {stands_for:,} requests")
+    if represented > 1:
+        lines.append(f"the largest of {represented:,} requests")
     return "<br>".join(line for line in lines if line)
 
 
 def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> str:
-    """Draw the context context window, or return a note about it if it is far away."""
-    told = [(number, row["window_tokens"]) for number, row in main if row["window_tokens"]]
-    if not told:
+    """Draw the context window, or return a note about it if it is much larger than the context."""
+    window_sizes = [(number, row["window_tokens"]) for number, row in main if row["window_tokens"]]
+    if not window_sizes:
         return ""
-    fullest, widest = _fullest(known), max(tokens for _, tokens in told)
-    if fullest < FULL * widest:
-        share = f"{fullest / widest:.0%}" if fullest >= 0.01 * widest else "1%"
-        return f"at most {share} of the window of {widest:,} tokens"
+    largest, window = _largest_context(known), max(tokens for _, tokens in window_sizes)
+    if largest < FULL * window:
+        share = f"{largest / window:.0%}" if largest >= 0.01 * window else "1%"
+        return f"at most {share} of the {window:,}-token context window"
     steps = [
         each
-        for at, each in enumerate(told)
-        if at in (0, len(told) - 1) or each[1] != told[at - 1][1] or each[1] != told[at + 1][1]
+        for at, each in enumerate(window_sizes)
+        if at in (0, len(window_sizes) - 1)
+        or each[1] != window_sizes[at - 1][1]
+        or each[1] != window_sizes[at + 1][1]
     ][:MOST_POINTS]
     last = max(number for number, _ in known)
     figure.add_trace(
@@ -193,15 +197,15 @@ def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> str:
     return ""
 
 
-def _add_compactions(figure: go.Figure, shorter: Numbered) -> None:
-    """Draw a line where a conversation was compacted."""
-    for number, row in shorter:
+def _add_compactions(figure: go.Figure, compacted: Numbered) -> None:
+    """Draw a line before each request whose conversation was compacted."""
+    for number, row in compacted:
         figure.add_shape(
             type="line", x0=number - 0.5, x1=number - 0.5, y0=0, y1=1, yref="paper",
             line=dict(color=FAINT, width=1, dash="dot"),
         )  # fmt: skip
-        if len(shorter) <= MOST_LABELS:
-            lane = f" {_called(row['lane'])}" if "/" in row["lane"] else ""
+        if len(compacted) <= MOST_LABELS:
+            lane = f" {_lane_name(row['lane'])}" if "/" in row["lane"] else ""
             figure.add_annotation(
                 text=f"compacted{lane} ({plain(row['compacted'], 12)})", x=number - 0.5, y=0.99, yref="paper",
                 xanchor="left", yanchor="top", textangle=-90, showarrow=False, font=dict(size=10, color=FAINT),

@@ -1,6 +1,6 @@
 """The comparison of two sessions in words: totals, the changes of steps, and the cost of each step.
 
-Pure functions over a comparison, as `agentobs diff --json` prints it, parsed.
+Pure functions of a comparison: the parsed output of `agentobs diff --json`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from agentobs.records import display
-from dashboards.figures.phrases import sureness
+from dashboards.figures.phrases import certainty_prefix
 
 _TOTALS = (
     ("cost_usd", "Cost"),
@@ -40,7 +40,7 @@ class Total:
     name: str
     a: str
     b: str
-    says: str
+    difference: str
     """The difference, in words."""
 
 
@@ -51,9 +51,9 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
         old, new = (_number(key, side.get(key)) for side in (a, b))
         if not (old or new):
             continue
-        sure = _how_sure(key, a), _how_sure(key, b)
-        before, now = (_shown(key, *each) for each in zip((old, new), sure, strict=True))
-        found.append(Total(name, before, now, _difference(key, old, new, any(sure))))
+        prefixes = _certainty(key, a), _certainty(key, b)
+        before, now = (_shown(key, *each) for each in zip((old, new), prefixes, strict=True))
+        found.append(Total(name, before, now, _difference(key, old, new, any(prefixes))))
     return found
 
 
@@ -64,33 +64,32 @@ def changes(steps: Sequence[Mapping[str, Any]]) -> str:
     return f"Steps: {listed}."
 
 
-def _difference(key: str, old: Any, new: Any, is_doubtful: bool) -> str:
+def _difference(key: str, old: Any, new: Any, is_inexact: bool) -> str:
     """Return the difference in words; it is unknown if a value is not exact."""
     if old is None or new is None:
-        return "unknown: one value is unknown"
-    if is_doubtful:
-        return "unknown: not both values are exact"
+        return "unknown (a value is missing)"
+    if is_inexact:
+        return "unknown (a value is not exact)"
     if old == new:
         return "no difference"
     more = "more" if new > old else "less"
-    return (
-        f"B {_shown(key, abs(new - old), '')} {more}{_share(abs(new - old) / old) if old else ''}"
-    )
+    share = _share(abs(new - old) / old) if old else ""
+    return f"{_shown(key, abs(new - old), '')} {more} in B{share}"
 
 
 def _share(part: float | Decimal) -> str:
     return f" ({part:,.0%})" if part >= 0.01 else " (under 1%)"
 
 
-def _shown(key: str, value: Any, how_sure: str) -> str:
+def _shown(key: str, value: Any, prefix: str) -> str:
     if value is None:
         return "unknown"
     shown = display.text(display.pretty(key, value))
-    return f"{how_sure}{shown}"
+    return f"{prefix}{shown}"
 
 
-def _how_sure(key: str, side: Mapping[str, Any]) -> str:
-    return sureness([side]) if key == "cost_usd" else ""
+def _certainty(key: str, side: Mapping[str, Any]) -> str:
+    return certainty_prefix([side]) if key == "cost_usd" else ""
 
 
 def _number(key: str, value: Any) -> Any:
@@ -104,20 +103,20 @@ def _number(key: str, value: Any) -> Any:
 
 
 def row(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step as tables show it: its change, its cost on both sides, and the changed fields."""
+    """Return a step as a table row: the kind of change, the cost on both sides, and the changed fields."""
     a, b = step.get("a"), step.get("b")
-    part = b or a or {}
+    step_side = b or a or {}
     sign, words = _CHANGES[step["change"]]
     return {
         "change": step["change"],
         "sign": sign,
         "words": words,
-        "lane": part.get("lane"),
-        "turn": part.get("turn"),
-        "kind": part.get("kind"),
-        "name": part.get("name"),
-        "a": _took(a),
-        "b": _took(b),
+        "lane": step_side.get("lane"),
+        "turn": step_side.get("turn"),
+        "kind": step_side.get("kind"),
+        "name": step_side.get("name"),
+        "a": _cost_summary(a),
+        "b": _cost_summary(b),
         "differs": [
             (name.replace("_", " "), *(_value(side, name) for side in (a, b)))
             for name in step.get("differs", ())
@@ -130,7 +129,7 @@ def _value(side: Mapping[str, Any] | None, name: str) -> str:
     return display.text((side or {}).get(name))
 
 
-def _took(side: Mapping[str, Any] | None) -> str:
+def _cost_summary(side: Mapping[str, Any] | None) -> str:
     """Return the time, tokens and cost of a step in short form."""
     if side is None:
         return ""
@@ -145,6 +144,6 @@ def _took(side: Mapping[str, Any] | None) -> str:
         if side.get(key)
     ]
     cost = _number("cost_usd", side.get("cost_usd"))
-    money = None if cost is None else f"{sureness([side])}{display.money(cost)}"
-    took = display.seconds(side.get("duration_ns"))
-    return ", ".join(filter(None, (took, *tokens, money)))
+    money = None if cost is None else f"{certainty_prefix([side])}{display.money(cost)}"
+    duration = display.seconds(side.get("duration_ns"))
+    return ", ".join(filter(None, (duration, *tokens, money)))

@@ -16,7 +16,7 @@ from agentobs.records.display import money, printable, seconds
 from agentobs.store.analysis.wall_time import PARTS, Piece, Split, interaction_times
 from agentobs.store.port import Store
 from dashboards import figures
-from dashboards.figures.phrases import sureness
+from dashboards.figures.phrases import certainty_prefix
 from dashboards.panels.templates import figure_json
 
 Row = Mapping[str, Any]
@@ -31,7 +31,7 @@ class Panel:
     name: str
     """The name of the figure, and its anchor in the page."""
     title: str
-    says: str
+    summary: str
     """A summary of the figure in a sentence; also its text alternative."""
     figure: go.Figure
     columns: Sequence[str]
@@ -50,20 +50,20 @@ class Panel:
 def panel(
     name: str,
     title: str,
-    says: str,
+    summary: str,
     figure: go.Figure,
     columns: Sequence[str],
     rows: Sequence[Row],
     *,
     is_wide: bool = False,
 ) -> Panel:
-    """Return a panel with a bounded table."""
+    """Return a panel whose table has at most SHOWN rows."""
     more = max(0, len(rows) - SHOWN)
-    return Panel(name, title, printable(says), figure, columns, rows[:SHOWN], more, is_wide)
+    return Panel(name, title, printable(summary), figure, columns, rows[:SHOWN], more, is_wide)
 
 
-InWords = Callable[[Sequence[Row]], Sequence[Row]]
-"""Replaces digests by the original texts."""
+RestoreNames = Callable[[Sequence[Row]], Sequence[Row]]
+"""A function that replaces digests in rows by the original texts."""
 
 
 def session_panels(
@@ -71,7 +71,7 @@ def session_panels(
     session_id: str,
     *,
     window: tuple[int, int] | None = None,
-    in_words: InWords = list,
+    restore_names: RestoreNames = list,
 ) -> list[Panel]:
     """Return the panels of one session; panels without data are omitted.
 
@@ -79,25 +79,25 @@ def session_panels(
         store: the store.
         session_id: the session.
         window: the start and end of the waterfall, in nanoseconds since 1970; None for the whole session.
-        in_words: replaces digests in rows by the original names and reasons. Default: rows as stored.
+        restore_names: replaces digests in rows by the original names and reasons. Default: rows as stored.
     """
 
-    def asked(name: str, **more: Any) -> list[Row]:
-        return list(in_words(rows_of(store, name, session_id=session_id, **more)))
+    def query(name: str, **parameters: Any) -> list[Row]:
+        return list(restore_names(rows_of(store, name, session_id=session_id, **parameters)))
 
-    splits, tools = interaction_times(store, session_id), asked("tool_latency")
-    made = (
-        _waterfall(asked("session_waterfall"), splits, window),
-        _turns(asked("session_turns")),
-        _context(asked("context_growth")),
+    splits, tools = interaction_times(store, session_id), query("tool_latency")
+    panels = (
+        _waterfall(query("session_waterfall"), splits, window),
+        _turns(query("session_turns")),
+        _context(query("context_growth")),
         _split(splits),
-        _agents(asked("cost_by_agent")),
-        _waste(asked("cache_waste")),
+        _agents(query("cost_by_agent")),
+        _waste(query("cache_waste")),
         _latency(tools),
         _errors(tools),
-        _waits(asked("waits_for_people")),
+        _waits(query("waits_for_people")),
     )
-    return [each for each in made if each is not None]
+    return [each for each in panels if each is not None]
 
 
 def fleet_panels(
@@ -105,7 +105,7 @@ def fleet_panels(
     *,
     since_ns: int | None = None,
     until_ns: int | None = None,
-    in_words: InWords = list,
+    restore_names: RestoreNames = list,
 ) -> list[Panel]:
     """Return the panels of all sessions in a time range; panels without data are omitted.
 
@@ -113,28 +113,30 @@ def fleet_panels(
         store: the store.
         since_ns: the start of the range in nanoseconds since 1970, or None for no limit.
         until_ns: the end of the range, exclusive, or None.
-        in_words: replaces digests in rows by the original names. Default: rows as stored.
+        restore_names: replaces digests in rows by the original names. Default: rows as stored.
     """
 
-    def asked(name: str, **more: Any) -> list[Row]:
-        return list(in_words(rows_of(store, name, since_ns=since_ns, until_ns=until_ns, **more)))
+    def query(name: str, **parameters: Any) -> list[Row]:
+        return list(
+            restore_names(rows_of(store, name, since_ns=since_ns, until_ns=until_ns, **parameters))
+        )
 
     # Without these bounds, a query about a week would search for signatures in all earlier years.
     bounds: dict[str, Any] = dict(*rows_of(store, "session_range", since_ns=since_ns))
-    tools = asked("tool_latency")
-    made = (
-        _days(asked("cost_by_day")),
-        _signatures(asked("signatures_by_day", **bounds), asked("sessions_by_day")),
-        _models(asked("cost_by_model")),
-        _names(asked("cost_by_name")),
-        _efficiency(asked("cache_by_name")),
-        _waste(asked("cache_waste")),
+    tools = query("tool_latency")
+    panels = (
+        _days(query("cost_by_day")),
+        _signatures(query("signatures_by_day", **bounds), query("sessions_by_day")),
+        _models(query("cost_by_model")),
+        _names(query("cost_by_name")),
+        _efficiency(query("cache_by_name")),
+        _waste(query("cache_waste")),
         _latency(tools),
         _errors(tools),
-        _first_token(asked("first_token_by_model")),
-        _waits(asked("waits_for_people")),
+        _first_token(query("first_token_by_model")),
+        _waits(query("waits_for_people")),
     )
-    return [each for each in made if each is not None]
+    return [each for each in panels if each is not None]
 
 
 def rows_of(store: Store, name: str, **parameters: Any) -> list[Row]:
@@ -147,41 +149,43 @@ def _waterfall(
 ) -> Panel | None:
     if all(row["kind"] == "session" for row in rows):
         return None
-    whole = [piece for split in splits for piece in split.path]
-    path = whole if window is None else _within(whole, *window)
+    full_path = [piece for split in splits for piece in split.path]
+    path = full_path if window is None else _within(full_path, *window)
     pieces = [
         {"lane": p.lane, "what": p.name, "label": p.label, "counts as": _PARTS[p.part],
          "started_ns": p.started_ns, "duration_ns": p.ended_ns - p.started_ns}
         for p in path
     ]  # fmt: skip
-    says = f"{'' if window is None else 'In the selected range: '}{_passed(splits, path, window)}"
+    summary = f"{'' if window is None else 'In the selected range: '}{_path_summary(splits, path, window)}"
     columns = ("started_ns", "duration_ns", "counts as", "what", "label", "lane")
-    drawn = figures.session_waterfall(rows, whole, window=window)
-    return panel("waterfall", "Waterfall", says, drawn, columns, pieces, is_wide=True)
+    figure = figures.session_waterfall(rows, full_path, window=window)
+    return panel("waterfall", "Waterfall", summary, figure, columns, pieces, is_wide=True)
 
 
-def _within(path: Sequence[Piece], low: int, high: int) -> list[Piece]:
-    """Return the pieces of a path between two times, clipped to them."""
-    cut = (
-        replace(piece, started_ns=max(piece.started_ns, low), ended_ns=min(piece.ended_ns, high))
+def _within(path: Sequence[Piece], start: int, end: int) -> list[Piece]:
+    """Return the segments of a critical path between two times, clipped to this range."""
+    clipped = (
+        replace(piece, started_ns=max(piece.started_ns, start), ended_ns=min(piece.ended_ns, end))
         for piece in path
     )
-    return [piece for piece in cut if piece.started_ns < piece.ended_ns]
+    return [piece for piece in clipped if piece.started_ns < piece.ended_ns]
 
 
-def _passed(splits: Sequence[Split], path: Sequence[Piece], window: tuple[int, int] | None) -> str:
-    """Return a sentence about the duration of interactions and their largest part."""
-    low, high = window or (-math.inf, math.inf)
-    count = sum(s.started_ns < high and s.started_ns + s.wall_ns > low for s in splits)
+def _path_summary(
+    splits: Sequence[Split], path: Sequence[Piece], window: tuple[int, int] | None
+) -> str:
+    """Return a sentence about the total duration of the interactions and the largest part of it."""
+    start, end = window or (-math.inf, math.inf)
+    count = sum(s.started_ns < end and s.started_ns + s.wall_ns > start for s in splits)
     if not count:
         return "no interactions, so there is no critical path."
-    spent = dict.fromkeys(PARTS, 0)
+    durations = dict.fromkeys(PARTS, 0)
     for piece in path:
-        spent[piece.part] += piece.ended_ns - piece.started_ns
-    wall = sum(spent.values())
-    most = max(spent, key=lambda part: spent[part])
+        durations[piece.part] += piece.ended_ns - piece.started_ns
+    wall = sum(durations.values())
+    largest = max(durations, key=lambda part: durations[part])
     share = (
-        f"; {spent[most] / wall:.0%} of the critical path is spent on {_PARTS[most]}"
+        f"; {durations[largest] / wall:.0%} of the critical path is {_PARTS[largest]}"
         if wall
         else ""
     )
@@ -192,7 +196,7 @@ def _turns(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     tokens = sum(sum(row[name] or 0 for name in _TOKENS) for row in rows)
-    says = f"{_count(len(rows), 'turn')} used {tokens:,} tokens and cost {_sum(rows)}."
+    summary = f"{_count(len(rows), 'turn')} used {tokens:,} tokens and cost {_sum(rows)}."
     columns = (
         "lane",
         "turn",
@@ -204,8 +208,8 @@ def _turns(rows: Sequence[Row]) -> Panel | None:
         "cost_usd",
         "cost_status",
     )
-    drawn = figures.session_turns(rows)
-    return panel("turns", "Tokens and cost per turn", says, drawn, columns, rows, is_wide=True)
+    figure = figures.session_turns(rows)
+    return panel("turns", "Tokens and cost per turn", summary, figure, columns, rows, is_wide=True)
 
 
 def _context(rows: Sequence[Row]) -> Panel | None:
@@ -214,10 +218,12 @@ def _context(rows: Sequence[Row]) -> Panel | None:
     largest = max(row["context_tokens"] or 0 for row in rows)
     times = sum(bool(row["compacted"]) for row in rows)
     compacted = "never compacted" if not times else f"compacted {_times(times)}"
-    says = f"The largest prompt has {_count(largest, 'token')}; the conversation was {compacted}."
+    summary = (
+        f"The largest prompt has {_count(largest, 'token')}; the conversation was {compacted}."
+    )
     columns = ("lane", "turn", "started_ns", "context_tokens", "window_tokens", "compacted")
-    drawn = figures.context_growth(rows)
-    return panel("context", "Context growth", says, drawn, columns, rows)
+    figure = figures.context_growth(rows)
+    return panel("context", "Context growth", summary, figure, columns, rows)
 
 
 def _split(splits: Sequence[Split]) -> Panel | None:
@@ -225,60 +231,63 @@ def _split(splits: Sequence[Split]) -> Panel | None:
         return None
     rows = [dataclasses.asdict(split) for split in splits]
     waited = sum(split.person_ns for split in splits)
-    people = f" Waiting for user: {seconds(waited)}." if waited else ""
-    says = f"Time along the critical path; all parts add up to the wall time.{people}"
+    wait_note = f" Waiting for the user: {seconds(waited)}." if waited else ""
+    summary = f"Time along the critical path; all parts add up to the wall time.{wait_note}"
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
-    return panel("time", "Time by activity", says, figures.time_split(rows), columns, rows)
+    return panel("time", "Time by activity", summary, figures.time_split(rows), columns, rows)
 
 
 def _days(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    says = f"{_count(len(rows), 'day')} with calls cost {_sum(rows)}. Days are in UTC."
-    drawn = figures.cost_by_day(rows)
+    summary = f"Calls on {_count(len(rows), 'day')} cost {_sum(rows)}. Days are in UTC."
+    figure = figures.cost_by_day(rows)
     return panel(
-        "cost-by-day", "Cost by day", says, drawn, _cost_columns("day"), rows, is_wide=True
+        "cost-by-day", "Cost by day", summary, figure, _cost_columns("day"), rows, is_wide=True
     )
 
 
 def _models(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    first = (
+    most_expensive = (
         f"; the most expensive is {rows[0]['model']}"
         if len(rows) > 1 and rows[0]["cost_usd"]
         else ""
     )
-    says = f"{_count(len(rows), 'model')} cost {_sum(rows)}{first}."
-    drawn = figures.cost_by_model(rows)
-    return panel("cost-by-model", "Cost by model", says, drawn, _cost_columns("model"), rows)
+    summary = f"{_count(len(rows), 'model')} cost {_sum(rows)}{most_expensive}."
+    figure = figures.cost_by_model(rows)
+    return panel("cost-by-model", "Cost by model", summary, figure, _cost_columns("model"), rows)
 
 
 def _agents(rows: Sequence[Row]) -> Panel | None:
     if len(rows) < 2:
         return None
-    says = f"{_count(len(rows), 'agent')} cost {_sum(rows)}; sub-agents are shown separately."
-    drawn = figures.cost_by_agent(rows)
+    summary = f"{_count(len(rows), 'agent')} cost {_sum(rows)}; sub-agents are shown separately."
+    figure = figures.cost_by_agent(rows)
     columns = _cost_columns("name", "lane")
-    return panel("cost-by-agent", "Cost by agent", says, drawn, columns, rows)
+    return panel("cost-by-agent", "Cost by agent", summary, figure, columns, rows)
 
 
 def _names(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    says = f"Sessions of {_count(len(rows), 'name')} cost {_sum(rows)}, including their sub-agents."
+    summary = (
+        f"Sessions with {'the same name' if len(rows) == 1 else f'{len(rows):,} different names'} "
+        f"cost {_sum(rows)}, including sub-agents."
+    )
     columns = _cost_columns("name", "sessions")
-    drawn = figures.cost_by_name(rows)
-    return panel("cost-by-name", "Cost by session name", says, drawn, columns, rows)
+    figure = figures.cost_by_name(rows)
+    return panel("cost-by-name", "Cost by session name", summary, figure, columns, rows)
 
 
 def _efficiency(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     read = sum(row["cache_read_tokens"] or 0 for row in rows)
-    whole = sum(sum(row[name] or 0 for name in _TOKENS[:3]) for row in rows)
-    share = f"{read / whole:.0%} of the input was read from the cache" if whole else "no input"
-    says = f"{_saved(rows)}: {share}."
+    total = sum(sum(row[name] or 0 for name in _TOKENS[:3]) for row in rows)
+    share = f"{read / total:.0%} of the input was read from the cache" if total else "no input"
+    summary = f"{_saved(rows)}: {share}."
     columns = (
         "name",
         "sessions",
@@ -289,21 +298,21 @@ def _efficiency(rows: Sequence[Row]) -> Panel | None:
         "cost_usd",
         "cost_status",
     )
-    drawn = figures.cache_efficiency(rows)
-    return panel("cache", "Cache savings", says, drawn, columns, rows)
+    figure = figures.cache_efficiency(rows)
+    return panel("cache", "Cache savings", summary, figure, columns, rows)
 
 
 def _waste(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     calls = sum(row["calls"] for row in rows)
-    says = (
-        f"{_count(calls, 'cache miss', 'cache misses')} re-billed tokens that were already cached, "
+    summary = (
+        f"In {_count(calls, 'cache miss', 'cache misses')}, cached tokens were billed again, "
         f"at an extra cost of {_wasted(rows)}."
     )
     columns = ("reason", "reason_source", "calls", "missed_tokens", "wasted_usd", "unpriced_calls")
-    drawn = figures.cache_waste(rows)
-    return panel("cache-waste", "Cache rewrites", says, drawn, columns, rows)
+    figure = figures.cache_waste(rows)
+    return panel("cache-waste", "Cache rewrites", summary, figure, columns, rows)
 
 
 def _latency(rows: Sequence[Row]) -> Panel | None:
@@ -311,32 +320,34 @@ def _latency(rows: Sequence[Row]) -> Panel | None:
     if not timed:
         return None
     slowest = max(timed, key=lambda row: row["p50_ns"])
-    half = figures.tool_statistics.took(slowest["p50_ns"])
-    more = "" if half.startswith("less") else " or more"
-    says = (
-        f"The slowest tool is {slowest['name'] or 'unnamed'}: half of its calls took {half}{more}."
-    )
+    median = figures.tool_statistics.duration_text(slowest["p50_ns"])
+    or_more = "" if median.startswith("less") else " or more"
+    summary = f"The slowest tool is {slowest['name'] or 'unnamed'}: half of its calls took {median}{or_more}."
     columns = ("name", "calls", "timed_calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns")
-    return panel("tools", "Tool latency", says, figures.tool_latency(rows), columns, rows)
+    return panel("tools", "Tool latency", summary, figures.tool_latency(rows), columns, rows)
 
 
 def _errors(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     calls, errors = (sum(row[name] for row in rows) for name in ("calls", "errors"))
-    says = f"{errors:,} of {calls:,} calls failed ({errors / calls:.1%})."
-    drawn = figures.tool_errors(rows)
-    return panel("tool-errors", "Tool error rate", says, drawn, ("name", "calls", "errors"), rows)
+    summary = f"{errors:,} of {calls:,} calls failed ({errors / calls:.1%})."
+    figure = figures.tool_errors(rows)
+    return panel(
+        "tool-errors", "Tool error rate", summary, figure, ("name", "calls", "errors"), rows
+    )
 
 
 def _waits(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    answered, lost = (sum(row[name] for row in rows) for name in ("answered", "unanswered"))
+    answered, unanswered = (sum(row[name] for row in rows) for name in ("answered", "unanswered"))
     total = sum(row["total_ns"] or 0 for row in rows)
-    never = f"{_count(lost, 'request')} {'was' if lost == 1 else 'were'} never answered"
-    took = f"{_count(answered, 'request')} waited {seconds(total)} in total for an answer"
-    says = f"{'; '.join([took] * bool(answered) + [never] * bool(lost))}."
+    unanswered_text = f"{_count(unanswered, 'approval request')} {'was' if unanswered == 1 else 'were'} never answered"
+    answered_text = f"{_count(answered, 'approval request')} waited {seconds(total)} in total"
+    summary = (
+        f"{'; '.join([answered_text] * bool(answered) + [unanswered_text] * bool(unanswered))}."
+    )
     columns = (
         "about",
         "resolver",
@@ -348,30 +359,32 @@ def _waits(rows: Sequence[Row]) -> Panel | None:
         "max_ns",
         "total_ns",
     )
-    drawn = figures.blocked_on_user(rows)
-    return panel("waits", "Waiting for user", says, drawn, columns, rows)
+    figure = figures.blocked_on_user(rows)
+    return panel("waits", "Waiting for the user", summary, figure, columns, rows)
 
 
 def _first_token(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     model = rows[0]["model"] or "an unnamed model"
-    says = f"Half of the responses of {model} started within {seconds(rows[0]['p50_ns'])}."
+    summary = f"Half of the responses of {model} started within {seconds(rows[0]['p50_ns'])}."
     columns = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
-    drawn = figures.first_token(rows)
-    return panel("first-token", "Time to first chunk", says, drawn, columns, rows)
+    figure = figures.first_token(rows)
+    return panel("first-token", "Time to first chunk", summary, figure, columns, rows)
 
 
 def _signatures(rows: Sequence[Row], days: Sequence[Row]) -> Panel | None:
     if not days:
         return None
     seen = len({row["signature"] for row in rows})
-    whole, failed = (sum(row[name] for row in days) for name in ("sessions", "failed"))
-    says = f"{failed:,} of {whole:,} sessions failed; {_count(seen, 'failure signature')} found."
+    sessions, failed = (sum(row[name] for row in days) for name in ("sessions", "failed"))
+    summary = (
+        f"{failed:,} of {sessions:,} sessions failed; {_count(seen, 'failure signature')} found."
+    )
     columns = ("day", "signature", "sessions")
-    drawn = figures.failure_signatures(rows, days)
+    figure = figures.failure_signatures(rows, days)
     title = "Failures by signature"
-    return panel("signatures", title, says, drawn, columns, rows, is_wide=True)
+    return panel("signatures", title, summary, figure, columns, rows, is_wide=True)
 
 
 _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
@@ -379,10 +392,10 @@ _PARTS = {
     "model": "the model",
     "tool": "tools",
     "queued": "queued",
-    "person": "waiting for user",
+    "person": "waiting for the user",
     "hook": "hooks",
     "retry_wait": "retry backoff",
-    "own": "the agent's own code",
+    "own": "agent code",
 }
 
 
@@ -395,33 +408,37 @@ def _sum(rows: Sequence[Row]) -> str:
     known = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
     if not known:
         return "an unknown amount"
-    return f"{sureness(rows)}{money(sum(known, Decimal(0)))}"
+    return f"{certainty_prefix(rows)}{money(sum(known, Decimal(0)))}"
 
 
 def _saved(rows: Sequence[Row]) -> str:
-    """Return the savings of caching in words. Calls without a price may change the sum either way: not a bound."""
+    """Return the savings of caching, in words. If calls have no price, the amount is not a lower bound, because they
+    may increase or reduce it.
+    """
     known = [row["saved_usd"] for row in rows if row["saved_usd"] is not None]
     if not known:
         return "Cache savings are unknown, because prices are missing"
     saved = sum(known, Decimal(0))
-    without = sum(row["unpriced_calls"] or 0 for row in rows)
-    beside = f" ({_count(without, 'call')} without a price not included)" if without else ""
+    unpriced = sum(row["unpriced_calls"] or 0 for row in rows)
+    unpriced_note = (
+        f" ({_count(unpriced, 'call')} without a price not included)" if unpriced else ""
+    )
     if saved < 0:
-        return f"Cache writes cost {money(-saved)} more than cache reads saved{beside}"
-    return f"Caching saved {money(saved)} net of cache writes{beside}"
+        return f"Cache writes cost {money(-saved)} more than cache reads saved{unpriced_note}"
+    return f"Caching saved {money(saved)} net of cache writes{unpriced_note}"
 
 
 def _wasted(rows: Sequence[Row]) -> str:
-    """Return the extra cost of cache misses in words. It is always an estimate of an alternative course."""
+    """Return the extra cost of cache misses, in words: always an estimate of what cache reads would have cost."""
     known = [row["wasted_usd"] for row in rows if row["wasted_usd"] is not None]
     if not known:
         return "an unknown amount"
-    least = "at least " if any(row["unpriced_calls"] for row in rows) else ""
-    return f"{least}about {money(sum(known, Decimal(0)))}"
+    prefix = "at least " if any(row["unpriced_calls"] for row in rows) else ""
+    return f"{prefix}about {money(sum(known, Decimal(0)))}"
 
 
-def _count(number: int, what: str, many: str = "") -> str:
-    return f"{number:,} {what if number == 1 else many or f'{what}s'}"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _times(number: int) -> str:

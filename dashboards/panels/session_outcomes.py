@@ -11,11 +11,11 @@ from agentobs.store.port import Store
 from dashboards.panels.panels import rows_of
 
 Row = Mapping[str, Any]
-_WENT_WELL = ("ok", "executed", "substituted", "deduplicated", None)
+_SUCCESSFUL = ("ok", "executed", "substituted", "deduplicated", None)
 """Outcomes of requests and tool calls that are not failures."""
 
 
-class Fired(NamedTuple):
+class FoundSignature(NamedTuple):
     """A failure signature that was found."""
 
     verdict: Verdict
@@ -27,21 +27,21 @@ class Fired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The diagnosis of a session: signatures found, not found, and not checked."""
+    """The diagnosis of a session: failure signatures found, not found, and not checked."""
 
-    fires: Sequence[Fired]
-    """The signatures found, strongest first."""
-    quiet: Sequence[str]
-    unknown: Sequence[Verdict]
+    found_signatures: Sequence[FoundSignature]
+    """The strongest first."""
+    not_found: Sequence[str]
+    not_checked: Sequence[Verdict]
 
 
 def verdicts_of(store: Store, session_id: str, most: int) -> Verdicts:
     """Return the diagnosis of a session; each signature has at most `most` rows of evidence."""
     meaning = {signature.name: signature.fires for signature in SIGNATURES}
     verdicts = diagnose(store, session_id)
-    fires = sorted((each for each in verdicts if each.fires), key=lambda each: -each.strength)
+    found = sorted((each for each in verdicts if each.fires), key=lambda each: -each.strength)
     return Verdicts(
-        [Fired(each, meaning[each.signature], _strongest(each, most)) for each in fires],
+        [FoundSignature(each, meaning[each.signature], _strongest(each, most)) for each in found],
         [each.signature for each in verdicts if not each.fires and not each.cannot_tell],
         [each for each in verdicts if each.cannot_tell],
     )
@@ -57,14 +57,14 @@ def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
     for step in rows_of(store, "session_steps", session_id=session_id):
         call = calls.get((step["lane"], step["turn"], step["id"]))
         attempt_id = step["id"] if step["kind"] == "request" else call and call["attempt_id"]
-        is_failed = step["outcome"] not in _WENT_WELL or bool(call and call["is_error"])
+        is_failed = step["outcome"] not in _SUCCESSFUL or bool(call and call["is_error"])
         if step["kind"] == "decision":
             is_failed = str(step["outcome"]).startswith("deny")
         found.append({**step, "attempt_id": attempt_id, "is_failed": is_failed})
     return found
 
 
-def kept_of(store: Store, session_id: str) -> Row:
+def content_state(store: Store, session_id: str) -> Row:
     """Return the state of a session's content: content mode, time of pruning, source and redactions."""
     [found] = rows_of(store, "internal/content_state", session_id=session_id)
     return found

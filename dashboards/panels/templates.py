@@ -23,16 +23,21 @@ import plotly.offline
 from markupsafe import Markup, escape
 
 from agentobs.records import display
-from dashboards.figures.phrases import doubt, doubts_of
+from dashboards.figures.phrases import uncertainties, uncertainty_note
 from dashboards.style import DARK
 
 _HERE = Path(__file__).parents[1]
-_WORDS = {"input_usd": "input $", "output_usd": "output $", "at_ns": "at", "started_ns": "started"}
+_HEADINGS = {
+    "input_usd": "input $",
+    "output_usd": "output $",
+    "at_ns": "at",
+    "started_ns": "started",
+}
 _UNITS = ("_ns", "_usd")
 INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "asked_ns")
-"""The columns of instants; they stand to the left in a table, as words do."""
+"""The columns that contain times; tables align them to the left, like text."""
 _MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
-"""The style of maps in plotly's script. It is not needed, and the content security policy of the pages blocks it."""
+"""Matches the style of maps in plotly's script, which is not needed and blocked by the content security policy."""
 
 
 def page(template: str, **values: Any) -> str:
@@ -40,7 +45,7 @@ def page(template: str, **values: Any) -> str:
 
     Args:
         template: the name of a file in `templates`.
-        values: the values of the template; a missing one raises.
+        values: the values of the template. A missing value raises an error.
     """
     return _environment().get_template(template).render(**values)
 
@@ -56,7 +61,7 @@ def figure_json(figure: go.Figure) -> Markup:
 
 @cache
 def plotly_script() -> str:
-    """Return the source of plotly.js from its package, without the style of maps, which it would add to each page."""
+    """Return plotly.js from its package, without the style of maps that it would add to each page."""
     return _MAPS.sub("''", str(plotly.offline.get_plotlyjs()), count=1)
 
 
@@ -77,9 +82,9 @@ def csp_hash(text: str) -> str:
 def heading(column: str) -> str:
     """Return the label of a column; the unit is shown with each value."""
     for unit in _UNITS:
-        if column not in _WORDS:
+        if column not in _HEADINGS:
             column = column.removesuffix(unit)
-    return _WORDS.get(column, column.replace("_", " "))
+    return _HEADINGS.get(column, column.replace("_", " "))
 
 
 def cell(column: str, value: Any, row: Mapping[str, Any] | None = None) -> str | Markup:
@@ -99,7 +104,7 @@ def is_number(value: Any) -> bool:
 
 
 def instant(ns: int | None) -> str | Markup:
-    """Return a time (nanoseconds since 1970) as an element in UTC, which a script may convert to local time."""
+    """Return a time (nanoseconds since 1970) as a `time` element in UTC; a script may convert it to local time."""
     if ns is None:
         return "–"
     try:
@@ -111,29 +116,32 @@ def instant(ns: int | None) -> str | Markup:
     )
 
 
-def cost(row: Mapping[str, Any], *, exactly: bool = False) -> Markup:
+def cost(row: Mapping[str, Any], *, is_exact: bool = False) -> Markup:
     """Return the cost of a row with its certainty; an exact cost has no note.
 
     Args:
         row: `cost_usd` in US dollars, None if no price is known; `cost_status`, and the numbers of calls by certainty,
             as in `cost_by_session`.
-        exactly: with all digits.
+        is_exact: whether to show all digits.
     """
-    value, doubts = row["cost_usd"], doubts_of(row)
+    value, kinds = row["cost_usd"], uncertainties(row)
     if value is None:
-        return Markup('<span class="doubt">unknown</span>') if any(doubts) else Markup("–")
-    money = display.exact_money(value) if exactly else display.money(value)
-    if not any(doubts):
+        return Markup('<span class="doubt">unknown</span>') if any(kinds) else Markup("–")
+    money = display.exact_money(value) if is_exact else display.money(value)
+    if not any(kinds):
         return Markup('<span class="money">{}</span>').format(money)
-    notes = [each for each, is_so in zip(_DOUBTS, doubts, strict=True) if is_so]
+    notes = [each for each, is_so in zip(_UNCERTAINTIES, kinds, strict=True) if is_so]
     return Markup(
         '<span class="money" title="{}">{} {} <span class="doubt">{}</span></span>'
     ).format(
-        doubt(row), " ".join(sign for sign, _ in notes), money, ", ".join(word for _, word in notes)
+        uncertainty_note(row),
+        " ".join(sign for sign, _ in notes),
+        money,
+        ", ".join(word for _, word in notes),
     )
 
 
-_DOUBTS = (("≥", "at least"), ("≈", "estimated"))
+_UNCERTAINTIES = (("≥", "at least"), ("≈", "estimated"))
 """The signs and labels of a lower bound and of an estimate."""
 
 
@@ -149,12 +157,12 @@ def byte_count(value: int | None) -> str:
 
 
 def segment(value: str) -> str:
-    """Return an ID escaped for a part of a path or a value of a query, because it may contain slashes."""
+    """Return an ID, which may contain slashes, escaped for a segment of a path or a value of a query string."""
     return quote(value, safe="")
 
 
 def short_id(value: str) -> str:
-    """Return the last characters of an ID; the first ones are the time."""
+    """Return a suffix of an ID. Prefixes are similar, because they contain the time."""
     return f"…{value[-8:]}" if len(value) > 12 else value
 
 

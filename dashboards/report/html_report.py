@@ -1,8 +1,8 @@
-"""Reports: one HTML file about a session, a range of sessions, a divergence or two sessions, for sharing.
+"""Reports: an HTML file about a session, a range of sessions, a divergence, or two sessions, for sharing.
 
 A report is self-contained: it opens from the file system, and its content security policy forbids network access. On
-the screen plotly draws the figures; on paper, and without scripts, the same figures are static SVG. A light report has
-only the SVG. Reports contain no content unless it is passed in.
+screen, plotly draws the figures; in print, and without scripts, they are static SVG. A light report contains only the
+SVG. Reports contain no content unless it is passed in.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from markupsafe import Markup
 
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.port import Store
-from dashboards.content.session_content import Said
+from dashboards.content.session_content import SessionContent
 from dashboards.drawing import css, svg
 from dashboards.figures.phrases import count
-from dashboards.panels.panels import InWords, Panel, fleet_panels, rows_of, session_panels
-from dashboards.panels.session_outcomes import kept_of, steps_of, verdicts_of
+from dashboards.panels.panels import Panel, RestoreNames, fleet_panels, rows_of, session_panels
+from dashboards.panels.session_outcomes import content_state, steps_of, verdicts_of
 from dashboards.panels.templates import asset, csp_hash, page, plotly_script
 
 Row = Mapping[str, Any]
 MOST = 100
-"""The maximum number of rows of a table. Our choice: what is readable on paper."""
+"""The maximum number of rows of a table. Our choice: longer tables are hard to read in print."""
 STEPS = 200
 """The maximum number of listed steps of a session."""
 LIGHT = 50
@@ -38,7 +38,7 @@ EVIDENCE = 5
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The frame that all reports share."""
+    """The parts that all reports share."""
 
     about: str
     made_ns: int
@@ -48,18 +48,18 @@ class Frame:
     style: Markup
     scripts: tuple[Markup, ...]
     policy: str
-    """The Content-Security-Policy: only its own scripts may run, and nothing may be loaded."""
+    """The Content-Security-Policy: only the scripts of the report may run, and nothing may be loaded."""
     version: str
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnPanel:
     """A panel, with its figure as static SVG."""
 
     panel: Panel
-    still: Markup
+    image: Markup
     more: int
-    """The number of rows that are not in its table."""
+    """The number of rows that are not in the table."""
     command: str
     """The command that lists all rows."""
 
@@ -82,8 +82,8 @@ def session_report(
     *,
     made_ns: int,
     light: bool = False,
-    said: Said | None = None,
-    in_words: InWords = list,
+    content: SessionContent | None = None,
+    restore_names: RestoreNames = list,
 ) -> str:
     """Return the report about one session: its steps, cost and time.
 
@@ -92,33 +92,36 @@ def session_report(
         session_id: the session.
         made_ns: the time of the report, in nanoseconds since 1970.
         light: whether to leave out scripts; figures are SVG only.
-        said: the content, if the report should contain it.
-        in_words: replaces digests in rows by the original names and reasons. Default: rows as stored.
+        content: the content of the session; None for a report without content.
+        restore_names: a function that replaces digests in rows by the original names and reasons. Default: rows as
+            stored.
     """
-    [about] = in_words(rows_of(store, "internal/session", session_id=session_id))
+    [about] = restore_names(rows_of(store, "internal/session", session_id=session_id))
     steps = steps_of(store, session_id)
     command = f"agentobs show {session_id}"
     spent = next(iter(rows_of(store, "cost_by_session", session_id=session_id)), None)
-    conversation = in_words(rows_of(store, "conversation_sessions", session_id=session_id))
+    conversation = restore_names(rows_of(store, "conversation_sessions", session_id=session_id))
     return page(
         "report_session.html",
         frame=_frame("Session report", made_ns, light),
         about=about,
         spent=spent,
-        sure=_sureness(spent),
-        kept=kept_of(store, session_id),
+        certainty=_certainty(spent),
+        content_state=content_state(store, session_id),
         losses=rows_of(store, "losses", session_id=session_id),
         verdicts=verdicts_of(store, session_id, EVIDENCE),
-        panels=_drawn(session_panels(store, session_id), command, light),
+        panels=_drawn_panels(session_panels(store, session_id), command, light),
         failed=_part((), [step for step in steps if step["is_failed"]], MOST, command),
         steps=_part((), steps, LIGHT if light else STEPS, command),
         ledger=_ledger(store, session_id),
         conversation=_part(_SESSIONS, conversation if len(conversation) > 1 else [], MOST, command),
-        open=_asked(store, "open_at_death", _OPEN, f"agentobs orphans {session_id}", session_id),
-        hooks=_asked(
+        unfinished=_query_part(
+            store, "open_at_death", _UNFINISHED, f"agentobs orphans {session_id}", session_id
+        ),
+        hooks=_query_part(
             store, "hook_outcomes", _HOOKS, f"agentobs waits {session_id} --hooks", session_id
         ),
-        said=said,
+        content=content,
     )
 
 
@@ -140,12 +143,14 @@ def range_report(
         light: whether to leave out scripts; figures are SVG only.
     """
     bounds = {"since_ns": since_ns, "until_ns": until_ns}
-    spent = _whole(rows_of(store, "cost_by_model", **bounds))
+    spent = _cost_total(rows_of(store, "cost_by_model", **bounds))
     losses = rows_of(store, "losses", **bounds)
     totals = rows_of(store, "internal/range_totals", **bounds)[0]
-    dearest = rows_of(store, "internal/most_expensive_sessions", **bounds, limit=MOST)
+    most_expensive = rows_of(store, "internal/most_expensive_sessions", **bounds, limit=MOST)
     failures = rows_of(store, "internal/failed_sessions", **bounds, limit=MOST)
-    listed = "agentobs sql \"FROM sessions WHERE status IN ('failed', 'crashed', 'incomplete')\""
+    command_for_failed = (
+        "agentobs sql \"FROM sessions WHERE status IN ('failed', 'crashed', 'incomplete')\""
+    )
     return page(
         "report_range.html",
         frame=_frame("Report about a range of sessions", made_ns, light),
@@ -153,13 +158,18 @@ def range_report(
         **bounds,
         totals=totals,
         spent=spent,
-        sure=_sureness(spent),
-        panels=_drawn(
+        certainty=_certainty(spent),
+        panels=_drawn_panels(
             fleet_panels(store, since_ns=since_ns, until_ns=until_ns), "agentobs sql", light
         ),
-        signatures=_fired(rows_of(store, "signatures_by_day", **bounds)),
-        dearest=Part((), dearest, totals["sessions"] - len(dearest), "agentobs cost --by session"),
-        failed=Part((), failures, totals["failed"] - len(failures), listed),
+        signatures=_suggested_fixes(rows_of(store, "signatures_by_day", **bounds)),
+        most_expensive=Part(
+            (),
+            most_expensive,
+            totals["sessions"] - len(most_expensive),
+            "agentobs cost --by session",
+        ),
+        failed=Part((), failures, totals["failed"] - len(failures), command_for_failed),
         losses=_part(_LOSSES, losses, MOST, "agentobs doctor"),
     )
 
@@ -176,23 +186,25 @@ def panels_report(
 ) -> str:
     """Return a report about data outside of the store: a template with figures."""
     frame = _frame(about, made_ns, light)
-    return page(template, frame=frame, panels=_drawn(panels, command, light), **values)
+    return page(template, frame=frame, panels=_drawn_panels(panels, command, light), **values)
 
 
 def _frame(about: str, made_ns: int, light: bool) -> Frame:
     style = _style()
     scripts = () if light else _scripts()
     hashes = " ".join(csp_hash(script) for script in scripts) or "'none'"
-    # Labels of plotly have style attributes, which cannot run code and, without network access, cannot load data.
-    inline = "" if light else "style-src-attr 'unsafe-inline'; img-src data: blob:; "
-    # Plotly inserts its rules into an empty style element.
+    # Plotly's labels have style attributes. They cannot run code, and without network access they cannot load data.
+    inline_policy = "" if light else "style-src-attr 'unsafe-inline'; img-src data: blob:; "
+    # Plotly adds its rules to an empty style element.
     styles = f"{csp_hash(style)} {csp_hash('')}"
     policy = (
-        f"default-src 'none'; script-src {hashes}; style-src {styles}; {inline}"
+        f"default-src 'none'; script-src {hashes}; style-src {styles}; {inline_policy}"
         "base-uri 'none'; form-action 'none'"
     )
-    own = version("agentobs-kit")
-    return Frame(about, made_ns, light, Markup(style), tuple(map(Markup, scripts)), policy, own)
+    package_version = version("agentobs-kit")
+    return Frame(
+        about, made_ns, light, Markup(style), tuple(map(Markup, scripts)), policy, package_version
+    )
 
 
 @cache
@@ -202,34 +214,34 @@ def _style() -> str:
 
 @cache
 def _scripts() -> tuple[str, ...]:
-    """Return the scripts of a report, plotly first; none can close its element early."""
+    """Return the scripts of a report, plotly first. None of them contains text that would end its script element."""
     scripts = (plotly_script(), asset("figures.js"), asset("report.js"))
     assert not any("</script" in script or "<!--" in script for script in scripts)
     return scripts
 
 
-def _drawn(panels: Sequence[Panel], command: str, light: bool) -> list[Drawn]:
-    made = []
+def _drawn_panels(panels: Sequence[Panel], command: str, light: bool) -> list[DrawnPanel]:
+    drawn_panels = []
     for each in panels:
-        kept = replace(each, rows=each.rows[:LIGHT]) if light else each
-        more = each.more + len(each.rows) - len(kept.rows)
-        still = Markup(svg(each.figure, title=each.title, says=each.says))
-        made.append(Drawn(kept, still, more, command))
-    return made
+        shortened = replace(each, rows=each.rows[:LIGHT]) if light else each
+        more = each.more + len(each.rows) - len(shortened.rows)
+        image = Markup(svg(each.figure, title=each.title, says=each.summary))
+        drawn_panels.append(DrawnPanel(shortened, image, more, command))
+    return drawn_panels
 
 
 def _part(columns: Sequence[str], rows: Sequence[Row], most: int, command: str) -> Part:
     return Part(columns, rows[:most], max(len(rows) - most, 0), command)
 
 
-def _asked(
+def _query_part(
     store: Store,
-    name: str,
+    query: str,
     columns: Sequence[str],
     command: str,
     session_id: str,
 ) -> Part:
-    return _part(columns, rows_of(store, name, session_id=session_id), MOST, command)
+    return _part(columns, rows_of(store, query, session_id=session_id), MOST, command)
 
 
 def _ledger(store: Store, session_id: str) -> Part:
@@ -239,12 +251,12 @@ def _ledger(store: Store, session_id: str) -> Part:
     return Part((), rows, more, f'agentobs sql "{sql}"')
 
 
-def _fired(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return each signature found in a range, the number of its sessions, and the suggested fix."""
+def _suggested_fixes(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the signatures that were found, each with its meaning, suggested fix and number of sessions."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["signature"]] = counts.get(row["signature"], 0) + row["sessions"]
-    told = [
+    found = [
         {
             "name": each.name,
             "sessions": counts[each.name],
@@ -254,7 +266,7 @@ def _fired(rows: Sequence[Row]) -> list[dict[str, Any]]:
         for each in SIGNATURES
         if counts.get(each.name)
     ]
-    return sorted(told, key=lambda each: -each["sessions"])
+    return sorted(found, key=lambda each: -each["sessions"])
 
 
 _COUNTS = (
@@ -264,32 +276,32 @@ _COUNTS = (
 _STATES = ("estimated", "lower_bound")
 
 
-def _whole(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the sum of rows of costs, and its certainty."""
-    known = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
-    found: dict[str, Any] = {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
-    found["cost_usd"] = sum(known, Decimal(0)) if known else None
-    states = {row["cost_status"] for row in rows}
-    found["cost_status"] = next((state for state in _STATES if state in states), "exact")
-    return found
+def _cost_total(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the sum of rows of costs, with its certainty."""
+    costs = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
+    total: dict[str, Any] = {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
+    total["cost_usd"] = sum(costs, Decimal(0)) if costs else None
+    statuses = {row["cost_status"] for row in rows}
+    total["cost_status"] = next((state for state in _STATES if state in statuses), "exact")
+    return total
 
 
-def _sureness(spent: Row | None) -> str:
-    """Return the numbers of calls by certainty, in words."""
+def _certainty(spent: Row | None) -> str:
+    """Return the numbers of LLM requests by certainty of their cost, in words."""
     if not spent or not spent["calls"]:
         return ""
-    words = (
+    labels = (
         ("exact_calls", "exact"),
-        ("lower_bound_calls", "at least"),
+        ("lower_bound_calls", "lower bound"),
         ("estimated_calls", "estimated"),
         ("unpriced_calls", "without a price"),
     )
     if spent["exact_calls"] == spent["calls"]:
-        return "all calls are exact"
+        return "exact for all LLM requests"
     if spent["unpriced_calls"] == spent["calls"]:
-        return f"{count(spent['calls'], 'call')} without a price"
-    told = ", ".join(f"{spent[name]:,} {word}" for name, word in words if spent[name])
-    return f"of {count(spent['calls'], 'call')}: {told}"
+        return f"{count(spent['calls'], 'LLM request')} without a price"
+    counts = ", ".join(f"{spent[name]:,} {word}" for name, word in labels if spent[name])
+    return f"{count(spent['calls'], 'LLM request')}: {counts}"
 
 
 _SESSIONS = (
@@ -302,7 +314,7 @@ _SESSIONS = (
     "cost_usd",
     "cost_status",
 )
-_OPEN = ("kind", "name", "label", "lane", "started_ns", "open_ns", "id")
+_UNFINISHED = ("kind", "name", "label", "lane", "started_ns", "open_ns", "id")
 _HOOKS = (
     "hook",
     "outcome",

@@ -1,7 +1,7 @@
 """Reports about two paths: the divergence of a replay, and the comparison of two sessions.
 
-Both use the JSON that the command line prints, plus lines of text with content, so that this package does not depend
-on replays.
+Both use the JSON that the command line prints, and lines of text with content, so that this package does not depend on
+`replay`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from agentobs.records.labels import is_label
 from dashboards import figures
-from dashboards.content.session_content import Room
+from dashboards.content.session_content import Budget
 from dashboards.panels.pair_summary import changes, row, totals
 from dashboards.panels.panels import panel
 from dashboards.report.html_report import MOST, panels_report
 
 _SENTENCES = ("chain", "waiting", "suspicions", "proposals", "normalized")
-"""The fields of a divergence with sentences, which may quote content."""
+"""The fields of a divergence that contain sentences, which may quote content."""
 _KINDS = {
     "content": "the body of a request",
     "missing": "a recorded request that was not made",
@@ -32,7 +32,7 @@ _KINDS = {
     "result": "the result of the session",
     "network": "a connection that was not recorded",
 }
-"""The first difference, by kind."""
+"""Descriptions of the first difference, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +40,33 @@ class Texts:
     """The content at the divergence, as text."""
 
     report: str
-    """The full report as shown in a terminal, with recorded and current text aligned."""
+    """The full report as printed in a terminal, with the recorded and the current text aligned."""
     explanation: str
     """The causal chain."""
 
 
 def divergence_report(
-    told: Mapping[str, Any], texts: Texts | None, *, made_ns: int, light: bool = False
+    report: Mapping[str, Any], texts: Texts | None, *, made_ns: int, light: bool = False
 ) -> str:
     """Return the report about a replay that diverged from its recording.
 
     Args:
-        told: the divergence, as `agentobs replay --json` prints it, parsed.
+        report: the divergence: the parsed output of `agentobs replay --json`.
         texts: the content at the divergence; None for a report without content.
         made_ns: the time of the report, in nanoseconds since 1970.
         light: whether to leave out scripts.
     """
     if texts is None:
-        told = without_content(told)
-    progress = told["progress"]
-    says = (
+        report = without_content(report)
+    progress = report["progress"]
+    summary = (
         f"{progress['requests_matched']:,} of {progress['requests']:,} requests and "
         f"{progress['tools_matched']:,} of {progress['tools']:,} tool calls matched the recording."
     )
-    drawn = figures.divergence(told, content=texts is not None)
+    figure = figures.divergence(report, content=texts is not None)
     columns = ("lane", "asked", "of")
-    path = panel("path", "Replay path", says, drawn, columns, list(told["lanes"]))
-    cause = told["cause"] or {}
+    path = panel("path", "Replay path", summary, figure, columns, list(report["lanes"]))
+    cause = report["cause"] or {}
     return panels_report(
         "report_divergence.html",
         "Replay report",
@@ -74,34 +74,37 @@ def divergence_report(
         made_ns=made_ns,
         light=light,
         command="agentobs replay --json",
-        told=told,
-        kind=_KINDS.get(str(told["kind"]), str(told["kind"])),
+        report=report,
+        kind=_KINDS.get(str(report["kind"]), str(report["kind"])),
         cause=_cause(cause),
-        sites=_sites(told, cause),
+        sites=_sites(report, cause),
         texts=texts,
     )
 
 
-def without_content(told: Mapping[str, Any]) -> dict[str, Any]:
+def without_content(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a divergence without content.
 
-    Paths are kept, because the figure shows only the keys that the Messages API defines.
+    Paths of differences are kept, because the figure shows only keys that the Messages API defines.
     """
-    bare = {**told, "summary": "", **dict.fromkeys(_SENTENCES, ())}
-    bare["differences"] = [
-        {**each, "expected": None, "actual": None} for each in told["differences"]
+    stripped = {**report, "summary": "", **dict.fromkeys(_SENTENCES, ())}
+    stripped["differences"] = [
+        {**each, "expected": None, "actual": None} for each in report["differences"]
     ]
-    if told["cause"]:
+    if report["cause"]:
         kept = ("kind", "site", "tool", "place", "line", "message", "contains")
-        bare["cause"] = {**dict.fromkeys(told["cause"]), **{k: told["cause"][k] for k in kept}}
+        stripped["cause"] = {
+            **dict.fromkeys(report["cause"]),
+            **{k: report["cause"][k] for k in kept},
+        }
         for key in ("tool", "place"):
-            if not is_label(str(bare["cause"][key] or "-")):
-                bare["cause"][key] = None
-    return bare
+            if not is_label(str(stripped["cause"][key] or "-")):
+                stripped["cause"][key] = None
+    return stripped
 
 
 def comparison_report(
-    told: Mapping[str, Any],
+    comparison: Mapping[str, Any],
     lines: Sequence[Sequence[str]],
     *,
     made_ns: int,
@@ -110,33 +113,35 @@ def comparison_report(
     """Return the report that compares two sessions.
 
     Args:
-        told: the comparison, as `agentobs diff --json` prints it, parsed.
-        lines: for each step the lines that show differences of its content; empty if content was not compared.
+        comparison: the parsed output of `agentobs diff --json`.
+        lines: for each step, the lines that show differences of its content; empty if content was not compared.
         made_ns: the time of the report, in nanoseconds since 1970.
         light: whether to leave out scripts.
     """
-    steps = told["steps"]
-    drawn = figures.two_sessions(told)
-    two = panel("two-sessions", "Comparison", changes(steps), drawn, (), (), is_wide=True)
+    steps = comparison["steps"]
+    figure = figures.two_sessions(comparison)
+    comparison_panel = panel(
+        "two-sessions", "Comparison", changes(steps), figure, (), (), is_wide=True
+    )
     differing = [
         (step, line) for step, line in zip(steps, lines, strict=True) if step["change"] != "same"
     ]
-    room = Room()
+    budget = Budget()
     return panels_report(
         "report_pair.html",
         "Comparison report",
-        [two],
+        [comparison_panel],
         made_ns=made_ns,
         light=light,
         command="agentobs diff --json",
-        a=_side(told["a"]),
-        b=_side(told["b"]),
-        totals=totals(told["a"], told["b"]),
+        a=_side(comparison["a"]),
+        b=_side(comparison["b"]),
+        totals=totals(comparison["a"], comparison["b"]),
         changes=len(differing),
         all_steps=len(steps),
-        steps=[{**row(step), "lines": _fitted(line, room)} for step, line in differing[:MOST]],
+        steps=[{**row(step), "lines": fit_lines(line, budget)} for step, line in differing[:MOST]],
         more=max(len(differing) - MOST, 0),
-        holds=bool(told["content"]),
+        has_content=bool(comparison["content"]),
     )
 
 
@@ -150,26 +155,26 @@ def _cause(cause: Mapping[str, Any]) -> list[str]:
     """Return the likely cause of a divergence, in words without content."""
     if not cause:
         return []
-    found = [str(cause["kind"]).replace("_", " ")]
+    parts = [str(cause["kind"]).replace("_", " ")]
     for key, words in (("tool", "tool"), ("place", "place"), ("contains", "contains")):
         value = cause.get(key)
-        # A value that is not a label may be content.
+        # If a value is not a label, it may be content.
         if value and (is_label(str(value)) or key == "contains"):
-            found.append(f"{words} {value}")
+            parts.append(f"{words} {value}")
     for key, words in (("message", "message"), ("line", "line")):
         if cause.get(key) is not None:
-            found.append(f"{words} {cause[key]:,}")
-    return found
+            parts.append(f"{words} {cause[key]:,}")
+    return parts
 
 
-def _sites(told: Mapping[str, Any], cause: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _sites(report: Mapping[str, Any], cause: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the lines of the agent's code that are involved in a divergence."""
-    named = (("sent from", told.get("sent")), ("caused by", cause.get("site")))
+    named = (("sent from", report.get("sent")), ("caused by", cause.get("site")))
     return [{"what": what, **site} for what, site in named if site]
 
 
-def _fitted(lines: Sequence[str], room: Room) -> list[str]:
-    """Return as many lines as fit, and a note about the omitted ones."""
-    kept = list(itertools.takewhile(room.holds, lines))
-    left = len(lines) - len(kept)
-    return [*kept, f"… and {left:,} more lines"] if left else kept
+def fit_lines(lines: Sequence[str], budget: Budget) -> list[str]:
+    """Return as many lines as fit, and a note with the number of omitted lines."""
+    kept = list(itertools.takewhile(budget.reserve, lines))
+    omitted = len(lines) - len(kept)
+    return [*kept, f"… and {omitted:,} more lines"] if omitted else kept

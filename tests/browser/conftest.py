@@ -1,4 +1,4 @@
-"""One browser for each process, one store and one server for each kind; tests of one kind run in one process."""
+"""Fixtures of the browser tests: one browser per process, and one store and one server of each kind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser import making
-from tests.browser.making import MAKERS
+from tests.browser import store_builders
+from tests.browser.store_builders import MAKERS
 from tests.browser.tabs import Served, Tab, serving
 from tests.wire import corpus
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 STARTED_MS = 120_000
-"""How long the browser may take to start. Our choice."""
+"""The time limit for starting the browser. Our choice."""
 SECONDS = 300
-"""After how long a test here is taken to hang: the first of a store makes it, and walks through its pages."""
+"""The timeout of a test in this folder, in seconds: the first test of a store builds it and visits its pages."""
 MISSING = (
     "no chromium was found: apt-get install chromium, or set CHROMIUM to one. "
     "The tests of the dashboards need a real browser"
@@ -30,15 +30,15 @@ MISSING = (
 
 
 def chromium() -> str | None:
-    """Where the browser is."""
+    """Return the path of the browser."""
     return shutil.which(os.environ.get("CHROMIUM") or "chromium")
 
 
 def arguments() -> list[str]:
-    """How it is started: no name but those of this machine leads anywhere, whatever a page may try; root can have no
-    sandbox.
+    """Return the arguments of the browser.
 
-    A small /dev/shm, as containers have it, must not end a page.
+    Only names of this machine resolve, whatever a page tries. There is no sandbox for root, and /dev/shm is not used,
+    because containers have a small one.
     """
     alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE *.localhost"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -46,7 +46,7 @@ def arguments() -> list[str]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Say once that there is no browser, before anything is made for it."""
+    """Fail once at the start if there is no browser, before any store is built."""
     if session.config.getoption("markexpr") == "browser" and chromium() is None:
         raise pytest.UsageError(MISSING)
 
@@ -59,7 +59,7 @@ def browser() -> Iterator[Browser]:
     path = chromium()
     assert path is not None, MISSING
     with sync_playwright() as playwright:
-        # The first start reads half a gigabyte from a disk that may be slow.
+        # The first start reads half a gigabyte, possibly from a slow disk.
         started = playwright.chromium.launch(
             executable_path=path, args=arguments(), timeout=STARTED_MS
         )
@@ -69,13 +69,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Served]]:
-    """Gives the store of a name and its server, made at the first need."""
+    """A function that returns the store with a name and its server; both are created at first use."""
     running: dict[str, Served] = {}
     with contextlib.ExitStack() as stack:
 
         def give(name: str) -> Served:
             if name not in running:
-                _need(name)
+                _skip_without_recordings(name)
                 home = MAKERS[name](tmp_path_factory.mktemp("store") / name)
                 running[name] = stack.enter_context(serving(home))
             return running[name]
@@ -83,17 +83,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
         yield give
 
 
-def _need(name: str) -> None:
-    """Skip where the recordings of others that a store is made of are not there."""
+def _skip_without_recordings(name: str) -> None:
+    """Skip the test if the recordings of other programs that a store is built from do not exist."""
     if name == "wire" and not (corpus.folder() / "manifest.json").exists():
         pytest.skip(corpus.HINT.format(corpus.folder()))
-    if name == "transcripts" and not making.transcripts_folder().is_dir():
+    if name == "transcripts" and not store_builders.transcripts_folder().is_dir():
         pytest.skip("no transcripts: set AGENTOBS_TRANSCRIPTS to their folder")
 
 
 @pytest.fixture
 def tabs(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Opens tabs, each as another person would; at the end nothing may have gone wrong in any of them."""
+    """A function that opens tabs, each with separate cookies; at the end, no tab may have an error."""
     with contextlib.ExitStack() as stack:
         opened: list[Tab] = []
 
@@ -107,13 +107,13 @@ def tabs(browser: Browser) -> Iterator[Callable[..., Tab]]:
 
 
 def stores(*names: str) -> pytest.MarkDecorator:
-    """Run a test once for each of these stores, beside the others of the same store."""
+    """Return a mark that runs a test once for each of these stores, in one process per store."""
     kept = [pytest.param(name, marks=pytest.mark.xdist_group(f"browser-{name}")) for name in names]
     return pytest.mark.parametrize("kind", kept)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here, so that `make test` leaves it out."""
+    """Mark the tests of this folder, so that `make test` leaves them out."""
     own = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in own:
         item.add_marker(pytest.mark.browser)

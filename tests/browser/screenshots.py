@@ -1,7 +1,7 @@
-"""Pictures of every page: in the light, in the dark, and on a phone.
+"""Screenshots of every page: light, dark, and on a phone.
 
-python -m tests.browser.screenshots FOLDER            # all of them, to look at
-python -m tests.browser.screenshots --readme          # those of the README, into docs/images
+`python -m tests.browser.screenshots FOLDER` takes all of them. `python -m tests.browser.screenshots --readme` writes
+those of the README to docs/images.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.conftest import arguments, chromium
-from tests.browser.making import MAKERS, ROOT
+from tests.browser.store_builders import MAKERS, ROOT
 from tests.browser.tabs import Tab, serving
 
 IMAGES = ROOT / "docs" / "images"
@@ -29,11 +29,11 @@ README = {
     "session": ("session", "light", 1100),
     "compare": ("compare", "dark", 900),
 }
-"""The pictures of the README: which page, how, and how much of it. [CSS pixels]"""
+"""The screenshots of the README: the page, the theme, and the visible part in CSS pixels."""
 
 
 def pages(tab: Tab) -> Iterator[str]:
-    """Open each page in turn; its name."""
+    """Open each page in turn, and yield its name."""
     tab.go("/")
     yield "sessions"
     tab.go("/?status=failed&sort=-cost")
@@ -67,7 +67,7 @@ def pages(tab: Tab) -> Iterator[str]:
     yield "compare"
     tab.go("/sql?query=cost_by_model")
     tab.page.get_by_role("button", name="Run", exact=True).click()
-    tab.page.wait_for_selector("#answer")
+    tab.page.wait_for_selector("#result")
     yield "sql"
     tab.go("/sql/tables")
     yield "tables"
@@ -83,8 +83,10 @@ def _links(tab: Tab, path: str, selector: str) -> list[str]:
     return found
 
 
-def photograph(browser: Browser, store: str, folder: Path, names: set[str] | None = None) -> None:
-    """Take the pictures of a store into a folder, of all pages or of those that are named."""
+def take_screenshots(
+    browser: Browser, store: str, folder: Path, names: set[str] | None = None
+) -> None:
+    """Take screenshots of all pages of a store, or only of the named pages, into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as kept,
@@ -94,17 +96,17 @@ def photograph(browser: Browser, store: str, folder: Path, names: set[str] | Non
             with Tab.opened(browser, served, **how) as tab:
                 for name in pages(tab):
                     if names is None or name in names:
-                        _whole(tab, folder / f"{name}-{look}.png")
+                        _full_page(tab, folder / f"{name}-{look}.png")
 
 
-def _whole(tab: Tab, path: Path) -> None:
-    """Take a picture of a page from its top to its end, every figure drawn."""
+def _full_page(tab: Tab, path: Path) -> None:
+    """Take a screenshot of the full page, with every figure drawn."""
     tab.draw()
     tab.page.screenshot(path=path, full_page=True)
 
 
 def for_readme(browser: Browser) -> None:
-    """Take the three pictures of the README."""
+    """Take the screenshots of the README."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as kept,
@@ -119,7 +121,7 @@ def for_readme(browser: Browser) -> None:
 
 
 def main() -> None:
-    """Take the pictures that were asked for."""
+    """Take the requested screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--store", default="shop", choices=sorted(MAKERS))
@@ -131,7 +133,9 @@ def main() -> None:
         if asked.readme:
             for_readme(browser)
         if asked.folder:
-            photograph(browser, asked.store, asked.folder, set(asked.page) if asked.page else None)
+            take_screenshots(
+                browser, asked.store, asked.folder, set(asked.page) if asked.page else None
+            )
         browser.close()
 
 

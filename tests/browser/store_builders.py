@@ -1,4 +1,4 @@
-"""The stores that the browser tests look at, each made once a run: by the recorder, the importers, or in SQL."""
+"""The stores of the browser tests, each built once per run: by the recorder, by importers, or with SQL."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from agentobs.sink import Record
 from agentobs.store.duckdb import generations, price_tables
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.schema import SETTINGS, migrate
-from tests.browser.hostile import spoil, tell_hostile
-from tests.browser.stories import SECOND, Story, text, thinking
+from tests.browser.hostile import add_to_labels, record_hostile_sessions
+from tests.browser.synthetic_sessions import SECOND, SyntheticSession, text, thinking
 from tests.exporters.making_rich import rich_home
 from tests.wire import corpus
 
 ROOT = Path(__file__).parents[2]
 SESSIONS = 100_000
-"""How many sessions the large store has."""
+"""The number of sessions of the large store."""
 TURNS = 1_000
-"""How many turns the long session has, in its main lane."""
+"""The number of turns in the main lane of the long session."""
 FIRST_NS = 1_790_000_000_000_000_000
-"""2026-09-21, when the made-up sessions begin."""
+"""2026-09-21, the start of the synthetic sessions."""
 DAY = 86_400 * SECOND
 WAITING_BYTES = 16 * 1024 * 1024
-"""After so much the recorder is waited for: its queue drops what is too much, as it must."""
+"""The number of records after which to wait for the recorder, because its bounded queue drops records when it is full.
+"""
 
 
 @contextlib.contextmanager
-def telling(home: Home) -> Iterator[Callable[[Record], None]]:
-    """Give what takes records, written by a real recorder; nothing of them may be dropped."""
+def recording(home: Home) -> Iterator[Callable[[Record], None]]:
+    """Yield a function that records facts with a real recorder; no record may be dropped."""
     recorder, given = Recorder(home), 0
 
     def tell(record: Record) -> None:
@@ -55,31 +56,31 @@ def telling(home: Home) -> Iterator[Callable[[Record], None]]:
 
 
 def empty(path: Path) -> Home:
-    """A store in which nothing is."""
+    """Build an empty store."""
     return open_home(path)
 
 
 def one(path: Path) -> Home:
-    """A store of one session: recorded by our own loop, with tools, a hook, a person, and a sub-agent."""
+    """Build a store with one session, recorded by our agent loop, with tools, a hook, a person and a sub-agent."""
     return rich_home(path)
 
 
 def long(path: Path, turns: int = TURNS) -> Home:
-    """A store of one session with a thousand turns, in which agents are started and the window is full at times."""
+    """Build a store with one session of a thousand turns, with sub-agents and compactions."""
     home = open_home(path)
-    with telling(home) as tell:
-        story = Story(tell, "long-haul", FIRST_NS, branch="main", seed=7)
+    with recording(home) as tell:
+        story = SyntheticSession(tell, "long-haul", FIRST_NS, branch="main", seed=7)
         for begin in range(0, turns, 50):
             with story.interaction(f"Go through the orders from {begin} on."):
                 for number in range(begin, begin + 50):
                     _long_turn(story, number)
-            story.passes(40)
+            story.advance(40)
         story.end()
     ingest(home)
     return home
 
 
-def _long_turn(story: Story, number: int) -> None:
+def _long_turn(story: SyntheticSession, number: int) -> None:
     if number and number % 150 == 0:
         story.compact()
     call = _call(story, "find_order", order=str(number))
@@ -87,18 +88,18 @@ def _long_turn(story: Story, number: int) -> None:
     if number % 40 == 39:
         started = _call(story, "agent", prompt=f"What is known of order {number}?")
         story.turn(text("I ask somebody."), call, started)
-        answer = story.run(call, "paid")
+        answer = story.run_call(call, "paid")
         with story.sub_agent(started):
             looks = _call(story, "search_stock", thing="lamp")
             story.turn(looks, model="claude-haiku-5-5", seconds=1.5)
-            story.results(story.run(looks, "7 in stock", seconds=0.4))
+            story.results(story.run_call(looks, "7 in stock", seconds=0.4))
             story.turn(text("It is in stock."), model="claude-haiku-5-5", seconds=1.0)
         told = {"type": "tool_result", "tool_use_id": started["id"], "content": "It is in stock."}
         story.results(answer, told)
         return
     story.turn(call, seconds=2.0, fails=("overloaded_error",) if number % 211 == 100 else ())
     story.results(
-        story.run(
+        story.run_call(
             call,
             "no such order" if failed else f"order {number}: paid, sent on Monday",
             seconds=0.7,
@@ -108,14 +109,16 @@ def _long_turn(story: Story, number: int) -> None:
     )
 
 
-def _call(story: Story, tool: str, **given: Any) -> dict[str, Any]:
+def _call(story: SyntheticSession, tool: str, **given: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": story.call_id(), "name": tool, "input": given}
 
 
 def shop(path: Path) -> Home:
-    """A store as a team has it after two weeks: some agents, many good sessions, some that failed, one that runs."""
+    """Build a store like that of a team after two weeks: several agents, mostly successful sessions, some failed, one
+    running.
+    """
     home = open_home(path)
-    with telling(home) as tell:
+    with recording(home) as tell:
         for number in range(60):
             _shop_session(tell, number)
     ingest(home)
@@ -123,7 +126,7 @@ def shop(path: Path) -> Home:
 
 
 def live(path: Path) -> Home:
-    """The same, into which an agent goes on to record."""
+    """Build the same store; an agent then continues to record into it."""
     return shop(path)
 
 
@@ -138,7 +141,7 @@ def _shop_session(tell: Callable[[Record], None], number: int) -> None:
     if number % 13 == 11:
         model = "in-house-1"
     tags = {"branch": "main" if number % 3 else "try-cache", "team": "shop"}
-    story = Story(tell, name, at_ns, model=model, seed=100 + number, **tags)
+    story = SyntheticSession(tell, name, at_ns, model=model, seed=100 + number, **tags)
     fails = number % 7 == 4
     for asked in range(1 + number % 3):
         with story.interaction(
@@ -149,7 +152,7 @@ def _shop_session(tell: Callable[[Record], None], number: int) -> None:
                 _shop_turn(story, number, turn, stuck=fails)
             told = "I could not find it." if fails else SENT.format(4700 + number)
             story.turn(text(told), seconds=3.0)
-        story.passes(25)
+        story.advance(25)
     if number == 59:
         return
     if fails:
@@ -158,16 +161,16 @@ def _shop_session(tell: Callable[[Record], None], number: int) -> None:
         story.end()
 
 
-def _shop_turn(story: Story, number: int, turn: int, *, stuck: bool) -> None:
+def _shop_turn(story: SyntheticSession, number: int, turn: int, *, stuck: bool) -> None:
     if turn == 2 and number % 4 == 1:
         started = _call(story, "agent", prompt="Is the blue lamp in stock?")
         also = _call(story, "find_order", order=str(4700 + number))
         story.turn(text("Let me ask."), also, started, seconds=5.0)
-        found = story.run(also, "paid, sent on Monday", seconds=0.5)
+        found = story.run_call(also, "paid, sent on Monday", seconds=0.5)
         with story.sub_agent(started):
             looks = _call(story, "search_stock", thing="blue lamp")
             story.turn(looks, model="claude-haiku-5-5", seconds=1.8)
-            story.results(story.run(looks, "7 in stock", seconds=0.9))
+            story.results(story.run_call(looks, "7 in stock", seconds=0.9))
             story.turn(text("Seven are in stock."), model="claude-haiku-5-5", seconds=1.2)
         story.results(
             found,
@@ -185,7 +188,7 @@ def _shop_turn(story: Story, number: int, turn: int, *, stuck: bool) -> None:
     )
     broken = stuck or (number + turn) % 11 == 6
     story.results(
-        story.run(
+        story.run_call(
             call,
             "TimeoutError: the order service did not answer" if broken else "paid, sent on Monday",
             seconds=8.0 if broken else 1.2,
@@ -198,35 +201,35 @@ def _shop_turn(story: Story, number: int, turn: int, *, stuck: bool) -> None:
 
 
 def transcripts(path: Path) -> Home:
-    """A store of what Claude Code's logs tell."""
+    """Build a store from logs of Claude Code."""
     _agentobs(path, "import", "claude-code", str(transcripts_folder()))
     return open_home(path)
 
 
 def wire(path: Path) -> Home:
-    """A store of exchanges that other clients' tests recorded."""
+    """Build a store from exchanges that tests of other clients recorded."""
     _agentobs(path, "import", "wire", str(corpus.folder()))
     return open_home(path)
 
 
 def transcripts_folder() -> Path:
-    """Where Claude Code's logs lie, or should lie."""
+    """Return the folder of Claude Code's logs, which may not exist."""
     told = os.environ.get("AGENTOBS_TRANSCRIPTS")
     return Path(told) if told else ROOT.parent / "shared" / "transcripts"
 
 
 def hostile(path: Path) -> Home:
-    """A store full of words that want to run."""
+    """Build a store that is full of hostile texts."""
     home = open_home(path)
-    with telling(home) as tell:
-        at_length = tell_hostile(tell, FIRST_NS)
+    with recording(home) as tell:
+        at_length = record_hostile_sessions(tell, FIRST_NS)
     ingest(home)
-    spoil(home, at_length)
+    add_to_labels(home, at_length)
     return home
 
 
 def _agentobs(home: Path, *arguments: str) -> None:
-    """Run a command. Logs of others have lines that cannot be read: those are named, and the command fails."""
+    """Run a command. Unreadable lines in logs of other programs are reported, and the command then fails."""
     command = [sys.executable, "-m", "agentobs", "--home", str(home), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
@@ -234,7 +237,7 @@ def _agentobs(home: Path, *arguments: str) -> None:
 
 
 def large(path: Path, sessions: int = SESSIONS) -> Home:
-    """A store of a hundred thousand sessions, published as an ingest would, its rows made in SQL."""
+    """Build a published store of a hundred thousand sessions, with rows made in SQL."""
     home = open_home(path)
     draft = path.parent / f"{path.name}.draft"
     with duckdb.connect(str(draft), config=SETTINGS) as connection:
@@ -329,11 +332,14 @@ _ROWS = (
     {_TURNS} AND hash(i + t) % 60 <> 0
     """,
 )
-"""A session a minute; one in nine fails, one in fifty never ends, one in 23 has a tool that always fails, one in five
-models has no price. Our choice."""
+"""The statements that create a session per minute.
+
+One in 9 fails, one in 50 never ends, one in 23 has a tool that always fails, and one in 5 models has no price. Our
+choice.
+"""
 
 MAKERS: dict[str, Callable[[Path], Home]] = {
     maker.__name__: maker
     for maker in (empty, one, long, shop, live, large, transcripts, wire, hostile)
 }
-"""Every store by its name."""
+"""The functions that build the stores, by name."""

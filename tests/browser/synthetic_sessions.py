@@ -1,7 +1,7 @@
-"""Sessions as our own loop would tell them, on a clock of their own: what the stores of the browser tests are made of.
+"""Synthetic sessions, as our agent loop would record them, with their own clock, for the stores of the browser tests.
 
-A story hands records to the real recorder: requests whose bodies repeat what was said, streams with the times of their
-chunks, tools, waits, hooks, sub-agents, failures. Only the clock is made up, so that a thousand turns take no hours.
+They are recorded by the real recorder: requests that repeat their history, streams with timed chunks, tools, waits,
+hooks, sub-agents and failures. Only the clock is synthetic, so that a thousand turns take no hours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentobs.records.exchanges import (
     ToolQuestion,
     WorldExchange,
     WorldQuestion,
-    lane_under,
+    child_lane,
 )
 from agentobs.records.facts import (
     Event,
@@ -44,26 +44,26 @@ from tests.agent.provider import event_bytes, stream_events
 
 SECOND = 1_000_000_000
 CHARACTERS_A_TOKEN = 4
-"""About as many as English has; only the counts of the made-up provider depend on it."""
+"""Characters per token, about as in English; only the usage of the synthetic provider depends on it."""
 FRAME_TOKENS = 14_000
-"""What the system prompt and the tools of an agent take, which are shorter here."""
+"""The tokens of a typical system prompt and tools, which are shorter here."""
 STREAM = {"content-type": "text/event-stream; charset=utf-8", "request-id": "req_011CSxYz"}
 
 
 @dataclass
 class Lane:
-    """What was said in one lane, and how much of it the provider's cache holds."""
+    """The messages of a lane, and how much of them the provider has cached."""
 
     name: str
     messages: list[dict[str, Any]] = field(default_factory=list)
     turn: int = 0
     cached_tokens: int = 0
     before: str | None = None
-    """The attempt before."""
+    """The previous attempt."""
 
 
-class Story:
-    """One session while it is told."""
+class SyntheticSession:
+    """A session that is being recorded."""
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class Story:
         tell(SessionCall(fact, {"order": 4711}))
 
     def new_id(self) -> str:
-        """An id of the shape that real ones have: its time, then chance."""
+        """Return an ID like a real one: a time, followed by random characters."""
         bits = self._chance.getrandbits(74)
         return f"{self.now_ns // 1_000_000:012x}7{bits >> 62:03x}8{bits & (2**60 - 1):015x}"
 
-    def passes(self, seconds: float) -> int:
-        """Let so much time pass, more or less; how much it was, in nanoseconds."""
+    def advance(self, seconds: float) -> int:
+        """Advance the clock by about this time; return the actual time in nanoseconds."""
         took = int(seconds * self._chance.uniform(0.7, 1.5) * SECOND)
         self.now_ns += took
         return took
@@ -124,7 +124,7 @@ class Story:
 
     @contextlib.contextmanager
     def span(self, name: str, label: str | None = None, status: Any = "ok") -> Iterator[str]:
-        """Tell a span around what happens inside."""
+        """Record a span around the enclosed code."""
         span_id = f"{self._chance.getrandbits(64):016x}"
         here = self.place()
         assert self.interaction_id is not None
@@ -150,7 +150,7 @@ class Story:
 
     @contextlib.contextmanager
     def interaction(self, prompt: str, result: str = "success") -> Iterator[None]:
-        """Tell an interaction: somebody says something, and what follows answers it."""
+        """Record an interaction: a user prompt and all that follows."""
         self.interaction_id = self.new_id()
         self.lane.messages.append({"role": "user", "content": prompt})
         self.tell(
@@ -184,7 +184,7 @@ class Story:
         stop_reason: str | None = None,
         **usage: Any,
     ) -> str:
-        """Tell one turn: the request and its streamed answer, after as many failed attempts; its attempt."""
+        """Record a turn: failed attempts, then the request and its streamed response; return the attempt."""
         self.lane.turn += 1
         model = model or self.model
         self._measure()
@@ -194,21 +194,21 @@ class Story:
                 request_id = self._attempt(model, request_id, _refusal(kind), 0.6, status=529)
                 self._event("retry", kind, attempt=number, wait_ns=SECOND)
                 with self.span("retry_wait"):
-                    self.passes(1.0 * number)
-            answer = self._answer(blocks, model, stop_reason, usage)
+                    self.advance(1.0 * number)
+            answer = self._response(blocks, model, stop_reason, usage)
             self._attempt(model, request_id, answer, seconds)
         self.lane.messages.append({"role": "assistant", "content": list(blocks)})
         return self.lane.before or ""
 
     def results(self, *answers: dict[str, Any]) -> None:
-        """Have the results of calls said in the next request."""
+        """Add the results of calls to the next request."""
         self.lane.messages.append({"role": "user", "content": list(answers)})
 
     def call_id(self) -> str:
         self._calls += 1
         return f"toolu_{self._calls:04d}{self._chance.getrandbits(40):010x}"
 
-    def run(
+    def run_call(
         self,
         call: dict[str, Any],
         answer: Any,
@@ -219,18 +219,18 @@ class Story:
         hook: str | None = None,
         denied: bool = False,
     ) -> dict[str, Any]:
-        """Tell a call: a person asked, a hook that looks at it, its execution; what is said of it to the model."""
+        """Record a tool call: its approval, a hook, its execution, and its result for the model."""
         outcome: Any = "denied" if denied else "failed" if is_error else "executed"
         with self.span("tool", call["name"], "error" if is_error else "ok") as span_id:
             if hook:
                 with self.span("hook", hook):
-                    self._answer_of_hook(call, hook)
+                    self._record_hook_answer(call, hook)
             if waited:
                 with self.span("blocked_on_user", call["name"]):
-                    self._consent(call, self.passes(waited), denied)
+                    self._record_approval(call, self.advance(waited), denied)
             began = self.now_ns
             with self.span("execution", call["name"]):
-                took = self.passes(seconds)
+                took = self.advance(seconds)
             self.tell(
                 ToolExchange(
                     place=self.place(span_id=span_id),
@@ -246,11 +246,11 @@ class Story:
 
     @contextlib.contextmanager
     def sub_agent(self, call: dict[str, Any], agent: str = "researcher") -> Iterator[None]:
-        """Tell what an agent does that a call starts, in a lane of its own."""
+        """Record the sub-agent that a call starts, in a separate lane."""
         outer, prompt = self.lane, str(call["input"].get("prompt", "Look it up."))
         with self.span("tool", call["name"]) as span_id:
             self.lane = Lane(
-                lane_under(outer.name, call["id"]), [{"role": "user", "content": prompt}]
+                child_lane(outer.name, call["id"]), [{"role": "user", "content": prompt}]
             )
             began = self.now_ns
             with self.span("sub_agent", agent):
@@ -268,11 +268,11 @@ class Story:
             )
 
     def compact(self) -> None:
-        """Make the conversation shorter, as our loop does where its window is full."""
+        """Compact the conversation, as our agent loop does when its context window is full."""
         before = self._tokens()
         count = len(self.lane.messages)
         with self.span("compaction", "auto"):
-            self.passes(6.0)
+            self.advance(6.0)
         self.lane.messages = [
             {"role": "user", "content": "So far: the customer asked about several orders."}
         ]
@@ -289,7 +289,7 @@ class Story:
         )
 
     def end(self, outcome: Any = "completed", reason: str | None = None) -> str:
-        """Tell the end; the session."""
+        """Record the end of the session, and return the session."""
         kind = "result:{}" if reason == "max_turns" else "exception:{}@shop.agents:run"
         signature = kind.format(reason) if outcome == "failed" else None
         self.tell(
@@ -334,10 +334,12 @@ class Story:
             )
         )
 
-    def _answer(
+    def _response(
         self, blocks: Any, model: str, stop_reason: str | None, usage: dict[str, Any]
     ) -> list[bytes]:
-        """The stream of an answer, with what the provider counts: the prefix from its cache, what is new written."""
+        """Return the stream of a response, with usage as the provider counts it: the prefix from the cache, new tokens
+        as written.
+        """
         asks = any(block["type"] == "tool_use" for block in blocks)
         said, whole = len(json.dumps(blocks)) // CHARACTERS_A_TOKEN, self._tokens() + FRAME_TOKENS
         new = max(whole - self.lane.cached_tokens, 0)
@@ -365,9 +367,9 @@ class Story:
     def _attempt(
         self, model: str, request_id: str, pieces: list[bytes], seconds: float, status: int = 200
     ) -> str:
-        """Tell one attempt; the id of the request that it is a try of."""
+        """Record an attempt; return the ID of its LLM request."""
         attempt_id, began = self.new_id(), self.now_ns
-        took = self.passes(seconds)
+        took = self.advance(seconds)
         first, step = took // 4, (took - took // 4) // len(pieces)
         body = {
             "model": model,
@@ -401,9 +403,9 @@ class Story:
         self.lane.before = attempt_id
         return request_id or attempt_id
 
-    def _answer_of_hook(self, call: dict[str, Any], hook: str) -> None:
+    def _record_hook_answer(self, call: dict[str, Any], hook: str) -> None:
         began = self.now_ns
-        took = self.passes(0.15)
+        took = self.advance(0.15)
         question = WorldQuestion("hook", f"{self.lane.turn}:pre_tool_use:{call['id']}:{hook}", call)
         self.tell(WorldExchange(self.place(), began, took, question, {"say": "nothing"}))
         here = self.place()
@@ -421,7 +423,7 @@ class Story:
             )
         )
 
-    def _consent(self, call: dict[str, Any], waited_ns: int, denied: bool) -> None:
+    def _record_approval(self, call: dict[str, Any], waited_ns: int, denied: bool) -> None:
         here = self.place()
         self.tell(
             Permission(

@@ -1,4 +1,4 @@
-"""A server of the dashboard as people start it, and a tab of a browser that notes whatever goes wrong in it."""
+"""A dashboard server as users start it, and a browser tab that notes all errors."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from agentobs.recording.journal.home import Home
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Locator, Page, Request, Response
 
-from tests.browser.making import ROOT
+from tests.browser.store_builders import ROOT
 
 URL = re.compile(r"http://\S+/\?token=\S+")
 START_SECONDS = 60.0
 TOLD = 10
-"""How many faults are told."""
+"""The maximum number of errors in a message."""
 PATIENCE_MS = 60_000
-"""How long something may take to appear, on a machine that is busy; it measures nothing."""
+"""The time limit for something to appear, even on a busy machine; it is not a measurement."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """A dashboard that runs."""
+    """A running dashboard."""
 
     home: Home
     url: str
-    """The address that it printed, with its token."""
+    """The printed URL, with its token."""
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port."""
+        """The scheme, host and port."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
 
 
 @contextlib.contextmanager
 def serving(home: Home, *arguments: str) -> Iterator[Served]:
-    """Run `agentobs dashboard` over a home, as a process of its own."""
+    """Run `agentobs dashboard` for a home, in a separate process."""
     command = [sys.executable, "-m", "agentobs", "--home", str(home.path)]
     process = subprocess.Popen(
         [*command, "dashboard", "--port", "0", *arguments],
@@ -67,7 +67,7 @@ def serving(home: Home, *arguments: str) -> Iterator[Served]:
         else:
             raise AssertionError(f"no address was printed: {''.join(said)}")
         watch.cancel()
-        # What it says later must not fill the pipe.
+        # Read later output, so that it does not fill the pipe.
         reading = threading.Thread(target=said.extend, args=(process.stdout,), daemon=True)
         reading.start()
         yield Served(home, found.group())
@@ -82,70 +82,70 @@ def serving(home: Home, *arguments: str) -> Iterator[Served]:
 
 @dataclass
 class Tab:
-    """A tab, and everything that went wrong in it."""
+    """A tab, and all errors in it."""
 
     page: Page
     served: Served | None
     faults: list[str] = field(default_factory=list)
-    """Errors of the console (violations of the policy are some of them), of scripts, of requests; dialogs."""
+    """Errors of the console, including policy violations, of scripts and of requests; and dialogs."""
     requested: list[str] = field(default_factory=list)
-    """The addresses that were asked for."""
+    """The requested URLs."""
     forgiven: list[str] = field(default_factory=list)
-    """Parts of faults that a test expects."""
+    """Parts of the errors that a test expects."""
 
     @classmethod
     @contextlib.contextmanager
     def opened(cls, browser: Browser, served: Served | None, **options: Any) -> Iterator[Self]:
-        """Open a tab with cookies of its own; with a server, its first page, by the address that was printed."""
+        """Open a tab with separate cookies; with a server, open the printed URL."""
         usual = {"viewport": {"width": 1280, "height": 800}, "locale": "en-GB"}
         context = browser.new_context(**{**usual, "timezone_id": "Europe/Zurich", **options})
         context.set_default_timeout(PATIENCE_MS)
         tab = cls(context.new_page(), served)
-        tab._attend()
+        tab._listen()
         if served:
             tab.page.goto(served.url)
         yield tab
         context.close()
 
     def go(self, path: str) -> Page:
-        """Open a page of the dashboard and wait until it and its figures are there."""
+        """Open a page of the dashboard, and wait until it and its figures are loaded."""
         assert self.served is not None
         self.page.goto(self.served.origin + path)
         self.settle()
         return self.page
 
     def follow(self, link: Locator) -> Page:
-        """Click what leads to another page, and wait until that is there."""
+        """Click a link, and wait until its page is loaded."""
         with self.page.expect_navigation():
             link.click()
         self.settle()
         return self.page
 
     def back(self) -> Page:
-        """Use the browser's own button."""
+        """Press the back button of the browser."""
         self.page.go_back()
         self.settle()
         return self.page
 
-    def says(self, words: str, within: str = "main") -> None:
-        """Wait until a part of the page says something."""
+    def wait_for_text(self, words: str, within: str = "main") -> None:
+        """Wait until a part of the page contains a text."""
         self.page.wait_for_function(_SAYS, arg=[within, words])
 
     def settle(self) -> None:
-        """Wait until the page is loaded and the figures in view are drawn."""
+        """Wait until the page is loaded and the visible figures are drawn."""
         self.page.wait_for_load_state("load")
         self.page.wait_for_function(_DRAWN)
 
     def draw(self) -> None:
-        """Have every figure come into view once, so that all are drawn, and go back to the top."""
+        """Scroll to every figure, so that all are drawn, and back to the top."""
         for place in self.page.locator("[data-figure]").all():
-            # Not Playwright's own scrolling, which waits for two frames alike: a page that draws may be busy for long.
+            # Playwright's own scrolling waits for two identical frames, and a page that draws may be busy for long.
             place.evaluate("each => each.scrollIntoView({ block: 'center', behavior: 'instant' })")
             self.page.wait_for_function(_DRAWN)
         self.page.evaluate("scrollTo(0, 0)")
 
     def check(self) -> None:
-        """Nothing went wrong, and nothing was asked of anybody but the server."""
+        """Assert that there was no error, and no request to any other server."""
         faults = [f for f in self.faults if not any(word in f for word in self.forgiven)]
         assert not faults, "\n".join(faults[:TOLD])
         assert self.page.evaluate("window.hacked") is None
@@ -153,18 +153,18 @@ class Tab:
         foreign = [url for url in self.requested if not url.startswith(own)]
         assert not foreign, "\n".join(foreign)
 
-    def _attend(self) -> None:
+    def _listen(self) -> None:
         page = self.page
         page.on("console", lambda told: self._note(told.type, told.text))
         page.on("pageerror", lambda error: self._note("error", f"page: {error}"))
-        page.on("dialog", self._spoken_to)
+        page.on("dialog", self._note_dialog)
         page.on("popup", lambda _: self._note("error", "a window"))
         page.on("crash", lambda _: self._note("error", "the page crashed"))
-        page.context.on("request", self._asked)
-        page.context.on("requestfailed", self._failed)
-        page.context.on("response", self._answered)
+        page.context.on("request", self._note_request)
+        page.context.on("requestfailed", self._note_failure)
+        page.context.on("response", self._note_response)
 
-    def _spoken_to(self, dialog: Dialog) -> None:
+    def _note_dialog(self, dialog: Dialog) -> None:
         self._note("error", f"a dialog: {dialog.message}")
         dialog.dismiss()
 
@@ -172,15 +172,15 @@ class Tab:
         if kind in ("error", "warning", "assert"):
             self.faults.append(f"{kind}: {text[:500]}")
 
-    def _asked(self, request: Request) -> None:
+    def _note_request(self, request: Request) -> None:
         self.requested.append(request.url)
 
-    def _failed(self, request: Request) -> None:
-        # A request that the next page ends is none that failed.
+    def _note_failure(self, request: Request) -> None:
+        # A request that was aborted by navigation is not an error.
         if "ERR_ABORTED" not in (request.failure or ""):
             self._note("error", f"{request.url}: {request.failure}")
 
-    def _answered(self, response: Response) -> None:
+    def _note_response(self, response: Response) -> None:
         if response.status >= 400:
             self._note("error", f"{response.status} {response.url}")
 

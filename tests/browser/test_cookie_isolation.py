@@ -1,4 +1,4 @@
-"""The door in a real browser: what is given to it is given to nobody else on the machine."""
+"""The access guard in a real browser: no other server on this machine receives the cookie."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.browser.tabs import Served, Tab
 
 
 @contextmanager
-def neighbor() -> Iterator[tuple[int, list[str | None]]]:
-    """Serve on another port of loopback, as another user can; gives the port, and the cookies that came."""
+def other_server() -> Iterator[tuple[int, list[str | None]]]:
+    """Serve on another loopback port, as another user could; yield the port and the received cookies."""
     came: list[str | None] = []
 
     class Page(BaseHTTPRequestHandler):
@@ -27,7 +27,7 @@ def neighbor() -> Iterator[tuple[int, list[str | None]]]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -40,19 +40,19 @@ def neighbor() -> Iterator[tuple[int, list[str | None]]]:
 
 
 @stores("shop")
-def test_no_server_on_another_port_is_sent_the_cookie(
+def test_no_server_on_another_port_receives_the_cookie(
     store: Callable[[str], Served], tabs: Callable[..., Tab], kind: str
 ) -> None:
-    """Whoever serves on another port of this machine, and however a browser gets there, sees no cookie of ours."""
+    """However the browser gets to a server on another port of this machine, that server receives no cookie."""
     served = store(kind)
     tab = tabs(served)
     assert tab.page.locator("#found tbody tr").count() > 0
     assert [each["domain"] for each in tab.page.context.cookies()] == [
         served.origin.removeprefix("http://").partition(":")[0]
     ]
-    with neighbor() as (port, came):
+    with other_server() as (port, came):
         for host in ("127.0.0.1", "other.localhost", "0123456789abcdef.localhost"):
-            # From an address that was typed, from a page of its own, and from one of ours.
+            # From a typed URL, from a page of that server, and from a page of the dashboard.
             tab.page.goto(f"http://{host}:{port}/")
             tab.page.evaluate("location.href = '/again'")
             tab.page.wait_for_url("**/again")

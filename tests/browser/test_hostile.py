@@ -1,4 +1,4 @@
-"""Words that want to run, to leave or to mislead: they are shown as text, wherever they stand."""
+"""Texts that try to run scripts, to load other sites or to mislead are shown as text everywhere."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.browser.tabs import Served, Tab
 
 pytestmark = pytest.mark.xdist_group("browser-hostile")
 ELEMENTS = 4_000
-"""How many elements a page may have once what was said stands in it. Our choice."""
+"""The maximum number of elements of a page that shows content. Our choice."""
 MARKS = 6
-"""How many marks of a figure the mouse goes to. Our choice."""
+"""The number of marks of a figure over which the mouse hovers. Our choice."""
 SHOW = "Show transcript"
 OURS = ", ".join(
     (
@@ -24,7 +24,7 @@ OURS = ", ".join(
         f"[src^='{AWAY}'], [href^='{AWAY}'], [action^='{AWAY}']",
     )
 )
-"""What no page of ours has: of a text that became markup some of it would be there."""
+"""Elements that no page of the dashboard contains; if a text became markup, some of them would exist."""
 
 
 @pytest.fixture
@@ -34,56 +34,56 @@ def served(store) -> Served:
 
 
 def test_names_are_shown_as_text(served: Served, tabs) -> None:
-    """In the list each name stands as it is, signs that nobody sees as escapes; none became markup."""
+    """In the list, each name is shown as it is, with invisible characters as escapes; none became markup."""
     tab: Tab = tabs(served)
     tab.settle()
-    _unharmed(tab)
+    _assert_unharmed(tab)
     shown = _squeezed(tab.page.locator("#found").inner_text())
-    assert [name for name, words in TEXTS.items() if _visible(words) not in shown] == []
+    assert [name for name, words in TEXTS.items() if _visible_part(words) not in shown] == []
     told = tab.page.evaluate(_TOLD)
     assert [sign for sign in "\u202e\x1b\u2066\u200b\x07" if sign in told] == []
 
 
 def test_tool_names_in_figures_are_text(served: Served, tabs) -> None:
-    """Plotly takes some markup in labels; of ours it gets none: no link, nothing bold, no line broken."""
+    """Plotly interprets some markup in labels; tool names produce no link, bold text or line break."""
     tab: Tab = tabs(served)
     for path in ("/fleet", *_sessions(tab)[:3]):
         tab.go(path)
         tab.draw()
-        _unharmed(tab)
+        _assert_unharmed(tab)
         assert tab.page.locator(".js-plotly-plot a").count() == 0
         assert tab.page.locator(".js-plotly-plot tspan[style*=bold]").count() == 0
 
 
-def test_hovering_over_marks_shows_text(served: Served, tabs) -> None:
-    """What plotly shows beside the mouse comes from recordings too: the words stand there, none became markup."""
+def test_hover_texts_are_text(served: Served, tabs) -> None:
+    """Hover texts with recorded names are shown as text; none became markup."""
     tab: Tab = tabs(served)
     told = ""
     for path in ("/fleet", _sessions(tab)[2]):
         tab.go(path)
         tab.draw()
         for name in tab.page.locator("[data-figure]").evaluate_all(_NAMES):
-            told += _hovered(tab, name)
-            _unharmed(tab)
+            told += _hover_texts(tab, name)
+            _assert_unharmed(tab)
     assert "<" in told
-    assert any(_visible(words)[:20] in _squeezed(told) for words in TEXTS.values())
+    assert any(_visible_part(words)[:20] in _squeezed(told) for words in TEXTS.values())
     assert not [sign for sign in "\u202e\x1b\u2066\u200b\x07" if sign in told]
 
 
-def test_what_was_said_is_shown_as_text(served: Served, tabs) -> None:
-    """Prompts, answers, thinking, inputs and results of tools: every word of it stands there, none of it runs."""
+def test_content_is_shown_as_text(served: Served, tabs) -> None:
+    """Prompts, responses, thinking, inputs and results of tools are shown completely, and nothing runs."""
     tab: Tab = tabs(served)
     _open_transcript(tab, served)
-    _unharmed(tab)
+    _assert_unharmed(tab)
     shown = _squeezed(tab.page.locator("#transcript").inner_text())
-    assert [name for name, words in TEXTS.items() if _visible(words) not in shown] == []
+    assert [name for name, words in TEXTS.items() if _visible_part(words) not in shown] == []
     assert tab.page.locator("#transcript a[href^='http']").count() == 0
     tab.page.locator("#transcript details > summary").first.click()
-    _unharmed(tab)
+    _assert_unharmed(tab)
 
 
-def test_a_line_of_ten_million_characters_does_not_choke_the_page(served: Served, tabs) -> None:
-    """The page shows the beginning of a long text and says how long it is; all of it can be had as a file."""
+def test_a_line_of_ten_million_characters_is_cut(served: Served, tabs) -> None:
+    """The page shows the beginning of a long text and its length; the full text can be downloaded."""
     tab: Tab = tabs(served)
     _open_transcript(tab, served)
     page = tab.page
@@ -104,8 +104,8 @@ def test_a_line_of_ten_million_characters_does_not_choke_the_page(served: Served
     assert len(kept) > LINE
 
 
-def test_requests_and_differences_are_shown_as_text(served: Served, tabs) -> None:
-    """The exact request and response of each attempt, and what changed since the one before."""
+def test_requests_and_changes_are_shown_as_text(served: Served, tabs) -> None:
+    """The exact request and response of each attempt, and the changes since the previous one, are text."""
     tab: Tab = tabs(served)
     tab.go(_session_at_length(tab, served))
     attempts = tab.page.locator("#steps a[href^='/attempts/']").evaluate_all(
@@ -116,25 +116,25 @@ def test_requests_and_differences_are_shown_as_text(served: Served, tabs) -> Non
         tab.go(path)
         tab.page.get_by_role("button", name="Show request and response").click()
         tab.page.wait_for_selector("#exchange pre", state="attached")
-        _unharmed(tab)
+        _assert_unharmed(tab)
         assert len(tab.page.content()) < 2_000_000
     tab.go(attempts[-1] + "/diff")
     for button in tab.page.locator("form[data-into] button").all():
         button.click()
-    tab.page.wait_for_selector("[data-said] pre", state="attached")
+    tab.page.wait_for_selector("[data-content] pre", state="attached")
     tab.settle()
-    _unharmed(tab)
+    _assert_unharmed(tab)
     assert len(tab.page.content()) < 2_000_000
 
 
-def test_what_is_typed_comes_back_as_text(served: Served, tabs) -> None:
-    """The search, the filters and the SQL page show again what was typed: it may be a trap in a link."""
+def test_inputs_are_shown_as_text(served: Served, tabs) -> None:
+    """The search, the filters and the SQL page show inputs again, which may come from a malicious link."""
     tab: Tab = tabs(served)
     for words in TEXTS.values():
         tab.page.goto(
             f"{served.origin}/?{_query(q=words, model=words, day_from=words, sort=words)}"
         )
-        _unharmed(tab)
+        _assert_unharmed(tab)
         assert tab.page.get_by_role("searchbox").input_value() == words.strip()[:200].replace(
             "\r", ""
         )
@@ -142,36 +142,36 @@ def test_what_is_typed_comes_back_as_text(served: Served, tabs) -> None:
     statement = f"SELECT '{TEXTS['closing'].replace(chr(39), chr(34))}' AS \"{TEXTS['image']}\""
     page.get_by_label("Statement").fill(statement)
     tab.follow(page.get_by_role("button", name="Run", exact=True))
-    _unharmed(tab)
+    _assert_unharmed(tab)
     assert page.get_by_label("Statement").input_value() == statement
-    assert "<img src=x" in page.locator("#answer th").inner_text()
+    assert "<img src=x" in page.locator("#result th").inner_text()
     for path in ("/sessions/", "/attempts/", "/compare?a="):
         for words in (TEXTS["closing"], TEXTS["attribute"], "../../etc/passwd", "%00"):
             tab.page.goto(served.origin + path + _query(x=words)[2:])
-            _unharmed(tab)
+            _assert_unharmed(tab)
     tab.forgiven += ["does not conform to the required format"]
     tab.forgiven += ["404 ", "status of 404", "400 ", "status of 400"]
 
 
-def test_an_id_that_no_recorder_made_has_its_page(served: Served, tabs) -> None:
-    """Quotes, slashes and markup in the id of a session: each link to it leads to it, and to nothing else."""
+def test_an_unusual_session_id_has_its_page(served: Served, tabs) -> None:
+    """Each link to a session whose ID contains quotes, slashes and markup leads to that session."""
     tab: Tab = tabs(served)
     tab.page.goto(f"{served.origin}/?{_query(q=STRANGE_ID)}")
     link = tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']")
     assert link.count() == 1
     tab.follow(link)
-    _unharmed(tab)
+    _assert_unharmed(tab)
     assert _squeezed(STRANGE_ID) in _squeezed(tab.page.locator("main").inner_text())
     tab.follow(tab.page.get_by_role("link", name="Ledger").first)
-    _unharmed(tab)
+    _assert_unharmed(tab)
     assert tab.page.locator("h1").inner_text() == "Ledger"
 
 
 @pytest.mark.parametrize(
     "how", [(), ("--light",), ("--with-content",), ("--light", "--with-content")]
 )
-def test_a_report_holds_them_as_text(how: tuple[str, ...], served: Served, tabs, tmp_path) -> None:
-    """The file is opened from the disk, without a network: nothing runs, nothing is asked for, all is there."""
+def test_a_report_shows_them_as_text(how: tuple[str, ...], served: Served, tabs, tmp_path) -> None:
+    """A report opened from disk, without a network, runs nothing, loads nothing, and contains all texts."""
     path = _report(served, tmp_path, *how)
     tab: Tab = tabs(None, offline=True)
     tab.page.goto(path.as_uri())
@@ -179,7 +179,7 @@ def test_a_report_holds_them_as_text(how: tuple[str, ...], served: Served, tabs,
     tab.draw()
     assert tab.page.evaluate("window.hacked") is None
     shown = _squeezed(tab.page.locator("main").text_content() or "")
-    missing = [name for name, words in TEXTS.items() if _visible(words) not in shown]
+    missing = [name for name, words in TEXTS.items() if _visible_part(words) not in shown]
     assert missing == ([] if "--with-content" in how else list(TEXTS))
     assert (
         tab.page.locator(
@@ -210,8 +210,8 @@ def _report(served: Served, folder: Path, *how: str) -> Path:
     return path
 
 
-def _hovered(tab: Tab, name: str) -> str:
-    """What plotly shows beside the mouse, of each mark of a figure; that it shows something is waited for."""
+def _hover_texts(tab: Tab, name: str) -> str:
+    """Return the hover text of each mark of a figure, after waiting for it to appear."""
     tab.page.locator(f"[data-figure={name}]").scroll_into_view_if_needed()
     told = ""
     for mark in tab.page.locator(f"[data-figure={name}] .bars .point path").all()[:MARKS]:
@@ -227,8 +227,8 @@ def _hovered(tab: Tab, name: str) -> str:
     return told
 
 
-def _unharmed(tab: Tab) -> None:
-    """Nothing ran, and no text became markup."""
+def _assert_unharmed(tab: Tab) -> None:
+    """Assert that nothing ran, and that no text became markup."""
     assert tab.page.evaluate("[window.hacked, {}.polluted]") == [None, None]
     assert tab.page.locator(OURS).count() == 0
     assert tab.page.locator("main").is_visible()
@@ -262,8 +262,8 @@ def _query(**values: str) -> str:
     return urlencode({k: v.encode("utf-8", "replace") for k, v in values.items()})
 
 
-def _visible(words: str) -> str:
-    """The longest part of a text without signs that nobody sees: it must stand there as it is."""
+def _visible_part(words: str) -> str:
+    """Return the longest part of a text without invisible characters, which the page must show unchanged."""
     parts = re.split(r"[^ -~]+", words)
     return _squeezed(max(parts, key=len))
 
@@ -275,7 +275,7 @@ _TOLD = """
 () => document.body.innerText + [...document.querySelectorAll("*")].flatMap((each) =>
     ["aria-label", "title", "alt", "placeholder"].map((name) => each.getAttribute(name))).join(" ")
 """
-"""What is seen and what is read out."""
+"""The visible text, and the text for screen readers."""
 
 
 def _squeezed(text: str) -> str:

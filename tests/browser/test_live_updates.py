@@ -1,4 +1,4 @@
-"""A page that is looked at while agents run: it follows, and takes nothing away from whoever reads it."""
+"""Pages that are open while agents run: they update themselves without disturbing the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser import making
+from tests.browser import store_builders
 from tests.browser.tabs import Served, Tab, serving
 from tests.store.making import python
 
@@ -52,13 +52,13 @@ with recording(Path(sys.argv[1])), contextlib.ExitStack() as held:
 
 
 class Agent:
-    """A process that runs our own loop, and records what it is told to."""
+    """A process that runs our agent loop, and records what it is told to."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def do(self, order: str) -> None:
-        """`run NAME` a session to its end; `open NAME`, `ask` and `close` one that takes longer."""
+        """Run `run NAME`, a complete session; or `open NAME`, `ask` and `close`, a session in several steps."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{order}\n")
@@ -80,10 +80,8 @@ def agent(served: Served) -> Iterator[Agent]:
     assert process.returncode == 0, told
 
 
-def test_a_new_session_appears_and_the_reader_stays_where_they_are(
-    served: Served, agent: Agent, tabs
-) -> None:
-    """While somebody has scrolled down and stands on a link, the list above gains a session: nothing moves."""
+def test_a_new_session_keeps_scroll_position_and_focus(served: Served, agent: Agent, tabs) -> None:
+    """While the user has scrolled down and focuses a link, a session is added at the top, and nothing moves."""
     tab: Tab = tabs(served)
     tab.settle()
     page = tab.page
@@ -97,14 +95,14 @@ def test_a_new_session_appears_and_the_reader_stays_where_they_are(
     assert page.evaluate("[document.activeElement.href, Math.round(scrollY)]") == before
 
 
-def test_a_session_is_followed_while_it_runs(served: Served, agent: Agent, tabs) -> None:
-    """Its turns and its end come by themselves, into the figures that stand there; what was opened stays open."""
+def test_a_running_session_updates_its_page(served: Served, agent: Agent, tabs) -> None:
+    """New turns and the end appear in the existing figures, and expanded details stay expanded."""
     agent.do("open under-way")
     tab: Tab = tabs(served)
     page = tab.go("/?q=under-way")
     tab.follow(page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']"))
     tab.draw()
-    tab.says("running", "#head")
+    tab.wait_for_text("running", "#head")
     page.locator("#panels details.data summary").first.click()
     before = page.locator("#steps").inner_text()
     page.evaluate("document.querySelector('[data-figure=turns]').dataset.old = 'yes'")
@@ -120,28 +118,28 @@ def test_a_session_is_followed_while_it_runs(served: Served, agent: Agent, tabs)
     assert page.locator("[data-figure=turns]").count() == 1
     assert page.locator("#panels details.data").first.get_attribute("open") is not None
     agent.do("close")
-    tab.says("completed", "#head")
+    tab.wait_for_text("completed", "#head")
 
 
-def test_a_page_that_follows_for_long_keeps_its_size_and_the_zoom(served: Served, tabs) -> None:
-    """After twenty times that all figures changed it holds no more than before, and shows the same part of them."""
+def test_many_updates_leak_nothing_and_keep_the_zoom(served: Served, tabs) -> None:
+    """After twenty updates of all figures, the page has no more nodes and listeners than before, and the same zoom."""
     tab: Tab = tabs(served)
     page = tab.follow(tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").nth(5))
     tab.draw()
     page.get_by_label("Live updates").uncheck()
-    news = News(tab)
-    news.come(2)
+    news = ChangedFigures(tab)
+    news.update(2)
     zoomed = _zoom(page)
-    before = _held(page)
-    news.come(20)
-    after = _held(page)
+    before = _node_counts(page)
+    news.update(20)
+    after = _node_counts(page)
     assert after["nodes"] < before["nodes"] * 1.1
     assert after["jsEventListeners"] < before["jsEventListeners"] * 1.1
     assert page.evaluate(_RANGE) == zoomed
 
 
-class News:
-    """Has a page find all of its figures changed whenever it looks."""
+class ChangedFigures:
+    """Changes all figures of a page each time that it checks for updates."""
 
     def __init__(self, tab: Tab) -> None:
         self._page, self._number = tab.page, 0
@@ -149,8 +147,8 @@ class News:
         self._page.route("**/revision", self._revision)
         self._page.route(tab.page.url, self._changed)
 
-    def come(self, times: int) -> None:
-        """Have it come so many times; what is in view is drawn before the next."""
+    def update(self, times: int) -> None:
+        """Update the page this many times; the visible figures are drawn before each next update."""
         for _ in range(times):
             self._number += 1
             self._page.evaluate(_LOOK)
@@ -168,7 +166,7 @@ class News:
 
 
 def _zoom(page: Page) -> list[float]:
-    """Have a person zoom to the middle of the turns; from where to where they see now."""
+    """Zoom to the middle of the turns; return the visible range."""
     place = page.locator("[data-figure=turns] .nsewdrag").first
     place.scroll_into_view_if_needed()
     before, box = page.evaluate(_RANGE), place.bounding_box()
@@ -183,8 +181,8 @@ def _zoom(page: Page) -> list[float]:
     return found
 
 
-def _held(page: Page) -> dict[str, int]:
-    """How many nodes and listeners the page holds, those left out that nothing leads to."""
+def _node_counts(page: Page) -> dict[str, int]:
+    """Return the numbers of nodes and listeners of the page, after garbage collection."""
     asked = page.context.new_cdp_session(page)
     asked.send("HeapProfiler.collectGarbage")
     found: dict[str, int] = asked.send("Memory.getDOMCounters")
@@ -209,8 +207,8 @@ _CAME = """
 """
 
 
-def test_what_is_being_typed_stays(served: Served, agent: Agent, tabs) -> None:
-    """A field keeps its words and its focus while the list below it changes."""
+def test_typed_text_is_kept(served: Served, agent: Agent, tabs) -> None:
+    """A field keeps its text and focus while the list below it changes."""
     tab: Tab = tabs(served)
     page = tab.page
     page.locator("[name=q]").focus()
@@ -223,8 +221,8 @@ def test_what_is_being_typed_stays(served: Served, agent: Agent, tabs) -> None:
     ]
 
 
-def test_whoever_pauses_sees_nothing_move(served: Served, agent: Agent, tabs) -> None:
-    """With the switch off nothing is asked and nothing changes; with it on what is new comes."""
+def test_paused_updates_change_nothing(served: Served, agent: Agent, tabs) -> None:
+    """With the switch off, nothing is requested and nothing changes; with it on, new data appears."""
     tab: Tab = tabs(served)
     tab.settle()
     page = tab.page
@@ -245,8 +243,8 @@ def test_whoever_pauses_sees_nothing_move(served: Served, agent: Agent, tabs) ->
     page.wait_for_function("() => document.querySelector('#found').innerText.includes('unseen')")
 
 
-def test_an_answer_that_comes_late_shows_nothing_of_another_filter(served: Served, tabs) -> None:
-    """While a page is fetched for what is new, somebody filters: the answer for the old address is dropped."""
+def test_a_late_response_does_not_replace_a_newer_filter(served: Served, tabs) -> None:
+    """If a filter is applied while an update is being loaded, the response for the old URL is dropped."""
     tab: Tab = tabs(served)
     tab.settle()
     page = tab.page
@@ -257,15 +255,15 @@ def test_an_answer_that_comes_late_shows_nothing_of_another_filter(served: Serve
     with page.expect_request(f"{served.origin}/"):
         pass
     page.get_by_role("searchbox").fill("nobody-is-called-this")
-    tab.says("No matching sessions")
+    tab.wait_for_text("No matching sessions")
     held[0].fulfill(body=whole, content_type="text/html")
     page.evaluate(_TWO_FRAMES)
     assert "No matching sessions" in page.locator("#found").inner_text()
     assert page.locator("#found tbody tr").count() == 0
 
 
-def test_what_a_filter_finds_is_announced(served: Served, tabs) -> None:
-    """Who types and does not see the list hears how many there are, from a place that is not replaced."""
+def test_filter_results_are_announced(served: Served, tabs) -> None:
+    """Screen readers announce the number of results, from an element that is not replaced."""
     tab: Tab = tabs(served)
     tab.settle()
     place = tab.page.locator("#announced[role=status]")
@@ -273,12 +271,12 @@ def test_what_a_filter_finds_is_announced(served: Served, tabs) -> None:
     place.evaluate("each => { each.dataset.same = 'yes'; }")
     every = tab.page.locator("#found dd").first.inner_text()
     tab.page.get_by_role("searchbox").fill("nobody-is-called-this")
-    tab.says(f"0 of {every} sessions", "#announced[data-same]")
+    tab.wait_for_text(f"0 of {every} sessions", "#announced[data-same]")
 
 
-def test_a_page_that_cannot_follow_says_so(tabs, tmp_path: Path) -> None:
-    """Recordings that cannot be read, and a dashboard that has gone, are told on open pages, until it is well again."""
-    home = making.one(tmp_path / "home")
+def test_failed_updates_are_shown(tabs, tmp_path: Path) -> None:
+    """Unreadable recordings, and a dashboard that has ended, are shown on open pages until the error is over."""
+    home = store_builders.one(tmp_path / "home")
     with contextlib.ExitStack() as running:
         tab: Tab = tabs(running.enter_context(serving(home)))
         tab.forgiven += ["503", "ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE"]
@@ -286,16 +284,16 @@ def test_a_page_that_cannot_follow_says_so(tabs, tmp_path: Path) -> None:
         page = tab.page
         rows = page.locator("#found tbody tr").count()
         Path(home.path).rename(tmp_path / "away")
-        tab.says("the recordings cannot be read", "#followed")
-        tab.says("Not up to date since ", "#followed")
+        tab.wait_for_text("the recordings cannot be read", "#followed")
+        tab.wait_for_text("Not up to date since ", "#followed")
         assert page.locator("#found tbody tr").count() == rows
         (tmp_path / "away").rename(home.path)
         page.wait_for_function("() => !document.querySelector('#followed').innerText")
         Path(home.path).rename(tmp_path / "away")
-        tab.says("the recordings cannot be read", "#followed")
+        tab.wait_for_text("the recordings cannot be read", "#followed")
         page.get_by_role("searchbox").fill("anything")
-        tab.says("The recordings cannot be read")
+        tab.wait_for_text("The recordings cannot be read")
         (tmp_path / "away").rename(home.path)
-        # The page of the error follows, too: it gives way as soon as there is something to show.
+        # The error page updates itself, too, and is replaced as soon as the data can be shown.
         page.wait_for_selector("#found")
-    tab.says("the dashboard does not answer", "#followed")
+    tab.wait_for_text("the dashboard does not respond", "#followed")

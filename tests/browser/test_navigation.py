@@ -1,4 +1,4 @@
-"""From the list to a session, to an attempt, to what changed: by the mouse, by the keyboard alone, and back."""
+"""From the list to a session, an attempt and its changes: by mouse, by keyboard alone, and back."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def tab(store, tabs) -> Tab:
     return opened
 
 
-def test_from_the_list_to_what_changed_and_back(tab: Tab) -> None:
-    """List, session, attempt, difference to the request before; the back button goes the same way back."""
+def test_from_the_list_to_the_changes_and_back(tab: Tab) -> None:
+    """List, session, attempt, and changes since the previous request; the back button returns the same way."""
     page = tab.page
     way = [page.url]
     _follow(
@@ -48,12 +48,12 @@ def test_from_the_list_to_what_changed_and_back(tab: Tab) -> None:
     assert page.locator("h1").inner_text() == heading
 
 
-def test_nothing_that_was_said_comes_before_a_click(tab: Tab) -> None:
-    """Not in the page and not in any answer of the server; after the click it is there, as text."""
+def test_no_content_before_a_click(tab: Tab) -> None:
+    """Before the click, content is in no page and no response; after the click, it is shown as text."""
     bodies: list[str] = []
 
     def keep(route) -> None:
-        # Names under `localhost` are found by browsers; what fetches here asks a resolver, which may not know them.
+        # Browsers resolve names under `localhost` themselves; this client uses a resolver, which may not know them.
         parts = urlsplit(route.request.url)
         there = parts._replace(netloc=f"127.0.0.1:{parts.port}").geturl()
         answer = route.fetch(
@@ -80,8 +80,8 @@ def test_nothing_that_was_said_comes_before_a_click(tab: Tab) -> None:
     assert len(_words_in("".join(bodies))) >= 2
 
 
-def test_what_was_thought_is_folded(tab: Tab) -> None:
-    """Thinking stands in the transcript, but only who opens it reads it."""
+def test_thinking_is_collapsed(tab: Tab) -> None:
+    """Thinking is in the transcript, but hidden until it is expanded."""
     tab.go(_a_session(tab))
     tab.page.get_by_role("button", name=SHOW).click()
     tab.page.wait_for_selector("#transcript pre", state="attached")
@@ -91,15 +91,15 @@ def test_what_was_thought_is_folded(tab: Tab) -> None:
     assert THOUGHT in thought.inner_text()
 
 
-def test_the_exact_request_and_response_come_by_a_click(tab: Tab) -> None:
-    """An attempt shows its facts; on demand the body that was sent and the stream that came, and both as files."""
+def test_request_and_response_on_demand(tab: Tab) -> None:
+    """An attempt shows its facts, and on demand the request body, the response stream, and both as downloads."""
     tab.go(_a_session(tab))
     tab.go(_first(tab, "#steps a[href^='/attempts/']"))
     page = tab.page
     assert "anthropic-version" not in page.content()
     for button in page.locator("form[data-into] button").all():
         button.click()
-    page.wait_for_function("() => document.querySelectorAll('[data-said] pre').length >= 2")
+    page.wait_for_function("() => document.querySelectorAll('[data-content] pre').length >= 2")
     tab.settle()
     shown = page.locator("main").inner_text()
     assert "anthropic-version" in shown
@@ -111,7 +111,7 @@ def test_the_exact_request_and_response_come_by_a_click(tab: Tab) -> None:
 
 
 def test_two_sessions_are_compared(tab: Tab) -> None:
-    """Two are ticked in the list; both stand side by side, with what differs in words."""
+    """Two selected sessions are shown side by side, with differences in words."""
     boxes = tab.page.locator("#found tbody input[type=checkbox]")
     boxes.nth(1).check()
     boxes.nth(2).check()
@@ -121,38 +121,38 @@ def test_two_sessions_are_compared(tab: Tab) -> None:
     assert tab.page.locator("main table").count() >= 1
 
 
-def test_a_question_in_sql_is_answered_and_a_wrong_one_explained(tab: Tab) -> None:
-    """A SELECT is answered as a table; what writes, or reads a file, is refused in words."""
+def test_sql_queries_and_errors(tab: Tab) -> None:
+    """A SELECT shows a table; a statement that writes or reads a file shows an error."""
     page = tab.go("/sql")
     _ask(tab, "SELECT status, count(*) AS sessions FROM sessions GROUP BY status ORDER BY status")
-    assert page.locator("#answer thead").inner_text().split() == ["status", "sessions"]
-    assert "completed" in page.locator("#answer tbody").inner_text()
+    assert page.locator("#result thead").inner_text().split() == ["status", "sessions"]
+    assert "completed" in page.locator("#result tbody").inner_text()
     for statement in (
         "DELETE FROM attempts",
         "SELECT * FROM read_text('/etc/passwd')",
         "SELECT nothing",
     ):
         _ask(tab, statement)
-        assert "Query failed" in page.locator("#answer").inner_text()
+        assert "Query failed" in page.locator("#result").inner_text()
         assert "root:" not in page.locator("main").inner_text()
         assert page.locator("#statement").input_value() == statement
     _ask(tab, "SELECT range AS n FROM range(100000)")
-    assert page.locator("#answer tbody tr").count() == 200
+    assert page.locator("#result tbody tr").count() == 200
 
 
-def test_the_keyboard_reaches_everything_and_shows_where_it_is(tab: Tab) -> None:
-    """Tab alone comes to each link, field and button of a page, and each is marked when it is reached."""
+def test_the_keyboard_reaches_everything_with_visible_focus(tab: Tab) -> None:
+    """The Tab key reaches each link, field and button of a page, and the focus is visible."""
     session = _a_session(tab)
     tab.go(session)
     attempt = _first(tab, "#steps a[href^='/attempts/']")
     for path in ("/", session, attempt, "/fleet", "/sql"):
         tab.go(path)
-        missed = _tabbed_through(tab)
+        missed = _tab_through(tab)
         assert missed == {"unreached": [], "unmarked": []}, path
 
 
-def test_the_keyboard_alone_goes_from_the_list_to_what_was_said(tab: Tab) -> None:
-    """Tab to a session, Enter; Tab to its content, Enter; the focus is where the content is."""
+def test_the_keyboard_alone_opens_content(tab: Tab) -> None:
+    """Tab and Enter open a session and its content, and the focus moves to the content."""
     page = tab.page
     _tab_to(tab, "document.activeElement.matches('#found tbody a[href^=\"/sessions/\"]')")
     with page.expect_navigation():
@@ -164,8 +164,8 @@ def test_the_keyboard_alone_goes_from_the_list_to_what_was_said(tab: Tab) -> Non
     page.wait_for_function("() => document.activeElement.closest('#transcript') !== null")
 
 
-def test_the_first_tab_stop_skips_to_the_content(tab: Tab) -> None:
-    """Who comes by the keyboard need not walk through the navigation of every page."""
+def test_the_first_tab_stop_skips_to_the_main_content(tab: Tab) -> None:
+    """Keyboard users need not pass the navigation on every page."""
     tab.go("/sql")
     tab.page.keyboard.press("Tab")
     assert tab.page.evaluate("document.activeElement.className") == "skip"
@@ -179,7 +179,7 @@ def _follow(tab: Tab, link, to: str) -> None:
 
 
 def _a_session(tab: Tab) -> str:
-    """A session whose content is whole, by its path."""
+    """Return the path of a session with complete content."""
     tab.go("/?status=completed&model=claude-sonnet-5-5")
     return _first(tab, "#found tbody a[href^='/sessions/']")
 
@@ -197,7 +197,7 @@ def _words_in(text: str) -> list[str]:
 def _ask(tab: Tab, statement: str) -> None:
     tab.page.get_by_label("Statement").fill(statement)
     tab.follow(tab.page.get_by_role("button", name="Run", exact=True))
-    tab.page.wait_for_selector("#answer")
+    tab.page.wait_for_selector("#result")
 
 
 def _tab_to(tab: Tab, condition: str) -> None:
@@ -208,8 +208,8 @@ def _tab_to(tab: Tab, condition: str) -> None:
     raise AssertionError(f"not reached: {condition}")
 
 
-def _tabbed_through(tab: Tab) -> dict[str, list[str]]:
-    """Press Tab from the beginning to the end of a page; what was not reached, or not marked when it was."""
+def _tab_through(tab: Tab) -> dict[str, list[str]]:
+    """Press Tab until the end of a page; return the elements that were not reached, or whose focus was not visible."""
     page = tab.page
     page.evaluate(_WATCH)
     for _ in range(2_000):

@@ -1,4 +1,4 @@
-"""Every kind of page, on every kind of store: it loads, everybody can use it, and it stays small."""
+"""Every kind of page, for every kind of store: it loads without errors, is accessible, and stays small."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable
 import pytest
 
 from tests.browser.conftest import stores
+from tests.browser.page_walk import PHONE, WIDE, VisitedPage, axe_violations, walk
 from tests.browser.tabs import Tab
-from tests.browser.walking import PHONE, WIDE, Seen, barriers_of, walk
 
 ACCESSIBLE = ("empty", "shop", "hostile")
-"""Where axe looks, too: it takes seconds a page, and other stores have the same pages."""
+"""The stores that axe checks: it takes seconds per page, and other stores have the same pages."""
 EVERY = stores("empty", "one", "long", "shop", "large", "transcripts", "wire", "hostile")
 ELEMENTS = 10_000
-"""How many elements a page may have beside its figures: bounded tables, whatever the store holds. Our choice."""
+"""The maximum number of elements of a page without its figures, for any store. Our choice."""
 MARKS = 12_000
-"""How many elements its figures may have in all. Our choice."""
+"""The maximum total number of elements of the figures of a page. Our choice."""
 
 
 @pytest.fixture(scope="session")
-def walked(browser, store) -> Callable[[str], list[Seen]]:
-    """The pages of a store, looked at once for all tests."""
-    found: dict[str, list[Seen]] = {}
+def walked(browser, store) -> Callable[[str], list[VisitedPage]]:
+    """The pages of a store, which are visited once for all tests."""
+    found: dict[str, list[VisitedPage]] = {}
 
-    def give(kind: str) -> list[Seen]:
+    def give(kind: str) -> list[VisitedPage]:
         if kind not in found:
             with Tab.opened(browser, store(kind)) as tab:
                 found[kind] = walk(tab, barriers=kind in ACCESSIBLE, queries=kind == "shop")
@@ -36,8 +36,10 @@ def walked(browser, store) -> Callable[[str], list[Seen]]:
 
 
 @EVERY
-def test_every_page_loads_without_a_fault(kind: str, walked) -> None:
-    """No error in the console, no violation of the policy, no request that fails or leaves; a title, a heading."""
+def test_every_page_loads_without_errors(kind: str, walked) -> None:
+    """No console error, policy violation, failed request or request to another site; each page has a title and a
+    heading.
+    """
     pages = walked(kind)
     assert {page.kind for page in pages} >= {"/", "/fleet", "/compare", "/sql"}
     found = [f"{page.path}: {each}" for page in pages for each in page.faults]
@@ -47,22 +49,22 @@ def test_every_page_loads_without_a_fault(kind: str, walked) -> None:
 
 
 @EVERY
-def test_no_page_grows_with_what_is_stored(kind: str, walked) -> None:
-    """A thousand turns or a hundred thousand sessions: a page has a bounded number of rows and marks."""
+def test_the_size_of_pages_is_bounded(kind: str, walked) -> None:
+    """Even for a thousand turns or a hundred thousand sessions, a page has a bounded number of rows and marks."""
     sizes = {page.path: (page.elements, page.marks) for page in walked(kind)}
     assert {k: v for k, v in sizes.items() if v[0] > ELEMENTS or v[1] > MARKS} == {}
 
 
 @stores(*ACCESSIBLE)
-def test_nobody_is_kept_out(kind: str, walked) -> None:
-    """Axe finds no barrier: names, roles, labels, headings, tables, the contrast in the light and in the dark."""
+def test_pages_are_accessible(kind: str, walked) -> None:
+    """Axe finds no violation: names, roles, labels, headings, tables, and contrast in both themes."""
     found = [f"{page.path}: {each}" for page in walked(kind) for each in page.barriers]
     assert not found, "\n".join(found)
 
 
 @EVERY
 def test_no_page_is_wider_than_its_window(kind: str, walked) -> None:
-    """Neither on a desk nor on a phone does a page scroll sideways; a wide table scrolls by itself."""
+    """No page scrolls horizontally, on a desktop or on a phone; wide tables scroll separately."""
     assert {WIDE, PHONE} == set(walked(kind)[0].overflow)
     assert {
         p.path: p.overflow for p in walked(kind) if any(w > 0 for w in p.overflow.values())
@@ -70,8 +72,8 @@ def test_no_page_is_wider_than_its_window(kind: str, walked) -> None:
 
 
 @pytest.mark.xdist_group("browser-shop")
-def test_axe_would_find_a_barrier(store, tabs) -> None:
-    """The tests of barriers can fail: a picture without words and pale text are found."""
+def test_axe_finds_violations(store, tabs) -> None:
+    """The accessibility tests can fail: an image without alternative text and low contrast are found."""
     tab = tabs(store("shop"))
     tab.go("/")
     tab.page.evaluate("""
@@ -79,15 +81,15 @@ def test_axe_would_find_a_barrier(store, tabs) -> None:
             '<img alt><img src="data:,x"><p id=pale>hard to read</p>');
         document.querySelector("#pale").style.color = "#b0b0b0";
     """)
-    found = " ".join(barriers_of(tab))
+    found = " ".join(axe_violations(tab))
     assert "image-alt" in found
     assert "color-contrast" in found
     tab.forgiven.append("inline style")
 
 
 @pytest.mark.xdist_group("browser-shop")
-def test_the_keyboard_does_not_stop_in_figures(store, tabs) -> None:
-    """A drawn figure has a name, and nothing in it that takes the focus: the numbers stand in a table below it."""
+def test_figures_are_not_focusable(store, tabs) -> None:
+    """A drawn figure has a name, and no focusable element: its data is in a table below it."""
     tab = tabs(store("shop"))
     tab.go("/fleet")
     tab.draw()
@@ -96,12 +98,12 @@ def test_the_keyboard_does_not_stop_in_figures(store, tabs) -> None:
     assert figures.locator(".modebar-btn").count() > 3
     stops = "all => all.filter((each) => each.tabIndex >= 0).map((each) => each.outerHTML)"
     assert tab.page.locator("[data-figure] *").evaluate_all(stops) == []
-    assert [each for each in barriers_of(tab) if "nested" in each] == []
+    assert [each for each in axe_violations(tab) if "nested" in each] == []
 
 
 @pytest.mark.xdist_group("browser-shop")
-def test_dark_is_dark_and_light_is_light(store, tabs) -> None:
-    """The theme is that of the system, until somebody chooses; the choice outlasts the page."""
+def test_themes(store, tabs) -> None:
+    """The theme is that of the system until the user selects one, and the selection is kept."""
     tab = tabs(store("shop"), color_scheme="dark")
     tab.go("/fleet")
     assert _brightness(tab) < 60
@@ -114,8 +116,8 @@ def test_dark_is_dark_and_light_is_light(store, tabs) -> None:
 
 
 @pytest.mark.xdist_group("browser-shop")
-def test_a_page_prints_light_and_without_its_tools(store, tabs) -> None:
-    """On paper a dark page is light, and has no navigation and no switches."""
+def test_pages_print_light_and_without_controls(store, tabs) -> None:
+    """In print, a dark page is light, and has no navigation and no controls."""
     tab = tabs(store("shop"), color_scheme="dark")
     tab.go("/fleet")
     assert tab.page.locator("nav").is_visible()
@@ -127,8 +129,8 @@ def test_a_page_prints_light_and_without_its_tools(store, tabs) -> None:
 
 
 @pytest.mark.xdist_group("browser-shop")
-def test_times_are_in_the_readers_zone(store, tabs) -> None:
-    """An instant stands in the zone of the browser, and the zone is named; the markup has it in UTC."""
+def test_times_are_in_the_time_zone_of_the_user(store, tabs) -> None:
+    """Times are in the zone of the browser, and the zone is named; the HTML contains UTC."""
     shown = {}
     for zone in ("Asia/Tokyo", "America/New_York"):
         tab = tabs(store("shop"), timezone_id=zone)
@@ -153,7 +155,7 @@ all => all.map((each) => [each.dateTime.slice(0, 10), each.textContent])
 
 
 def _brightness(tab: Tab) -> float:
-    """How light the page is, 0 to 255."""
+    """Return the brightness of the page, from 0 to 255."""
     color: str = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
     red, green, blue = (float(part) for part in color.split("(")[1].rstrip(")").split(",")[:3])
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

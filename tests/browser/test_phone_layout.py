@@ -1,4 +1,4 @@
-"""Figures on a phone: what cannot be read there is as wide as it must be, and is scrolled."""
+"""Figures on a phone: wide figures keep their width and scroll."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.store.making import a_home, attempt, end, record, session_id, start
 pytestmark = pytest.mark.xdist_group("browser-printing")
 
 
-def test_the_waterfall_can_be_read_on_a_phone(tabs, tmp_path: Path) -> None:
-    """It has room for its bars beside their names in a region that the keyboard scrolls; the page is not wider."""
+def test_the_waterfall_is_readable_on_a_phone(tabs, tmp_path: Path) -> None:
+    """The waterfall has space for bars and names in a region that scrolls, also by keyboard; the page is not wider."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     path = tmp_path / "report.html"
@@ -30,7 +30,7 @@ def test_the_waterfall_can_be_read_on_a_phone(tabs, tmp_path: Path) -> None:
     plot = figure.locator(".nsewdrag").first.bounding_box()
     assert plot is not None
     assert plot["width"] > 500
-    region = tab.page.get_by_role("group", name="Waterfall, the figure")
+    region = tab.page.get_by_role("group", name="Waterfall (figure)")
     region.focus()
     assert region.evaluate(
         "each => each === document.activeElement && each.scrollWidth > each.clientWidth"

@@ -1,4 +1,4 @@
-"""Reports on paper: whatever the screen looked like, they are dark on white."""
+"""Printed reports are dark text on white, whatever the theme on screen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.store.making import a_home, attempt, end, record, session_id, start
 
 pytestmark = pytest.mark.xdist_group("browser-printing")
 DARKEST = 90
-"""What is written is darker than that, of 255. Our choice."""
+"""The maximum brightness of text, from 0 to 255. Our choice."""
 
 
 @pytest.mark.parametrize("light", [True, False], ids=["light", "full"])
-def test_a_report_that_was_dark_is_printed_light(tabs, tmp_path: Path, light: bool) -> None:
-    """Where the screen is dark, paper is white, words are dark, and still figures have the colors of the light."""
+def test_a_dark_report_is_printed_light(tabs, tmp_path: Path, light: bool) -> None:
+    """With a dark theme, the printed report has a white background, dark text, and static figures in light colors."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     path = tmp_path / "report.html"
@@ -38,7 +38,7 @@ def test_a_report_that_was_dark_is_printed_light(tabs, tmp_path: Path, light: bo
 
 
 def _colors(tab: Tab, place: str, kind: str) -> list[tuple[int, ...]]:
-    """Return the colors that a kind of elements has; those that are clear are none."""
+    """Return the colors of a kind of elements, without transparent ones."""
     found = tab.page.evaluate(_COLORS, [place, kind])
     return [tuple(int(part) for part in color) for color in found]
 

@@ -1,4 +1,4 @@
-"""What all figures have to keep to, and rows that try to break them."""
+"""Checks that all figures must pass, and rows that try to break figures."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ def rows_of(connection: duckdb.DuckDBPyConnection, name: str, **parameters: Any)
     return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
 
 
-def nobody(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return one of the rows with nothing known in it."""
+def rows_of_nulls(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return a single row, with the same columns, in which all values are None."""
     return [dict.fromkeys(rows[0])]
 
 
 def hostile(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return the rows with each of their texts another one that wants to be markup."""
+    """Return the rows with each text replaced by a text that contains markup and control characters."""
     return [
         {key: HOSTILE if isinstance(value, str) else value for key, value in row.items()}
         for row in rows
     ]
 
 
-def marks(figure: go.Figure) -> int:
-    """Return how many things a figure draws."""
+def mark_count(figure: go.Figure) -> int:
+    """Return the number of points, shapes and annotations of a figure."""
     points = sum(
         sum(x is not None for x in (each.y if each.y is not None else ())) for each in figure.data
     )
     return points + len(figure.layout.shapes) + len(figure.layout.annotations)
 
 
-def says(figure: go.Figure) -> str:
-    """Return all texts of a figure, a line each."""
+def figure_text(figure: go.Figure) -> str:
+    """Return all texts of a figure, one per line."""
     return "\n".join(texts(json.loads(figure.to_json())))
 
 
 def texts(value: Any, key: str = "") -> Iterator[str]:
-    """Yield the texts that a figure shows: of hovers, axes, legends and annotations."""
+    """Yield the texts that a figure shows: hover texts, axes, legends and annotations."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from texts(inner, name)
@@ -70,10 +70,12 @@ def texts(value: Any, key: str = "") -> Iterator[str]:
         yield value
 
 
-def hold(figure: go.Figure) -> None:
-    """Assert what the page relies on: kinds of traces, bounds, colors that have a dark side, no markup of others."""
+def assert_valid(figure: go.Figure) -> None:
+    """Assert what pages rely on: supported types of traces, bounds, colors with a dark counterpart, and no foreign
+    markup.
+    """
     assert {each.type for each in figure.data} <= {"bar", "scatter"}
-    assert marks(figure) <= MOST_MARKS
+    assert mark_count(figure) <= MOST_MARKS
     assert figure.layout.title.text is None
     assert figure.layout.height
     for each in figure.data:

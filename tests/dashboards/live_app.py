@@ -1,4 +1,4 @@
-"""The live application as its pages are tested: really served on loopback, asked over HTTP, with its guard."""
+"""The live application for tests: a real server on loopback, with its guard, and an HTTP client."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True)
-class Got:
-    """An answer."""
+class Response:
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,19 +44,19 @@ class Got:
 
     @property
     def words(self) -> str:
-        """What can be read in it: no tags, character references resolved."""
+        """The visible text: without tags, and with character references resolved."""
         bare = re.sub(r"<script.*?</script>|<[^>]*>", " ", self.html, flags=re.DOTALL)
         return re.sub(r"[ \n]+", " ", html.unescape(bare))
 
     @property
     def tags(self) -> list[tuple[str, dict[str, str | None]]]:
-        """Its elements as a browser would read them, with their attributes."""
+        """The elements as a browser would parse them, with their attributes."""
         reader = _Tags()
         reader.feed(self.html)
         return reader.found
 
     def links(self, start: str) -> list[str]:
-        """Where its links that begin like this lead, in order."""
+        """Return the links that start with a prefix, in order."""
         return [
             html.unescape(each) for each in re.findall(r'href="([^"]*)"', self.html)
             if each.startswith(start)
@@ -73,45 +73,47 @@ class _Tags(HTMLParser):
 
 
 class Client:
-    """A browser without a screen: it has the cookie, and sends forms from our own pages."""
+    """A client like a browser: it has the cookie, and sends forms as a page of the dashboard does."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
-        # Names under `localhost` are found by browsers; a resolver may not know them.
+        # Browsers resolve names under `localhost` themselves; other resolvers may not know these names.
         self.host, self.port, self.named = "127.0.0.1", int(parts.port or 0), parts.netloc
         self.origin = f"http://{parts.netloc}"
         self.cookie = ""
         opened = self._ask("GET", f"{parts.path}?{parts.query}", None, {})
         self.cookie = opened.headers["set-cookie"].partition(";")[0]
 
-    def get(self, path: str, **headers: str) -> Got:
+    def get(self, path: str, **headers: str) -> Response:
         return self._ask("GET", path, None, headers)
 
-    def press(self, path: str, *, part: bool = True, **fields: Any) -> Got:
-        """Press the button of a form: with our script, or without it."""
+    def press(self, path: str, *, part: bool = True, **fields: Any) -> Response:
+        """Press the button of a form, with or without the script."""
         headers = {"content-type": FORM, "origin": self.origin, "sec-fetch-site": "same-origin"}
         if part:
             headers["x-agentobs"] = "part"
         return self._ask("POST", path, urlencode(fields), headers)
 
-    def post(self, path: str, headers: Mapping[str, str]) -> Got:
+    def post(self, path: str, headers: Mapping[str, str]) -> Response:
         return self._ask("POST", path, "", headers)
 
-    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Got:
+    def _ask(
+        self, method: str, path: str, body: str | None, headers: Mapping[str, str]
+    ) -> Response:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             always = {"host": self.named, **({"cookie": self.cookie} if self.cookie else {})}
             connection.request(method, path, body, {**always, **headers})
             answer = connection.getresponse()
             told = {name.lower(): value for name, value in answer.getheaders()}
-            return Got(answer.status, told, answer.read())
+            return Response(answer.status, told, answer.read())
         finally:
             connection.close()
 
 
 @contextmanager
-def opened(home: Home) -> Iterator[Client]:
-    """Serve a home, and give a client that may see it."""
+def serving(home: Home) -> Iterator[Client]:
+    """Serve a home, and yield a client that has signed in."""
     bound = bind(Options(port=0))
     ready, stops = threading.Event(), []
 
@@ -130,8 +132,11 @@ def opened(home: Home) -> Iterator[Client]:
         thread.join(30)
 
 
-def weather(path: Path, options: Recorded | None = None, **changes: Any) -> Home:
-    """Record an agent of three turns and three calls that knows nothing of us; its prompt is `changes["prompt"]`."""
+def record_weather_agent(path: Path, options: Recorded | None = None, **changes: Any) -> Home:
+    """Record an agent with three turns and three tool calls that does not use agentobs.
+
+    `changes["prompt"]` sets its prompt.
+    """
     prompt = changes.pop("prompt", "How is the weather?")
     replies = changes.pop("answers", None) or answers()
     agentobs.stop_recorder()
@@ -145,19 +150,20 @@ def weather(path: Path, options: Recorded | None = None, **changes: Any) -> Home
 
 
 def only_session(home: Home) -> str:
-    """Return the id of the one session of a home."""
-    return str(asked(home, "SELECT session_id FROM sessions")[0][0])
+    """Return the ID of the only session of a home."""
+    return str(query_rows(home, "SELECT session_id FROM sessions")[0][0])
 
 
 def attempts(home: Home) -> list[str]:
-    """Return the ids of all attempts of a home, as they were sent."""
+    """Return the IDs of all attempts of a home, in the order in which they were sent."""
     return [
-        str(row[0]) for row in asked(home, "SELECT attempt_id FROM attempts ORDER BY started_ns")
+        str(row[0])
+        for row in query_rows(home, "SELECT attempt_id FROM attempts ORDER BY started_ns")
     ]
 
 
 @cache
-def asked(home: Home, sql: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a question; what was recorded before it was first asked stays so."""
+def query_rows(home: Home, sql: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a query. The result is cached, so later recordings are not included."""
     with connect(home, ingest=False) as store:
         return store.execute(sql).fetchall()

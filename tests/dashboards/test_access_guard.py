@@ -1,4 +1,6 @@
-"""The door of the live application, over real sockets: who is let in, and what each answer forbids."""
+"""The access guard of the live application, over real sockets: which requests are accepted, and the security headers of
+each response.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from agentobs.recording.journal.home import open_home
 from dashboards.app import access_guard, server
 from dashboards.app.access_guard import Guard, Keys, network_of
 from dashboards.app.server import Bound, Options
-from tests.dashboards.opening import FORM, Got
+from tests.dashboards.live_app import FORM, Response
 
 pytestmark = pytest.mark.xdist_group("dashboards_guarding")
 
@@ -57,14 +59,14 @@ def served(home: Path, options: Options) -> Iterator[Bound]:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
+def bound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
     with served(tmp_path_factory.mktemp("guarded") / "home", Options(port=0)) as bound:
         yield bound
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate that nobody trusts, and its key."""
+    """A self-signed certificate and its key."""
     folder = tmp_path_factory.mktemp("tls")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dash.test")])
@@ -88,19 +90,19 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def remote(
     tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
 ) -> Iterator[Bound]:
-    """Served for other machines, bound to loopback all the same."""
+    """A server for other machines, bound to loopback."""
     home = tmp_path_factory.mktemp("remote") / "home"
     options = Options("127.0.0.1", 0, ("dash.test", "fd00::7"), PASSWORD, *certificate)
     with served(home, options) as bound:
         yield bound
 
 
-def host_of(bound: Bound) -> str:
-    """Return what the header Host says where the printed address is open; of one for others, the address itself."""
+def host_header(bound: Bound) -> str:
+    """Return the value of the Host header for the printed URL; for a server for other machines, the address itself."""
     return f"127.0.0.1:{bound.keys.port}" if bound.tls else urlsplit(bound.address).netloc
 
 
-def ask(
+def request(
     bound: Bound,
     path: str = "/",
     method: str = "GET",
@@ -109,8 +111,8 @@ def ask(
     *,
     opened: bool = True,
     **headers: Any,
-) -> Got:
-    """Ask as nobody's browser would: with exactly these headers, and the cookie where `opened`."""
+) -> Response:
+    """Send a request with exactly these headers, and with the cookie if `opened` is set."""
     port = bound.keys.port
     if bound.tls:
         trusting = ssl.create_default_context()
@@ -122,7 +124,7 @@ def ask(
         line = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         line.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        line.putheader("Host", host_of(bound) if host is None else host)
+        line.putheader("Host", host_header(bound) if host is None else host)
         if opened:
             headers.setdefault("cookie", f"{bound.keys.cookie}={bound.keys.secret}")
         for name, value in headers.items():
@@ -133,47 +135,49 @@ def ask(
         line.endheaders(body.encode() if body is not None else None)
         answer = line.getresponse()
         told = {name.lower(): value for name, value in answer.getheaders()}
-        return Got(answer.status, told, answer.read())
+        return Response(answer.status, told, answer.read())
     finally:
         line.close()
 
 
-def asks_in_sql(bound: Bound, **headers: Any) -> int:
-    return ask(bound, "/sql", "POST", urlencode({"sql": ""}), **headers).status
+def query_form(bound: Bound, **headers: Any) -> int:
+    return request(bound, "/sql", "POST", urlencode({"sql": ""}), **headers).status
 
 
-def test_the_token_is_changed_for_a_cookie_and_leaves_the_address(door: Bound) -> None:
-    """Who opens the printed address gets a cookie that is not the token, and the address without the token."""
-    token = door.keys.token
+def test_the_token_is_exchanged_for_a_cookie(bound: Bound) -> None:
+    """Opening the printed URL sets a cookie that is not the token, and redirects to the URL without the token."""
+    token = bound.keys.token
     assert token
     assert len(token) == 64
-    assert door.address == f"http://{host_of(door)}/?token={token}"
-    got = ask(door, f"/sessions/a%2Fb?a=1&token={token}&b=%26", opened=False)
+    assert bound.address == f"http://{host_header(bound)}/?token={token}"
+    got = request(bound, f"/sessions/a%2Fb?a=1&token={token}&b=%26", opened=False)
     assert (got.status, got.headers["location"]) == (303, "/sessions/a%2Fb?a=1&b=%26")
     name, _, rest = got.headers["set-cookie"].partition("=")
-    assert name == f"agentobs-{door.keys.port}"
-    assert rest == f"{door.keys.secret}; Path=/; HttpOnly; SameSite=Strict"
-    assert door.keys.secret != token
+    assert name == f"agentobs-{bound.keys.port}"
+    assert rest == f"{bound.keys.secret}; Path=/; HttpOnly; SameSite=Strict"
+    assert bound.keys.secret != token
     assert got.headers["referrer-policy"] == "no-referrer"
     assert got.body == b""
-    assert ask(door).status == 200
+    assert request(bound).status == 200
 
 
-def test_the_token_works_where_a_page_or_a_file_leads_here(door: Bound) -> None:
-    """From elsewhere a page of ours leads on, for no strict cookie reaches what that request is redirected to."""
-    got = ask(
-        door, f"/fleet?token={door.keys.token}", opened=False, **{"sec-fetch-site": "cross-site"},
+def test_the_token_works_in_links_from_elsewhere(bound: Bound) -> None:
+    """A link from another page gets a page that redirects, because browsers send no strict cookie after a cross-site
+    redirect.
+    """
+    got = request(
+        bound, f"/fleet?token={bound.keys.token}", opened=False, **{"sec-fetch-site": "cross-site"},
         sec_fetch_mode="navigate", sec_fetch_dest="document",
     )  # fmt: skip
     assert (got.status, got.headers["refresh"]) == (200, "0; url=/fleet")
     assert "set-cookie" in got.headers
-    assert str(door.keys.token) not in got.html
+    assert str(bound.keys.token) not in got.html
 
 
 @pytest.mark.parametrize("path", ["//evil.test/", "/\\evil.test", "/%0d%0aset-cookie:%20a=b"])
-def test_the_token_leads_to_no_other_host(door: Bound, path: str) -> None:
-    """Whatever stands in the address, what follows the token is a path of ours."""
-    got = ask(door, f"{path}?token={door.keys.token}", opened=False)
+def test_the_token_never_redirects_to_another_host(bound: Bound, path: str) -> None:
+    """Whatever the URL contains, the redirect goes to a path of the dashboard."""
+    got = request(bound, f"{path}?token={bound.keys.token}", opened=False)
     assert got.status == 303
     assert got.headers["location"].startswith("/")
     assert not got.headers["location"].startswith(("//", "/\\"))
@@ -185,38 +189,44 @@ PATHS = ("/", "/?q=a", "/fleet", "/sql", "/sql/tables", "/revision", "/compare",
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_the_cookie_nothing_is_told(door: Bound, path: str) -> None:
-    """Each address answers the same without a cookie: open the printed address. Nothing of the home is told."""
+def test_without_the_cookie_every_response_is_the_same(bound: Bound, path: str) -> None:
+    """Without a cookie, each URL has the same response: open the printed URL. It contains nothing about the home."""
     for method in ("GET", "HEAD"):
-        got = ask(door, path, method, opened=False)
+        got = request(bound, path, method, opened=False)
         assert got.status == 403
         assert "set-cookie" not in got.headers
-    got = ask(door, path, opened=False)
+    got = request(bound, path, opened=False)
     assert "agentobs dashboard" in got.words
     assert "?token=" in got.words
-    assert "guarded" not in got.html  # where the home lies
-    assert got.body == ask(door, "/", opened=False).body
+    assert "guarded" not in got.html  # part of the path of the home
+    assert got.body == request(bound, "/", opened=False).body
 
 
-def test_what_looks_like_the_cookie_or_the_token_does_not_do(door: Bound) -> None:
-    """Only the whole secret opens, under its name; the token is no cookie and the secret no token."""
-    secret, token = door.keys.secret, str(door.keys.token)
-    name = door.keys.cookie
+def test_similar_cookies_and_tokens_are_rejected(bound: Bound) -> None:
+    """Only the complete secret, under the right name, is accepted.
+
+    The token is not a valid cookie, nor the secret a valid token.
+    """
+    secret, token = bound.keys.secret, str(bound.keys.token)
+    name = bound.keys.cookie
     for cookie in (
         f"{name}=", name, f"{name}={secret[:-1]}", f"{name}={secret}0", f"{name}={secret.upper()}", f"{name}={token}",
         f"agentobs={secret}", f"x{name}={secret}", f'{name}="{secret}"', f"{name}={secret},",
     ):  # fmt: skip
-        assert ask(door, cookie=cookie).status == 403, cookie
+        assert request(bound, cookie=cookie).status == 403, cookie
     for given in ("", token[:-1], token + "0", token.upper(), secret, "%00", "ü"):
         query = urlencode({"token": given})
-        assert ask(door, f"/?{query}", opened=False).status == 403, given
-    # Cookies of other programs on this host stand beside it, well formed or not.
-    assert ask(door, cookie=f'a={{"b": 1}}; {name}=old; c; {name}={secret}; =').status == 200
+        assert request(bound, f"/?{query}", opened=False).status == 403, given
+    # Other programs on this host may have set further cookies, well-formed or not.
+    assert request(bound, cookie=f'a={{"b": 1}}; {name}=old; c; {name}={secret}; =').status == 200
 
 
-def test_a_host_that_is_not_ours_is_refused(door: Bound) -> None:
-    """A name that somebody pointed at this address gets nothing, with the cookie, too; ours does, in any letters."""
-    port, ours = door.keys.port, host_of(door)
+def test_other_host_names_are_rejected(bound: Bound) -> None:
+    """A request with another host name is rejected, even with the cookie.
+
+    The right name is accepted in any case of letters.
+    """
+    port, ours = bound.keys.port, host_header(bound)
     name = ours.partition(":")[0]
     for host in (
         "evil.test", f"evil.test:{port}", "127.0.0.1", "127.0.0.1:1", f"127.0.0.1:{port}.evil.test",
@@ -224,72 +234,72 @@ def test_a_host_that_is_not_ours_is_refused(door: Bound) -> None:
         f"{'0' * 16}.localhost:{port}", f"x{ours}", f"x.{ours}", f"{name}.evil.test:{port}", f"{name}.:{port}",
         f"127.0.0.2:{port}", f"0.0.0.0:{port}", "", f"{ours}@evil.test", f"user@{ours}",
     ):  # fmt: skip
-        got = ask(door, host=host)
+        got = request(bound, host=host)
         assert got.status == 421, host
         assert "Sessions" not in got.words
-        assert ask(door, f"/?token={door.keys.token}", host=host).status == 421
+        assert request(bound, f"/?token={bound.keys.token}", host=host).status == 421
     for host in (ours, ours.upper()):
-        assert ask(door, host=host).status == 200, host
+        assert request(bound, host=host).status == 200, host
 
 
-def test_the_host_is_one_that_nobody_else_knows(door: Bound, tmp_path: Path) -> None:
-    """Cookies are shared among the ports of a host: so the printed one is random, and no page is led to another.
+def test_the_host_name_is_random(bound: Bound, tmp_path: Path) -> None:
+    """Cookies are shared among all ports of a host, so each server has a random host name.
 
-    Where a number is asked for, the address has it, and loopback under its usual names is answered.
+    With `loopback_address`, the URL contains the address, and all names of loopback are accepted.
     """
-    assert re.fullmatch(r"[0-9a-f]{16}\.localhost:[0-9]+", host_of(door))
+    assert re.fullmatch(r"[0-9a-f]{16}\.localhost:[0-9]+", host_header(bound))
     with served(tmp_path / "home", Options(port=0)) as again:
-        assert host_of(again).partition(":")[0] != host_of(door).partition(":")[0]
+        assert host_header(again).partition(":")[0] != host_header(bound).partition(":")[0]
     with served(tmp_path / "home", Options(port=0, loopback_address=True)) as plain:
         port = plain.keys.port
         assert plain.address.startswith(f"http://127.0.0.1:{port}/?token=")
         for host in (f"127.0.0.1:{port}", f"LocalHost:{port}", f"[::1]:{port}"):
-            assert ask(plain, host=host).status == 200, host
-        assert ask(plain, host=f"evil.test:{port}").status == 421
+            assert request(plain, host=host).status == 200, host
+        assert request(plain, host=f"evil.test:{port}").status == 421
 
 
-def test_two_hosts_or_none_are_no_request(door: Bound) -> None:
-    """A request that names two hosts, or none, is refused before it is looked at."""
+def test_requests_with_two_hosts_or_none_are_rejected(bound: Bound) -> None:
+    """A request with two Host headers, or without one, is rejected before it is processed."""
     for head in (
-        f"GET / HTTP/1.1\r\nHost: {host_of(door)}\r\nHost: evil.test\r\n\r\n",
+        f"GET / HTTP/1.1\r\nHost: {host_header(bound)}\r\nHost: evil.test\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.0\r\n\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", door.keys.port), 30) as line:
+        with socket.create_connection(("127.0.0.1", bound.keys.port), 30) as line:
             line.sendall(head.encode())
             assert line.recv(100).split(b" ")[1] in (b"400", b"421")
 
 
-def test_a_form_is_taken_from_our_own_pages_alone(door: Bound) -> None:
-    """What does more than open a page must say that it comes from a page of ours, whatever cookie it has."""
-    ours = f"http://{host_of(door)}"
-    assert asks_in_sql(door, origin=ours, **OURS) == 200
-    assert asks_in_sql(door, origin=ours) == 200  # a browser that knows no Sec-Fetch-Site
+def test_forms_are_accepted_only_from_the_dashboard(bound: Bound) -> None:
+    """A request that does more than open a page must come from a page of the dashboard, whatever cookie it has."""
+    ours = f"http://{host_header(bound)}"
+    assert query_form(bound, origin=ours, **OURS) == 200
+    assert query_form(bound, origin=ours) == 200  # a browser that does not send Sec-Fetch-Site
     foreign: list[dict[str, Any]] = [
         {},
         {**OURS},
         {"origin": "null", **OURS},
         {"origin": "http://evil.test"},
-        {"origin": f"http://localhost:{door.keys.port}"},
-        {"origin": f"http://127.0.0.1:{door.keys.port}"},
+        {"origin": f"http://localhost:{bound.keys.port}"},
+        {"origin": f"http://127.0.0.1:{bound.keys.port}"},
         {"origin": ours.rpartition(":")[0] + ":1"},
-        {"origin": f"https://{host_of(door)}"},
+        {"origin": f"https://{host_header(bound)}"},
         {"origin": ours + ".evil.test"},
         {"origin": ours, "sec-fetch-site": "same-site"},
         {"origin": ours, "sec-fetch-site": "cross-site"},
         {"origin": ours, "sec-fetch-site": "none"},
     ]
     for headers in foreign:
-        assert asks_in_sql(door, **headers) == 403, headers
+        assert query_form(bound, **headers) == 403, headers
     for method in ("PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
-        assert ask(door, "/sql", method, origin="http://evil.test").status == 403
+        assert request(bound, "/sql", method, origin="http://evil.test").status == 403
 
 
-def test_a_page_can_be_led_to_and_nothing_else_be_loaded(door: Bound) -> None:
-    """A link from elsewhere opens a page; an image, a frame, a script or a fetch of another page gets nothing."""
+def test_other_sites_can_link_to_pages_but_load_nothing(bound: Bound) -> None:
+    """A link from another site opens a page; its images, frames, scripts and fetches get nothing."""
     page: dict[str, Any] = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     for site in ("none", "same-origin", "same-site", "cross-site"):
-        assert ask(door, sec_fetch_site=site, **page).status == 200
+        assert request(bound, sec_fetch_site=site, **page).status == 200
     for mode, dest in (
         ("no-cors", "image"), ("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe"),
         ("navigate", "object"), ("no-cors", "style"),
@@ -300,35 +310,39 @@ def test_a_page_can_be_led_to_and_nothing_else_be_loaded(door: Bound) -> None:
                 "sec-fetch-dest": dest,
                 "sec-fetch-site": site,
             }
-            assert ask(door, **told).status == 403, told
-    assert ask(door, origin="http://evil.test").status == 403
-    assert ask(door, sec_fetch_mode="cors", sec_fetch_dest="empty", **OURS).status == 200
+            assert request(bound, **told).status == 403, told
+    assert request(bound, origin="http://evil.test").status == 403
+    assert request(bound, sec_fetch_mode="cors", sec_fetch_dest="empty", **OURS).status == 200
 
 
-def test_nobody_is_allowed_to_read_across_origins(door: Bound) -> None:
-    """A preflight is refused, and no answer allows another origin anything."""
-    got = ask(door, "/sql", "OPTIONS", origin="http://evil.test", access_control_request_method="POST")  # fmt: skip
+def test_cross_origin_reads_are_never_allowed(bound: Bound) -> None:
+    """A preflight request is rejected, and no response allows another origin anything."""
+    headers: dict[str, Any] = {
+        "origin": "http://evil.test",
+        "access_control_request_method": "POST",
+    }
+    got = request(bound, "/sql", "OPTIONS", **headers)
     assert got.status == 403
-    ours = f"http://{host_of(door)}"
-    for each in (got, ask(door), ask(door, origin=ours), ask(door, "/revision")):
+    ours = f"http://{host_header(bound)}"
+    for each in (got, request(bound), request(bound, origin=ours), request(bound, "/revision")):
         assert not [name for name in each.headers if name.startswith("access-control")]
 
 
-def test_each_answer_says_what_may_be_done_with_it(door: Bound) -> None:
-    """Page, asset, error and refusal: each has a policy, no sniffing, no frames, no referrer, and no copy kept."""
-    asset = next(each for each in ask(door).links("/assets/") if each.endswith(".css"))
-    ours = f"http://{host_of(door)}"
+def test_each_response_has_security_headers(bound: Bound) -> None:
+    """Pages, assets, errors and rejections have a policy and forbid sniffing, framing, referrers and caching."""
+    asset = next(each for each in request(bound).links("/assets/") if each.endswith(".css"))
+    ours = f"http://{host_header(bound)}"
     answers = {
-        "page": ask(door),
-        "asset": ask(door, asset),
-        "revision": ask(door, "/revision"),
-        "not there": ask(door, "/nowhere"),
-        "old asset": ask(door, "/assets/000000000000/app.js"),
-        "wrong method": ask(door, "/fleet", "POST", "a=b", origin=ours),
-        "too long": ask(door, "/sql", "POST", "x" * 2_000_000, origin=ours),
-        "closed": ask(door, opened=False),
-        "other host": ask(door, host="evil.test"),
-        "foreign": ask(door, origin="http://evil.test"),
+        "page": request(bound),
+        "asset": request(bound, asset),
+        "revision": request(bound, "/revision"),
+        "not there": request(bound, "/nowhere"),
+        "old asset": request(bound, "/assets/000000000000/app.js"),
+        "wrong method": request(bound, "/fleet", "POST", "a=b", origin=ours),
+        "too long": request(bound, "/sql", "POST", "x" * 2_000_000, origin=ours),
+        "closed": request(bound, opened=False),
+        "other host": request(bound, host="evil.test"),
+        "foreign": request(bound, origin="http://evil.test"),
     }
     assert [each.status for each in answers.values()] == [200, 200, 200, 404, 404, 405, 413, 403, 421, 403]  # fmt: skip
     for name, got in answers.items():
@@ -350,33 +364,33 @@ def test_each_answer_says_what_may_be_done_with_it(door: Bound) -> None:
     assert "script-src 'self';" in answers["page"].headers["content-security-policy"]
 
 
-def test_a_request_that_is_too_long_is_not_read(door: Bound) -> None:
-    """The head of a request is bounded: one that is longer is refused or left, and the next is answered."""
+def test_request_headers_are_bounded(bound: Bound) -> None:
+    """A request with too long headers is rejected or dropped, and the next request gets a response."""
     for path, cookie in (("/", "a=" + "x" * 200_000), ("/" + "a" * 2_000_000, "a=b")):
         status = 0
         with contextlib.suppress(OSError, http.client.HTTPException):
-            status = ask(door, path, cookie=cookie).status
+            status = request(bound, path, cookie=cookie).status
         assert status in (0, 400, 431)
-        assert ask(door).status == 200
+        assert request(bound).status == 200
 
 
-def test_many_fields_are_no_token_and_no_fault(door: Bound, remote: Bound) -> None:
-    """An address or a form with hundreds of fields is answered like any other, and opens nothing."""
+def test_hundreds_of_fields_are_harmless(bound: Bound, remote: Bound) -> None:
+    """A URL or a form with hundreds of fields gets a normal response, and does not sign in."""
     many = "&".join(f"a{number}=b" for number in range(300))
-    assert ask(door, f"/?{many}").status == 200
-    assert ask(door, f"/?{many}", opened=False).status == 403
-    assert ask(door, f"/?{many}&token={door.keys.token}", opened=False).status == 403
+    assert request(bound, f"/?{many}").status == 200
+    assert request(bound, f"/?{many}", opened=False).status == 403
+    assert request(bound, f"/?{many}&token={bound.keys.token}", opened=False).status == 403
     ours = f"https://127.0.0.1:{remote.keys.port}"
     form = f"{many}&{urlencode({'password': PASSWORD})}"
-    assert ask(remote, "/login", "POST", form, opened=False, origin=ours, **OURS).status == 403
+    assert request(remote, "/login", "POST", form, opened=False, origin=ours, **OURS).status == 403
 
 
-def test_who_sends_no_request_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection on which no whole request comes, or none more, is closed."""
-    monkeypatch.setattr(server, "SILENT_SECONDS", 0.2)
+def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection without a complete request, or without a further request, is closed."""
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
     with served(tmp_path / "home", Options(port=0)) as bound:
-        host = f"Host: {host_of(bound)}\r\n"
-        origin = f"Origin: http://{host_of(bound)}\r\n"
+        host = f"Host: {host_header(bound)}\r\n"
+        origin = f"Origin: http://{host_header(bound)}\r\n"
         for part in (
             "",
             "GET / HTTP/1.1\r\nHost:",
@@ -394,24 +408,24 @@ def test_who_sends_no_request_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While as many connections are held as there may be, any more is told to come later; then it is answered again."""
+    """While the maximum number of connections is open, another one gets a 503; afterwards requests succeed again."""
     monkeypatch.setattr(server, "CONNECTIONS", 4)
     with served(tmp_path / "home", Options(port=0)) as bound:
-        assert ask(bound).status == 200
+        assert request(bound).status == 200
         held = [socket.create_connection(("127.0.0.1", bound.keys.port), 30) for _ in range(4)]
-        while ask(bound).status != 503:
-            pass  # until all of them were noticed
+        while request(bound).status != 503:
+            pass  # until the server has noticed all of them
         for each in held:
             each.close()
-        while ask(bound).status != 200:
+        while request(bound).status != 200:
             pass
 
 
-def test_there_is_no_web_socket(door: Bound) -> None:
-    """A handshake is answered like any request from elsewhere, and the application never hears of it."""
+def test_web_sockets_are_rejected(bound: Bound) -> None:
+    """A handshake is handled like any request from elsewhere, and never reaches the application."""
     upgrade: dict[str, Any] = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
                "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}  # fmt: skip
-    assert ask(door, "/revision", origin="http://evil.test", **upgrade).status == 403
+    assert request(bound, "/revision", origin="http://evil.test", **upgrade).status == 403
     sent: list[Message] = []
 
     async def handshake() -> None:
@@ -421,7 +435,7 @@ def test_there_is_no_web_socket(door: Bound) -> None:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await Guard(_unreached, door.keys)({"type": "websocket"}, receive, send)
+        await Guard(_unreached, bound.keys)({"type": "websocket"}, receive, send)
 
     asyncio.run(handshake())
     assert sent == [{"type": "websocket.close", "code": 1008}]
@@ -431,50 +445,50 @@ async def _unreached(*_: Any) -> None:
     raise AssertionError("the application was reached")
 
 
-def test_others_must_know_the_password(remote: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where other machines may open it, a form asks for the password, over TLS; a token is not printed."""
+def test_remote_access_requires_the_password(
+    remote: Bound, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For other machines, a form asks for the password, over TLS, and no token is printed."""
     monkeypatch.setattr(access_guard, "DELAY_SECONDS", 0.0)
     assert remote.address == f"https://dash.test:{remote.keys.port}/"
     assert remote.keys.token is None
     ours = f"https://127.0.0.1:{remote.keys.port}"
-    closed = ask(remote, opened=False)
+    closed = request(remote, opened=False)
     assert (closed.status, 'type="password"' in closed.html) == (403, True)
-    assert ask(remote, "/?token=", opened=False).status == 403
+    assert request(remote, "/?token=", opened=False).status == 403
     for wrong in ("", PASSWORD[:-1], PASSWORD + " ", "x" * 5000):
         form = urlencode({"password": wrong})
-        got = ask(remote, "/login", "POST", form, opened=False, origin=ours, **OURS)
+        got = request(remote, "/login", "POST", form, opened=False, origin=ours, **OURS)
         assert got.status == 403, wrong
         assert "Wrong password." in got.words
         assert "set-cookie" not in got.headers
     right = urlencode({"password": PASSWORD})
-    foreign = ask(remote, "/login", "POST", right, opened=False, origin="https://evil.test")
+    foreign = request(remote, "/login", "POST", right, opened=False, origin="https://evil.test")
     assert (foreign.status, "set-cookie" in foreign.headers) == (403, False)
-    got = ask(remote, "/login", "POST", right, opened=False, origin=ours, **OURS)
+    got = request(remote, "/login", "POST", right, opened=False, origin=ours, **OURS)
     assert (got.status, got.headers["location"]) == (303, "/")
     name = f"__Host-agentobs-{remote.keys.port}"
     expected = (
         f"{name}={remote.keys.secret}; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=43200"
     )
     assert got.headers["set-cookie"] == expected
-    assert ask(remote).status == 200
+    assert request(remote).status == 200
     for host in (f"dash.test:{remote.keys.port}", f"[fd00::7]:{remote.keys.port}"):
-        assert ask(remote, host=host).status == 200
-    assert ask(remote, host=f"other.test:{remote.keys.port}").status == 421
+        assert request(remote, host=host).status == 200
+    assert request(remote, host=f"other.test:{remote.keys.port}").status == 421
 
 
-def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong password is answered after a wait, and while PARALLEL of an address wait, its others are sent away.
+def test_wrong_passwords_are_delayed_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong password gets a delayed response. While MOST_DELAYED_PER_ADDRESS attempts wait, others are rejected.
 
-    The right one from another address passes at once, whoever waits.
+    The right password from another address is accepted immediately.
     """
     waited: list[float] = []
     over = asyncio.Event()
     sleep_truly = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
-        if (
-            seconds != access_guard.DELAY_SECONDS
-        ):  # a server of another test, in a thread of its own
+        if seconds != access_guard.DELAY_SECONDS:  # a server of another test, in a separate thread
             await sleep_truly(seconds)
             return
         waited.append(seconds)
@@ -500,8 +514,11 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
         return int(sent[0]["status"])
 
     async def many() -> tuple[int, int, int, int, list[int], int]:
-        waiting = [asyncio.create_task(attempt("wrong")) for _ in range(access_guard.PARALLEL)]
-        while len(waited) < access_guard.PARALLEL:
+        waiting = [
+            asyncio.create_task(attempt("wrong"))
+            for _ in range(access_guard.MOST_DELAYED_PER_ADDRESS)
+        ]
+        while len(waited) < access_guard.MOST_DELAYED_PER_ADDRESS:
             await asyncio.wait(waiting, timeout=0)
         beside = await attempt("wrong"), await attempt(PASSWORD)
         others = await attempt(PASSWORD, "192.0.2.2"), await attempt(PASSWORD, "2001:db8::1")
@@ -509,30 +526,37 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
         return *beside, *others, await asyncio.gather(*waiting), await attempt(PASSWORD)
 
     guard = Guard(_unreached, keys)
-    assert asyncio.run(many()) == (429, 429, 303, 303, [403] * access_guard.PARALLEL, 303)
-    assert waited == [access_guard.DELAY_SECONDS] * access_guard.PARALLEL
+    assert asyncio.run(many()) == (
+        429,
+        429,
+        303,
+        303,
+        [403] * access_guard.MOST_DELAYED_PER_ADDRESS,
+        303,
+    )
+    assert waited == [access_guard.DELAY_SECONDS] * access_guard.MOST_DELAYED_PER_ADDRESS
     assert access_guard.DELAY_SECONDS >= 1
 
 
-def test_who_signs_out_is_forgotten(door: Bound, remote: Bound) -> None:
-    """Where a password is asked for each page has a button that takes the cookie back; no link or other site has."""
-    page = ask(remote)
+def test_signing_out_deletes_the_cookie(bound: Bound, remote: Bound) -> None:
+    """With a password, each page has a button that deletes the cookie; a link or another site cannot do this."""
+    page = request(remote)
     assert ("form", {"method": "post", "action": "/leave"}) in page.tags
-    assert "Sign out" not in ask(door).words
+    assert "Sign out" not in request(bound).words
     ours = f"https://127.0.0.1:{remote.keys.port}"
-    led = ask(remote, "/leave")
+    led = request(remote, "/leave")
     assert (led.status, "set-cookie" in led.headers) == (405, False)
-    foreign = ask(remote, "/leave", "POST", "", origin="https://evil.test")
+    foreign = request(remote, "/leave", "POST", "", origin="https://evil.test")
     assert (foreign.status, "set-cookie" in foreign.headers) == (403, False)
-    left = ask(remote, "/leave", "POST", "", origin=ours, **OURS)
+    left = request(remote, "/leave", "POST", "", origin=ours, **OURS)
     name = f"__Host-agentobs-{remote.keys.port}"
     expected = f"{name}=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0"
     assert (left.status, left.headers["set-cookie"]) == (200, expected)
-    assert ask(remote, cookie=f"{name}=").status == 403
+    assert request(remote, cookie=f"{name}=").status == 403
 
 
-def test_an_address_is_that_of_who_may_have_many() -> None:
-    """Of IPv6 the first 64 bits count; an address of IPv4 is itself, however it is written."""
+def test_the_network_of_an_address() -> None:
+    """For IPv6 the first 64 bits count; an IPv4 address counts as itself, in any notation."""
     same = {
         network_of(each)
         for each in ("2001:db8:1:2::3", "2001:db8:1:2:ffff::", "2001:db8:1:2::3%eth0")
@@ -544,7 +568,7 @@ def test_an_address_is_that_of_who_may_have_many() -> None:
 
 
 def login(bound: Bound, body: bytes, length: int, source: str = "127.0.0.1") -> ssl.SSLSocket:
-    """Send the form of a password, or a part of it, from an address of this machine."""
+    """Send the password form, or a part of it, from an address of this machine."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     port = bound.keys.port
@@ -554,13 +578,16 @@ def login(bound: Bound, body: bytes, length: int, source: str = "127.0.0.1") -> 
     return line
 
 
-def test_who_sends_half_a_form_keeps_nobody_out(
+def test_slow_forms_do_not_block_other_clients(
     remote: Bound, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While forms are sent slowly the right password passes at once; what does not come in time is not waited for."""
+    """While other forms are sent slowly, the right password is accepted immediately.
+
+    A form that takes too long is rejected.
+    """
     form = urlencode({"password": PASSWORD}).encode()
     with contextlib.ExitStack() as held:
-        for _ in range(2 * access_guard.PARALLEL):
+        for _ in range(2 * access_guard.MOST_DELAYED_PER_ADDRESS):
             held.enter_context(login(remote, b"password=", 1000))
         with login(remote, form, len(form)) as line:
             assert line.recv(100).split(b" ")[1] == b"303"
@@ -569,10 +596,10 @@ def test_who_sends_half_a_form_keeps_nobody_out(
         assert line.recv(100).split(b" ")[1] == b"408"
 
 
-def test_no_address_takes_all_connections(
+def test_connections_per_address_are_bounded(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One address that holds as many connections as it may loses any more, and others are answered."""
+    """An address with the maximum number of connections loses further ones, and other addresses get a response."""
     monkeypatch.setattr(server, "CONNECTIONS", 6)
     monkeypatch.setattr(server, "PER_ADDRESS", 4)
     form = urlencode({"password": PASSWORD}).encode()
@@ -587,8 +614,10 @@ def test_no_address_takes_all_connections(
         lines[0].close()
 
 
-def test_no_secret_is_shown_by_accident(door: Bound, remote: Bound) -> None:
-    """The representation of keys and options shows neither token nor password nor what a cookie holds."""
-    told = repr(door.keys) + repr(remote.keys) + repr(Options(password=PASSWORD))
-    for secret in (door.keys.token, door.keys.secret, remote.keys.secret, PASSWORD):
+def test_representations_contain_no_secret(bound: Bound, remote: Bound) -> None:
+    """The representations of keys and options contain neither the token, nor the password, nor the value of the
+    cookie.
+    """
+    told = repr(bound.keys) + repr(remote.keys) + repr(Options(password=PASSWORD))
+    for secret in (bound.keys.token, bound.keys.secret, remote.keys.secret, PASSWORD):
         assert str(secret) not in told

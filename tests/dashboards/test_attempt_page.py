@@ -1,4 +1,4 @@
-"""The page of an attempt: its facts, and on a click the exact request and response."""
+"""The page of an attempt: its facts, and on demand the exact request and response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import pytest
 from agentobs.recording.journal.home import Home
 from agentobs.recording.vault.vault import Vault
 from agentobs.records.exchanges import Answer, Failure
-from tests.dashboards.opening import Client, asked, attempts, only_session, opened, weather
+from tests.dashboards.live_app import (
+    Client,
+    attempts,
+    only_session,
+    query_rows,
+    record_weather_agent,
+    serving,
+)
 from tests.exporters.making_rich import rich_home
 from tests.replay.agents import KEY
 from tests.store.making import a_home, attempt, end, record, start
@@ -22,26 +29,28 @@ SECRET = "AKIAIOSFODNN7EXAMPLE"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return weather(tmp_path_factory.mktemp("tried"), prompt=f"My key is {SECRET}, how is Oslo?")
+    return record_weather_agent(
+        tmp_path_factory.mktemp("tried"), prompt=f"My key is {SECRET}, how is Oslo?"
+    )
 
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
-    with opened(home) as made:
+    with serving(home) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Client]]:
-    """A session with a retry, money in all classes, and calls."""
+def session_with_retry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Client]]:
+    """A session with a retry, costs in all classes of tokens, and tool calls."""
     home = rich_home(tmp_path_factory.mktemp("rich"))
-    with opened(home) as made:
+    with serving(home) as made:
         yield home, made
 
 
-def written(home: Home, attempt_id: str) -> tuple[bytes, bytes]:
+def recorded_bodies(home: Home, attempt_id: str) -> tuple[bytes, bytes]:
     """Return both bodies of an attempt, from the vault."""
-    [(segment, asked_id, answered_id)] = asked(
+    [(segment, asked_id, answered_id)] = query_rows(
         home,
         f"SELECT segment_id, request_content, response_content FROM attempts WHERE attempt_id = '{attempt_id}'",
     )
@@ -49,10 +58,12 @@ def written(home: Home, attempt_id: str) -> tuple[bytes, bytes]:
     return vault.body(asked_id), vault.answer(answered_id).body
 
 
-def test_the_exact_bytes_can_be_saved(home: Home, client: Client) -> None:
-    """Request and response, byte by byte as they were recorded, as files that no browser shows."""
+def test_the_exact_bytes_can_be_downloaded(home: Home, client: Client) -> None:
+    """Request and response can be downloaded byte by byte as recorded, as files that no browser displays."""
     for attempt_id in attempts(home):
-        for side, exact in zip(("request", "response"), written(home, attempt_id), strict=True):
+        for side, exact in zip(
+            ("request", "response"), recorded_bodies(home, attempt_id), strict=True
+        ):
             got = client.press(f"/attempts/{attempt_id}/raw", side=side)
             assert got.body == exact
             assert got.headers["content-type"] == "text/plain; charset=utf-8"
@@ -60,8 +71,10 @@ def test_the_exact_bytes_can_be_saved(home: Home, client: Client) -> None:
             assert got.headers["x-content-type-options"] == "nosniff"
 
 
-def test_request_and_response_are_shown_as_they_were(home: Home, client: Client) -> None:
-    """Method, path, kept headers, the body indented and byte by byte; the stream, and the message it adds up to."""
+def test_request_and_response_are_shown_as_recorded(home: Home, client: Client) -> None:
+    """The page shows method, path, recorded headers, the body indented and raw, the stream, and the reassembled
+    message.
+    """
     second = attempts(home)[1]
     words = client.press(f"/attempts/{second}/exchange").words
     assert "POST /v1/messages" in words
@@ -74,8 +87,8 @@ def test_request_and_response_are_shown_as_they_were(home: Home, client: Client)
     assert KEY not in words
 
 
-def test_secrets_that_were_taken_out_are_counted_by_kind(home: Home, client: Client) -> None:
-    """The page says that something was taken out and what; the secret itself is nowhere."""
+def test_redacted_secrets_are_counted_by_kind(home: Home, client: Client) -> None:
+    """The page shows the number of redacted secrets by kind; the secret itself is nowhere."""
     first = attempts(home)[0]
     words = client.press(f"/attempts/{first}/exchange").words
     assert "Redacted: 1 × " in words
@@ -83,10 +96,12 @@ def test_secrets_that_were_taken_out_are_counted_by_kind(home: Home, client: Cli
     assert "secrets redacted from the request 1" in client.get(f"/attempts/{first}").words
 
 
-def test_facts_stand_on_the_page_without_a_click(rich: tuple[Home, Client]) -> None:
-    """Timing, status, ids of the provider, tokens and money by class with how sure they are, tools, and tries."""
-    home, client = rich
-    [(failed, retried)] = asked(
+def test_facts_are_shown_without_a_click(session_with_retry: tuple[Home, Client]) -> None:
+    """The page shows timing, status, provider IDs, tokens, cost by class with its certainty, tool calls, and other
+    attempts.
+    """
+    home, client = session_with_retry
+    [(failed, retried)] = query_rows(
         home,
         "SELECT min(attempt_id) FILTER (WHERE attempt = 1), min(attempt_id) FILTER (WHERE attempt = 2)"
         " FROM attempts WHERE llm_request_id IN (SELECT llm_request_id FROM attempts WHERE attempt = 2)",
@@ -98,15 +113,15 @@ def test_facts_stand_on_the_page_without_a_click(rich: tuple[Home, Client]) -> N
     assert "overloaded_error" in words
     assert "cache write, 1 hour 20" in words
     assert "Tool calls" in words
-    [(money,)] = asked(home, f"SELECT sum(cost_usd) FROM costs WHERE attempt_id = '{retried}'")
+    [(money,)] = query_rows(home, f"SELECT sum(cost_usd) FROM costs WHERE attempt_id = '{retried}'")
     assert f"${money:,.4f}" in words
     assert f"total ${money.normalize():,f}" in words
     assert "exact, price version" in words
     assert "HTTP 529" in client.get(f"/attempts/{failed}").words
 
 
-def test_an_attempt_leads_to_its_neighbors_of_the_lane(home: Home, client: Client) -> None:
-    """Back to the session, to the request before and to the next, and to what each changed."""
+def test_an_attempt_links_to_adjacent_attempts_of_its_lane(home: Home, client: Client) -> None:
+    """There are links to the session, to the previous and the next request, and to the changes of both."""
     first, second, third = attempts(home)
     got = client.get(f"/attempts/{second}")
     for path in (first, third, f"{second}/diff", f"{third}/diff"):
@@ -115,8 +130,8 @@ def test_an_attempt_leads_to_its_neighbors_of_the_lane(home: Home, client: Clien
     assert f"/attempts/{first}/diff" not in client.get(f"/attempts/{first}").links("/attempts/")
 
 
-def test_an_attempt_that_is_not_there_is_one_sentence(client: Client) -> None:
-    """With what to do; no traceback, whatever stands in the address."""
+def test_an_unknown_attempt_is_one_sentence(client: Client) -> None:
+    """The page contains one sentence and a suggestion, but no traceback, whatever the URL contains."""
     for name in ("nothing", "%3Cscript%3E", "0" * 5000, "%F0%9F%92%A9"):
         got = client.get(f"/attempts/{name}")
         assert got.status == 404
@@ -124,23 +139,23 @@ def test_an_attempt_that_is_not_there_is_one_sentence(client: Client) -> None:
         assert "<script>" not in got.html.replace("<script src", "")
 
 
-def test_a_request_that_was_never_answered_says_so(tmp_path: Path) -> None:
-    """A connection that broke before anything came has no response, and why stands there."""
+def test_a_request_without_a_response_shows_the_reason(tmp_path: Path) -> None:
+    """If the connection broke before anything arrived, the page shows that there is no response, and why."""
     home = a_home(tmp_path)
     broken = Answer(None, {}, (), "error", Failure("ConnectError", "nobody listens <b>there</b>"))
     record(home, [start(1), replace(attempt(1, 1), answer=broken), end(1, failed=True)])
-    with opened(home) as client:
+    with serving(home) as client:
         got = client.press(f"/attempts/{attempts(home)[0]}/exchange")
         assert "no response, no response" in got.words
         assert "ConnectError: nobody listens <b>there</b>" in got.words
         assert "<b>" not in got.html
 
 
-def test_pieces_of_a_stream_are_listed_with_their_times(home: Home, client: Client) -> None:
-    """As many as arrived, each with its bytes; together they are the body."""
+def test_chunks_of_a_stream_are_listed_with_their_times(home: Home, client: Client) -> None:
+    """Each chunk is listed with its size; the sizes add up to the size of the body."""
     first = attempts(home)[0]
     got = client.press(f"/attempts/{first}/exchange")
-    [(chunks, size)] = asked(
+    [(chunks, size)] = query_rows(
         home, f"SELECT chunk_count, response_bytes FROM attempts WHERE attempt_id = '{first}'"
     )
     assert f"Chunks ({chunks:,})" in got.words

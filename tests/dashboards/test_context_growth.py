@@ -1,4 +1,4 @@
-"""The figure of the context: every request in order, the largest where many share a place, and each compaction."""
+"""The figure of the context: every request in order, the largest of several neighbors, and each compaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from agentobs.records.labels import Label
 from agentobs.store.duckdb.connection import connect
 from dashboards.figures import context_growth
 from dashboards.figures.window_growth import MOST_LANES, MOST_POINTS
-from tests.dashboards.drawn import hold, hostile, marks, nobody, rows_of, says
+from tests.dashboards.figure_checks import (
+    assert_valid,
+    figure_text,
+    hostile,
+    mark_count,
+    rows_of,
+    rows_of_nulls,
+)
 from tests.store.making import SECOND, T0, a_home, record, session_id
 from tests.store.talking import Talk
 
@@ -22,7 +29,7 @@ Rows = list[dict[str, Any]]
 
 
 def row(tokens: int | None, lane: str = "main", **more: Any) -> dict[str, Any]:
-    """Return a row as the query gives it."""
+    """Return a row as the query returns it."""
     return {
         "lane": lane, "turn": 1, "attempt_id": "a", "started_ns": T0, "model": "claude-sonnet-5-5",
         "input_tokens": tokens, "cache_read_tokens": 0, "cache_write_tokens": 0, "context_tokens": tokens,
@@ -30,8 +37,8 @@ def row(tokens: int | None, lane: str = "main", **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def event(kind: str, second: float, label: str | None = None, **numbers: float) -> Event:
-    """Return something that our loop tells of the context, so many seconds after the start."""
+def context_event(kind: str, second: float, label: str | None = None, **numbers: float) -> Event:
+    """Return an event of our agent loop about the context, at a number of seconds after the start."""
     at = T0 + int(second * SECOND)
     return Event(
         session_id(1),
@@ -45,8 +52,8 @@ def event(kind: str, second: float, label: str | None = None, **numbers: float) 
     )
 
 
-def grown(tmp_path: Path, *events: Event, model: str = "claude-sonnet-5-5") -> Rows:
-    """Return the rows of a session of four requests, with what the loop told of it."""
+def growing_session(tmp_path: Path, *events: Event, model: str = "claude-sonnet-5-5") -> Rows:
+    """Return the rows of a session of four requests, with the events of the agent loop."""
     talk = Talk(model=model)
     talk.says("One.", input_tokens=1_000, cache_read_input_tokens=50_000)
     talk.says(
@@ -61,44 +68,52 @@ def grown(tmp_path: Path, *events: Event, model: str = "claude-sonnet-5-5") -> R
 
 
 def test_each_request_is_a_point(tmp_path: Path) -> None:
-    """In the order in which they were sent, with the whole of what went in: new, read from the cache, written to it."""
-    figure = context_growth(grown(tmp_path))
-    hold(figure)
+    """Points are in the order in which requests were sent, and contain all input tokens: new, cache reads, and cache
+    writes.
+    """
+    figure = context_growth(growing_session(tmp_path))
+    assert_valid(figure)
     [line] = figure.data
     assert (line.name, list(line.x), list(line.y)) == (
         "main",
         [1, 2, 3, 4],
         [51_000, 153_010, 30_000, 31_000],
     )
-    assert "10 new, 151,000 from the cache, 2,000 written to it" in line.customdata[1]
+    assert "10 new, 151,000 from the cache, 2,000 written to the cache" in line.customdata[1]
     assert figure.layout.yaxis.title.text == "tokens in the prompt"
-    assert "at most 15% of the window of 1,000,000 tokens" in figure.layout.xaxis.title.text
+    assert "at most 15% of the 1,000,000-token context window" in figure.layout.xaxis.title.text
 
 
 def test_a_compaction_is_a_line_before_the_next_request(tmp_path: Path) -> None:
-    """It says why, and how many tokens there were; it belongs to the request that came after it."""
-    made = event("compaction", 2.6, "auto", tokens_before=153_500)
-    rows = grown(tmp_path, made)
+    """The hover text shows its trigger and the tokens before it. It belongs to the request that followed."""
+    made = context_event("compaction", 2.6, "auto", tokens_before=153_500)
+    rows = growing_session(tmp_path, made)
     assert [(each["compacted"], each["was_tokens"]) for each in rows] == [
         (None, None), (None, None), ("auto", 153_500), (None, None),
     ]  # fmt: skip
     figure = context_growth(rows)
-    hold(figure)
+    assert_valid(figure)
     [line] = figure.layout.shapes
     assert (line.type, line.x0, line.x1) == ("line", 2.5, 2.5)
     assert [each.text for each in figure.layout.annotations] == ["compacted (auto)"]
     assert (
-        "compacted before (auto), 153,500 tokens up to this point" in figure.data[0].customdata[2]
+        "compacted before this request (auto), from 153,500 tokens" in figure.data[0].customdata[2]
     )
 
 
-def test_the_window_is_what_was_told(tmp_path: Path) -> None:
-    """Our loop's own word counts, from when it was said; it is a line where the prompts come near it."""
-    told = [event("context", 0.5, window=200_000.0), event("context", 2.8, window=160_000.0)]
-    rows = grown(tmp_path, *told)
+def test_the_context_window_is_the_recorded_one(tmp_path: Path) -> None:
+    """The window that our agent loop recorded takes precedence from then on.
+
+    It is a line if the prompts come near it.
+    """
+    told = [
+        context_event("context", 0.5, window=200_000.0),
+        context_event("context", 2.8, window=160_000.0),
+    ]
+    rows = growing_session(tmp_path, *told)
     assert [each["window_tokens"] for each in rows] == [200_000, 200_000, 160_000, 160_000]
     figure = context_growth(rows)
-    hold(figure)
+    assert_valid(figure)
     [window] = [trace for trace in figure.data if trace.name == "context window"]
     assert window.line.shape == "hv"
     at = dict(zip(window.x, window.y, strict=True))
@@ -106,36 +121,36 @@ def test_the_window_is_what_was_told(tmp_path: Path) -> None:
     assert "77% of the window of 200,000" in figure.data[0].customdata[1]
 
 
-def test_a_window_that_nobody_knows(tmp_path: Path) -> None:
-    """Of a model that is in no table nothing is said."""
-    rows = grown(tmp_path, model="in-house-1")
+def test_an_unknown_context_window_is_not_drawn(tmp_path: Path) -> None:
+    """If no table contains the model, there is neither a line nor a note."""
+    rows = growing_session(tmp_path, model="in-house-1")
     assert [each["window_tokens"] for each in rows] == [None] * 4
-    assert "window" not in says(context_growth(rows))
+    assert "window" not in figure_text(context_growth(rows))
 
 
-def test_upkeep_is_no_conversation(tmp_path: Path) -> None:
-    """A request that makes a summary is none of the conversation that it is about."""
+def test_auxiliary_requests_are_left_out(tmp_path: Path) -> None:
+    """A request that writes a summary is not part of the conversation that it summarizes."""
     talk = Talk()
     talk.says("One.", input_tokens=100)
     talk.says("A summary.", input_tokens=90_000)
     asked = talk.records[-1]
     place = Place(session_id(1), lane="main/compaction:1", query_source="compaction")
     home = a_home(tmp_path)
-    record(home, [*talk.records[:-1], _at(asked, place)])
+    record(home, [*talk.records[:-1], _in_lane(asked, place)])
     with connect(home, ingest=False) as connection:
         rows = rows_of(connection, "context_growth", session_id=session_id(1))
     assert [each["context_tokens"] for each in rows] == [100]
 
 
-def _at(exchange: Any, place: Place) -> Any:
-    """Return an exchange at another place."""
+def _in_lane(exchange: Any, place: Place) -> Any:
+    """Return an exchange in another lane."""
     return type(exchange)(
         **{name: getattr(exchange, name) for name in exchange.__slots__} | {"place": place}
     )
 
 
-def test_lanes_have_lines_of_their_own() -> None:
-    """Agents beside the main lane; with many of them they are one trace, with gaps between them, and say how many."""
+def test_lanes_have_separate_lines() -> None:
+    """Sub-agents have separate lines. Many sub-agents share one trace with gaps, whose name contains their number."""
     rows = [row(100 + n, "main" if n % 2 else "main/toolu_0123456789abc") for n in range(6)]
     figure = context_growth(rows)
     assert [(trace.name, list(trace.x)) for trace in figure.data] == [
@@ -143,17 +158,19 @@ def test_lanes_have_lines_of_their_own() -> None:
     ]  # fmt: skip
     many = [row(100, "main"), *(row(n, f"main/{n}") for n in range(MOST_LANES + 1))]
     figure = context_growth(many)
-    hold(figure)
+    assert_valid(figure)
     assert [trace.name for trace in figure.data] == ["main", f"{MOST_LANES + 1} agents"]
     assert list(figure.data[1].y).count(None) == MOST_LANES + 1
 
 
-def test_nothing_is_said_and_nothing_breaks() -> None:
-    """No rows are a figure that says so; rows of nothing, and texts that want to be markup, change nothing."""
-    for rows in ([], nobody([row(1)])):
+def test_missing_values_and_markup() -> None:
+    """Without rows the figure contains a message. Rows of nulls, and texts with markup, are drawn safely."""
+    for rows in ([], rows_of_nulls([row(1)])):
         assert context_growth(rows).layout.annotations[0].text == "nothing to show"
-    hold(context_growth(hostile([row(5, compacted="auto", was_tokens=7, window_tokens=10)] * 3)))
-    hold(context_growth([row(0), row(0, window_tokens=0)]))
+    assert_valid(
+        context_growth(hostile([row(5, compacted="auto", was_tokens=7, window_tokens=10)] * 3))
+    )
+    assert_valid(context_growth([row(0), row(0, window_tokens=0)]))
 
 
 REQUESTS = st.lists(
@@ -164,15 +181,17 @@ REQUESTS = st.lists(
 
 @settings(max_examples=10, deadline=None)
 @given(REQUESTS, st.integers(1, 200))
-def test_the_largest_is_always_drawn(requests: list[tuple[int, str, bool]], times: int) -> None:
-    """However many requests there are: each lane's largest is drawn, and the number of points is bounded."""
+def test_the_largest_request_is_always_drawn(
+    requests: list[tuple[int, str, bool]], times: int
+) -> None:
+    """Even with many requests, the largest request of each lane is drawn, and the number of points is bounded."""
     rows = [
         row(tokens, lane, compacted="auto" if made else None)
         for n in range(times)
         for tokens, lane, made in requests
     ]
     figure = context_growth(rows)
-    assert marks(figure) <= 2 * MOST_POINTS
+    assert mark_count(figure) <= 2 * MOST_POINTS
     for lane in {lane for _, lane, _ in requests}:
         name = lane if lane == "main" else f"agent {lane[-1]}"
         [line] = [trace for trace in figure.data if trace.name == name]

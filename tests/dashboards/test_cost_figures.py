@@ -1,4 +1,4 @@
-"""Figures of money: rows in, a figure out, with how sure it is beside each sum."""
+"""Figures of costs, with the certainty of each sum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import pytest
 
 from agentobs.store.duckdb.connection import connect
 from dashboards import figures
-from tests.dashboards.drawn import Draw, Rows, hold, hostile, nobody, rows_of, says
+from tests.dashboards.figure_checks import (
+    Draw,
+    Rows,
+    assert_valid,
+    figure_text,
+    hostile,
+    rows_of,
+    rows_of_nulls,
+)
 from tests.store.making import T0, a_home, record, session_id, start, usage_row, write_facts
 from tests.store.test_money import call, read, said
 
@@ -21,7 +29,7 @@ QUERIES = (*STACKED, "cache_efficiency", "cache_waste")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
-    """The rows of each query that has a figure, over calls of every certainty."""
+    """The rows of each query that has a cost figure, over calls of every certainty."""
     home, wasteful = (a_home(tmp_path_factory.mktemp(name)) for name in ("figures", "waste"))
     day = 86_400 * 10**9
     write_facts(
@@ -52,10 +60,10 @@ def draw(name: str) -> Draw:
 
 
 @pytest.mark.parametrize("name", STACKED)
-def test_bars_stack_up_to_the_cost(rows: dict[str, Rows], name: str) -> None:
-    """A bar for each row, a part each; together they are as long as the cost, and nothing is drawn without a price."""
+def test_bars_add_up_to_the_cost(rows: dict[str, Rows], name: str) -> None:
+    """Each row is a bar with its parts, as long as its cost; without a price, nothing is drawn."""
     figure = draw(name)(rows[name])
-    hold(figure)
+    assert_valid(figure)
     bars = [each for each in figure.data if each.type == "bar"]
     assert [bar.name for bar in bars] == list(figures.PARTS)
     lengths = [[*(bar.x if bar.orientation == "h" else bar.y)] for bar in bars]
@@ -68,20 +76,22 @@ def test_bars_stack_up_to_the_cost(rows: dict[str, Rows], name: str) -> None:
         assert (row["cost_usd"] is None) == all(x is None for x in drawn)
 
 
-def test_doubts_stand_beside_the_sums(rows: dict[str, Rows]) -> None:
-    """Whatever is not exact says so at the end of its bar, and in full when one looks closer."""
+def test_uncertainty_is_next_to_the_sums(rows: dict[str, Rows]) -> None:
+    """If a sum is not exact, the end of its bar shows it, and the hover text explains it."""
     figure = figures.cost_by_model(rows["cost_by_model"])
     assert [note.text for note in figure.layout.annotations] == [
         "at least about $0.0119",
         "no price",
     ]
-    assert "1 call partly unknown: at least this amount; 1 call estimated" in says(figure)
+    assert "1 call partly unknown: at least this amount; 1 call estimated" in figure_text(figure)
     named = figures.cost_by_agent(rows["cost_by_agent"])
     assert named.layout.yaxis.ticktext == ("story …010001", "…020002")
 
 
-def test_days_lie_on_an_axis_of_days(rows: dict[str, Rows]) -> None:
-    """Days run from left to right, those without a call are gaps, and what is not exact has a mark above."""
+def test_days_are_on_a_date_axis(rows: dict[str, Rows]) -> None:
+    """Days are sorted from left to right, days without calls are gaps, and bars that are not exact have a mark
+    above.
+    """
     figure = figures.cost_by_day(rows["cost_by_day"])
     assert figure.layout.xaxis.type == "date"
     assert list(figure.data[0].x) == ["2026-09-21", "2026-09-22", "2026-09-24"]
@@ -95,15 +105,15 @@ def test_days_lie_on_an_axis_of_days(rows: dict[str, Rows]) -> None:
 
 @pytest.mark.parametrize(
     ("days", "title", "bars"),
-    [(1, "day (UTC)", 1), (120, "day (UTC)", 120), (121, "week from Monday (UTC)", 18),
+    [(1, "day (UTC)", 1), (120, "day (UTC)", 120), (121, "week, starting on Monday (UTC)", 18),
      (3_000, "month (UTC)", 100), (10_000, "year (UTC)", 29)],
 )  # fmt: skip
-def test_many_days_stand_together(rows: dict[str, Rows], days: int, title: str, bars: int) -> None:
-    """Of days that cannot be told apart those of a week, month or year are one bar; no money is lost."""
+def test_many_days_are_grouped(rows: dict[str, Rows], days: int, title: str, bars: int) -> None:
+    """Days of a long period are grouped by week, month or year, and no cost is lost."""
     first = rows["cost_by_day"][-1]
     many = [{**first, "day": date(2026, 9, 21) + timedelta(days=n)} for n in range(days)]
     figure = figures.cost_by_day(many)
-    hold(figure)
+    assert_valid(figure)
     assert figure.layout.xaxis.title.text == title
     assert len(figure.data[0].x) == bars
     total = sum(y for each in figure.data if each.type == "bar" for y in each.y)
@@ -114,11 +124,11 @@ def test_many_days_stand_together(rows: dict[str, Rows], days: int, title: str, 
 @pytest.mark.parametrize(
     "name", ["cost_by_model", "cost_by_agent", "cost_by_name", "cache_efficiency"]
 )
-def test_many_names_end_in_one_bar(rows: dict[str, Rows], name: str) -> None:
-    """Beyond what can be read the rest stands together, so that nothing is missing."""
+def test_many_names_share_the_last_bar(rows: dict[str, Rows], name: str) -> None:
+    """If there are too many names, the last bar represents the others, so that no cost is missing."""
     many = rows[name] * 5_000
     figure = draw(name)(many)
-    hold(figure)
+    assert_valid(figure)
     left = len(many) - figures.MOST_AGENTS
     assert figure.layout.yaxis.ticktext[-1] == f"{left:,} more"
     assert len(figure.data[0].x) == figures.MOST_AGENTS + 1
@@ -127,11 +137,11 @@ def test_many_names_end_in_one_bar(rows: dict[str, Rows], name: str) -> None:
         assert drawn == pytest.approx(sum(float(row["cost_usd"] or 0) for row in many))
 
 
-def test_input_comes_from_the_cache_or_not(rows: dict[str, Rows]) -> None:
-    """The bars of a session make up all of its input, and its end says what caching saved."""
+def test_cache_efficiency_adds_up_to_all_input(rows: dict[str, Rows]) -> None:
+    """The bars of a session add up to all of its input, and the note at the end contains the savings by caching."""
     asked = rows["cache_efficiency"]
     figure = figures.cache_efficiency(asked)
-    hold(figure)
+    assert_valid(figure)
     for at, row in enumerate(asked):
         assert sum(bar.x[at] for bar in figure.data) == pytest.approx(100)
         assert [bar.customdata[at] for bar in figure.data] == [
@@ -145,18 +155,18 @@ def test_input_comes_from_the_cache_or_not(rows: dict[str, Rows]) -> None:
     assert note.text == "cost $0.5000 more"
 
 
-def test_waste_has_causes(rows: dict[str, Rows]) -> None:
-    """What was paid twice is summed by reason, in money and in tokens; calls without a price are named."""
+def test_cache_waste_is_summed_by_reason(rows: dict[str, Rows]) -> None:
+    """Tokens that were billed again are summed by reason, in dollars and tokens; calls without a price are counted."""
     asked = rows["cache_waste"]
     assert len(asked) == 2
     figure = figures.cache_waste(asked)
-    hold(figure)
+    assert_valid(figure)
     wasted = sum(float(row["wasted_usd"] or 0) for row in asked)
     assert sum(x for x in figure.data[0].x if x) == pytest.approx(wasted)
     notes = [note.text for note in figure.layout.annotations]
     assert notes == ["$0.0023 · 1,000 tokens", "no price · 1,100 tokens"]
     assert figure.layout.yaxis.ticktext == ("tools changed", "model changed")
-    assert "1 call without a price" in says(figure)
+    assert "1 call without a price" in figure_text(figure)
     mixed = figures.cache_waste([{**row, "reason": "expired"} for row in asked])
     assert mixed.layout.annotations[0].text == "at least $0.0023 · 2,100 tokens"
     unpriced = figures.cache_waste(
@@ -167,31 +177,31 @@ def test_waste_has_causes(rows: dict[str, Rows]) -> None:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_no_rows_are_a_figure_that_says_so(name: str) -> None:
-    """Nothing recorded is a figure with a word about it, not an error."""
+def test_no_rows_are_a_figure_with_a_message(name: str) -> None:
+    """Without rows there is a figure with a message, not an error."""
     figure = draw(name)([])
-    hold(figure)
+    assert_valid(figure)
     assert not figure.data
     assert len(figure.layout.annotations) == 1
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_what_nobody_knows_and_what_wants_to_be_markup(rows: dict[str, Rows], name: str) -> None:
-    """Rows in which nothing is known are drawn, and names with markup in them are shown as they are."""
-    for odd in (nobody(rows[name]), hostile(rows[name]), hostile(rows[name]) * 3_000):
-        hold(draw(name)(odd))
+def test_missing_values_and_markup(rows: dict[str, Rows], name: str) -> None:
+    """Rows of nulls are drawn, and names with markup are shown as text."""
+    for odd in (rows_of_nulls(rows[name]), hostile(rows[name]), hostile(rows[name]) * 3_000):
+        assert_valid(draw(name)(odd))
 
 
-def test_small_money_is_told_in_dollars(rows: dict[str, Rows]) -> None:
-    """No axis tells of micro-dollars."""
+def test_small_amounts_are_in_dollars(rows: dict[str, Rows]) -> None:
+    """No axis uses micro-dollars."""
     for name in STACKED:
         figure = draw(name)(rows[name])
         axis = figure.layout.yaxis if name == "cost_by_day" else figure.layout.xaxis
         assert (axis.tickprefix, axis.exponentformat) == ("$", "none")
 
 
-def test_certainties_of_what_stands_together(rows: dict[str, Rows]) -> None:
-    """A sum of sums is as sure as the least sure of them."""
+def test_a_merged_sum_has_the_lowest_certainty(rows: dict[str, Rows]) -> None:
+    """The certainty of a sum of sums is the lowest of their certainties."""
     [model, nobodys] = rows["cost_by_model"]
     sure: dict[str, Any] = {
         **model,

@@ -1,4 +1,4 @@
-"""The path of a replay: drawn from real replays that part from their recordings, with words only where asked for."""
+"""The path of a replay, drawn from real replays that diverge from their recordings, with content only on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dashboards.figures.divergence_path import MOST_AFTER, divergence
 from replay import DivergenceError, Fixture, Replayer
-from tests.dashboards.drawn import HOSTILE, hold, says
+from tests.dashboards.figure_checks import HOSTILE, assert_valid, figure_text
 from tests.replay.agents import WEATHER, Agent, weather
 
 pytestmark = pytest.mark.xdist_group("dashboards_divergence")
@@ -19,12 +19,14 @@ SECRET = "hail as large as eggs"
 
 @pytest.fixture(scope="module")
 def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A session of three requests, the last two with results of tools."""
+    """A session of three requests; the last two contain tool results."""
     return weather(tmp_path_factory.mktemp("divergence"))
 
 
-def parted(fixture: Fixture, question: str = "How is it?", **changes: Any) -> dict[str, Any]:
-    """Replay an agent that is another one, and return the report as JSON."""
+def diverged_report(
+    fixture: Fixture, question: str = "How is it?", **changes: Any
+) -> dict[str, Any]:
+    """Replay a different agent, and return the report as JSON."""
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         replayed.run(Agent(**changes).answer, question)
     found: dict[str, Any] = json.loads(raised.value.divergence.json())
@@ -32,23 +34,23 @@ def parted(fixture: Fixture, question: str = "How is it?", **changes: Any) -> di
 
 
 @pytest.fixture(scope="module")
-def told(fixture: Fixture) -> dict[str, Any]:
-    """A tool returned something else, so that the third request is another one."""
-    return parted(fixture, weather={**WEATHER, "Rome": SECRET})
+def report(fixture: Fixture) -> dict[str, Any]:
+    """The report about a tool that returned a different result, so that the third request differs."""
+    return diverged_report(fixture, weather={**WEATHER, "Rome": SECRET})
 
 
-def drawn(figure: Any) -> dict[str, tuple[list[float], list[float]]]:
+def path_points(figure: Any) -> dict[str, tuple[list[float], list[float]]]:
     return {each.name: (list(each.x), list(each.y)) for each in figure.data}
 
 
-def test_the_paths_part_at_the_first_request_that_differs(told: dict[str, Any]) -> None:
-    """What matched is one line; from there the recorded way goes up and the replayed one down."""
-    figure = divergence(told)
-    hold(figure)
-    assert drawn(figure) == {
+def test_the_paths_fork_at_the_first_difference(report: dict[str, Any]) -> None:
+    """The matched requests are one line; from its end, the recorded path goes up and the replayed path goes down."""
+    figure = divergence(report)
+    assert_valid(figure)
+    assert path_points(figure) == {
         "replayed as recorded": ([0, 1, 2], [0, 0, 0]),
         "recorded, never made": ([3], [1]),
-        "replayed otherwise": ([3], [-1]),
+        "replayed differently": ([3], [-1]),
     }
     notes = [note.text for note in figure.layout.annotations]
     assert notes[:4] == ["lane main", "1", "2", "3"]
@@ -57,48 +59,49 @@ def test_the_paths_part_at_the_first_request_that_differs(told: dict[str, Any]) 
         "request 3 of 3, turn 3",
         "a request that differs from the recording",
         "changed messages[4].content[0].content",
-        "probably by: tool result of weather",
+        "probable cause: tool result of weather",
     ]
 
 
-def test_what_was_never_asked_is_drawn_and_counted(fixture: Fixture) -> None:
-    """A replay that parts at once shows all that was recorded, unasked."""
-    figure = divergence(parted(fixture, system="Be  brief."))
-    hold(figure)
-    assert drawn(figure)["recorded, never made"] == ([1, 2, 3], [1, 1, 1])
-    assert "not made after it:<br>2 requests" in says(figure)
-    assert "a request that differs from the recording: blanks only<br>changed system" in says(
-        figure
+def test_requests_that_were_not_made_are_drawn_and_counted(fixture: Fixture) -> None:
+    """If a replay diverges at the first request, all recorded requests are drawn as not made."""
+    figure = divergence(diverged_report(fixture, system="Be  brief."))
+    assert_valid(figure)
+    assert path_points(figure)["recorded, never made"] == ([1, 2, 3], [1, 1, 1])
+    assert "not made after this point:<br>2 requests" in figure_text(figure)
+    assert (
+        "a request that differs from the recording: whitespace only<br>changed system"
+        in figure_text(figure)
     )
 
 
-def test_words_are_shown_only_with_content(told: dict[str, Any]) -> None:
-    """Neither texts, nor arguments, nor keys that somebody made stand in the figure unless that was asked for."""
+def test_content_is_shown_only_on_request(report: dict[str, Any]) -> None:
+    """Without content, the figure contains neither texts, nor arguments, nor keys that the API does not define."""
     keys = ["messages", 0, "content", 0, "input", "my own key"]
     path = "$.messages[0].content[0].input['my own key']"
-    told = {
-        **told,
+    report = {
+        **report,
         "differences": [
-            *told["differences"],
-            {**told["differences"][0], "keys": keys, "path": path},
+            *report["differences"],
+            {**report["differences"][0], "keys": keys, "path": path},
         ],
     }
-    without, whole = divergence(told), divergence(told, content=True)
-    hold(whole)
+    without, whole = divergence(report), divergence(report, content=True)
+    assert_valid(whole)
     for said in (SECRET, WEATHER["Rome"], "Rome", "my own key"):
         assert said not in without.to_json()
         assert said in whole.to_json()
-    assert "messages[0].content[0].input.…" in says(without)
-    own = [{**told["differences"][0], "keys": ["messages", 1, "my own key", "text"]}]
-    assert "changed messages[1].…" in says(divergence({**told, "differences": own}))
+    assert "messages[0].content[0].input.…" in figure_text(without)
+    own = [{**report["differences"][0], "keys": ["messages", 1, "my own key", "text"]}]
+    assert "changed messages[1].…" in figure_text(divergence({**report, "differences": own}))
 
 
-def test_a_long_way_is_shortened(told: dict[str, Any]) -> None:
-    """Of many requests those near the fork are drawn, and the others counted."""
-    figure = divergence({**told, "number": 5_000, "of": 90_000, "turn": 5_000})
-    hold(figure)
-    assert "4,991 more" in says(figure)
-    assert f"{85_000 - MOST_AFTER:,} more" in says(figure)
+def test_a_long_path_is_shortened(report: dict[str, Any]) -> None:
+    """Of many requests, those near the fork are drawn, and the others are counted."""
+    figure = divergence({**report, "number": 5_000, "of": 90_000, "turn": 5_000})
+    assert_valid(figure)
+    assert "4,991 more" in figure_text(figure)
+    assert f"{85_000 - MOST_AFTER:,} more" in figure_text(figure)
     notes = [note.text for note in figure.layout.annotations]
     for number in (1, 2, *range(4_994, 5_007)):
         assert f"{number:,}" in notes
@@ -108,30 +111,30 @@ def test_a_long_way_is_shortened(told: dict[str, Any]) -> None:
     assert None in line.y
 
 
-def test_one_request_more_than_recorded(told: dict[str, Any]) -> None:
-    """Where the recording had ended there is no recorded way on."""
-    figure = divergence({**told, "kind": "extra", "number": 4, "of": 3})
-    hold(figure)
-    assert "recorded, never made" not in drawn(figure)
-    assert "the recording ends before it" in says(figure)
+def test_an_additional_request(report: dict[str, Any]) -> None:
+    """If the recording ended before the divergence, there is no recorded path after the fork."""
+    figure = divergence({**report, "kind": "extra", "number": 4, "of": 3})
+    assert_valid(figure)
+    assert "recorded, never made" not in path_points(figure)
+    assert "the recording ends before this request" in figure_text(figure)
 
 
-def test_other_lanes_tell_how_far_they_came(told: dict[str, Any]) -> None:
-    """Each has a bar of its own, as long as its share; many lanes end in their number."""
+def test_other_lanes_have_progress_bars(report: dict[str, Any]) -> None:
+    """Each other lane has a bar for the share of matched requests; of many lanes, the others are counted."""
     lanes = [{"lane": f"main/agent#{n}", "asked": 1, "of": 4} for n in range(1, 21)]
-    figure = divergence({**told, "lanes": [*told["lanes"], *lanes]})
-    hold(figure)
+    figure = divergence({**report, "lanes": [*report["lanes"], *lanes]})
+    assert_valid(figure)
     rest, done = figure.data[-2:]
     assert [a / b for a, b in zip(done.x, rest.x, strict=True)] == [0.25] * 8
     assert figure.layout.yaxis.ticktext[3] == "main/agent#1"
-    assert "and 12 lanes more" in says(figure)
+    assert "and 12 more lanes" in figure_text(figure)
 
 
-def test_what_nobody_knows_and_what_wants_to_be_markup(told: dict[str, Any]) -> None:
-    """Whatever the report holds it is drawn, and nothing of it is taken for markup."""
+def test_missing_values_and_markup(report: dict[str, Any]) -> None:
+    """Whatever the report contains, the figure is drawn, and no value is interpreted as markup."""
     assert not divergence({}).data
-    hold(divergence({}))
-    lanes = [*told["lanes"], {"lane": HOSTILE, "asked": 3, "of": 1}]
+    assert_valid(divergence({}))
+    lanes = [*report["lanes"], {"lane": HOSTILE, "asked": 3, "of": 1}]
 
     def spoiled(value: Any, by: Any) -> Any:
         if isinstance(value, dict):
@@ -140,6 +143,6 @@ def test_what_nobody_knows_and_what_wants_to_be_markup(told: dict[str, Any]) -> 
 
     values: list[Any] = [HOSTILE, None, -1, 1e300, float("nan"), True, {}, [], 10**30]
     for by in values:
-        odd = spoiled({**told, "lanes": lanes}, by)
-        hold(divergence({**odd, "kind": by, "number": 3, "of": 7}, content=True))
-        hold(divergence(odd))
+        odd = spoiled({**report, "lanes": lanes}, by)
+        assert_valid(divergence({**odd, "kind": by, "number": 3, "of": 7}, content=True))
+        assert_valid(divergence(odd))

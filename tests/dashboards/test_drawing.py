@@ -1,4 +1,4 @@
-"""Figures as static SVG: what is drawn lies where the numbers say, and nothing in a figure can leave its text."""
+"""Figures as static SVG: marks are at the positions of their values, and no text of a figure can leave its element."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def tooltips(root: ET.Element) -> list[str]:
     return [str(title.text) for group in marks for title in group.iter(f"{NS}title")]
 
 
-def written(root: ET.Element) -> list[str]:
+def written_texts(root: ET.Element) -> list[str]:
     return ["".join(each.itertext()) for each in root.iter(f"{NS}text")]
 
 
-def linear(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return slope and offset of what maps values to pixels; all pairs lie on it within the rounding."""
+def linear_scale(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the slope and offset that map values to pixels, after checking that all pairs are on this line."""
     (a, first), (b, last) = min(pairs), max(pairs)
     slope = (last - first) / (b - a)
     for value, at in pairs:
@@ -54,8 +54,10 @@ def linear(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     return slope, first - a * slope
 
 
-def test_stacked_bars_are_as_high_as_their_numbers() -> None:
-    """Each bar's height is its number times one scale, and stands on the ones below it; what is None is missing."""
+def test_stacked_bars_have_the_height_of_their_values() -> None:
+    """The height of each bar is proportional to its value, and the bar is on top of those below it; None is not
+    drawn.
+    """
     heights = {"input": [1.0, 2.5, None], "cache": [0.5, 0.0, None], "output": [4.0, 1.0, 3.0]}
     bars = [
         go.Bar(name=name, x=["a", "b", "c"], y=values, marker=bar(Mark(color)))
@@ -64,7 +66,7 @@ def test_stacked_bars_are_as_high_as_their_numbers() -> None:
     root = drawn(go.Figure(bars, style.layout(barmode="stack", yaxis_title_text="US dollars")))
     inputs, caches, outputs = (rects(root, at) for at in range(3))
     assert [len(each) for each in (inputs, caches, outputs)] == [2, 1, 3]
-    slope, _ = linear(
+    slope, _ = linear_scale(
         [
             (0.0, 0.0),
             *((1.0, inputs[0]["height"]), (2.5, inputs[1]["height"])),
@@ -75,8 +77,8 @@ def test_stacked_bars_are_as_high_as_their_numbers() -> None:
     assert caches[0]["y"] + caches[0]["height"] == pytest.approx(inputs[0]["y"], abs=0.11)
     assert outputs[0]["y"] + outputs[0]["height"] == pytest.approx(caches[0]["y"], abs=0.11)
     assert outputs[1]["y"] + outputs[1]["height"] == pytest.approx(inputs[1]["y"], abs=0.11)
-    assert "US dollars" in written(root)
-    assert {"input", "cache", "output"} <= set(written(root))
+    assert "US dollars" in written_texts(root)
+    assert {"input", "cache", "output"} <= set(written_texts(root))
 
 
 @settings(deadline=None, max_examples=25)
@@ -87,8 +89,8 @@ def test_stacked_bars_are_as_high_as_their_numbers() -> None:
         max_size=40,
     )
 )
-def test_intervals_lie_where_they_were(intervals: list[tuple[float, float, int]]) -> None:
-    """Lying bars with a base begin and end at one scale, each in its track, however many there are."""
+def test_intervals_are_at_their_times(intervals: list[tuple[float, float, int]]) -> None:
+    """Horizontal bars with a base start and end on one scale, each in its track, however many there are."""
     marks = go.Bar(
         orientation="h",
         base=[start for start, _, _ in intervals],
@@ -104,7 +106,7 @@ def test_intervals_lie_where_they_were(intervals: list[tuple[float, float, int]]
             pairs += [(start, rect["x"]), (start + length, rect["x"] + rect["width"])]
         assert rect["width"] >= 1.1
     if pairs:
-        linear(pairs)
+        linear_scale(pairs)
     tracks: dict[int, set[float]] = {}
     for (_, _, track), rect in zip(intervals, found, strict=True):
         tracks.setdefault(track, set()).add(rect["y"])
@@ -112,19 +114,21 @@ def test_intervals_lie_where_they_were(intervals: list[tuple[float, float, int]]
     assert len({min(places) for places in tracks.values()}) == len(tracks)
 
 
-def test_points_lie_on_a_logarithmic_axis() -> None:
-    """Ten times as much is as far as ten times as much again; each point has its symbol."""
+def test_points_on_a_logarithmic_axis() -> None:
+    """Equal ratios have equal distances, and each point has its symbol."""
     points = go.Scatter(
         x=[10, 100, 1000, 50_000], y=["a", "b", "c", "d"], mode="markers", marker_size=8
     )
     root = drawn(go.Figure([points], style.layout(xaxis_type="log")))
     circles = [(float(str(c.get("cx"))), float(str(c.get("cy")))) for c in root.iter(f"{NS}circle")]
-    linear([(math.log10(x), at[0]) for x, at in zip((10, 100, 1000, 50_000), circles, strict=True)])
+    linear_scale(
+        [(math.log10(x), at[0]) for x, at in zip((10, 100, 1000, 50_000), circles, strict=True)]
+    )
     assert circles[0][1] > circles[3][1], "the first category is at the bottom"
 
 
-def test_lines_break_at_gaps_and_keep_to_their_axis() -> None:
-    """A line on the second axis is drawn on its own scale, and stops where a number is missing."""
+def test_lines_break_at_gaps_and_use_their_axis() -> None:
+    """A line on the second axis uses its scale, and is interrupted if a value is missing."""
     figure = go.Figure(
         [
             go.Bar(name="tokens", x=[1, 2, 3, 4, 5], y=[1000, 2000, 3000, 4000, 5000]),
@@ -146,21 +150,21 @@ def test_lines_break_at_gaps_and_keep_to_their_axis() -> None:
     ends = [
         tuple(map(float, pair)) for path in paths for pair in re.findall(r"([\d.]+) ([\d.]+)", path)
     ]
-    linear([(value, y) for value, (_, y) in zip((0.1, 0.2, 0.4, 0.5), ends, strict=True)])
+    linear_scale([(value, y) for value, (_, y) in zip((0.1, 0.2, 0.4, 0.5), ends, strict=True)])
     middles = [rect["x"] + rect["width"] / 2 for rect in rects(root, 0)]
     assert [x for x, _ in ends] == pytest.approx([middles[at] for at in (0, 1, 3, 4)], abs=0.16)
 
 
-def test_days_are_as_far_apart_as_they_were() -> None:
-    """Dates stand on a scale of time: a day without a bar leaves a gap."""
+def test_dates_are_on_a_time_scale() -> None:
+    """A day without a bar leaves a gap."""
     days = ["2026-11-01", "2026-11-02", "2026-11-05"]
     root = drawn(go.Figure([go.Bar(x=days, y=[1, 2, 3])], style.layout(xaxis_type="date")))
-    linear([(day, rect["x"]) for day, rect in zip((1, 2, 5), rects(root, 0), strict=True)])
-    assert any(text.startswith("Nov 3") for text in written(root))
+    linear_scale([(day, rect["x"]) for day, rect in zip((1, 2, 5), rects(root, 0), strict=True)])
+    assert any(text.startswith("Nov 3") for text in written_texts(root))
 
 
-def test_errors_shapes_and_notes_are_drawn() -> None:
-    """Bars of errors reach as far as they say; a line across stands where its value is; a note is written there."""
+def test_error_bars_shapes_and_annotations() -> None:
+    """Error bars have the given length, a horizontal line is at its value, and an annotation is at its position."""
     figure = go.Figure(
         [
             go.Scatter(
@@ -178,7 +182,7 @@ def test_errors_shapes_and_notes_are_drawn() -> None:
     )
     root = drawn(figure)
     circles = [float(str(c.get("cx"))) for c in root.iter(f"{NS}circle")]
-    slope, offset = linear([(0.2, circles[0]), (0.6, circles[1])])
+    slope, offset = linear_scale([(0.2, circles[0]), (0.6, circles[1])])
     lines = [str(path.get("d")) for path in root.iter(f"{NS}path")]
     ends = sorted(float(end) for d in lines for end in re.findall(r"^M[\d.]+ [\d.]+H([\d.]+)M", d))
     assert [round((end - offset) / slope, 2) for end in ends] == [0.0, 0.3, 0.3, 0.8]
@@ -187,11 +191,11 @@ def test_errors_shapes_and_notes_are_drawn() -> None:
     assert all(abs(float(top) - float(bottom)) > 200 for _, bottom, top in tall)
     places = {round((float(each[1]) - offset) / slope, 2) for each in across if each}
     assert places == {0.0, 0.5}, "the line of zero, and the one that was asked for"
-    assert "half" in written(root)
+    assert "half" in written_texts(root)
 
 
-def test_each_mark_says_what_it_is() -> None:
-    """A tooltip is the hover text with its values filled in and formatted, as plain text."""
+def test_marks_have_tooltips() -> None:
+    """A tooltip is the hover text as plain text, with its values filled in and formatted."""
     marks = go.Bar(
         name="output",
         x=["m"],
@@ -221,13 +225,15 @@ def test_each_mark_says_what_it_is() -> None:
         (0, "", "0"),
     ],
 )
-def test_numbers_are_written_as_plotly_writes_them(value: float, form: str, told: str) -> None:
-    """Formats of d3 that figures use mean here what they mean there."""
+def test_numbers_are_formatted_as_in_plotly(value: float, form: str, told: str) -> None:
+    """The d3 formats that figures use have the same result as in plotly."""
     assert number(value, form) == told
 
 
-def test_nothing_in_a_figure_leaves_its_text() -> None:
-    """Names, hovers, ticks, titles and notes are text: no element, no attribute and no character that XML refuses."""
+def test_texts_cannot_become_markup() -> None:
+    """Names, hover texts, ticks, titles and annotations are text: no element, no attribute, and no character that XML
+    rejects.
+    """
     figure = go.Figure(
         [
             go.Bar(name=HOSTILE, x=[HOSTILE, "b"], y=[1, 2], text=HOSTILE, hovertemplate=HOSTILE),
@@ -256,8 +262,8 @@ def test_nothing_in_a_figure_leaves_its_text() -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\ud800-\udfff]", "".join(root.itertext()))
 
 
-def _outside(root: ET.Element, width: float) -> list[str]:
-    """Return the texts that reach beyond the edge, by how wide they are at most."""
+def _texts_outside(root: ET.Element, width: float) -> list[str]:
+    """Return the texts that may extend beyond the edge, by their maximum width."""
     found = []
     for each in root.iter(f"{NS}text"):
         text = "".join(each.itertext())
@@ -272,8 +278,8 @@ def _outside(root: ET.Element, width: float) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [360, 960])
-def test_no_text_leaves_the_sheet(width: int) -> None:
-    """Long names make room for themselves or are cut; none is written beyond the edge, whatever the width."""
+def test_texts_stay_within_the_drawing(width: int) -> None:
+    """Long names get space or are cut; no text extends beyond the edge, whatever the width."""
     long = "a-very-long-name-of-an-agent-that-nobody-would-give/" * 4
     figure = go.Figure(
         [
@@ -293,12 +299,12 @@ def test_no_text_leaves_the_sheet(width: int) -> None:
         ),
     )
     root = drawn(figure, width=width)
-    assert _outside(root, width) == []
-    assert any("…" in text for text in written(root))
+    assert _texts_outside(root, width) == []
+    assert any("…" in text for text in written_texts(root))
 
 
 def test_colors_are_classes_that_a_page_can_change() -> None:
-    """Each color of ours has a class with a custom property; alone the drawing has the colors of the light."""
+    """Each color of the style has a class with a custom property; without a page the drawing has the light colors."""
     root = drawn(go.Figure([go.Bar(x=["a"], y=[1], marker_color=RED)], style.layout()))
     [group] = [each for each in root.iter(f"{NS}g") if each.get("class") == f"f{RED[1:]}"]
     assert group.get("fill") == RED
@@ -308,8 +314,8 @@ def test_colors_are_classes_that_a_page_can_change() -> None:
     assert f"var(--ink,{INK})" in rules
 
 
-def test_patterns_tell_apart_what_colors_do_not() -> None:
-    """A pattern is drawn over its color, under an id that no other drawing of the page has."""
+def test_patterns_are_drawn_over_their_color() -> None:
+    """A pattern is drawn over its color, with an ID that no other drawing of the page has."""
     marks = go.Figure(
         [go.Bar(x=["a"], y=[1], marker=bar(Mark(GREEN, shape))) for shape in ("/", "x", ".")],
         style.layout(),
@@ -322,8 +328,8 @@ def test_patterns_tell_apart_what_colors_do_not() -> None:
     assert ids <= used
 
 
-def test_what_cannot_be_drawn_raises() -> None:
-    """A kind of trace or shape that is not known is an error, no figure with something missing."""
+def test_unsupported_figures_raise() -> None:
+    """An unknown type of trace or shape is an error; no figure is drawn incompletely."""
     with pytest.raises(ValueError, match="type pie"):
         svg(go.Figure([go.Pie(values=[1])]), title="", says="")
     figure = go.Figure([], style.layout(shapes=[dict(type="circle", x0=0, x1=1, y0=0, y1=1)]))
@@ -331,21 +337,21 @@ def test_what_cannot_be_drawn_raises() -> None:
         svg(figure, title="", says="")
 
 
-def test_ticks_are_grouped_where_the_figure_says_so() -> None:
-    """Thousands are kept apart on an axis that asks for it, and only there."""
+def test_thousands_separators_on_request() -> None:
+    """Ticks have thousands separators only if the axis requests them."""
     for asked, told in ((True, "$2,000"), (False, "$2000")):
         axis = dict(separatethousands=asked, tickprefix="$", dtick=1000)
         root = drawn(go.Figure([go.Bar(x=["a"], y=[3000])], style.layout(yaxis=axis)))
-        assert told in written(root)
+        assert told in written_texts(root)
 
 
-def test_an_empty_figure_says_so() -> None:
-    """Nothing to show is a note in the middle."""
+def test_an_empty_figure_has_a_message() -> None:
+    """If there is nothing to show, there is a message in the middle."""
     note = dict(text="nothing to show", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
     root = drawn(
         go.Figure([], style.layout(annotations=[note], xaxis_visible=False, yaxis_visible=False))
     )
-    assert written(root) == ["nothing to show"]
+    assert written_texts(root) == ["nothing to show"]
 
 
 def test_many_marks_stay_small() -> None:

@@ -1,4 +1,4 @@
-"""Names and reasons that are sentences, on the pages: as they were written."""
+"""Names and reasons that are sentences are shown in full on the pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from agentobs.recording.journal.home import existing_home
 from tests.cli.test_texts import recorded
-from tests.dashboards.opening import opened
+from tests.dashboards.live_app import serving
 
 NAME = "Refund <b>agent</b> & friends"
 REASON = 'the "customer" was not refunded'
@@ -17,11 +17,13 @@ REASON = 'the "customer" was not refunded'
 pytestmark = pytest.mark.xdist_group("dashboards_texts")
 
 
-def test_pages_show_what_was_written(tmp_path: Path) -> None:
-    """The list, the page of a session and the fleet show the text, none of it as markup."""
+def test_pages_show_the_original_texts(tmp_path: Path) -> None:
+    """The list, the page of a session and the fleet page show the original text, and none of it is interpreted as
+    markup.
+    """
     recorded(tmp_path / "home", {"name": NAME, "reason": REASON})
     home = existing_home(tmp_path / "home")
-    with opened(home) as client:
+    with serving(home) as client:
         pages = client.get("/"), client.get(f"/sessions/{quote(NAME)}")
         assert pages[1].status == 303
         page = client.get(pages[1].headers["location"])

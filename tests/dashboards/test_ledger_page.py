@@ -1,4 +1,6 @@
-"""The ledger of a session: what its calls cost, and sums that are those of the command line to the last digit."""
+"""The ledger of a session: the cost of its LLM requests, and totals that equal those of the command line to the last
+digit.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.recording.journal.home import Home
 from agentobs.records.display import money
-from dashboards.app.ledger_page import PAGE
-from tests.dashboards.opening import Client, asked, opened
+from dashboards.app.ledger_page import PAGE_SIZE
+from tests.dashboards.live_app import Client, query_rows, serving
 from tests.store.making import a_home, attempt, conversation, end, record, session_id, start
 
 KNOWN, LONG, EMPTY = (session_id(number) for number in (1, 2, 3))
@@ -23,7 +25,9 @@ KNOWN, LONG, EMPTY = (session_id(number) for number in (1, 2, 3))
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A session of calls with money in all classes and one without a price; a long one; one that asked nothing."""
+    """A home with a session with costs in all classes and one call without a price, a long session, and one without
+    requests.
+    """
     home = a_home(tmp_path_factory.mktemp("ledger"))
     written = {"ephemeral_5m_input_tokens": 500, "ephemeral_1h_input_tokens": 250}
     cached: dict[str, Any] = {
@@ -41,45 +45,45 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
             end(1),
         ],
     )
-    record(home, conversation(2, turns=PAGE + 30))
+    record(home, conversation(2, turns=PAGE_SIZE + 30))
     record(home, [start(3), end(3)])
     return home
 
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
-    with opened(home) as made:
+    with serving(home) as made:
         yield made
 
 
-def told(home: Home, by: str) -> list[dict[str, Any]]:
-    """Return what `agentobs cost` says of the session."""
+def cost_output(home: Home, by: str) -> list[dict[str, Any]]:
+    """Return what `agentobs cost` prints about the session."""
     command = ["--home", str(home.path), "cost", "--by", by, "--session", KNOWN, "--json"]
     answer = CliRunner().invoke(cli, command)
     assert answer.exit_code == 0, answer.output
     return [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
 
 
-def test_sums_are_those_of_the_command(home: Home, client: Client) -> None:
-    """In all, by model and by agent; tokens in four classes, money, and how sure it is."""
+def test_totals_equal_those_of_the_command(home: Home, client: Client) -> None:
+    """The total and the sums by model and agent are equal: tokens in four classes, cost, and certainty."""
     words = client.get(f"/sessions/{KNOWN}/ledger").words
     for by in ("session", "model", "agent"):
-        rows = told(home, by)
+        rows = cost_output(home, by)
         assert rows
         for row in rows:
             if row["cost_usd"] is not None:
                 assert str(money(Decimal(str(row["cost_usd"])))) in words
             for name in ("input_tokens", "output_tokens", "cache_read_tokens"):
                 assert f"{row[name]:,}" in words
-    [whole] = told(home, "session")
+    [whole] = cost_output(home, "session")
     assert whole["cost_status"] == "lower_bound"
     assert f"≥ {money(Decimal(str(whole['cost_usd'])))} at least" in words
 
 
-def test_each_call_stands_with_its_parts(home: Home, client: Client) -> None:
-    """The money of each class of tokens, its certainty, the prices, and the way to its request; parts add up."""
+def test_each_request_is_listed_with_its_parts(home: Home, client: Client) -> None:
+    """Each LLM request has the cost of each class of tokens, its certainty, its prices and a link; the parts add up."""
     got = client.get(f"/sessions/{KNOWN}/ledger")
-    calls = asked(
+    calls = query_rows(
         home,
         "SELECT attempt_id, input_usd, cache_read_usd, cache_write_5m_usd, cache_write_1h_usd, output_usd, cost_usd,"
         f" cost_status, price_version FROM costs WHERE session_id = '{KNOWN}' ORDER BY at_ns",
@@ -97,32 +101,32 @@ def test_each_call_stands_with_its_parts(home: Home, client: Client) -> None:
             assert got.words.count(f"Price version {version}.") == 1
 
 
-def test_a_call_without_a_price_is_never_free(client: Client) -> None:
-    """It is said to be unknown, its model is named, and the sum says that it is left out."""
+def test_a_request_without_a_price_is_never_free(client: Client) -> None:
+    """Its cost is unknown, its model is named, and the total shows that it is not included."""
     words = client.get(f"/sessions/{KNOWN}/ledger").words
-    assert "No known price for model-of-nobody: 1 call." in words
+    assert "No known price for model-of-nobody: 1 LLM request." in words
     assert "1 without a known price (not in the total)" in words
     assert "unknown unknown model" in words
 
 
-def test_calls_come_in_pages(client: Client) -> None:
-    """A long ledger has a bounded number of rows a page, and each call once."""
+def test_requests_are_paged(client: Client) -> None:
+    """A long ledger has a bounded number of rows per page, and lists each LLM request once."""
     seen: list[str] = []
     for page in (1, 2):
         got = client.get(f"/sessions/{LONG}/ledger?page={page}")
         seen += got.links("/attempts/")
-    assert len(seen) == len(set(seen)) == PAGE + 30
-    assert len(re.findall("<tr>", got.html)) < PAGE
+    assert len(seen) == len(set(seen)) == PAGE_SIZE + 30
+    assert len(re.findall("<tr>", got.html)) < PAGE_SIZE
 
 
-def test_a_session_without_calls_has_an_empty_ledger(client: Client) -> None:
-    """It says so instead of zeros."""
+def test_a_session_without_requests_has_an_empty_ledger(client: Client) -> None:
+    """The page contains a message instead of zeros."""
     words = client.get(f"/sessions/{EMPTY}/ledger").words
-    assert "No billed calls in this session." in words
+    assert "No billed LLM requests in this session." in words
     assert "$0" not in words
 
 
-def test_the_ledger_of_no_session_is_one_sentence(client: Client) -> None:
-    """As on the page of the session."""
+def test_the_ledger_of_an_unknown_session_is_one_sentence(client: Client) -> None:
+    """The response is the same as for the page of an unknown session."""
     got = client.get("/sessions/nothing-like-it/ledger")
-    assert (got.status, "no session with that id or name" in got.words) == (404, True)
+    assert (got.status, "no session with that ID or name" in got.words) == (404, True)

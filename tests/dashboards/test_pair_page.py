@@ -1,4 +1,6 @@
-"""Session comparison: named in any way, aligned step by step, with differences in words."""
+"""Session comparison in the application: sessions can be named in several ways, steps are aligned, and differences are
+in words.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
-from dashboards.app.pair_page import PAGE
+from dashboards.app.pair_page import PAGE_SIZE
 from dashboards.figures import two_sessions
 from dashboards.panels.pair_summary import row, totals
-from tests.dashboards.opening import Client, opened
+from tests.dashboards.live_app import Client, serving
 from tests.store.making import (
     SECOND,
     T0,
@@ -35,7 +37,7 @@ EVIL = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Two runs of an agent, of which the second calls a tool more and costs more; and a long one."""
+    """Two runs of an agent, of which the second calls a tool more often and costs more; and a long session."""
     home = a_home(tmp_path_factory.mktemp("pairs"))
     calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
     record(home, [start(1, "before"), attempt(1, 1), attempt(1, 2), end(1)])
@@ -50,33 +52,35 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
             end(2, failed=True),
         ],
     )
-    record(home, conversation(3, turns=PAGE + 20, name="long"))
+    record(home, conversation(3, turns=PAGE_SIZE + 20, name="long"))
     return home
 
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
-    with opened(home) as made:
+    with serving(home) as made:
         yield made
 
 
-def test_both_are_set_side_by_side(client: Client) -> None:
-    """What changed, what is in one alone, what each step took, and the whole with differences in words."""
+def test_two_sessions_are_compared(client: Client) -> None:
+    """The page shows changed steps, steps of one session only, the cost of each step, and the totals with differences
+    in words.
+    """
     got = client.get(f"/compare?a={ONE}&b={OTHER}")
     assert got.status == 200
     assert {f"/sessions/{ONE}", f"/sessions/{OTHER}"} <= set(got.links("/sessions/"))
     words = got.words
-    assert "Requests 2 3 B 1 more (50%)" in words
+    assert "Requests 2 3 1 more in B (50%)" in words
     assert "only in B" in words
     assert "tool call weather" in words
-    assert "Tool calls 0 1 B 1 more" in words
-    assert "Input tokens 20 1,020 B 1,000 more (5,000%)" in words
+    assert "Tool calls 0 1 1 more in B" in words
+    assert "Input tokens 20 1,020 1,000 more in B (5,000%)" in words
     assert "at least $" in words
     assert "steps differ." in words
 
 
-def test_the_page_says_what_the_command_says(home: Home, client: Client) -> None:
-    """Its steps are those of `agentobs diff --json`."""
+def test_the_page_agrees_with_the_command(home: Home, client: Client) -> None:
+    """The steps are those of `agentobs diff --json`."""
     answer = CliRunner().invoke(cli, ["--home", str(home.path), "diff", ONE, OTHER, "--json"])
     assert answer.exit_code == 0
     told = json.loads(answer.stdout)
@@ -88,35 +92,35 @@ def test_the_page_says_what_the_command_says(home: Home, client: Client) -> None
     )
 
 
-def test_a_session_beside_itself_is_alike(client: Client) -> None:
-    """Nothing differs, and the page says so."""
+def test_a_session_is_identical_to_itself(client: Client) -> None:
+    """The page states that all steps are identical."""
     words = client.get(f"/compare?a={ONE}&b={ONE}").words
     assert "All 2 steps are identical." in words
     assert "No changes." in client.get(f"/compare?a={ONE}&b={ONE}&changed=1").words
 
 
-def test_sessions_are_named_in_any_way(client: Client) -> None:
-    """By name, or by an end of the id; the address then has both ids."""
+def test_sessions_are_found_by_name_or_id_suffix(client: Client) -> None:
+    """The URL then contains both full IDs."""
     got = client.get(f"/compare?a=before&b={OTHER[:8]}")
     assert (got.status, got.headers["location"]) == (303, f"/compare?a={ONE}&b={OTHER}")
 
 
 def test_without_two_sessions_there_is_a_form(client: Client) -> None:
-    """It offers the latest, and keeps the one that was named."""
+    """The form suggests the latest sessions, and keeps the session that was named."""
     assert 'name="a"' in client.get("/compare").html
     one = client.get(f"/compare?a={ONE}")
     assert f'value="{ONE}"' in one.html
     assert f'<option value="{OTHER}">' in one.html
     wrong = client.get(f"/compare?a={ONE}&b=nothing-like-it")
     assert wrong.status == 404
-    assert "no session with that id or name" in wrong.words
+    assert "no session with that ID or name" in wrong.words
     assert "<script>" not in client.get("/compare?a=%3Cscript%3E&b=x").html
 
 
-def test_only_what_differs_is_shown_on_demand_and_in_pages(client: Client) -> None:
-    """A long comparison has a bounded number of rows a page."""
+def test_only_changed_steps_on_demand_and_paging(client: Client) -> None:
+    """A long comparison has a bounded number of rows per page, and can show only changed steps."""
     got = client.get(f"/compare?a={ONE}&b={LONG}")
-    assert got.html.count("<tr class=") == PAGE
+    assert got.html.count("<tr class=") == PAGE_SIZE
     assert f"a={ONE}&b={LONG}&page=2" in got.links("?")[0]
     last = client.get(f"/compare?a={ONE}&b={LONG}&page=2")
     assert last.html.count("<tr class=") == 20
@@ -124,8 +128,8 @@ def test_only_what_differs_is_shown_on_demand_and_in_pages(client: Client) -> No
     assert '<tr class="same"' not in only.html
 
 
-def test_differences_are_told_in_words() -> None:
-    """More, less, the same, and what cannot be told; money is exact, and a lower bound says so."""
+def test_differences_are_in_words() -> None:
+    """Differences are more, less, none or unknown; costs are exact decimals, and lower bounds are marked."""
     a = {"requests": 2, "cost_usd": "0.30", "unpriced": 0, "input_tokens": 10, "duration_ns": 10**9}
     b = {
         "requests": 2,
@@ -135,27 +139,27 @@ def test_differences_are_told_in_words() -> None:
         "input_tokens": 15,
         "duration_ns": 2 * 10**9,
     }
-    found = {each.name: (each.a, each.b, each.says) for each in totals(a, b)}
+    found = {each.name: (each.a, each.b, each.difference) for each in totals(a, b)}
     assert found == {
-        "Cost": ("$0.3000", "at least $0.1500", "unknown: not both values are exact"),
-        "Total step time": ("1.00 s", "2.00 s", "B 1.00 s more (100%)"),
+        "Cost": ("$0.3000", "at least $0.1500", "unknown (a value is not exact)"),
+        "Total step time": ("1.00 s", "2.00 s", "1.00 s more in B (100%)"),
         "Requests": ("2", "2", "no difference"),
-        "Input tokens": ("10", "15", "B 5 more (50%)"),
+        "Input tokens": ("10", "15", "5 more in B (50%)"),
     }
     exact = {**a, "cost_status": "exact"}
-    assert totals(exact, {**exact, "cost_usd": "0.15"})[0].says == "B $0.1500 less (50%)"
+    assert totals(exact, {**exact, "cost_usd": "0.15"})[0].difference == "$0.1500 less in B (50%)"
     for status in ("lower_bound", "estimated"):
         for pair in (
             (exact, {**exact, "cost_status": status}),
             ({**exact, "cost_status": status},) * 2,
         ):
-            assert totals(*pair)[0].says == "unknown: not both values are exact"
+            assert totals(*pair)[0].difference == "unknown (a value is not exact)"
     unknown = totals({**a, "cost_usd": None}, b)[0]
-    assert (unknown.a, unknown.says) == ("unknown", "unknown: one value is unknown")
+    assert (unknown.a, unknown.difference) == ("unknown", "unknown (a value is missing)")
 
 
-def test_each_step_says_how_sure_its_money_is() -> None:
-    """What a step cost is at least, or about, so much where that is not exact, in the table and in the figure."""
+def test_each_step_shows_the_certainty_of_its_cost() -> None:
+    """A cost that is not exact has the prefix `at least` or `about`, in the table and in the figure."""
     part = {"kind": "request", "lane": "main", "turn": 1, "name": "/v1/messages", "cost_usd": "0.5"}
     low, about = {**part, "cost_status": "lower_bound"}, {**part, "cost_status": "estimated"}
     step = {"change": "changed", "a": low, "b": about, "differs": []}
@@ -169,9 +173,9 @@ def test_each_step_says_how_sure_its_money_is() -> None:
     assert hover.endswith(", about $0.5000")
 
 
-def test_without_a_home_of_both_nothing_is_made_up(tmp_path: Path) -> None:
-    """An empty home has a form, and no session to offer."""
-    with opened(a_home(tmp_path)) as client:
+def test_an_empty_home_has_an_empty_form(tmp_path: Path) -> None:
+    """An empty home has a form without suggestions."""
+    with serving(a_home(tmp_path)) as client:
         got = client.get("/compare")
         assert got.status == 200
         assert "<option" not in got.html.partition("<datalist")[2].partition("</datalist>")[0]

@@ -1,4 +1,4 @@
-"""Panels: questions that have an answer are shown, in words and numbers; ranges take nothing twice and lose nothing."""
+"""Panels: a panel is shown if it has data; ranges neither overlap nor lose anything; and sums show their certainty."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COUNTED = {
     "sessions_by_day": "sessions",
     "signatures_by_day": "sessions",
 }
-"""The queries that take a range, and what adds up over ranges that follow each other."""
+"""The queries that have a time range, with the columns that add up over adjacent ranges."""
 NONE = {
     "cache_waste",
     "cache_misses",
@@ -59,11 +59,11 @@ NONE = {
     "waits_for_people",
     "signatures_by_day",
 }
-"""Of these there is nothing in the store."""
+"""Queries that return no rows for this store."""
 
 
-def story(number: int, name: str, at: int) -> list[Record]:
-    """A session of three turns, the first of which calls a tool."""
+def weather_session(number: int, name: str, at: int) -> list[Record]:
+    """A session of three turns; the first turn calls a tool."""
     use = {"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {}}
     return [
         start(number, name, at),
@@ -77,18 +77,18 @@ def story(number: int, name: str, at: int) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Two sessions of one name, a day apart, and a third of another."""
+    """Two sessions with the same name on different days, and a third one with another name."""
     home = a_home(tmp_path_factory.mktemp("panels"))
-    record(home, story(1, "loop", T0))
-    record(home, story(2, "loop", T0 + DAY))
-    record(home, story(3, "other", T0 + DAY))
+    record(home, weather_session(1, "loop", T0))
+    record(home, weather_session(2, "loop", T0 + DAY))
+    record(home, weather_session(3, "other", T0 + DAY))
     with open_store(home) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_ranges_that_follow_each_other_are_the_whole(store: Store, name: str) -> None:
-    """What lies before an instant and what lies from it on are together all there is, and neither is all."""
+def test_adjacent_ranges_add_up(store: Store, name: str) -> None:
+    """The data before and after an instant add up to all data, and each part is smaller than the total."""
 
     def counted(**given: int) -> int:
         return sum(row[COUNTED[name]] for row in rows_of(store, name, **given))
@@ -100,8 +100,8 @@ def test_ranges_that_follow_each_other_are_the_whole(store: Store, name: str) ->
         assert 0 < before < since
 
 
-def test_names_are_taken_together(store: Store) -> None:
-    """Sessions of one name are one row, whose money and saving are the sums of theirs."""
+def test_sessions_with_the_same_name_are_one_row(store: Store) -> None:
+    """Their cost and savings are the sums over the sessions."""
     names = {row["name"]: row for row in rows_of(store, "cost_by_name")}
     each = rows_of(store, "cost_by_session")
     assert {name: row["sessions"] for name, row in names.items()} == {"loop": 2, "other": 1}
@@ -113,32 +113,32 @@ def test_names_are_taken_together(store: Store) -> None:
     assert sum(row["saved_usd"] for row in caches) == sum(saved)
 
 
-def test_what_a_session_shows(store: Store) -> None:
-    """The panels of a session stand in the order in which people ask; a question without an answer has none."""
+def test_the_panels_of_a_session(store: Store) -> None:
+    """The panels of a session are in a fixed order; panels without data are omitted."""
     found = {each.name: each for each in session_panels(store, session_id(1))}
     assert list(found) == ["waterfall", "turns", "context", "time", "tools", "tool-errors"]
-    assert found["turns"].says.startswith("3 turns used ")
-    assert found["tool-errors"].says.endswith("calls failed (0.0%).")
+    assert found["turns"].summary.startswith("3 turns used ")
+    assert found["tool-errors"].summary.endswith("calls failed (0.0%).")
     for each in found.values():
         assert set(each.columns) <= set(each.rows[0])
         assert each.title
-        assert each.says
+        assert each.summary
         assert each.figure.data
     assert session_panels(store, "nobody") == []
 
 
-def test_what_a_fleet_shows(store: Store) -> None:
-    """The panels of a range tell of that range alone."""
+def test_the_panels_of_a_fleet(store: Store) -> None:
+    """The panels of a range contain only data of this range."""
     found = {each.name: each for each in fleet_panels(store)}
     assert list(found)[:4] == ["cost-by-day", "signatures", "cost-by-model", "cost-by-name"]
-    assert found["cost-by-name"].says.startswith("Sessions of 2 names cost $")
+    assert found["cost-by-name"].summary.startswith("Sessions with 2 different names cost $")
     [day] = [p for p in fleet_panels(store, until_ns=T0 + DAY) if p.name == "cost-by-name"]
-    assert day.says.startswith("Sessions of 1 name cost $")
+    assert day.summary.startswith("Sessions with the same name cost $")
     assert fleet_panels(store, since_ns=T0 + 9 * DAY) == []
 
 
 def test_the_table_of_a_panel_is_bounded() -> None:
-    """A table has so many rows at most, and says how many more there are."""
+    """The table has a maximum number of rows, and the number of the other rows is known."""
     made = panel(
         "x", "X", "Says.", go.Figure(layout=layout()), ("a",), [{"a": n} for n in range(999)]
     )
@@ -146,8 +146,10 @@ def test_the_table_of_a_panel_is_bounded() -> None:
 
 
 @pytest.fixture(scope="module")
-def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Sessions of each certainty: estimated; known in part and estimated; without a price; of lost records."""
+def uncertain_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Sessions with every certainty of cost: estimated, partly known and estimated, without a price, and with lost
+    records.
+    """
     home = a_home(tmp_path_factory.mktemp("doubtful"))
     stated = [("estimated",), ("lower_bound", "estimated"), ("exact",)]
     facts: list[Any] = []
@@ -188,48 +190,48 @@ def words_of(html: str) -> str:
         ({"cost_usd": None, "cost_status": None}, "–"),
     ],
 )
-def test_money_stands_with_how_sure_it_is(row: dict[str, Any], told: str) -> None:
-    """What leaves something out is at least that, an estimate is one, and what is both says both; in cells, too."""
+def test_costs_are_formatted_with_their_certainty(row: dict[str, Any], told: str) -> None:
+    """Lower bounds and estimates are marked, and a cost that is both has both marks, also in table cells."""
     whole = {"cost_usd": Decimal("0.5"), **row}
     assert words_of(cost(whole)).strip() == told
     assert cell("cost_usd", whole["cost_usd"], whole) == cost(whole)
 
 
-def test_sentences_tables_and_figures_are_as_sure(doubtful: Store) -> None:
-    """An estimate is about so much, what leaves something out at least so much; each place is equivalent of it."""
-    found = {each.name: each for each in fleet_panels(doubtful)}
-    assert "cost at least about $" in found["cost-by-name"].says
-    assert "cost at least about $" in found["cost-by-day"].says
+def test_sentences_tables_and_figures_show_the_same_certainty(uncertain_store: Store) -> None:
+    """Sentences, tables and figures mark estimates and lower bounds in the same way."""
+    found = {each.name: each for each in fleet_panels(uncertain_store)}
+    assert "cost at least about $" in found["cost-by-name"].summary
+    assert "cost at least about $" in found["cost-by-day"].summary
     notes = {
         note.text.partition("$")[0] for note in found["cost-by-name"].figure.layout.annotations
     }
     assert notes == {"about ", "at least about ", "at least ", "no price"}
     assert "cost_status" in found["cache"].columns
-    [turns] = [p for p in session_panels(doubtful, session_id(4)) if p.name == "turns"]
-    assert "cost at least $" in turns.says
+    [turns] = [p for p in session_panels(uncertain_store, session_id(4)) if p.name == "turns"]
+    assert "cost at least $" in turns.summary
     assert any("at least $" in text for text in turns.figure.data[-1].hovertext)
 
 
-def test_reports_are_as_sure(doubtful: Store) -> None:
-    """Of each session that a range lists, and of each step of one, what is not exact says so."""
-    html = range_report(doubtful, since_ns=None, until_ns=None, made_ns=T0, light=True)
+def test_reports_show_the_certainty(uncertain_store: Store) -> None:
+    """Inexact costs are marked for each session of a range report and each step of a session report."""
+    html = range_report(uncertain_store, since_ns=None, until_ns=None, made_ns=T0, light=True)
     assert re.search(r"Cost ≥ ≈ \$[\d.]+ at least, estimated", words_of(html))
-    _, _, dearest = html.partition('id="dearest"')
+    _, _, most_expensive = html.partition('id="most-expensive"')
     rows = {
-        name: words_of(dearest.split(name)[1].split("</tr>")[0])
+        name: words_of(most_expensive.split(name)[1].split("</tr>")[0])
         for name in ("name 1", "name 2", "lost")
     }
     assert re.search(r"≈ \$[\d.]+ estimated", rows["name 1"])
     assert "≥" not in rows["name 1"]
     assert re.search(r"≥ ≈ \$[\d.]+ at least, estimated", rows["name 2"])
     assert re.search(r"≥ \$[\d.]+ at least", rows["lost"])
-    one = session_report(doubtful, session_id(4), made_ns=T0, light=True)
+    one = session_report(uncertain_store, session_id(4), made_ns=T0, light=True)
     _, _, steps = one.partition('id="steps"')
     assert re.search(r"≥ \$[\d.]+ at least", words_of(steps.partition("</section>")[0]))
 
 
-def waste(usd: str | None, unpriced: int) -> dict[str, Any]:
-    """A row of `cache_waste`."""
+def waste_row(usd: str | None, unpriced: int) -> dict[str, Any]:
+    """Return a row of `cache_waste`."""
     return {
         "reason": "expired",
         "reason_source": "gap",
@@ -244,18 +246,16 @@ def waste(usd: str | None, unpriced: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([waste("0.5", 0)], "an extra cost of about $0.5000."),
-        ([waste(None, 1)], "an extra cost of an unknown amount."),
-        ([waste("0.5", 0), waste(None, 1)], "an extra cost of at least about $0.5000."),
+        ([waste_row("0.5", 0)], "an extra cost of about $0.5000."),
+        ([waste_row(None, 1)], "an extra cost of an unknown amount."),
+        ([waste_row("0.5", 0), waste_row(None, 1)], "an extra cost of at least about $0.5000."),
     ],
 )
-def test_what_has_no_price_was_not_wasted_for_nothing(
-    rows: list[dict[str, Any]], told: str
-) -> None:
-    """Without a price nobody knows what was paid twice; with some of them it is at least their sum."""
+def test_waste_without_prices_is_unknown(rows: list[dict[str, Any]], told: str) -> None:
+    """Without any price, the extra cost is unknown; with some prices, it is a lower bound."""
     made = panels._waste(rows)
     assert made is not None
-    assert made.says.endswith(told)
+    assert made.summary.endswith(told)
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,8 @@ def test_what_has_no_price_was_not_wasted_for_nothing(
         ),
     ],
 )
-def test_what_has_no_price_was_not_saved_for_nothing(saved: list[str | None], told: str) -> None:
-    """What is not known is not nothing, and a loss is told as one."""
+def test_savings_without_prices_are_unknown(saved: list[str | None], told: str) -> None:
+    """Unknown savings are not zero, and a loss is described as a loss."""
     rows = [
         {
             "name": "a",
@@ -290,7 +290,7 @@ def test_what_has_no_price_was_not_saved_for_nothing(saved: list[str | None], to
     ]
     made = panels._efficiency(rows)
     assert made is not None
-    assert made.says.startswith(told)
+    assert made.summary.startswith(told)
 
 
 @pytest.mark.parametrize(
@@ -308,15 +308,13 @@ def test_what_has_no_price_was_not_saved_for_nothing(saved: list[str | None], to
         ([{"cost_usd": Decimal(1)}, {"cost_usd": None, "cost_status": "unknown_model"}], "at least $1.0000"),
     ],
 )  # fmt: skip
-def test_a_sum_is_never_less_than_the_truth_without_a_word(
-    rows: list[dict[str, Any]], told: str
-) -> None:
-    """Estimates, prices that are not known, and rows that cost nothing: each sum says what it is."""
+def test_inexact_sums_are_marked(rows: list[dict[str, Any]], told: str) -> None:
+    """Sums with estimates, unknown prices or rows without cost show what they are."""
     assert panels._sum(rows) == told
 
 
-def test_sentences_are_told_as_people_say_them() -> None:
-    """One is no many, what never happened did not happen, and what has no name is said to have none."""
+def test_sentences_have_correct_grammar() -> None:
+    """Sentences use singular and plural, `never` instead of `0 times`, and `unnamed` for a missing name."""
     request = {"context_tokens": 1, "compacted": False, "window_tokens": None, "lane": "main"}
     often = [{**request, "compacted": "auto"}] * 3
     model = {
@@ -341,32 +339,32 @@ def test_sentences_are_told_as_people_say_them() -> None:
         panels._waits([{**wait, "unanswered": 1}]),
         panels._waits([{**wait, "unanswered": 2, "answered": 1, "total_ns": SECOND}]),
     ]
-    assert [each.says for each in made if each is not None] == [
+    assert [each.summary for each in made if each is not None] == [
         "The largest prompt has 1 token; the conversation was never compacted.",
         "The largest prompt has 1 token; the conversation was compacted 3 times.",
         "Half of the responses of an unnamed model started within 1.00 s.",
         "The slowest tool is x: half of its calls took less than 1 µs.",
-        "1 request was never answered.",
-        "1 request waited 1.00 s in total for an answer; 2 requests were never answered.",
+        "1 approval request was never answered.",
+        "1 approval request waited 1.00 s in total; 2 approval requests were never answered.",
     ]
 
 
-def test_a_session_in_which_nothing_went_on_has_no_panel(tmp_path: Path) -> None:
-    """Where there is nothing to see nothing is drawn."""
+def test_an_empty_session_has_no_panels(tmp_path: Path) -> None:
+    """Without data nothing is drawn."""
     home = a_home(tmp_path)
     record(home, [start(1), end(1)])
     with open_store(home) as opened:
         assert session_panels(opened, session_id(1)) == []
 
 
-def test_no_sentence_hides_or_turns_anything_around() -> None:
-    """Names in sentences have no characters that are not seen."""
+def test_sentences_contain_no_invisible_characters() -> None:
+    """Invisible and bidirectional characters in names are escaped."""
     made = panel("x", "X", "The slowest is \u202etac\x1b[31m.", go.Figure(layout=layout()), (), ())
-    assert made.says == "The slowest is \\u202etac\\u001b[31m."
+    assert made.summary == "The slowest is \\u202etac\\u001b[31m."
 
 
-def test_the_sentence_of_a_part_is_about_that_part() -> None:
-    """Of a window of the waterfall the words and numbers are those of what is drawn, cut where it is."""
+def test_the_summary_of_a_window_is_about_that_window() -> None:
+    """The sentence and the table of a part of the waterfall describe only that part, clipped to it."""
 
     def piece(part: Part, name: str, low: int, high: int) -> Piece:
         return Piece(part, name, None, "main", T0 + low * SECOND, T0 + high * SECOND)
@@ -386,17 +384,15 @@ def test_the_sentence_of_a_part_is_about_that_part() -> None:
     part = panels._waterfall([row], [one, other], (T0 + 7 * SECOND, T0 + 12 * SECOND))
     assert whole is not None
     assert part is not None
-    assert (
-        whole.says == "2 interactions took 10.00 s; 80% of the critical path is spent on the model."
-    )
-    assert part.says == (
-        "In the selected range: 1 interaction took 3.00 s; 67% of the critical path is spent on tools."
+    assert whole.summary == "2 interactions took 10.00 s; 80% of the critical path is the model."
+    assert part.summary == (
+        "In the selected range: 1 interaction took 3.00 s; 67% of the critical path is tools."
     )
     assert [row["duration_ns"] for row in part.rows] == [SECOND, 2 * SECOND]
 
 
-def test_instants_stand_to_the_left() -> None:
-    """They are read as words; times and counts stand to the right, one above the other."""
+def test_times_are_aligned_to_the_left() -> None:
+    """Times are aligned like text; durations and counts are aligned to the right."""
     made = panel(
         "x",
         "X",

@@ -1,4 +1,4 @@
-"""Reports of two paths: a replay's divergence and two sessions, with and without what was said."""
+"""Reports about the divergence of a replay and about two sessions, with and without content."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def shell(
         (project / name).unlink(missing_ok=True)
 
 
-def test_a_divergence_is_told_without_what_was_said(shell: Shell) -> None:
-    """Kind, lane, request and commands are on the page; neither the recorded words nor the new ones."""
+def test_a_divergence_report_without_content(shell: Shell) -> None:
+    """The report contains kind, lane, request and commands, but neither the recorded nor the new text."""
     Path("other").write_text(NOW)
     ended = shell("replay", "fixture", "--report", "page.html")
     assert ended.code == 1
@@ -81,14 +81,19 @@ def test_a_divergence_is_told_without_what_was_said(shell: Shell) -> None:
     assert "parting diverged from its recording" in page.text
     assert "at request 1 of 1 of lane main" in page.text
     assert "the body of a request" in page.text
-    assert "1 place differs" in page.text
+    assert (
+        "1 difference. 0 recorded requests and 0 recorded tool calls after this point were not made."
+        in page.text
+    )
     assert "agentobs replay" in page.text
     assert "parting_agent.py:" in page.text
     assert [attrs for tag, attrs in page.tags if attrs.get("class") == "drawing"]
 
 
-def test_a_divergence_is_told_with_both_lines_when_asked_for(shell: Shell) -> None:
-    """With content both lines stand below each other as text, and the page says loudly that they do."""
+def test_a_divergence_report_with_content(shell: Shell) -> None:
+    """With content, the recorded and the new line are aligned as text, and the page has a prominent note about
+    content.
+    """
     Path("other").write_text(NOW)
     shell("replay", "fixture", "--report", "page.html")
     refused = shell("replay", "fixture", "--report", "page.html", "--with-content")
@@ -101,8 +106,8 @@ def test_a_divergence_is_told_with_both_lines_when_asked_for(shell: Shell) -> No
     assert not [script for script in page.scripts() if "hacked" in script]
 
 
-def test_no_divergence_is_no_page(shell: Shell) -> None:
-    """A replay that matches writes nothing, and says so."""
+def test_a_matching_replay_writes_no_report(shell: Shell) -> None:
+    """The command states that the replay matched."""
     ended = shell("replay", "fixture", "--report", "page.html")
     assert ended.code == 0
     assert "no divergence: page.html was not written" in ended.err
@@ -111,10 +116,10 @@ def test_no_divergence_is_no_page(shell: Shell) -> None:
     assert (alone.code, "requires --report" in alone.err) == (1, True)
 
 
-def test_two_sessions_are_set_side_by_side(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Totals with their difference, and each step that differs; what was said only with --content."""
+def test_a_comparison_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report contains totals with differences and each step that differs; it contains content only with
+    --content.
+    """
     ids = []
     for to in ("ann", "canary-eve"):
         given = [streamed(call(1, "send", to=to), number=1), streamed(text("Done."), number=2)]
@@ -139,10 +144,8 @@ def test_two_sessions_are_set_side_by_side(
 
 @pytest.mark.parametrize("content", [(), ("--content",)], ids=["facts", "content"])
 @pytest.mark.parametrize(("a", "b"), [("fixture", "fixture"), ("parting", "fixture")])
-def test_a_fixture_is_set_beside_what_it_is_compared_with(
-    shell: Shell, a: str, b: str, content: tuple[str, ...]
-) -> None:
-    """Each side says what it is: a session its id, a fixture its place; with --content the page warns."""
+def test_a_fixture_can_be_compared(shell: Shell, a: str, b: str, content: tuple[str, ...]) -> None:
+    """A session is described by its ID, a fixture by its path; with --content the page has a note about content."""
     told = shell("diff", a, b, *content, "--report", "page.html")
     assert told.code == 0, told.err
     page = Page(Path("page.html").read_text())
@@ -154,8 +157,8 @@ def test_a_fixture_is_set_beside_what_it_is_compared_with(
     assert ("This file contains content" in page.text) is bool(content)
 
 
-def test_both_can_be_light(shell: Shell) -> None:
-    """With --light neither has a script, and both have their figure; without --report the word is refused."""
+def test_light_reports_have_no_script(shell: Shell) -> None:
+    """With --light, neither report has a script, and both have their figure. Without --report, --light is rejected."""
     Path("other").write_text(NOW)
     for command in (("replay", "fixture"), ("diff", "fixture", "fixture")):
         alone = shell(*command, "--light")
@@ -167,8 +170,8 @@ def test_both_can_be_light(shell: Shell) -> None:
         assert [attrs for tag, attrs in page.tags if attrs.get("class") == "drawing"]
 
 
-def test_a_place_holds_no_key_that_somebody_made_up() -> None:
-    """Of a place in what a tool was given, and of a cause in words, nothing is on a page without content."""
+def test_reports_without_content_omit_keys_of_tool_inputs() -> None:
+    """Positions in tool inputs, and causes in words, are not in a report without content."""
     told: dict[str, Any] = {
         "fixture": "mailer",
         "kind": "content",

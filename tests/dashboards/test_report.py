@@ -1,4 +1,4 @@
-"""`agentobs report`: one file that needs no network, contains no content unless told to, and adds up."""
+"""`agentobs report`: one file that needs no network, contains content only on request, and whose numbers add up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentobs.records.exchanges import Place, Question, Recording
 from agentobs.records.facts import Event, Gap
 from agentobs.records.labels import Label
 from agentobs.store.backend import open_store
-from dashboards.content.session_content import said
+from dashboards.content.session_content import session_content
 from dashboards.report.html_report import LIGHT, session_report
 from exporters.new_files import write_text
 from tests.cli.test_commands import Shell
@@ -44,7 +44,7 @@ from tests.store.making import (
 )
 
 SAID = ("line 0 of session", "canary-answer", "Bern", "sunny", "canary-error", "canary-thought")
-"""What users, the model and tools said; none of it is a name."""
+"""Content of users, the model and tools; none of it is a name."""
 HOSTILE = "</title></pre><script>hacked()</script><img src=x onerror=hacked()>\x1b[31m\u202e{{7*7}}"
 DAY = 86_400 * SECOND
 
@@ -52,7 +52,7 @@ Write = Callable[..., str]
 
 
 class Page(HTMLParser):
-    """What an HTML page is made of."""
+    """The elements, texts and scripts of an HTML page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -92,31 +92,35 @@ class Page(HTMLParser):
         return str(found)
 
 
-def calls(number: int, turn: int, error: bool = False) -> list[Any]:
-    """Return a turn that thinks and calls a tool, and the call."""
+def turn_with_call(number: int, turn: int, error: bool = False) -> list[Any]:
+    """Return a turn with thinking and a tool call, and the call."""
     use = {
         "type": "tool_use",
         "id": f"toolu_{number}_{turn}",
         "name": "weather",
         "input": {"city": "Bern"},
     }
-    said: list[dict[str, Any]] = [
+    content: list[dict[str, Any]] = [
         {"type": "thinking", "thinking": "canary-thought", "signature": "c2ln"},
         {"type": "text", "text": "canary-answer" if not error else f"canary-answer {HOSTILE}"},
         use,
     ]
-    asked = attempt(number, turn, content=said, cache_read_input_tokens=100 * turn)
+    asked = attempt(number, turn, content=content, cache_read_input_tokens=100 * turn)
     return [asked, tool(number, f"toolu_{number}_{turn}", "weather", at=T0 + turn * SECOND)]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """A session that failed, one of 200 turns, one that runs, and one of another day that no price is known for."""
+    """A failed session, one with 200 turns, a running one, and one on another day that has no known price."""
     home = a_home(tmp_path_factory.mktemp("reports"))
-    failed = [start(1, "unlucky", team="blue"), *calls(1, 1, error=True), attempt(1, 2, status=529)]
+    failed = [
+        start(1, "unlucky", team="blue"),
+        *turn_with_call(1, 1, error=True),
+        attempt(1, 2, status=529),
+    ]
     long = [start(2, "long", at=T0 + 100 * SECOND)]
     for turn in range(1, 201):
-        long += calls(2, turn)
+        long += turn_with_call(2, turn)
     record(home, [*failed, end(1, failed=True)])
     record(home, [*long, end(2, T0 + 400 * SECOND)])
     running = write_facts(
@@ -145,16 +149,18 @@ def write(home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Wri
 
 
 @pytest.mark.parametrize("arguments", [("unlucky",), ("unlucky", "--light"), ("--range", "..")])
-def test_nothing_that_was_said_is_in_it(write: Write, arguments: tuple[str, ...]) -> None:
-    """Names are there; of prompts, answers, thoughts, inputs, results and errors not a word, and the page says so."""
+def test_a_report_contains_no_content(write: Write, arguments: tuple[str, ...]) -> None:
+    """It contains names, but no prompts, responses, thinking, inputs, results or error messages, and the page states
+    this.
+    """
     page = write(*arguments)
     assert not [word for word in SAID if word in page]
     assert "unlucky" in page
     assert "contains no content" in Page(page).text
 
 
-def test_what_was_said_is_text_in_it_when_asked_for(write: Write) -> None:
-    """With content the words are there, escaped, and the page says loudly that it holds them."""
+def test_a_report_with_content_shows_it_as_text(write: Write) -> None:
+    """Content is escaped, and the page has a prominent note about content."""
     text = write("unlucky", "--with-content", "--light")
     page = Page(text)
     assert "This file contains content" in page.text
@@ -165,11 +171,14 @@ def test_what_was_said_is_text_in_it_when_asked_for(write: Write) -> None:
     assert "{{7*7}}" in page.text
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
-    assert "the provider answered with status 529" in page.text
+    assert "the provider responded with status 529" in page.text
 
 
-def test_what_was_said_is_bounded_in_all(home: Home) -> None:
-    """However much was said, a light file has less than 15 MB; the first stands in it, and how much is left out."""
+def test_the_content_of_a_report_is_bounded(home: Home) -> None:
+    """However much content there is, a light file has less than 15 MB.
+
+    It contains the first part, and the number of omitted requests.
+    """
     block = {"type": "text", "text": "&" * 20_000}
     messages = [{"role": "user", "content": [block] * 99} for _ in range(4)]
     asked = [
@@ -181,11 +190,11 @@ def test_what_was_said_is_bounded_in_all(home: Home) -> None:
         )
         for turn in range(1, 5)
     ]
-    told = said(
+    told = session_content(
         Recording(session_id(1), "vast", None, None, "completed", None, None, 0, tuple(asked))
     )
     with open_store(home) as store:
-        text = session_report(store, session_id(1), made_ns=0, light=True, said=told)
+        text = session_report(store, session_id(1), made_ns=0, light=True, content=told)
     assert 8_000_000 < len(text.encode()) < 15_000_000
     page = Page(text).text
     assert re.search(r"And \d+ more blocks", page)
@@ -203,13 +212,17 @@ NAMES = {
     "kinds of errors": "canary-error",
     "places in the code": "canary-place",
 }
-"""What the page says that it holds, and a name of that kind."""
+"""The kinds of names that the note lists, each with a name of that kind."""
 
 
-def test_every_name_in_it_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each kind of name that a page shows is told of on top; values of tags come with what was said alone."""
+def test_the_note_lists_every_kind_of_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The note at the top lists each kind of name that the page contains; values of tags are only in a report with
+    content.
+    """
     home = a_home(tmp_path)
-    record(home, _named())
+    record(home, _session_with_canary_names())
     file, shell = tmp_path / "r.html", Shell(home.path, capsys)
     for holds in (False, True):
         told = ("--with-content",) if holds else ()
@@ -227,8 +240,8 @@ def test_every_name_in_it_is_announced(tmp_path: Path, capsys: pytest.CaptureFix
     assert "ann@example.com" not in file.read_text()
 
 
-def _named() -> list[Any]:
-    """Return a session each of whose names is another canary."""
+def _session_with_canary_names() -> list[Any]:
+    """Return a session in which each name is a different canary."""
     use = {"type": "tool_use", "id": "toolu_1", "name": "canary-tool", "input": {}}
     lane, hook = Label("canary-agent"), Label("hook")
     asked = attempt(1, 1, content=[use], model="canary-model")
@@ -263,8 +276,8 @@ def _named() -> list[Any]:
     return [opening, asked, ran, decided, hooked, sub, failed]
 
 
-def test_it_needs_no_network_and_forbids_itself_any(write: Write) -> None:
-    """Nothing is loaded; scripts and style stand in it once, and its policy allows these alone, by their digests."""
+def test_a_report_forbids_network_access(write: Write) -> None:
+    """Nothing is loaded. Scripts and styles are embedded once, and the policy allows only them, by hash."""
     page = Page(write("unlucky"))
     for _, attrs in page.tags:
         assert not {"src", "srcset", "action", "style"} & attrs.keys()
@@ -291,8 +304,10 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_figures_stand_in_it_twice(write: Write) -> None:
-    """Each figure is there as JSON for the script, and still for paper; their data is a table of at most 200 rows."""
+def test_figures_are_included_twice(write: Write) -> None:
+    """Each figure is included as JSON for the script, and as an image for print; its data is a table of at most 200
+    rows.
+    """
     page = Page(write("long"))
     data = [a for t, a in page.tags if t == "script" and a.get("class") == "figure-data"]
     stills = [a for t, a in page.tags if t == "svg" and a.get("class") == "drawing"]
@@ -312,8 +327,11 @@ def test_figures_stand_in_it_twice(write: Write) -> None:
 _DATA = r'<details class="data">.*?</details>'
 
 
-def test_a_light_one_has_no_script_and_is_small(write: Write) -> None:
-    """200 turns take less than 500 kB without any script, and less than 6 MB with; it says that times are UTC."""
+def test_a_light_report_is_small_and_has_no_script(write: Write) -> None:
+    """200 turns take less than 500 kB without scripts, and less than 6 MB with scripts.
+
+    A light report states that times are UTC.
+    """
     light = write("long", "--light")
     page = Page(light)
     assert not [tag for tag, _ in page.tags if tag == "script"]
@@ -324,23 +342,23 @@ def test_a_light_one_has_no_script_and_is_small(write: Write) -> None:
     assert "no script that could convert them to your time zone" in page.text
 
 
-def test_lists_are_bounded_and_say_what_lists_the_rest(write: Write) -> None:
-    """Of 400 steps the first stand there; how many more there are is said, with the command that lists them."""
+def test_lists_are_bounded(write: Write) -> None:
+    """Of 400 steps the first are listed, with the number of the others and the command that lists them."""
     text = Page(write("long", "--light")).text
     more = re.search(r"And ([\d,]+) more steps: (agentobs show [0-9a-f]{32}) lists all", text)
     assert more is not None
     assert int(more[1]) == 400 - LIGHT
     assert more[2].endswith(session_id(2))
-    assert re.search(r"And 100 more calls: agentobs sql", text)
+    assert re.search(r"And 100 more LLM requests: agentobs sql", text)
 
 
-def test_it_answers_what_happened_and_what_it_cost(write: Write) -> None:
-    """Status, reason, what failed, and money with how sure it is stand on the page."""
+def test_a_report_shows_outcome_and_cost(write: Write) -> None:
+    """The page contains the status, the reason, failed steps, and the cost with its certainty."""
     text = Page(write("unlucky", "--light")).text
     assert "✕ failed" in text
     assert "ValueError" in text
     assert "http_error 529" in text
-    assert "all calls are exact" in text
+    assert "exact for all LLM requests" in text
     assert "team" in text
     assert (
         "The session was still running when this file was generated"
@@ -348,16 +366,16 @@ def test_it_answers_what_happened_and_what_it_cost(write: Write) -> None:
     )
     unpriced = Page(write("later", "--light")).text
     assert "unknown" in unpriced
-    assert "1 call without a price" in unpriced
+    assert "1 LLM request without a price" in unpriced
     assert "1 calls" not in unpriced
 
 
-def test_a_range_counts_what_started_and_was_sent_in_it(write: Write) -> None:
-    """Sessions and money of other days are not in it; nothing in a range is said."""
+def test_a_range_report_counts_only_its_range(write: Write) -> None:
+    """Sessions and costs of other days are not included, and the report contains no content."""
     text = Page(write("--range", "..", "--light")).text
     assert re.search(r"Sessions 4 1 failed or crashed", text)
     assert "at least" in text, "one model has no price"
-    assert "1 of its sessions were still running" in text
+    assert "1 of these sessions were still running" in text
     day = Page(write("--range", "2026-09-24..2026-09-25", "--light")).text
     assert re.search(r"Sessions 1 0 failed", day)
     assert "unlucky" not in day
@@ -367,8 +385,10 @@ def test_a_range_counts_what_started_and_was_sent_in_it(write: Write) -> None:
     assert "No data in this range" in Page(write("--until", "2020-01-01", "--light")).text
 
 
-def test_what_was_lost_is_said_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A session of which records are missing says so before its numbers, which are at least what is there."""
+def test_lost_records_are_shown_at_the_top(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A session with lost records has a warning before its numbers, which are lower bounds."""
     home = a_home(tmp_path)
     lost = end(1)
     record(home, [start(1), attempt(1, 1)])
@@ -393,7 +413,7 @@ def test_what_was_lost_is_said_on_top(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_losses_are_those_of_the_range(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: str, told: int
 ) -> None:
-    """Of records that one session lost on two days, a range has those of its own days, and no others."""
+    """If a session lost records on two days, a range contains only the losses of its days."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1)])
     kind, why = Label("events"), Label("disk_full")
@@ -412,12 +432,10 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def test_content_that_is_gone_is_said_to_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Where what was said was pruned, a report with content says when, and has the facts."""
+def test_a_report_about_pruned_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the content was pruned, a report with content shows when, and contains the facts."""
     home = a_home(tmp_path)
-    record(home, [start(1, at=T0), *calls(1, 1), end(1)])
+    record(home, [start(1, at=T0), *turn_with_call(1, 1), end(1)])
     shell = Shell(home.path, capsys)
     shell("ingest")
     pruned = shell("prune", "--content-only", "--older-than", "1h")
@@ -431,10 +449,10 @@ def test_content_that_is_gone_is_said_to_be(
     assert "canary-answer" not in text
 
 
-def test_it_is_written_whole_for_its_owner_alone(
+def test_a_report_file_is_new_and_private(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that exists is refused before anything is done, and stays; a new one is its owner's."""
+    """An existing file is rejected before any work, and is unchanged; a new file is readable only by its owner."""
     shell, file = Shell(home.path, capsys), tmp_path / "r.html"
     file.write_text("mine")
     ended = shell("report", "still", "--light", "-o", str(file))
@@ -448,10 +466,10 @@ def test_it_is_written_whole_for_its_owner_alone(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_only_a_plain_file_is_replaced(
+def test_only_a_regular_file_is_replaced(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pipe, a link, a folder and `-` are refused in a sentence, forced or not, and stay what they were."""
+    """A pipe, a link, a directory and `-` are rejected in one sentence, with or without --force, and stay unchanged."""
     shell, places = Shell(home.path, capsys), tmp_path / "places"
     places.mkdir()
     (places / "mine.html").write_text("mine")
@@ -475,7 +493,7 @@ def test_only_a_plain_file_is_replaced(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("nobody-of-this-name",), "no session with that id or name"),
+        (("nobody-of-this-name",), "no session with that ID or name"),
         ((), "expected either one session or a range"),
         (("still", "--range", ".."), "expected either one session or a range"),
         (("--range", "2026-11-02..2026-11-01"), "ends before it starts"),
@@ -484,31 +502,31 @@ def test_only_a_plain_file_is_replaced(
         (("--range", "..", "--with-content"), "works with one session only"),
     ],
 )
-def test_bad_calls_are_one_clear_error(
+def test_invalid_arguments_are_one_clear_error(
     home: Home,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
     told: str,
 ) -> None:
-    """What cannot be reported is told in a sentence, with a non-zero exit and no file."""
+    """The command prints one sentence, exits with a non-zero status, and writes no file."""
     ended = Shell(home.path, capsys)("report", *arguments, "-o", str(tmp_path / "r.html"))
     assert ended.code > 0
     assert told in ended.err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_an_error(
+def test_a_missing_directory_is_an_error(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder that is not there is named."""
+    """The error names the missing directory."""
     ended = Shell(home.path, capsys)("report", "still", "-o", str(tmp_path / "no" / "r.html"))
     assert ended.code == 1
     assert "cannot be written" in ended.err
 
 
-def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path) -> None:
-    """Where plotly or Jinja2 is missing, the command names the extra."""
+def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
+    """If plotly or Jinja2 is missing, the command names the extra."""
     code = """
 import sys
 sys.modules["plotly"] = None

@@ -1,4 +1,4 @@
-"""The command and its server: where it listens, what it refuses, what it prints, and how it ends."""
+"""The command and its server: its sockets, its checks, its output, and its shutdown."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from agentobs.cli import cli
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home, open_home
 from dashboards.app import server
-from dashboards.app.server import PORT, TRIES, Bound, Options, bind
-from tests.dashboards.opening import Client, opened
-from tests.dashboards.test_guarding import certificate
+from dashboards.app.server import PORT, PORTS, Bound, Options, bind
+from tests.dashboards.live_app import Client, serving
+from tests.dashboards.test_access_guard import certificate
 from tests.store.making import ROOT, conversation, record
 
 __all__ = ["certificate"]
@@ -38,8 +38,8 @@ PASSWORD = "correct horse battery staple"
 
 
 @contextlib.contextmanager
-def closing(*all_bound: Bound) -> Iterator[None]:
-    """Let their sockets go at the end."""
+def close_sockets(*all_bound: Bound) -> Iterator[None]:
+    """Close the sockets of these servers on exit."""
     with contextlib.ExitStack() as stack:
         for each in (each for bound in all_bound for each in bound.sockets):
             stack.enter_context(each)
@@ -54,7 +54,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def started(home: Home, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Start the command, as a person does."""
+    """Start the command."""
     return subprocess.Popen(
         [sys.executable, "-m", "agentobs", "--home", str(home.path), "dashboard", *arguments],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
@@ -62,8 +62,8 @@ def started(home: Home, *arguments: str, **environment: str) -> subprocess.Popen
     )  # fmt: skip
 
 
-def address_of(process: subprocess.Popen[str]) -> str:
-    """Return the address that it prints."""
+def printed_url(process: subprocess.Popen[str]) -> str:
+    """Return the URL that the process prints."""
     assert process.stdout
     while line := process.stdout.readline():
         if found := re.search(r"https?://\S+", line):
@@ -71,8 +71,8 @@ def address_of(process: subprocess.Popen[str]) -> str:
     raise AssertionError(process.communicate()[1])
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return the rest of what a process prints until it has ended."""
+def remaining_output(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return the rest of the output of a process, after it has ended."""
     assert process.stdout
     assert process.stderr
     rest = process.stdout.read(), process.stderr.read()
@@ -82,8 +82,8 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
     return rest
 
 
-def refused(home: Home, *arguments: str, **environment: str) -> str:
-    """Return the one line with which the command refuses."""
+def rejected(home: Home, *arguments: str, **environment: str) -> str:
+    """Return the single line with which the command rejects its arguments."""
     runner = CliRunner()
     called = runner.invoke(
         cli, ["--home", str(home.path), "dashboard", *arguments], env=environment
@@ -93,10 +93,10 @@ def refused(home: Home, *arguments: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_it_prints_an_address_and_ends_cleanly(home: Home, end: signal.Signals) -> None:
-    """The command prints the address, serves until Ctrl-C or a termination, and ends with 0; no log is written."""
+def test_the_command_prints_a_url_and_ends_cleanly(home: Home, end: signal.Signals) -> None:
+    """The command prints the URL, serves until SIGINT or SIGTERM, and exits with 0; it writes no log."""
     process = started(home, "--port", "0")
-    address = address_of(process)
+    address = printed_url(process)
     assert re.fullmatch(r"http://[0-9a-f]{16}\.localhost:\d+/\?token=[0-9a-f]{64}", address)
     client = Client(address)
     assert client.get("/?q=looked-for").status == 200
@@ -104,9 +104,9 @@ def test_it_prints_an_address_and_ends_cleanly(home: Home, end: signal.Signals) 
     assert client.get("/nowhere").status == 404
     held = socket.create_connection(
         (client.host, client.port)
-    )  # somebody who never asks does not keep it
+    )  # an idle connection does not delay the shutdown
     process.send_signal(end)
-    out, err = ended(process)
+    out, err = remaining_output(process)
     held.close()
     assert process.returncode == 0
     assert err == ""
@@ -115,52 +115,52 @@ def test_it_prints_an_address_and_ends_cleanly(home: Home, end: signal.Signals) 
     assert out.strip() == "Press Ctrl-C to stop."
 
 
-def test_a_port_that_is_taken_is_one_clear_error(home: Home) -> None:
-    """A named port that somebody has is refused; where none is named, the next free one is taken."""
+def test_a_port_in_use_is_one_clear_error(home: Home) -> None:
+    """A requested port that is in use is an error. Without a requested port, the next free one is used."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = refused(home, "--port", str(port))
+        told = rejected(home, "--port", str(port))
         assert told.startswith(
             f"127.0.0.1 port {port}: cannot listen on this address: address already in use."
         )
         assert "--port 0" in told
     first, second = bind(Options()), bind(Options())
-    with closing(first, second):
+    with close_sockets(first, second):
         ports = [first.keys.port, second.keys.port]
         assert len(set(ports)) == 2
-        assert all(PORT <= port < PORT + TRIES for port in ports)
+        assert all(PORT <= port < PORT + PORTS for port in ports)
 
 
 def addresses(options: Options) -> list[str]:
-    """Return where it listens."""
+    """Return the addresses on which the server listens."""
     bound = bind(options)
-    with closing(bound):
+    with close_sockets(bound):
         assert len({each.getsockname()[1] for each in bound.sockets}) == 1
         return [each.getsockname()[0] for each in bound.sockets]
 
 
-def test_nobody_else_can_reach_it(home: Home) -> None:
-    """It is bound to loopback alone, and to both addresses at which a browser looks for the printed name."""
+def test_the_server_listens_only_on_loopback(home: Home) -> None:
+    """It listens on both addresses to which browsers resolve the printed name."""
     assert addresses(Options(port=0)) == ["127.0.0.1", "::1"]
     assert addresses(Options(bind="::1", port=0)) == ["::1", "127.0.0.1"]
     for bound in ("127.0.0.1", "::1", "127.0.0.2"):
         assert addresses(Options(bind=bound, port=0, loopback_address=True)) == [bound]
 
 
-def test_nobody_else_has_its_port_on_the_other_address() -> None:
-    """Who listens on the port at the other address of loopback would be sent the token: such a port is not taken."""
+def test_the_port_must_be_free_on_both_loopback_addresses() -> None:
+    """A server on the same port of the other loopback address would receive the token, so such a port is not used."""
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=rf"^::1 port {port}: cannot listen on this address"):
             bind(Options(port=port))
         with socket.create_server(("127.0.0.1", port)):
-            pass  # what was bound before is let go
+            pass  # the sockets that were bound before are closed
 
 
-def test_a_machine_without_the_newer_addresses_does_without(
+def test_a_machine_without_ipv6_uses_ipv4_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where there is no ::1, 127.0.0.1 is enough; a port that is taken there is never left out."""
+    """If there is no ::1, the server uses 127.0.0.1; but it never skips an address on which the port is in use."""
 
     class Old(socket.socket):
         def __init__(self, family: int = -1, *rest: Any, **more: Any) -> None:
@@ -196,28 +196,28 @@ def test_a_machine_without_the_newer_addresses_does_without(
         (Options(tls_cert=Path("nowhere"), tls_key=Path("nowhere")), "cannot be used"),
     ],
 )  # fmt: skip
-def test_it_refuses_to_be_open_to_others_by_halves(options: Options, told: str) -> None:
-    """Beyond loopback it takes a name, a long password and TLS: without any of them nothing is bound."""
+def test_remote_access_requires_all_protections(options: Options, told: str) -> None:
+    """Remote access requires a name, a long password and TLS. If one is missing, nothing is bound."""
     with pytest.raises(UsageError, match=told):
         bind(options)
 
 
-def test_a_certificate_that_cannot_be_used_is_told(certificate: tuple[Path, Path]) -> None:
-    """A key that has a passphrase, and files that are something else, are refused and not asked about."""
+def test_an_unusable_certificate_is_an_error(certificate: tuple[Path, Path]) -> None:
+    """A key with a passphrase, and files with other content, are rejected without a prompt."""
     cert, key = certificate
     for tls in ((cert, key.with_name("locked.pem")), (key, cert), (cert, Path(__file__))):
         with pytest.raises(UsageError, match="PEM"):
             bind(Options(None, 0, ("localhost",), PASSWORD, *tls))
 
 
-def test_it_is_served_to_others_with_all_of_it(home: Home, certificate: tuple[Path, Path]) -> None:
-    """With name, password and TLS it is served, the password taken from the environment; the address has no token."""
+def test_remote_access_with_all_protections(home: Home, certificate: tuple[Path, Path]) -> None:
+    """With a name, a password from the environment and TLS the server starts, and its URL has no token."""
     cert, key = certificate
     arguments = ["--port", "0", "--allow-remote", "localhost", "--bind", "127.0.0.1"]
     tls = ["--tls-cert", str(cert), "--tls-key", str(key)]
     process = started(home, *arguments, *tls, AGENTOBS_DASHBOARD_PASSWORD=PASSWORD)
     try:
-        address = address_of(process)
+        address = printed_url(process)
         assert re.fullmatch(r"https://localhost:\d+/", address)
         trusting = ssl.create_default_context()
         trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -228,35 +228,39 @@ def test_it_is_served_to_others_with_all_of_it(home: Home, certificate: tuple[Pa
         line.close()
     finally:
         process.send_signal(signal.SIGINT)
-        out, err = ended(process)
+        out, err = remaining_output(process)
     assert (process.returncode, err) == (0, "")
     assert PASSWORD not in out
 
 
-def test_the_command_refuses_in_one_sentence(home: Home, tmp_path: Path) -> None:
-    """No home, a password without others, others without a password: one sentence each, and nothing is served."""
+def test_the_command_rejects_arguments_in_one_sentence(home: Home, tmp_path: Path) -> None:
+    """A missing home, a password without remote access, and remote access without a password each print one
+    sentence.
+    """
     nowhere = Home(tmp_path / "nowhere")
-    assert "no recordings found" in refused(nowhere)
+    assert "no recordings found" in rejected(nowhere)
     file = tmp_path / "password"
     file.write_text("")
-    assert "--password-file: requires --allow-remote" in refused(home, "--password-file", str(file))
-    assert "without a password" in refused(home, "--allow-remote", "localhost")
-    assert "without a password" in refused(
+    assert "--password-file: requires --allow-remote" in rejected(
+        home, "--password-file", str(file)
+    )
+    assert "without a password" in rejected(home, "--allow-remote", "localhost")
+    assert "without a password" in rejected(
         home, "--allow-remote", "localhost", "--password-file", str(file)
     )
     file.write_bytes(b"\xff\xfe")
-    assert "expected UTF-8 text" in refused(
+    assert "expected UTF-8 text" in rejected(
         home, "--allow-remote", "localhost", "--password-file", str(file)
     )
     file.write_text(f"{PASSWORD}\n")
-    assert "would be sent unencrypted" in refused(
+    assert "would be sent unencrypted" in rejected(
         home, "--allow-remote", "localhost", "--password-file", str(file)
     )
     assert not (nowhere.path).exists()
 
 
-def test_a_package_that_is_missing_is_named(home: Home) -> None:
-    """Without the extra the command says what to install, in one sentence."""
+def test_a_missing_package_is_named(home: Home) -> None:
+    """Without the extra, the command prints what to install, in one sentence."""
     code = (
         "import sys; sys.modules['starlette'] = None; from agentobs.cli import main; "
         f"main(['--home', {str(home.path)!r}, 'dashboard'])"
@@ -270,8 +274,8 @@ def test_a_package_that_is_missing_is_named(home: Home) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_the_browser_is_led_there_without_telling_other_users(home: Home, tmp_path: Path) -> None:
-    """The address with its token is in no argument of the browser, but in a file that only we can read."""
+def test_the_token_is_not_in_the_arguments_of_the_browser(home: Home, tmp_path: Path) -> None:
+    """The URL with its token is in a file that only the user can read, not in an argument of the browser."""
     told = tmp_path / "told"
     browser = tmp_path / "browser"
     browser.write_text(f"#!/bin/sh\nf=\"${{1#file://}}\"\necho \"$1\" > {told}.part\nstat -c %a \"$f\" >> {told}.part\n"
@@ -279,13 +283,13 @@ def test_the_browser_is_led_there_without_telling_other_users(home: Home, tmp_pa
     browser.chmod(0o700)
     process = started(home, "--port", "0", "--open", BROWSER=f"{browser} %s")
     try:
-        address = address_of(process)
+        address = printed_url(process)
         while not told.exists():
             assert process.poll() is None
         argument, mode, *page = told.read_text().splitlines()
     finally:
         process.send_signal(signal.SIGINT)
-        ended(process)
+        remaining_output(process)
     assert argument.startswith("file://")
     assert "token" not in argument
     assert mode == "600"
@@ -293,10 +297,10 @@ def test_the_browser_is_led_there_without_telling_other_users(home: Home, tmp_pa
     assert not Path(argument.removeprefix("file://")).exists()
 
 
-def test_many_readers_are_answered_with_few_threads(home: Home) -> None:
-    """Forty requests at once are all answered, and no more threads than THREADS make pages."""
+def test_many_requests_use_few_threads(home: Home) -> None:
+    """Forty concurrent requests all get a response, and at most THREADS threads render pages."""
     statuses: list[int] = []
-    with opened(home) as client:
+    with serving(home) as client:
         before = threading.active_count()
 
         def read() -> None:
@@ -312,8 +316,8 @@ def test_many_readers_are_answered_with_few_threads(home: Home) -> None:
 
 
 def test_no_page_shows_a_traceback(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fault of ours is told with its kind and place, in the page and in the terminal, without what it was about."""
-    with opened(home) as client:
+    """An internal error shows its type and place, in the page and in the terminal, without any data."""
+    with serving(home) as client:
         got = client.get("/sessions/" + "a" * 32)
         assert got.status == 404
         assert "Traceback" not in got.words
@@ -322,7 +326,7 @@ def test_no_page_shows_a_traceback(home: Home, capsys: pytest.CaptureFixture[str
             def fails(*_: object) -> None:
                 raise ValueError("a-secret-value")
 
-            patched.setattr("dashboards.app.session_list.choices_of", fails)
+            patched.setattr("dashboards.app.session_list.filter_options", fails)
             broken = client.get("/")
     assert broken.status == 500
     assert "ValueError at test_server.py" in broken.words

@@ -1,4 +1,4 @@
-"""The list of sessions over HTTP: what is searched, filtered and sorted is what SQL says, one page at a time."""
+"""The list of sessions over HTTP: search, filters and order agree with SQL, page by page; and the fleet page."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.port import Store
 from dashboards.app import fleet_page, store_view
-from dashboards.app.session_list import COLUMNS, PAGE, Asked, asked_of, chosen
+from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, filter_of, list_query
 from dashboards.panels.panels import Panel, fleet_panels
-from tests.dashboards.opening import Client, opened
+from tests.dashboards.live_app import Client, serving
 from tests.store.making import (
     MODEL,
     SECOND,
@@ -44,8 +44,8 @@ COUNT = SESSIONS + 4
 EVIL = "<script>alert(1)</script>\u202e\x1b[31m"
 
 
-def made(number: int) -> list[Record]:
-    """Return a session: names, models, days, turns and ends repeat with their own periods."""
+def made_session(number: int) -> list[Record]:
+    """Return a session. Names, models, days, turns and outcomes repeat with different periods."""
     name = ("support", "coder", "triage")[number % 3]
     at = T0 + number * 6 * HOUR
     tags = {"team": f"t{number % 5}"}
@@ -64,7 +64,7 @@ def made(number: int) -> list[Record]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     found = open_home(tmp_path_factory.mktemp("listed") / "home")
-    records = [each for number in range(1, SESSIONS + 1) for each in made(number)]
+    records = [each for number in range(1, SESSIONS + 1) for each in made_session(number)]
     talk = Talk(900)
     for _ in range(4):
         [call] = talk.calls(("look", {"at": "the same thing, each time anew"}))
@@ -72,26 +72,26 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     talk.says("done")
     record(found, [*records, *talk.whole(), start(901, label("Grüße an alle", found.key()), T0)])
     record(found, [start(902, "tagged", T0, note="two words"), end(902)])
-    # The recorder writes labels alone; what another program put into a segment is not believed.
+    # The recorder writes only labels, but another program may have written other texts into a segment.
     write_facts(found, [start(903, f"hostile {EVIL}", T0, **{"tag": EVIL, EVIL: "tag"}).start])
     return found
 
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
-    with opened(home) as made:
+    with serving(home) as made:
         yield made
 
 
 def listed(client: Client, **asked: object) -> list[str]:
-    """Return the ids of the sessions on a page, in their order."""
+    """Return the IDs of the sessions on a page, in their order."""
     got = client.get(f"/?{urlencode(asked)}")
     assert got.status == 200
     return re.findall(r'<input type="checkbox" name="of" value="([^"]*)"', got.html)
 
 
-def every(client: Client, **asked: object) -> list[str]:
-    """Return the ids of the sessions on all pages."""
+def all_listed(client: Client, **asked: object) -> list[str]:
+    """Return the IDs of the sessions on all pages."""
     found: list[str] = []
     for page in range(1, 99):
         part = listed(client, page=page, **asked)
@@ -138,15 +138,15 @@ def says(store: duckdb.DuckDBPyConnection, where: str, order: str = "session_id"
          "name = 'coder' AND status = 'failed' AND cost_usd >= 0.1"),
     ],
 )  # fmt: skip
-def test_what_is_found_is_what_sql_says(
+def test_search_and_filters_agree_with_sql(
     store: duckdb.DuckDBPyConnection, client: Client, asked: dict[str, str], where: str
 ) -> None:
-    """Search and filters find the sessions that SQL finds, all of them, each once, on pages of PAGE."""
+    """Search and filters find the same sessions as SQL, each once, on pages of PAGE_SIZE."""
     client_has_signatures(client)
-    found = every(client, **asked)
+    found = all_listed(client, **asked)
     assert sorted(found) == says(store, where)
     assert len(set(found)) == len(found)
-    assert len(listed(client, **asked)) == min(PAGE, len(found))
+    assert len(listed(client, **asked)) == min(PAGE_SIZE, len(found))
     words = client.get(f"/?{urlencode(asked)}").words
     if not asked:
         assert f"Sessions {COUNT} " in words
@@ -173,11 +173,11 @@ ORDERS = {
 def test_each_column_sorts_both_ways(
     store: duckdb.DuckDBPyConnection, client: Client, column: str
 ) -> None:
-    """Each head sorts all sessions, not the page alone, what is not known last, and says how in the table."""
+    """Each column header sorts all sessions, not only the page, with unknown values last, and shows the direction."""
     client_has_signatures(client)
     for sign, way, aria in (("", "ASC", "ascending"), ("-", "DESC", "descending")):
         order = f"{ORDERS[column]} {way} NULLS LAST, session_id {way}"
-        assert every(client, sort=f"{sign}{column}") == says(store, "true", order)
+        assert all_listed(client, sort=f"{sign}{column}") == says(store, "true", order)
         html = client.get(f"/?sort={sign}{column}").html
         assert re.findall(r'aria-sort="(\w+)"', html) == [aria]
     links = client.get(f"/?q=coder&sort=-{column}&page=1").links("/?")
@@ -185,8 +185,11 @@ def test_each_column_sorts_both_ways(
     assert (f"{back}&sort={column}" if column == "started" else back) in links
 
 
-def test_pages_are_linked_and_keep_what_was_asked(client: Client) -> None:
-    """Next, previous, first and last keep search and order in the address; a page beyond the last is the last."""
+def test_page_links_keep_the_query(client: Client) -> None:
+    """The links to the next, previous, first and last page keep search and order.
+
+    A page after the last is the last page.
+    """
     got = client.get("/?q=coder&sort=cost")
     assert "/?q=coder&sort=cost" in got.links("/?")[0] or got.links("/?")
     everything = client.get("/?sort=cost&page=2")
@@ -200,8 +203,8 @@ def test_pages_are_linked_and_keep_what_was_asked(client: Client) -> None:
         assert listed(client, page=page)
 
 
-def test_the_totals_are_of_what_is_found(home: Home, client: Client) -> None:
-    """Count, money, tokens and failures are of all sessions that are found, with how sure the money is."""
+def test_totals_are_of_the_matching_sessions(home: Home, client: Client) -> None:
+    """Count, cost, tokens and failures are those of all matching sessions, and the cost has its certainty."""
     with connect(home) as store:
         row = store.execute(
             "SELECT count(*), sum(cost_usd), sum(output_tokens), "
@@ -215,22 +218,22 @@ def test_the_totals_are_of_what_is_found(home: Home, client: Client) -> None:
     assert f"Output tokens {row[2]:,}" in words
 
 
-def test_money_that_is_not_sure_says_so(tmp_path: Path) -> None:
-    """A sum that leaves out calls without a price says at least, in its row and in the total."""
+def test_inexact_costs_are_marked(tmp_path: Path) -> None:
+    """A sum without the calls that have no price is marked as a lower bound, in its row and in the total."""
     home = open_home(tmp_path / "home")
     unpriced = attempt(1, 2, model="a-model-that-nobody-knows")
     record(home, [start(1), attempt(1, 1), unpriced, end(1)])
-    with opened(home) as client:
+    with serving(home) as client:
         words = client.get("/").words
     assert words.count("at least") == 2
 
 
-def test_what_means_nothing_is_left_out_and_said(client: Client) -> None:
-    """An amount or a day that is none is named, and filters nothing; so does no other nonsense."""
+def test_invalid_inputs_are_ignored_and_named(client: Client) -> None:
+    """An invalid amount or day is named and filters nothing; other invalid values filter nothing, either."""
     words = client.get("/?cost_from=cheap&day_to=soon").words
-    assert "“cheap” is not an amount in dollars" in words
-    assert "“soon” is not a day" in words
-    assert len(every(client, cost_from="cheap", day_to="soon", sort="nix")) == COUNT
+    assert "“cheap”: expected an amount in dollars, such as 0.25 (ignored)." in words
+    assert "“soon”: expected a date, such as 2026-11-22 (ignored)." in words
+    assert len(all_listed(client, cost_from="cheap", day_to="soon", sort="nix")) == COUNT
     for asked in (
         {"cost_from": "nan"}, {"cost_to": "-inf"}, {"cost_from": "1e999999999"},
         {"cost_to": "1e-999999999"}, {"day_from": "9999-12-31", "day_to": "9999-12-31"},
@@ -240,20 +243,29 @@ def test_what_means_nothing_is_left_out_and_said(client: Client) -> None:
         assert client.get(f"/?{urlencode(asked)}").status == 200
 
 
+EXPECTED_DATE = {
+    "/": "“{}”: expected a date, such as 2026-11-22 (ignored).",
+    "/fleet": "“{}” was ignored: expected a date such as 2026-11-22.",
+}
+"""The warning about an invalid day, by path."""
+
+
 @pytest.mark.parametrize("path", ["/", "/fleet"])
-def test_a_day_that_no_clock_can_tell_is_no_day(client: Client, path: str) -> None:
-    """A day before 1970 or beyond what a column of times can hold is said to be none; the outermost are days."""
+def test_days_outside_the_range_are_invalid(client: Client, path: str) -> None:
+    """A day before 1970, or after the last day that a time column can hold, is invalid; the first and last days are
+    valid.
+    """
     for name in ("day_from", "day_to"):
         for day in ("0001-01-01", "1969-12-31", "2262-04-11", "9999-12-31"):
             got = client.get(f"{path}?{name}={day}")
-            assert (got.status, f"“{day}” is not a day" in got.words) == (200, True), day
+            assert (got.status, EXPECTED_DATE[path].format(day) in got.words) == (200, True), day
         for day in ("1970-01-01", "2262-04-10"):
             got = client.get(f"{path}?{name}={day}")
-            assert (got.status, "is not a day" in got.words) == (200, False), day
+            assert (got.status, "expected a date" in got.words) == (200, False), day
 
 
 def test_names_and_tags_are_text(client: Client) -> None:
-    """What an author called a session stands in the page as text, control and direction characters as escapes."""
+    """Names and tags are shown as text, with control and direction characters as escapes."""
     got = client.get("/?q=hostile")
     assert "<script>alert" not in got.html
     assert "\u202e" not in got.html
@@ -263,8 +275,8 @@ def test_names_and_tags_are_text(client: Client) -> None:
     assert "<script>alert" not in searched.html
 
 
-def test_two_that_are_ticked_are_compared(client: Client) -> None:
-    """The two sessions that are ticked are what is compared; any other number is told."""
+def test_two_selected_sessions_are_compared(client: Client) -> None:
+    """The two selected sessions are compared; any other number is an error."""
     first, second = listed(client)[:2]
     got = client.get(f"/compare/ticked?of={first}&of={second}")
     assert (got.status, got.headers["location"]) == (303, f"/compare?a={first}&b={second}")
@@ -275,16 +287,16 @@ def test_two_that_are_ticked_are_compared(client: Client) -> None:
 
 
 def test_each_session_is_linked(client: Client) -> None:
-    """A row leads to the page of its session."""
+    """Each row has a link to the page of its session."""
     [first] = listed(client, q=session_id(5))
     links = client.get(f"/?q={first}").links("/sessions/")
     assert links == [f"/sessions/{first}"]
     assert client.get(links[0]).status == 200
 
 
-def test_an_empty_home_says_what_to_do_first(tmp_path: Path) -> None:
-    """Without sessions the page says how to get one."""
-    with opened(open_home(tmp_path / "home")) as client:
+def test_an_empty_home_shows_how_to_start(tmp_path: Path) -> None:
+    """Without sessions, the page shows how to record one."""
+    with serving(open_home(tmp_path / "home")) as client:
         got = client.get("/")
         assert got.status == 200
         assert "No sessions yet" in got.words
@@ -294,8 +306,8 @@ def test_an_empty_home_says_what_to_do_first(tmp_path: Path) -> None:
         assert client.get("/sql").status == 200
 
 
-def test_the_fleet_is_of_the_days_that_are_asked_for(home: Home, client: Client) -> None:
-    """The fleet tells of the last days where none are named, and of the named ones alone where some are."""
+def test_the_fleet_page_shows_the_requested_days(home: Home, client: Client) -> None:
+    """Without parameters the fleet page shows the last days; with parameters it shows only the requested days."""
     usual = client.get("/fleet")
     assert usual.status == 200
     assert "30 days up to the last session" in usual.words
@@ -311,15 +323,18 @@ def test_the_fleet_is_of_the_days_that_are_asked_for(home: Home, client: Client)
     assert (
         "No data in this range" in client.get("/fleet?day_from=1999-01-01&day_to=1999-01-02").words
     )
-    assert "is not a day" in client.get("/fleet?day_from=x").words
+    assert EXPECTED_DATE["/fleet"].format("x") in client.get("/fleet?day_from=x").words
 
 
-def test_a_fleet_is_made_once_for_each_state(
+def test_fleet_panels_are_computed_once_per_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A range is worked out once while nothing is recorded, and follows what is new only where that is quick."""
+    """The panels of a range are computed once while nothing is recorded.
+
+    Live updates happen only if computing them is fast.
+    """
     home = open_home(tmp_path / "home")
-    record(home, made(1))
+    record(home, made_session(1))
     ranges: list[object] = []
 
     def counted(store: Store, **bounds: Any) -> list[Panel]:
@@ -327,13 +342,13 @@ def test_a_fleet_is_made_once_for_each_state(
         return fleet_panels(store, **bounds)
 
     monkeypatch.setattr(fleet_page, "fleet_panels", counted)
-    monkeypatch.setattr(fleet_page, "FOLLOWED_NS", 10**15)
-    with opened(home) as client:
+    monkeypatch.setattr(fleet_page, "MOST_LIVE_NS", 10**15)
+    with serving(home) as client:
         for _ in range(3):
             assert "agentobs-revision" in client.get("/fleet").html
         client.get("/fleet?day_to=2026-10-01")
         assert len(ranges) == 2
-        monkeypatch.setattr(fleet_page, "FOLLOWED_NS", 0)
+        monkeypatch.setattr(fleet_page, "MOST_LIVE_NS", 0)
         slow = client.get("/fleet")
         assert "agentobs-revision" not in slow.html
         assert "Not live, because there is too much data" in slow.words
@@ -344,26 +359,26 @@ def test_a_fleet_is_made_once_for_each_state(
         assert len(ranges) == 10
 
 
-def test_an_address_and_what_it_asks_for_are_one() -> None:
-    """What is asked comes back from its own address, and what is as always is not in it."""
-    asked = Asked(q="a b&c", status="failed", cost_from="0.5", sort="cost", page=3)
-    pairs = dict(part.split("=") for part in asked.query().split("&"))
+def test_a_query_string_round_trips() -> None:
+    """A query survives the round trip through the URL, and defaults are omitted from the URL."""
+    asked = ListQuery(q="a b&c", status="failed", cost_from="0.5", sort="cost", page=3)
+    pairs = dict(part.split("=") for part in asked.query_string().split("&"))
     assert pairs == {"q": "a+b%26c", "status": "failed", "cost_from": "0.5", "sort": "cost", "page": "3"}  # fmt: skip
     assert (
-        asked_of(
+        list_query(
             {"q": "a b&c", "status": "failed", "cost_from": "0.5", "sort": "cost", "page": "3"}
         )
         == asked
     )
-    assert Asked().query() == ""
-    assert not Asked(sort="cost", page=2).is_filtered
-    assert Asked(q="a").is_filtered
+    assert ListQuery().query_string() == ""
+    assert not ListQuery(sort="cost", page=2).is_filtered
+    assert ListQuery(q="a").is_filtered
 
 
-def test_values_are_parameters() -> None:
-    """Nothing of what was typed becomes a part of the statement."""
-    choice = chosen(
-        Asked(
+def test_inputs_are_parameters() -> None:
+    """No input becomes a part of the statement."""
+    choice = filter_of(
+        ListQuery(
             q="q'x", model="m'x", status="s'x", signature="f'x", cost_from="1", day_to="2026-10-02"
         ),
         "d'x",
@@ -374,8 +389,8 @@ def test_values_are_parameters() -> None:
     }  # fmt: skip
 
 
-class Slow:
-    """Makes the panels of a fleet when it is told to, and counts them."""
+class SlowPanels:
+    """Computes the panels of a fleet page only when released, and counts the calls."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -389,15 +404,16 @@ class Slow:
         return []
 
 
-def test_a_few_long_pages_keep_nobody_from_the_others(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While ranges are made, two wait at most, others are told to come again, and lists and revisions are answered."""
-    slow = Slow()
+def test_slow_pages_do_not_block_other_pages(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While slow pages are computed, at most two requests wait and others get a 503.
+
+    Lists and revisions get a response.
+    """
+    slow = SlowPanels()
     monkeypatch.setattr(fleet_page, "fleet_panels", slow)
-    monkeypatch.setattr(store_view, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(store_view, "SLOT_SECONDS", 0.01)
     statuses: list[int] = []
-    with opened(home) as client:
+    with serving(home) as client:
 
         def ask(day: int) -> None:
             got = client.get(f"/fleet?day_from=2026-10-{day:02}")
@@ -409,7 +425,7 @@ def test_a_few_long_pages_keep_nobody_from_the_others(
         asking = [threading.Thread(target=ask, args=(day,)) for day in range(1, 13)]
         for thread in asking:
             thread.start()
-        while len(statuses) < len(asking) - store_view.MOST_MAKING:
+        while len(statuses) < len(asking) - store_view.MOST_COMPUTING:
             assert client.get("/").status == 200
             assert client.get("/revision").status == 200
         assert statuses == [503] * 10
@@ -421,8 +437,8 @@ def test_a_few_long_pages_keep_nobody_from_the_others(
         assert client.get("/fleet?day_from=2026-10-13").status == 200
 
 
-def test_what_nobody_waits_for_is_not_made(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A range whose reader has gone is stopped while the store is asked, so that the next can be made."""
+def test_abandoned_pages_are_interrupted(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the client disconnects, the query is interrupted, so that the next page can be computed."""
     begun, over = threading.Event(), threading.Event()
 
     def forever(connection: duckdb.DuckDBPyConnection, **_: Any) -> list[Panel]:
@@ -435,7 +451,7 @@ def test_what_nobody_waits_for_is_not_made(home: Home, monkeypatch: pytest.Monke
             over.set()
         raise AssertionError("it was not stopped")
 
-    with opened(home) as client:
+    with serving(home) as client:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(fleet_page, "fleet_panels", forever)
             with socket.create_connection((client.host, client.port)) as line:

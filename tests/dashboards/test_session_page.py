@@ -1,4 +1,4 @@
-"""The page of a session: its facts, what is missing, its figures, its steps in pages, and ways to the rest."""
+"""The page of a session: its facts, missing data, figures, paged steps, and links."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.duckdb.ingest import ingest
-from dashboards.app.session_page import KEPT, MOST_KEPT, PAGE, WINDOW, Ended
+from dashboards.app.session_page import (
+    MOST_RESULT_ROWS,
+    MOST_RESULTS,
+    PAGE_SIZE,
+    WINDOW_TURNS,
+    EndedSessionCache,
+)
 from dashboards.app.store_view import Reader, Row
-from tests.dashboards.opening import Client, asked, attempts, opened
+from tests.dashboards.live_app import Client, attempts, query_rows, serving
 from tests.exporters.making_rich import rich_home
 from tests.store.making import (
     SECOND,
@@ -42,7 +48,9 @@ EVIL = "</td><script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A long session, one that failed in two turns, one that died, one that lost records, and one with odd names."""
+    """A long session, one that failed in two turns, one that crashed, one that lost records, and one with unusual
+    names.
+    """
     home = a_home(tmp_path_factory.mktemp("sessions"))
     calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
     record(home, conversation(1, turns=TURNS, name="long", team="red"))
@@ -71,18 +79,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
-    with opened(home) as made:
+    with serving(home) as made:
         yield made
 
 
-def rows_of(page: str) -> int:
-    """Return how many rows the table of steps has."""
+def step_count(page: str) -> int:
+    """Return the number of rows of the table of steps."""
     steps = page.partition('id="steps"')[2].partition("</section>")[0]
     return len(re.findall(r"<tr>\s*<td class=.at.>", steps))
 
 
-def test_the_head_tells_how_it_went(client: Client) -> None:
-    """Name, status in words, reason, instants with their zone, tags, tokens in four classes, and money."""
+def test_the_header_shows_the_outcome(client: Client) -> None:
+    """The header shows name, status, reason, times with their zone, tags, tokens in four classes, and cost."""
     got = client.get(f"/sessions/{FAILED}")
     assert got.status == 200
     for word in (
@@ -105,28 +113,28 @@ def test_the_head_tells_how_it_went(client: Client) -> None:
     assert "team=red" in client.get(f"/sessions/{LONG}").words
 
 
-def test_a_session_is_found_by_its_name_and_an_end_of_its_id(client: Client) -> None:
-    """Either leads to the page under its whole id, with what else was asked."""
+def test_a_session_is_found_by_name_or_id_suffix(client: Client) -> None:
+    """Both redirect to the page with the full ID, and keep the query string."""
     for told in ("long", LONG[:8]):
         got = client.get(f"/sessions/{told}?page=2")
         assert (got.status, got.headers["location"]) == (303, f"/sessions/{LONG}?page=2")
 
 
-def test_a_session_that_is_not_there_is_one_sentence(client: Client) -> None:
-    """With what to do, whatever stands in the address."""
+def test_an_unknown_session_is_one_sentence(client: Client) -> None:
+    """The page contains one sentence and a suggestion, whatever the URL contains."""
     for told in ("nothing-like-it", "%3Cscript%3Ealert(1)", "a" * 3000):
         got = client.get(f"/sessions/{told}")
         assert got.status == 404
-        assert "no session with that id or name" in got.words
+        assert "no session with that ID or name" in got.words
         assert "<script>" not in got.html
 
 
-def test_a_page_of_a_long_session_has_a_bounded_number_of_rows(home: Home, client: Client) -> None:
-    """Its steps come in pages, in order and each once; a page beyond the last is the last."""
+def test_steps_are_paged(home: Home, client: Client) -> None:
+    """Steps are paged, in order and each once; a page after the last is the last page."""
     seen: list[str] = []
     for page in (1, 2, 3):
         got = client.get(f"/sessions/{LONG}?page={page}")
-        assert rows_of(got.html) <= PAGE
+        assert step_count(got.html) <= PAGE_SIZE
         seen += got.links("/attempts/")
     assert seen == [f"/attempts/{each}" for each in asked_of(home, LONG)]
     assert len(seen) == TURNS
@@ -135,17 +143,17 @@ def test_a_page_of_a_long_session_has_a_bounded_number_of_rows(home: Home, clien
 
 
 def asked_of(home: Home, session: str) -> list[str]:
-    found = asked(
+    found = query_rows(
         home, f"SELECT attempt_id FROM attempts WHERE session_id = '{session}' ORDER BY started_ns"
     )
     return [str(row[0]) for row in found]
 
 
-def test_only_what_failed_is_shown_on_demand(home: Home, client: Client) -> None:
-    """Requests, calls and decisions that went wrong, each with the way to its request."""
+def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:
+    """Failed requests, tool calls and decisions are listed, each with a link to its request."""
     everything = client.get(f"/sessions/{FAILED}")
     failed = client.get(f"/sessions/{FAILED}?failed=1")
-    assert (rows_of(everything.html), rows_of(failed.html)) == (4, 2)
+    assert (step_count(everything.html), step_count(failed.html)) == (4, 2)
     assert "http_error 529 overloaded_error" in failed.words
     assert "deny person" in failed.words
     first, second = asked_of(home, FAILED)
@@ -159,11 +167,11 @@ def test_only_what_failed_is_shown_on_demand(home: Home, client: Client) -> None
     assert "No failed steps." in client.get(f"/sessions/{LONG}?failed=1").words
 
 
-def test_the_waterfall_shows_a_part_on_demand(client: Client) -> None:
-    """Turns from one number to another; whatever nonsense the address says, a part that is there is shown."""
+def test_the_waterfall_shows_a_range_of_turns(client: Client) -> None:
+    """A range of turns can be selected; whatever the URL contains, an existing range is shown."""
     whole = client.get(f"/sessions/{LONG}")
     assert f"All {TURNS} turns" in whole.words
-    assert f"?from=1&to={WINDOW}#waterfall" in whole.links("?from")
+    assert f"?from=1&to={WINDOW_TURNS}#waterfall" in whole.links("?from")
     part = client.get(f"/sessions/{LONG}?from=11&to=20")
     assert f"Turns 11 to 20 of {TURNS}" in part.words
     assert {"?from=1&to=10#waterfall", "?from=21&to=30#waterfall"} <= set(part.links("?from"))
@@ -175,10 +183,10 @@ def test_the_waterfall_shows_a_part_on_demand(client: Client) -> None:
         assert shown in client.get(f"/sessions/{LONG}?{asked_for}").words
 
 
-def test_a_part_of_the_waterfall_and_a_page_of_steps_stand_beside_each_other(
+def test_the_range_and_the_page_of_steps_are_independent(
     client: Client,
 ) -> None:
-    """Turning over the steps keeps the part that is drawn, and another part keeps the page and what was asked for."""
+    """Another page of steps keeps the range of the waterfall, and another range keeps the page."""
     whole = client.get(f"/sessions/{LONG}?from=11&to=20&page=2")
     assert "?from=11&to=20&page=3#steps" in whole.links("?from")
     assert "?from=21&to=30&page=2#waterfall" in whole.links("?from")
@@ -192,24 +200,24 @@ def test_a_part_of_the_waterfall_and_a_page_of_steps_stand_beside_each_other(
     ]
 
 
-def test_a_session_that_did_not_end_says_so(client: Client) -> None:
-    """Its process is gone: it crashed, and the page says what its money then is."""
+def test_a_crashed_session_is_marked(client: Client) -> None:
+    """The status is crashed, and the page explains what its cost includes."""
     words = client.get(f"/sessions/{RUNNING}").words
     assert "crashed" in words
     assert "The process died before the session ended" in words
     assert "last activity" in words
 
 
-def test_what_was_lost_is_said_on_top(client: Client) -> None:
-    """How many records, of what, and that sums are lower bounds then."""
+def test_lost_records_are_shown_at_the_top(client: Client) -> None:
+    """The warning contains the number and kind of lost records, and that sums are lower bounds."""
     words = client.get(f"/sessions/{LOST}").words
     assert "Incomplete: 3 records were not written" in words
     assert "3 records of tool_results disk lost in the recorder" in words
     assert "at least" in words
 
 
-def test_names_are_text_whatever_they_hold(client: Client) -> None:
-    """Of the session, its tags and its models."""
+def test_names_are_text(client: Client) -> None:
+    """The names of the session, its tags and its models are shown as text."""
     got = client.get(f"/sessions/{ODD}")
     assert got.status == 200
     allowed = {"application/json", None}
@@ -218,23 +226,25 @@ def test_names_are_text_whatever_they_hold(client: Client) -> None:
     assert all("src" in each for each in scripts if each.get("type") is None)
 
 
-def test_each_signature_of_failure_is_told(client: Client) -> None:
-    """Those that fire with what to do, those that do not, and those of which nothing can be told."""
+def test_each_failure_signature_is_listed(client: Client) -> None:
+    """Found signatures have a suggestion; the others are listed as not found or not checked."""
     words = client.get(f"/sessions/{FAILED}").words.replace("_", " ")
     assert [each.name for each in SIGNATURES if each.name.replace("_", " ") not in words] == []
     assert "Not found:" in words
     assert "Could not be checked:" in words
 
 
-def test_commands_go_on_from_the_page(client: Client) -> None:
-    """What the terminal can do with this session is there to be copied, with its whole id."""
+def test_commands_contain_the_full_id(client: Client) -> None:
+    """The page lists commands for the terminal, with the full session ID."""
     words = client.get(f"/sessions/{FAILED}").words
     for command in ("show", "freeze", "report", "diagnose"):
         assert f"agentobs {command} {FAILED}" in words
 
 
-def test_regions_that_change_can_be_replaced(client: Client) -> None:
-    """The head, the sums, figures and steps have ids by which a newer page replaces them; what was said has none."""
+def test_live_regions_have_ids(client: Client) -> None:
+    """The header, totals, figures and steps have IDs, so that a newer page can replace them; content is never
+    replaced.
+    """
     got = client.get(f"/sessions/{LONG}")
     live = [str(attributes["id"]) for _, attributes in got.tags if "data-live" in attributes]
     assert {"head", "totals", "panels", "steps", "diagnosis"} <= set(live)
@@ -242,22 +252,22 @@ def test_regions_that_change_can_be_replaced(client: Client) -> None:
     assert 'name="agentobs-revision"' in got.html
 
 
-def test_each_figure_has_words_and_numbers(client: Client) -> None:
-    """No figure stands alone: its sentence and its rows are in the page, for whoever cannot see it."""
+def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
+    """Each figure has a summary and its rows in the page, for users who cannot see it."""
     got = client.get(f"/sessions/{LONG}")
     drawn = [str(a["data-figure"]) for _, a in got.tags if "data-figure" in a]
     assert "turns" in drawn
     for name in drawn:
         panel = got.html.partition(f'id="{name}"')[2].partition("</section>")[0]
-        assert re.search(r'<p class="says">[^<]+', panel), name
+        assert re.search(r'<p class="summary">[^<]+', panel), name
         assert "<table>" in panel, name
 
 
-def test_a_rich_session_shows_hooks_permissions_and_agents(tmp_path: Path) -> None:
-    """What our own loop tells is there: hooks and what became of them, who allowed what, and each lane."""
+def test_a_session_of_our_loop_shows_hooks_permissions_and_agents(tmp_path: Path) -> None:
+    """The page shows hooks with their outcome, permission decisions with their source, and each lane."""
     home = rich_home(tmp_path)
-    with opened(home) as client:
-        session = str(asked(home, "SELECT session_id FROM sessions")[0][0])
+    with serving(home) as client:
+        session = str(query_rows(home, "SELECT session_id FROM sessions")[0][0])
         got = client.get(f"/sessions/{session}")
         assert got.status == 200
         for heading in ("Hooks", "Permissions", "Waterfall", "Cost by agent"):
@@ -265,8 +275,8 @@ def test_a_rich_session_shows_hooks_permissions_and_agents(tmp_path: Path) -> No
         assert all(f"/attempts/{each}" in got.links("/attempts/") for each in attempts(home))
 
 
-def test_the_sessions_of_a_conversation_lead_to_each_other(tmp_path: Path) -> None:
-    """A session that goes on from another one names it, with what each cost."""
+def test_the_sessions_of_a_conversation_are_linked(tmp_path: Path) -> None:
+    """A resumed session lists the sessions of its conversation, each with its cost."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     resumed = start(2, "resumed", T0 + 90 * SECOND)
@@ -279,18 +289,18 @@ def test_the_sessions_of_a_conversation_lead_to_each_other(tmp_path: Path) -> No
             end(2, T0 + 99 * SECOND),
         ],
     )
-    with opened(home) as client:
+    with serving(home) as client:
         for one, other in ((1, 2), (2, 1)):
             got = client.get(f"/sessions/{session_id(one)}")
-            assert "Conversation with 2 sessions" in got.words
+            assert "Sessions of this conversation (2)" in got.words
             assert f"/sessions/{session_id(other)}" in got.links("/sessions/")
 
 
-def test_what_comes_after_the_end_is_drawn_all_the_same(tmp_path: Path) -> None:
-    """Figures of a session that has ended are kept, until anything of it is another."""
+def test_new_data_of_an_ended_session_is_shown(tmp_path: Path) -> None:
+    """The figures of an ended session are cached until its data changes."""
     home = a_home(tmp_path)
     record(home, conversation(1, turns=1))
-    with opened(home) as client:
+    with serving(home) as client:
         assert "1 turn used 30 tokens" in client.get(f"/sessions/{LONG}").words
         assert "1 turn used 30 tokens" in client.get(f"/sessions/{LONG}").words
         record(home, [attempt(1, 2, at=T0 + 61 * SECOND)])
@@ -300,8 +310,8 @@ def test_what_comes_after_the_end_is_drawn_all_the_same(tmp_path: Path) -> None:
         pytest.fail("what is new was not drawn")
 
 
-def test_an_ended_session_is_asked_about_once(home: Home) -> None:
-    """Figures, diagnosis and steps are kept, few of them and none that are long; of one that runs nothing is."""
+def test_results_about_an_ended_session_are_cached(home: Home) -> None:
+    """Figures, diagnosis and steps are cached, but only a few, no long ones, and none of a running session."""
     with Reader(home) as reader, reader.view() as view:
         [ended] = view.named("internal/session", session_id=LONG)
         asked_for: list[str] = []
@@ -311,25 +321,27 @@ def test_an_ended_session_is_asked_about_once(home: Home) -> None:
                 asked_for.append(what)
                 return [what]
 
-            return Ended.of(home, view, about).get(what, told)
+            return EndedSessionCache.of(home, view, about).get(what, told)
 
         assert [ask("rows", ended) for _ in range(2)] == [["rows"], ["rows"]]
         assert asked_for == ["rows"]
         for _ in range(2):
             ask("rows", {**ended, "status": "running"})
         assert len(asked_for) == 3
-        for number in range(KEPT):
+        for number in range(MOST_RESULTS):
             ask(f"panels {number}", ended)
         ask("rows", ended)
-        assert len(asked_for) == 3 + KEPT + 1
+        assert len(asked_for) == 3 + MOST_RESULTS + 1
         for _ in range(2):
-            found = Ended.of(home, view, ended).get("many", lambda: [0] * (MOST_KEPT + 1))
-            assert found == [0] * (MOST_KEPT + 1)
+            found = EndedSessionCache.of(home, view, ended).get(
+                "many", lambda: [0] * (MOST_RESULT_ROWS + 1)
+            )
+            assert found == [0] * (MOST_RESULT_ROWS + 1)
             found.clear()
 
 
-def test_plotly_brings_no_style_that_the_policy_refuses(client: Client) -> None:
-    """The only text that it sets as a style is empty; that of maps, which no page has, was taken out."""
+def test_plotly_adds_no_blocked_style(client: Client) -> None:
+    """Plotly only adds an empty style; the style of maps, which no page uses, is removed."""
     got = client.get(f"/sessions/{LONG}")
     [script] = [
         str(a["src"]) for _, a in got.tags if str(a.get("src", "")).endswith("plotly.min.js")
@@ -339,8 +351,8 @@ def test_plotly_brings_no_style_that_the_policy_refuses(client: Client) -> None:
     assert "maplibregl-map{" not in source
 
 
-def test_looking_writes_nothing_into_a_home(tmp_path: Path) -> None:
-    """A home that has no key, and whose database is up to date, is the same file by file after a look at each page."""
+def test_viewing_pages_writes_nothing(tmp_path: Path) -> None:
+    """A home without a key, whose store is up to date, has the same files after all pages were opened."""
     home = a_home(tmp_path)
     record(home, conversation(1, name="one"))
     record(home, conversation(2, name="two"))
@@ -352,7 +364,7 @@ def test_looking_writes_nothing_into_a_home(tmp_path: Path) -> None:
         found = ((path, path.lstat()) for path in home.path.rglob("*"))
         return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found}
 
-    with opened(home) as client:
+    with serving(home) as client:
         assert client.get("/").status == 200
         before = files()
         attempt_id = attempts(home)[0]
@@ -367,15 +379,15 @@ def test_looking_writes_nothing_into_a_home(tmp_path: Path) -> None:
         assert files() == before
 
 
-def test_a_home_that_is_gone_is_told_as_that(tmp_path: Path) -> None:
-    """After a home was deleted each page says that nothing is recorded there, and nothing about keys."""
+def test_a_deleted_home_is_reported(tmp_path: Path) -> None:
+    """After a home was deleted, each page states that there are no recordings, without mentioning keys."""
     gone = a_home(tmp_path / "gone")
     record(gone, conversation(1, name="one"))
-    with opened(gone) as client:
+    with serving(gone) as client:
         assert client.get(f"/sessions/{session_id(1)}").status == 200
         shutil.rmtree(gone.path)
         while (got := client.get(f"/sessions/{session_id(1)}")).status == 200:
-            pass  # until it was looked for
+            pass  # until the next check for new data
         for each in (got, client.get("/"), client.get("/compare?a=one&b=one")):
             assert each.status == 503
             assert "no recordings found" in each.words

@@ -1,4 +1,4 @@
-"""Session comparison: totals and steps as `agentobs diff --json` tells them, and nothing that was said."""
+"""The figure of two sessions: totals and steps as in `agentobs diff --json`, without content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from agentobs.cli import main
 from dashboards.figures.session_pair import MOST_STEPS, two_sessions
-from tests.dashboards.drawn import HOSTILE, hold, says
+from tests.dashboards.figure_checks import HOSTILE, assert_valid, figure_text
 from tests.store.making import (
     MODEL,
     SECOND,
@@ -32,8 +32,10 @@ pytestmark = pytest.mark.xdist_group("dashboards_comparing")
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A session of three calls, and one that makes the second of another tool, and fails to have a price."""
+def comparison_json(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The comparison of a session with three calls and a session whose second call uses another tool and whose cost is
+    unknown.
+    """
     home = a_home(tmp_path_factory.mktemp("comparing"))
     for number, names in ((1, "abc"), (2, "axc")):
         calls = [
@@ -55,14 +57,14 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def told(printed: str) -> dict[str, Any]:
-    """That comparison, which a test may change."""
-    found: dict[str, Any] = json.loads(printed)
+def comparison(comparison_json: str) -> dict[str, Any]:
+    """The same comparison, which a test may change."""
+    found: dict[str, Any] = json.loads(comparison_json)
     return found
 
 
-def marks(figure: Any) -> dict[str, list[float]]:
-    """Return where the marks of each kind of change stand: below 0 those of A, above it those of B."""
+def marks_by_change(figure: Any) -> dict[str, list[float]]:
+    """Return the positions of the marks by kind of change: negative for A, positive for B."""
     return {
         each.name: [-1 if x < 0 else 1 for x in each.x]
         for each in figure.data
@@ -70,11 +72,11 @@ def marks(figure: Any) -> dict[str, list[float]]:
     }
 
 
-def test_steps_stand_beside_each_other(told: dict[str, Any]) -> None:
-    """Each change has a mark of its own color and symbol, on the side where there is something."""
-    figure = two_sessions(told)
-    hold(figure)
-    assert [step["change"] for step in told["steps"]] == [
+def test_steps_are_side_by_side(comparison: dict[str, Any]) -> None:
+    """Each kind of change has its own color and symbol, and a mark on each side that has the step."""
+    figure = two_sessions(comparison)
+    assert_valid(figure)
+    assert [step["change"] for step in comparison["steps"]] == [
         "changed",
         "same",
         "removed",
@@ -82,7 +84,7 @@ def test_steps_stand_beside_each_other(told: dict[str, Any]) -> None:
         "same",
         "changed",
     ]
-    found = marks(figure)
+    found = marks_by_change(figure)
     assert found["only in A"] == [-1]
     assert found["only in B"] == [1]
     assert found["changed"] == [-1, 1] * 2
@@ -92,72 +94,78 @@ def test_steps_stand_beside_each_other(told: dict[str, Any]) -> None:
     assert "A: story …010001, completed" in written
 
 
-def test_totals_are_pairs_to_the_scale_of_the_longer(told: dict[str, Any]) -> None:
-    """A pair of bars for each measure that either has; the difference stands there in words."""
-    told["b"]["input_tokens"] = 4 * told["a"]["input_tokens"]
-    figure = two_sessions(told)
+def test_totals_are_pairs_of_bars(comparison: dict[str, Any]) -> None:
+    """There is a pair of bars, relative to the larger value, for each total that either side has, with the difference
+    in words.
+    """
+    comparison["b"]["input_tokens"] = 4 * comparison["a"]["input_tokens"]
+    figure = two_sessions(comparison)
     one, other = (each for each in figure.data if each.type == "bar")
-    assert (one.name, other.name) == ("A, in all", "B, in all")
+    assert (one.name, other.name) == ("A, total", "B, total")
     for at, text in enumerate(other.hovertext):
         if "input tokens" in text and "cache" not in text:
             assert -4 * one.x[at] == pytest.approx(other.x[at])
     written = [note.text for note in figure.layout.annotations]
-    assert f"{told['b']['input_tokens']:,} (300% more)" in written
-    assert "2 (the same)" in written
+    assert f"{comparison['b']['input_tokens']:,} (300% more)" in written
+    assert "2 (identical)" in written
     assert any(text.startswith("at least $") and "%" not in text for text in written)
 
 
-def test_nothing_that_was_said_is_drawn(told: dict[str, Any]) -> None:
-    """Of texts that differ the figure tells that they do, whatever the comparison holds of them."""
-    for step in told["steps"]:
+def test_no_content_is_drawn(comparison: dict[str, Any]) -> None:
+    """If texts differ, the figure shows that they differ, but not the texts, whatever the comparison contains."""
+    for step in comparison["steps"]:
         step["differs"] = [*step["differs"], "texts"]
         step["differences"] = [{"path": "$.x", "expected": SECRET, "actual": SECRET}]
         step["change"] = "changed"
         for side in ("a", "b"):
             if side in step:
                 step[side]["texts"] = {"input": SECRET}
-    shown = says(two_sessions(told))
+    shown = figure_text(two_sessions(comparison))
     assert SECRET not in shown
-    assert "other words" in shown
+    assert "different content" in shown
     assert "content" in shown
 
 
-def test_equal_steps_are_left_out_and_counted(told: dict[str, Any]) -> None:
-    """Only those beside a change are drawn; many changes end in a line that says how many more there are."""
-    same, changed = ({**told["steps"][0], "change": word} for word in ("same", "changed"))
-    figure = two_sessions({**told, "steps": [*[same] * 33, changed, *[same] * 2_000]})
-    hold(figure)
+def test_identical_steps_are_omitted_and_counted(comparison: dict[str, Any]) -> None:
+    """Identical steps are drawn only next to a change.
+
+    If there are too many changes, the last line counts the others.
+    """
+    same, changed = ({**comparison["steps"][0], "change": word} for word in ("same", "changed"))
+    figure = two_sessions({**comparison, "steps": [*[same] * 33, changed, *[same] * 2_000]})
+    assert_valid(figure)
     written = [note.text for note in figure.layout.annotations]
-    assert "32 equal steps" in written
-    assert "1,999 equal steps" in written
-    assert marks(figure) == {"the same": [-1, 1] * 2, "changed": [-1, 1]}
-    many = two_sessions({**told, "steps": [changed] * 10_000})
-    hold(many)
-    assert len(marks(many)["changed"]) == 2 * MOST_STEPS
+    assert "32 identical steps" in written
+    assert "1,999 identical steps" in written
+    assert marks_by_change(figure) == {"identical": [-1, 1] * 2, "changed": [-1, 1]}
+    many = two_sessions({**comparison, "steps": [changed] * 10_000})
+    assert_valid(many)
+    assert len(marks_by_change(many)["changed"]) == 2 * MOST_STEPS
     left = 10_000 - MOST_STEPS
-    assert f"and {left:,} steps more: {left:,} changed" in says(many)
+    assert f"and {left:,} more steps: {left:,} changed" in figure_text(many)
     gone = {**changed, "change": "removed"}
     mixed = two_sessions(
-        {**told, "steps": [*[changed] * MOST_STEPS, *[gone] * 141, changed, *[same] * 9]}
+        {**comparison, "steps": [*[changed] * MOST_STEPS, *[gone] * 141, changed, *[same] * 9]}
     )
-    assert "only in A" not in marks(mixed)
-    assert "and 151 steps more: 1 changed, 141 only in A" in says(mixed)
+    assert "only in A" not in marks_by_change(mixed)
+    assert "and 151 more steps: 1 changed, 141 only in A" in figure_text(mixed)
 
 
-def test_lanes_have_their_names(told: dict[str, Any]) -> None:
-    """Where there are several, each begins with its name."""
-    step = {**told["steps"][0], "change": "changed"}
+def test_lanes_have_names(comparison: dict[str, Any]) -> None:
+    """If there are several lanes, each starts with its name."""
+    step = {**comparison["steps"][0], "change": "changed"}
     other = {**step, "a": {**step["a"], "lane": "main/agent#1"}}
     other["b"] = other["a"]
     written = [
-        note.text for note in two_sessions({**told, "steps": [step, other]}).layout.annotations
+        note.text
+        for note in two_sessions({**comparison, "steps": [step, other]}).layout.annotations
     ]
     assert {"main", "main/agent#1"} <= set(written)
 
 
-def test_what_nobody_knows_and_what_wants_to_be_markup(told: dict[str, Any]) -> None:
-    """Whatever the values are it is drawn, and nothing of them is taken for markup."""
-    hold(two_sessions({}))
+def test_missing_values_and_markup(comparison: dict[str, Any]) -> None:
+    """Whatever the values are, the figure is drawn, and no value is interpreted as markup."""
+    assert_valid(two_sessions({}))
 
     def spoiled(value: Any, by: Any) -> Any:
         if isinstance(value, dict):
@@ -167,5 +175,5 @@ def test_what_nobody_knows_and_what_wants_to_be_markup(told: dict[str, Any]) -> 
 
     values: list[Any] = [HOSTILE, None, -1, 1e300, float("nan"), True, {}, []]
     for by in values:
-        hold(two_sessions(spoiled(told, by)))
-    hold(two_sessions({"a": 1, "b": [], "steps": [None, {}, {"change": HOSTILE, "a": 3}]}))
+        assert_valid(two_sessions(spoiled(comparison, by)))
+    assert_valid(two_sessions({"a": 1, "b": [], "steps": [None, {}, {"change": HOSTILE, "a": 3}]}))

@@ -1,4 +1,4 @@
-"""Failure signatures over time: what fired in how many sessions of each day, drawn to scale."""
+"""The figure of failure signatures: the number of sessions per day in which each was found, to scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from agentobs.records.facts import Event
 from agentobs.records.labels import Label
 from agentobs.store.duckdb.connection import connect
 from dashboards.figures.signatures import MOST_SIGNATURES, failure_signatures
-from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
+from tests.dashboards.figure_checks import (
+    Rows,
+    assert_valid,
+    figure_text,
+    hostile,
+    rows_of,
+    rows_of_nulls,
+)
 from tests.store.making import (
     SECOND,
     T0,
@@ -27,15 +34,15 @@ pytestmark = pytest.mark.xdist_group("dashboards_signatures")
 DAY = 86_400 * SECOND
 
 
-def cancelled(number: int, at: int) -> Event:
-    """Return a hook that was cancelled while the rest went on."""
+def canceled_hook(number: int, at: int) -> Event:
+    """Return a hook that was canceled while the action continued."""
     hook, label = Label("hook"), Label("cancelled")
     return Event(session_id(number), None, Label("main"), None, at, hook, label, {})
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
-    """Signatures and sessions by day: three sessions on the first day, one three days later; the last since then."""
+    """Signatures and sessions by day: three sessions on the first day, one three days later; the latter since then."""
     home = a_home(tmp_path_factory.mktemp("signatures"))
     later = T0 + 3 * DAY
     record(
@@ -47,7 +54,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
         permission(1, "b", at=T0 + 60 * SECOND, approval_wait_ns=20 * SECOND),
         permission(2, "a", at=T0 + 30 * SECOND, approval_wait_ns=20 * SECOND),
         permission(4, "a", at=later + 30 * SECOND, approval_wait_ns=20 * SECOND),
-        cancelled(2, T0 + SECOND),
+        canceled_hook(2, T0 + SECOND),
     ]
     write_facts(home, facts)
     with connect(home) as connection:
@@ -60,8 +67,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
         )
 
 
-def test_sessions_count_once_a_day_and_signature(rows: tuple[Rows, Rows, Rows]) -> None:
-    """However often it fires in a session; one in which two fire counts for both; a range leaves out the rest."""
+def test_a_session_counts_once_per_day_and_signature(rows: tuple[Rows, Rows, Rows]) -> None:
+    """A session counts once per signature, however often it is found; a session with two counts for both; ranges are
+    respected.
+    """
     fired, days, since = rows
     first, last = date(2026, 9, 21), date(2026, 9, 24)
     assert [tuple(row.values()) for row in fired] == [
@@ -76,10 +85,10 @@ def test_sessions_count_once_a_day_and_signature(rows: tuple[Rows, Rows, Rows]) 
     ]
 
 
-def test_bars_are_as_high_as_their_counts(rows: tuple[Rows, Rows, Rows]) -> None:
-    """Each line is drawn to its own highest bar, upon its own baseline; days without any stay empty."""
+def test_bars_have_the_height_of_their_counts(rows: tuple[Rows, Rows, Rows]) -> None:
+    """Each row has its own scale and baseline; days without sessions are empty."""
     figure = failure_signatures(*rows[:2])
-    hold(figure)
+    assert_valid(figure)
     failed, others, waits, hooks = figure.data
     assert (list(failed.customdata), list(others.customdata)) == ([1, 1], [2])
     assert [a / b for a, b in zip(failed.y, (1, 1), strict=True)] == [others.y[0] / 2] * 2
@@ -92,22 +101,22 @@ def test_bars_are_as_high_as_their_counts(rows: tuple[Rows, Rows, Rows]) -> None
     assert (waits.base[0], hooks.base[0]) == (-3, -4)
     assert figure.layout.yaxis.ticktext == ("all sessions", "long waits", "silent hook cancels")
     notes = [note.text for note in figure.layout.annotations]
-    assert "at most 3 a day<br>2 failed<br>of 4" in notes
-    assert "at most 2 a day<br>3 sessions" in notes
+    assert "peak: 3 per day<br>2 failed<br>of 4" in notes
+    assert "peak: 2 per day<br>3 sessions" in notes
 
 
-def test_nothing_fired(rows: tuple[Rows, Rows, Rows]) -> None:
-    """Sessions without a failure are drawn, with a word about it; no sessions are an empty figure."""
+def test_no_signatures_found(rows: tuple[Rows, Rows, Rows]) -> None:
+    """Sessions without a signature are drawn with a message; without sessions the figure is empty."""
     figure = failure_signatures([], rows[1])
-    hold(figure)
-    assert "no failure signature fired" in says(figure)
+    assert_valid(figure)
+    assert "no failure signatures found" in figure_text(figure)
     assert not failure_signatures([]).data
-    hold(failure_signatures([]))
-    hold(failure_signatures(rows[0]))
+    assert_valid(failure_signatures([]))
+    assert_valid(failure_signatures(rows[0]))
 
 
-def test_more_signatures_than_lines(rows: tuple[Rows, Rows, Rows]) -> None:
-    """The rest stands together in a last line; no session is missing."""
+def test_many_signatures_share_the_last_row(rows: tuple[Rows, Rows, Rows]) -> None:
+    """The last row represents the other signatures, and no session is missing."""
     row = rows[0][0]
     many = [
         {**row, "signature": f"s{n}", "day": row["day"] + timedelta(days=m)}
@@ -116,16 +125,16 @@ def test_more_signatures_than_lines(rows: tuple[Rows, Rows, Rows]) -> None:
     ]
     days = [{**rows[1][0], "day": row["day"] + timedelta(days=m)} for m in range(200)]
     figure = failure_signatures(many, days)
-    hold(figure)
+    assert_valid(figure)
     assert len(figure.layout.yaxis.ticktext) == MOST_SIGNATURES + 1
     assert figure.layout.yaxis.ticktext[-1] == "39 more"
     drawn = sum(sum(each.customdata) for each in figure.data)
     assert drawn == sum(each["sessions"] for each in (*many, *days))
 
 
-def test_what_nobody_knows_and_what_wants_to_be_markup(rows: tuple[Rows, Rows, Rows]) -> None:
-    """Rows in which nothing is known are no error, and names with markup in them are shown as they are."""
+def test_missing_values_and_markup(rows: tuple[Rows, Rows, Rows]) -> None:
+    """Rows of nulls are not an error, and names with markup are shown as text."""
     fired, days, _ = rows
-    hold(failure_signatures(nobody(fired), nobody(days)))
-    hold(failure_signatures([*nobody(fired), *fired], [*nobody(days), *days]))
-    hold(failure_signatures(hostile(fired) * 1_000, hostile(days) * 1_000))
+    assert_valid(failure_signatures(rows_of_nulls(fired), rows_of_nulls(days)))
+    assert_valid(failure_signatures([*rows_of_nulls(fired), *fired], [*rows_of_nulls(days), *days]))
+    assert_valid(failure_signatures(hostile(fired) * 1_000, hostile(days) * 1_000))

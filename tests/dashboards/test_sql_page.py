@@ -1,4 +1,6 @@
-"""The SQL page over HTTP: it reads only, its answers are bounded and shown as text, and nothing outlives it."""
+"""The SQL page over HTTP: queries are read-only, results are bounded and shown as text, and no process outlives the
+application.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,15 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits
 from agentobs.store.named_queries import query_names
 from dashboards.app import query_processes
-from dashboards.app.query_processes import AT_ONCE, CELL, LIMITS, SHOWN_BYTES, Questions
-from dashboards.app.sql_page import typed
-from tests.dashboards.opening import Client, Got, opened
+from dashboards.app.query_processes import (
+    LIMITS,
+    MOST_CHARACTERS,
+    MOST_QUERIES,
+    MOST_SHOWN,
+    QueryRunner,
+)
+from dashboards.app.sql_page import parameter_value
+from tests.dashboards.live_app import Client, Response, serving
 from tests.store.making import conversation, record, session_id
 
 pytestmark = pytest.mark.xdist_group("dashboards_asking")
@@ -39,47 +47,47 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
-    with opened(home) as made:
+    with serving(home) as made:
         yield made
 
 
-def ask(client: Client, sql: str, **values: str) -> Got:
-    """Press the button of the page."""
+def run_query(client: Client, sql: str, **values: str) -> Response:
+    """Press the button of the SQL page."""
     fields = {f"value_{name}": value for name, value in values.items()}
     got = client.press("/sql", part=False, sql=sql, **fields)
     assert got.status == 200
     return got
 
 
-def cells(got: Got) -> list[list[str]]:
-    """Return the rows of the answer, as they stand in the page."""
-    answer = got.html.partition('id="answer"')[2].partition("</section>")[0]
+def cells(got: Response) -> list[list[str]]:
+    """Return the cells of the result, by row, as they are in the page."""
+    answer = got.html.partition('id="result"')[2].partition("</section>")[0]
     rows = re.findall(r"<tr>(.*?)</tr>", answer.partition("<tbody>")[2], re.DOTALL)
     return [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
 
 
-def test_a_question_is_answered_with_what_was_recorded_just_now(client: Client) -> None:
-    """The answer stands in a table, with what has not been ingested yet; the statement stays in the page."""
+def test_a_query_sees_data_that_was_just_recorded(client: Client) -> None:
+    """The result is a table that includes data that has not been ingested yet, and the page keeps the statement."""
     sql = "SELECT name, turns FROM sessions ORDER BY name"
-    got = ask(client, sql)
+    got = run_query(client, sql)
     assert cells(got) == [["first", "3"], ["second", "3"], ["third", "3"]]
     assert "3 rows in" in got.words
     assert sql in got.words
 
 
-def test_values_come_through_parameters(client: Client) -> None:
-    """A field is there for each parameter; text is text, JSON has its type, and nothing is NULL."""
+def test_parameters_have_form_fields(client: Client) -> None:
+    """Each parameter has a field. Text is passed as text, JSON values have their type, and an empty field is NULL."""
     sql = "SELECT $text AS a, $number + 1 AS b, $nothing IS NULL AS c, typeof($list) AS d"
-    shown = ask(client, sql)
+    shown = run_query(client, sql)
     assert "Query failed" in shown.words
     for name in ("text", "number", "nothing", "list"):
         assert f'name="value_{name}"' in shown.html
-    got = ask(client, sql, text="'; DROP", number="0.5", nothing=" ", list="[1, 2]")
+    got = run_query(client, sql, text="'; DROP", number="0.5", nothing=" ", list="[1, 2]")
     assert cells(got) == [["&#39;; DROP", "1.5", "yes", "INTEGER[]"]]
     assert 'name="value_number" value="0.5"' in got.html
-    assert typed("0042") == "0042"
-    assert typed("NaN") == "NaN"
-    assert typed("[" * 100_000) == "[" * 100_000
+    assert parameter_value("0042") == "0042"
+    assert parameter_value("NaN") == "NaN"
+    assert parameter_value("[" * 100_000) == "[" * 100_000
 
 
 REFUSED = (
@@ -101,58 +109,62 @@ REFUSED = (
 )
 
 
-def test_anything_but_a_question_is_refused_in_words(client: Client) -> None:
-    """What writes, reads files, or is no SQL is told as text in the page, with no traceback, and changes nothing."""
+def test_statements_other_than_queries_are_rejected(client: Client) -> None:
+    """A statement that writes, reads files or is not SQL shows an error in the page, without a traceback, and changes
+    nothing.
+    """
     for sql in REFUSED:
-        got = ask(client, sql)
+        got = run_query(client, sql)
         assert "Query failed" in got.words, sql
         assert 'class="warning"' in got.html, sql
         assert "Traceback" not in got.words, sql
-    assert cells(ask(client, "SELECT count(*) FROM attempts")) == [["9"]]
+    assert cells(run_query(client, "SELECT count(*) FROM attempts")) == [["9"]]
     assert not Path("/tmp/stolen.csv").exists()
 
 
-def test_an_answer_is_text(client: Client) -> None:
-    """Values and names of columns that look like HTML, hide text or steer a terminal are shown, and do nothing."""
+def test_a_result_is_text(client: Client) -> None:
+    """Values and column names that look like HTML, hide text or control a terminal are shown as text, without
+    effect.
+    """
     sql = 'SELECT $evil AS "<b onclick=x>", [$evil] AS list, {"a": $evil} AS struct'
-    got = ask(client, sql, evil=EVIL)
+    got = run_query(client, sql, evil=EVIL)
     assert "<script>alert" not in got.html
     assert "<img" not in got.html
     assert "<b onclick" not in got.html
-    answer = got.html.partition('id="answer"')[2]
+    answer = got.html.partition('id="result"')[2]
     assert "\u202e" not in answer
     assert "\x1b" not in answer
     assert "\\u202e\\u001b[31m" in answer
-    failed = ask(client, f"SELECT '{EVIL}'::INTEGER")
+    failed = run_query(client, f"SELECT '{EVIL}'::INTEGER")
     assert "<script>alert" not in failed.html
-    assert "\u202e" not in failed.html.partition('id="answer"')[2]
+    assert "\u202e" not in failed.html.partition('id="result"')[2]
 
 
-def test_an_answer_is_bounded(client: Client) -> None:
-    """Of many rows, wide rows and long values a page holds a bounded part, and says that there is more."""
-    many = ask(client, "SELECT range FROM range(100000)")
+def test_a_result_is_bounded(client: Client) -> None:
+    """Of many rows, wide rows and long values, a page shows a bounded part and a note that there is more."""
+    many = run_query(client, "SELECT range FROM range(100000)")
     assert len(cells(many)) == LIMITS.rows
     assert f"more than {LIMITS.rows} rows" in many.words
-    long = ask(client, "SELECT repeat('x', 1000000) AS a")
-    assert len(cells(long)[0][0]) < CELL + 50
+    long = run_query(client, "SELECT repeat('x', 1000000) AS a")
+    assert len(cells(long)[0][0]) < MOST_CHARACTERS + 50
     assert "(1,000,000 characters)" in long.words
-    wide = ask(
+    wide = run_query(
         client,
         "SELECT "
         + ", ".join(f"repeat('y', 1900) AS c{n}" for n in range(150))
         + " FROM range(200)",
     )
-    assert len(wide.body) < 2 * SHOWN_BYTES
+    assert len(wide.body) < 2 * MOST_SHOWN
     assert "because the result is too large" in wide.words
-    large = ask(client, "SELECT repeat('x', 100000000) AS a")
+    large = run_query(client, "SELECT repeat('x', 100000000) AS a")
     assert "larger than" in large.words
-    columns = ask(client, "SELECT " + ", ".join(f"{n} AS c{n}" for n in range(300)))
+    columns = run_query(client, "SELECT " + ", ".join(f"{n} AS c{n}" for n in range(300)))
     assert "300 columns" in columns.words
 
 
 def test_values_of_every_type_are_shown(client: Client) -> None:
-    """Whatever DuckDB can answer stands in the page in some form."""
-    got = ask(
+    """The page shows values of every DuckDB type."""
+    got = run_query(
         client,
         "SELECT NULL AS a, true AS b, 1.50::DECIMAL(9, 2) AS c, 'x'::BLOB AS d, DATE '2026-11-22' AS e, "
         "TIMESTAMPTZ '2026-11-22 10:00:00+00' AS f, INTERVAL 3 DAY AS g, [1, NULL] AS h, MAP {'k': 1} AS i, "
@@ -164,8 +176,11 @@ def test_values_of_every_type_are_shown(client: Client) -> None:
     assert len(row) == 15
 
 
-def test_each_named_question_can_be_picked(client: Client) -> None:
-    """The page offers all named queries with what they ask; a picked one stands in the page, and runs as it stands."""
+def test_each_saved_query_can_be_loaded(client: Client) -> None:
+    """The page offers all named queries with their descriptions.
+
+    A loaded query is in the statement field and runs unchanged.
+    """
     page = client.get("/sql").html
     for name in query_names():
         assert f'<option value="{name}">' in page
@@ -174,7 +189,7 @@ def test_each_named_question_can_be_picked(client: Client) -> None:
         sql = got.html.partition("<textarea")[2].partition(">")[2].partition("</textarea>")[0]
         fields = re.findall(r'name="value_(\w+)"', got.html)
         values = {field: session_id(1) if field == "session_id" else "" for field in fields}
-        answered = ask(
+        answered = run_query(
             client,
             sql.replace("&lt;", "<")
             .replace("&gt;", ">")
@@ -188,8 +203,8 @@ def test_each_named_question_can_be_picked(client: Client) -> None:
     assert "no query has that name" in missing.words
 
 
-def test_all_tables_and_columns_are_told(client: Client) -> None:
-    """The reference names each view and table with its columns, and what they mean."""
+def test_all_tables_and_columns_are_listed(client: Client) -> None:
+    """The reference lists each view and table with its columns and their meaning."""
     got = client.get("/sql/tables")
     assert got.status == 200
     for name in ("sessions", "attempts", "usage", "costs", "diagnoses"):
@@ -200,47 +215,50 @@ def test_all_tables_and_columns_are_told(client: Client) -> None:
     assert "fingerprint" not in got.words
 
 
-def test_a_question_takes_its_time_and_no_more(home: Home) -> None:
-    """A question that would run for ever is stopped at its time, and the place is free again."""
-    asks = Questions(Limits(timeout_seconds=0.3))
+def test_a_query_is_stopped_at_its_timeout(home: Home) -> None:
+    """An endless query is stopped at its timeout, and another query can then run."""
+    asks = QueryRunner(Limits(timeout_seconds=0.3))
     endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE hash(a, b) = 7"
-    for _ in range(AT_ONCE + 1):
-        answered = asks.ask(home, endless, {})
+    for _ in range(MOST_QUERIES + 1):
+        answered = asks.run(home, endless, {})
         assert answered.failed
         assert "was stopped" in answered.note
-    assert [list(row) for row in asks.ask(home, "SELECT 1", {}).rows] == [["1"]]
+    assert [list(row) for row in asks.run(home, "SELECT 1", {}).rows] == [["1"]]
 
 
-def test_few_run_at_once_and_all_end_with_the_application(home: Home) -> None:
-    """Beside AT_ONCE that run, one more is sent away; when the application ends, their processes are killed."""
-    asks = Questions(LIMITS)
+def test_concurrent_queries_are_limited_and_killed_at_shutdown(home: Home) -> None:
+    """While MOST_QUERIES queries run, another query is rejected.
+
+    When the application ends, their processes are killed.
+    """
+    asks = QueryRunner(LIMITS)
     endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE hash(a, b) = 7"
     answers: list[Any] = []
 
     def run() -> None:
-        answers.append(asks.ask(home, endless, {}))
+        answers.append(asks.run(home, endless, {}))
 
-    threads = [threading.Thread(target=run) for _ in range(AT_ONCE)]
+    threads = [threading.Thread(target=run) for _ in range(MOST_QUERIES)]
     for thread in threads:
         thread.start()
-    while len(asks._running) < AT_ONCE:
+    while len(asks._running) < MOST_QUERIES:
         time.sleep(0.01)
     processes = [worker.process_id for worker in asks._running]
-    beside = asks.ask(home, "SELECT 1", {})
+    beside = asks.run(home, "SELECT 1", {})
     assert (beside.failed, "are already running" in beside.note) == (True, True)
     asks.close()
     for thread in threads:
         thread.join(60)
-    assert [each.failed for each in answers] == [True] * AT_ONCE
+    assert [each.failed for each in answers] == [True] * MOST_QUERIES
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
-    after = asks.ask(home, "SELECT 1", {})
+    after = asks.run(home, "SELECT 1", {})
     assert "closing" in after.note
 
 
-def test_a_long_statement_is_cut_and_a_link_asks_nothing(client: Client) -> None:
-    """A GET with a statement in it runs nothing; a form that is too long is refused."""
-    assert 'id="answer"' not in client.get(f"/sql?sql={quote('SELECT 42')}").html
+def test_long_statements_and_links_with_statements_run_nothing(client: Client) -> None:
+    """A GET with a statement runs nothing, and a form that is too long is rejected."""
+    assert 'id="result"' not in client.get(f"/sql?sql={quote('SELECT 42')}").html
     assert client.press("/sql", part=False, sql="x" * 2_000_000).status == 413
     assert query_processes.LIMITS.rows == 200

@@ -1,4 +1,4 @@
-"""Reading a store that agents are writing to: each request reads one state, and nobody waits for anybody."""
+"""Reading a store that agents are writing to: each request reads one state, and requests do not wait for each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.port import QueryError, Store
 from dashboards.app import store_view
 from dashboards.app.store_view import MOST_OPEN, Reader, Row, View
-from tests.dashboards.opening import opened
+from tests.dashboards.live_app import serving
 from tests.store.making import (
     SECOND,
     T0,
@@ -40,11 +40,11 @@ from tests.store.talking import Talk
 
 
 @pytest.fixture(autouse=True)
-def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at each request whether there is more; the pauses between looks are for people."""
+def check_at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check for new data at every request, without the pauses between checks."""
     monkeypatch.setattr(store_view, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(store_view, "SHARE", 0)
-    monkeypatch.setattr(store_view, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(store_view, "PAUSE_FACTOR", 0)
+    monkeypatch.setattr(store_view, "CHECK_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def reader(home: Home) -> Iterator[Reader]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that comes; the timeout of the tests ends what never does."""
+    """Wait for a condition; the timeout of the test ends an endless wait."""
     while not holds():
         time.sleep(0.01)
 
 
 def select(view: View, sql: str) -> list[Row]:
-    """Return the rows of a statement of the test."""
+    """Return the rows of a statement."""
     answer = view.store.sql(sql)
     return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
 
@@ -80,11 +80,11 @@ def seen(reader: Reader) -> list[str]:
 
 
 def fired(view: View) -> set[tuple[str, str]]:
-    rows = select(view, "FROM app.fired")
+    rows = select(view, "FROM app.found_signatures")
     return {(row["session_id"], row["signature"]) for row in rows}
 
 
-def looping(number: int) -> list[Record]:
+def looping_session(number: int) -> list[Record]:
     """Return a session that calls the same tool with the same input again and again."""
     talk = Talk(number)
     for _ in range(4):
@@ -94,8 +94,11 @@ def looping(number: int) -> list[Record]:
     return talk.whole()
 
 
-def test_a_view_stays_as_it_is_and_the_next_has_what_is_new(home: Home, reader: Reader) -> None:
-    """What is recorded while a page is made changes nothing in it; who comes later sees it, ingested or not."""
+def test_a_view_does_not_change(home: Home, reader: Reader) -> None:
+    """Data that is recorded while a page is rendered does not change its view.
+
+    A later view contains it, ingested or not.
+    """
     record(home, conversation(1, name="first"))
     with reader.view() as view:
         assert names(view) == ["first"]
@@ -111,8 +114,8 @@ def test_a_view_stays_as_it_is_and_the_next_has_what_is_new(home: Home, reader: 
     assert reader.revision() > before
 
 
-def test_a_number_tells_whether_anything_is_new(home: Home, reader: Reader) -> None:
-    """The revision is the same while nothing is recorded, whoever asks, and another one when something was."""
+def test_the_revision_changes_only_with_new_data(home: Home, reader: Reader) -> None:
+    """The revision stays the same while nothing is recorded, and changes afterwards."""
     record(home, conversation(1))
     until(lambda: seen(reader) == ["story"])
 
@@ -129,8 +132,8 @@ def test_a_number_tells_whether_anything_is_new(home: Home, reader: Reader) -> N
     until(lambda: reader.revision() != before)
 
 
-def test_what_a_running_agent_writes_is_seen_while_it_runs(home: Home, reader: Reader) -> None:
-    """A session whose recorder is open is there as running, with each turn that was written, and then with its end."""
+def test_a_running_session_is_visible(home: Home, reader: Reader) -> None:
+    """A session that is being recorded is listed as running, with each turn that was written, and then with its end."""
     recorder = Recorder(home)
     recorder(start(1))
     for turn in (1, 2, 3):
@@ -149,8 +152,8 @@ def test_what_a_running_agent_writes_is_seen_while_it_runs(home: Home, reader: R
         assert select(view, "SELECT status FROM app.listing") == [{"status": "completed"}]
 
 
-def test_a_process_that_dies_without_a_word_is_noticed(home: Home, reader: Reader) -> None:
-    """A killed process writes nothing, and its session is shown as crashed all the same."""
+def test_a_killed_process_is_noticed(home: Home, reader: Reader) -> None:
+    """A killed process writes nothing, but its session is shown as crashed."""
     code = """
 import sys, time, agentobs
 from agentobs.recording.session import start_recorder
@@ -178,8 +181,10 @@ with agentobs.session("doomed"):
         process.communicate()
 
 
-def test_nobody_who_reads_waits_for_an_opening(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a store is being opened, however long that takes, requests go on with the state before."""
+def test_requests_do_not_wait_for_a_slow_opening(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a store is being opened, however slowly, requests use the previous state."""
     record(home, conversation(1, name="first"))
     held, begun = threading.Event(), threading.Event()
     held.set()
@@ -191,7 +196,7 @@ def test_nobody_who_reads_waits_for_an_opening(home: Home, monkeypatch: pytest.M
         return really(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store_view, "open_store", slowly)
-    monkeypatch.setattr(store_view, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(store_view, "CHECK_SECONDS", 0.01)
     with Reader(home) as reader:
         assert seen(reader) == ["first"]
         held.clear()
@@ -204,8 +209,8 @@ def test_nobody_who_reads_waits_for_an_opening(home: Home, monkeypatch: pytest.M
         until(lambda: seen(reader) == ["first", "second"])
 
 
-def test_connections_are_few_and_the_last_reader_closes_them(home: Home, reader: Reader) -> None:
-    """Whoever reads old states keeps MOST_OPEN connections open at most; with the last reader each is closed."""
+def test_old_states_are_bounded_and_closed_by_their_last_reader(home: Home, reader: Reader) -> None:
+    """At most MOST_OPEN connections are open, and each is closed with its last reader."""
     record(home, conversation(1, name="0"))
     contexts = []
     views = []
@@ -218,7 +223,7 @@ def test_connections_are_few_and_the_last_reader_closes_them(home: Home, reader:
     states = {id(view.store): len(names(view)) for view in views}
     assert len(set(states.values())) == MOST_OPEN
     revisions = {view.revision for view in views}
-    assert len(revisions) <= MOST_OPEN + 1  # one may have been told its signatures meanwhile
+    assert len(revisions) <= MOST_OPEN + 1  # one state may have got its signatures meanwhile
     for context in contexts:
         context.__exit__(None, None, None)
     for view in views:
@@ -235,10 +240,10 @@ def test_connections_are_few_and_the_last_reader_closes_them(home: Home, reader:
         ("newer", ForeignError),
     ],
 )
-def test_a_store_that_cannot_be_read_is_said_and_read_when_it_can(
+def test_an_unreadable_store_is_an_error_until_it_is_readable(
     home: Home, reader: Reader, tmp_path: Path, harm: str, kind: type[AgentobsError]
 ) -> None:
-    """Each request gets one clear error while the store cannot be read, and the sessions once it can again."""
+    """Each request gets one clear error while the store cannot be read, and the sessions once it can be read."""
     record(home, conversation(1, name="first"))
     ingest(home)
     assert seen(reader) == ["first"]
@@ -281,8 +286,8 @@ def test_a_store_that_cannot_be_read_is_said_and_read_when_it_can(
     until(reads)
 
 
-def test_a_damaged_file_is_done_without(home: Home, reader: Reader) -> None:
-    """Where the published file does not read back, what the segments hold is shown."""
+def test_a_damaged_published_file_is_replaced_by_the_segments(home: Home, reader: Reader) -> None:
+    """If the published file is damaged, the data in the segments is shown."""
     record(home, conversation(1, name="first"))
     ingest(home)
     home.database.chmod(0o600)
@@ -291,18 +296,18 @@ def test_a_damaged_file_is_done_without(home: Home, reader: Reader) -> None:
     until(lambda: seen(reader) == ["first", "second"])
 
 
-def test_a_home_without_sessions_is_no_error(reader: Reader) -> None:
+def test_a_home_without_sessions_is_not_an_error(reader: Reader) -> None:
     """An empty home has an empty list."""
     with reader.view() as view:
         assert names(view) == []
         assert view.named("cost_by_day") == []
 
 
-def test_signatures_are_told_after_the_rest_and_kept(
+def test_signatures_are_computed_last_and_kept(
     home: Home, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fires is what the store's own query tells, and sessions that did not change are not asked about again."""
-    record(home, [*looping(1), *conversation(2)])
+    """The signatures equal those of the store's query, and sessions that did not change are not checked again."""
+    record(home, [*looping_session(1), *conversation(2)])
 
     def told(reader: Reader) -> set[tuple[str, str]] | None:
         with reader.view() as view:
@@ -317,14 +322,12 @@ def test_signatures_are_told_after_the_rest_and_kept(
     really = DuckStore.complete_findings
 
     def counted(cursor: DuckStore) -> bool:
-        sql = (
-            "SELECT session_id FROM app.listing ANTI JOIN app.told USING (fingerprint) ORDER BY ALL"
-        )
+        sql = "SELECT session_id FROM app.listing ANTI JOIN app.checked USING (fingerprint) ORDER BY ALL"
         asked.append([row[0] for row in cursor.sql(sql).rows])
         return really(cursor)
 
     monkeypatch.setattr(DuckStore, "complete_findings", counted)
-    record(home, looping(3))
+    record(home, looping_session(3))
     until(lambda: len(told(reader) or ()) > len(rows))
     assert asked == [[session_id(3)]]
     with connect(home) as store:
@@ -332,8 +335,8 @@ def test_signatures_are_told_after_the_rest_and_kept(
     assert told(reader) == set(rows)
 
 
-def test_who_comes_after_the_end_is_told_so(home: Home) -> None:
-    """A closed reader has no state to give, and says so; nobody waits for ever."""
+def test_a_closed_reader_raises_an_error(home: Home) -> None:
+    """A closed reader raises an error, and no request waits forever."""
     record(home, conversation(1))
     reader = Reader(home)
     assert seen(reader) == ["story"]
@@ -343,8 +346,8 @@ def test_who_comes_after_the_end_is_told_so(home: Home) -> None:
         pass
 
 
-def test_what_is_asked_is_stopped_when_the_application_ends(home: Home) -> None:
-    """A question that takes for ever ends with the application."""
+def test_queries_are_interrupted_when_the_application_ends(home: Home) -> None:
+    """An endless query ends with the application."""
     record(home, conversation(1))
     stopped: list[Exception] = []
     asking = threading.Event()
@@ -370,8 +373,10 @@ def test_what_is_asked_is_stopped_when_the_application_ends(home: Home) -> None:
     assert isinstance(stopped[0].__cause__, duckdb.InterruptException)
 
 
-def test_pages_are_read_while_agents_write_and_all_of_it_comes(home: Home) -> None:
-    """Agents that record in parallel lose nothing, each page is answered, and in the end all sessions are listed."""
+def test_concurrent_writers_and_readers(home: Home) -> None:
+    """Agents that record in parallel lose nothing, each page gets a response, and in the end all sessions are
+    listed.
+    """
     record(home, conversation(1, name="agent"))
     statuses: list[int] = []
     sessions, done = 60, threading.Event()
@@ -387,7 +392,7 @@ def test_pages_are_read_while_agents_write_and_all_of_it_comes(home: Home) -> No
         written.append(numbers)
 
     written: list[range] = []
-    with opened(home) as client:
+    with serving(home) as client:
 
         def read() -> None:
             while not done.is_set():
@@ -410,10 +415,10 @@ def test_pages_are_read_while_agents_write_and_all_of_it_comes(home: Home) -> No
         until(lambda: f"of {sessions}" in client.get("/").words)
 
 
-def test_an_error_of_the_data_is_an_error_of_ours(
+def test_unexpected_errors_become_agentobs_errors(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever fails while a store is opened becomes one sentence, without what the failure says of the data."""
+    """Any error while a store is opened becomes one sentence, without the text of the original error."""
 
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("a secret of the recordings")
@@ -425,11 +430,11 @@ def test_an_error_of_the_data_is_an_error_of_ours(
     assert told.value.found == "cannot be read: RuntimeError"
 
 
-def test_a_fault_is_told_and_the_next_look_does_better(
+def test_an_error_is_shown_until_the_next_check_succeeds(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever goes wrong after a look is told on the pages, and what is new is seen once it is over."""
-    record(home, looping(1))
+    """An error after a check is shown on the pages, and new data is visible when the error is over."""
+    record(home, looping_session(1))
     faults: list[Exception] = [RuntimeError("a-secret-value")]
 
     really = DuckStore.complete_findings

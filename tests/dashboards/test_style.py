@@ -1,4 +1,4 @@
-"""What a figure tells apart by color is told apart by everybody: as seen with other cones, or with none."""
+"""Colors that distinguish items can be distinguished by color-blind readers, and in gray."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ SEEN: dict[str, Matrix] = {
     ),
     "achromatopsia": ((0.2126, 0.7152, 0.0722),) * 3,
 }
-"""How linear light is seen. Machado, Oliveira and Fernandes 2009, severity 1; luminance of BT.709 for no colors."""
+"""How linear light is perceived, by kind of vision.
+
+Source: Machado, Oliveira and Fernandes 2009, severity 1; for gray, the luminance of BT.709.
+"""
 TO_CONES: Matrix = (
     (0.4122214708, 0.5363325363, 0.0514459929),
     (0.2119034982, 0.6806995451, 0.1073969566),
@@ -40,9 +43,9 @@ TO_LAB: Matrix = (
     (1.9779984951, -2.4285922050, 0.4505937099),
     (0.0259040371, 0.7827717662, -0.8086757660),
 )
-"""Oklab, in which equal distances look alike far (Ottosson 2020)."""
+"""The matrices of Oklab, in which equal distances look equally far apart (Ottosson 2020)."""
 TOLD_APART = 0.07
-"""How far colors of the same pattern are at least: what is just noticed side by side is 0.02. Our choice."""
+"""The minimum distance of two colors with the same pattern. Our choice; 0.02 is just noticeable side by side."""
 
 
 def times(matrix: Matrix, vector: Sequence[float]) -> list[float]:
@@ -68,8 +71,10 @@ def distance(first: str, second: str, seen: Matrix) -> float:
 @pytest.mark.parametrize(
     "marks", [PARTS_OF_TIME, TOKENS, PARTS_OF_COST], ids=["time", "tokens", "cost"]
 )
-def test_marks_are_told_apart_by_everybody(marks: Mapping[str, Mark], kind: str) -> None:
-    """Two things in one figure have another pattern, or colors that are far enough apart, light and dark."""
+def test_marks_can_be_distinguished(marks: Mapping[str, Mark], kind: str) -> None:
+    """Two items of a figure have different patterns, or colors that differ enough, in both themes and for all kinds of
+    vision.
+    """
     for (a, first), (b, second) in itertools.combinations(marks.items(), 2):
         if first.pattern != second.pattern:
             continue
@@ -80,8 +85,8 @@ def test_marks_are_told_apart_by_everybody(marks: Mapping[str, Mark], kind: str)
         assert min(light, dark) >= TOLD_APART, (a, b)
 
 
-def test_what_cannot_be_told_apart_is_noticed() -> None:
-    """Without their patterns some marks would look alike: the measure sees that."""
+def test_the_check_notices_similar_colors() -> None:
+    """Without their patterns some marks would look the same, and the check notices it."""
     model, person = PARTS_OF_TIME["model"], PARTS_OF_TIME["person"]
     assert distance(model.color, person.color, SEEN["protanopia"]) < TOLD_APART
     assert distance("#ffffff", "#ffffff", SEEN["tritanopia"]) == 0

@@ -1,4 +1,4 @@
-"""Figures of tools: percentiles where they are, and shares with the intervals in which they may lie."""
+"""Figures of tools: latency percentiles at their values, and error rates with confidence intervals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from agentobs.store.duckdb.connection import connect
 from dashboards.figures.tool_statistics import MOST_TOOLS, tool_errors, tool_latency, wilson
-from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
+from tests.dashboards.figure_checks import (
+    Rows,
+    assert_valid,
+    figure_text,
+    hostile,
+    rows_of,
+    rows_of_nulls,
+)
 from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
 
 pytestmark = pytest.mark.xdist_group("dashboards_tools")
@@ -16,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("dashboards_tools")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """Ten calls of one tool that took 1 to 10 s, one call of a quick one, and one that nobody saw running."""
+    """Ten calls of a tool that took 1 to 10 s, one call of a fast tool, and one call of unknown duration."""
     home = a_home(tmp_path_factory.mktemp("tools"))
     names = [*["slow"] * 10, "quick", "unseen"]
     calls = [
@@ -32,10 +39,12 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
         return rows_of(connection, "tool_latency", session_id=session_id(1))
 
 
-def test_percentiles_lie_where_they_are(rows: Rows) -> None:
-    """The slowest tool on top, in milliseconds on a scale of powers with names of times; untimed ones say so."""
+def test_percentiles_are_at_their_values(rows: Rows) -> None:
+    """The slowest tool is on top; times are milliseconds on a logarithmic axis with readable labels; untimed tools have
+    a note.
+    """
     figure = tool_latency(rows)
-    hold(figure)
+    assert_valid(figure)
     line, *percentiles = figure.data
     assert [(list(each.x), list(each.y)) for each in percentiles] == [
         ([5_000, 0.001], [0, 1]),
@@ -50,15 +59,15 @@ def test_percentiles_lie_where_they_are(rows: Rows) -> None:
         ("execution time never recorded", 2)
     ]
     assert "too few to distinguish this from the maximum" in figure.data[3].hovertext[0]
-    assert "less than 1 µs" in says(figure)
+    assert "less than 1 µs" in figure_text(figure)
 
 
-def test_shares_have_counts_and_intervals(rows: Rows) -> None:
-    """Of few calls the interval is wide; the counts stand at its end, and the surest failures on top."""
+def test_error_rates_have_counts_and_intervals(rows: Rows) -> None:
+    """With few calls the interval is wide; the counts are at its end, and the most certain failures are on top."""
     calls = [("a", 2, 2), ("b", 1_000, 500), ("c", 5, 0), ("d", 0, 0)]
     made = [{**rows[0], "name": name, "calls": n, "errors": bad} for name, n, bad in calls]
     figure = tool_errors(made)
-    hold(figure)
+    assert_valid(figure)
     [drawn] = figure.data
     assert figure.layout.yaxis.ticktext == ("b", "a", "c")
     assert list(drawn.x) == [50, 100, 0]
@@ -72,8 +81,8 @@ def test_shares_have_counts_and_intervals(rows: Rows) -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 10**9), st.data())
-def test_intervals_hold_their_share(calls: int, data: st.DataObject) -> None:
-    """Whatever the counts, the interval lies between 0 and 100 % and holds the share that was counted."""
+def test_intervals_contain_the_rate(calls: int, data: st.DataObject) -> None:
+    """For any counts, the interval is between 0 and 100% and contains the observed rate."""
     failed = data.draw(st.integers(0, calls))
     low, high = wilson(failed, calls)
     assert 0 <= low <= failed / calls <= high <= 1
@@ -81,11 +90,17 @@ def test_intervals_hold_their_share(calls: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("draw", [tool_latency, tool_errors])
-def test_what_nobody_knows_and_what_wants_to_be_markup(draw: object, rows: Rows) -> None:
-    """Rows in which nothing is known are no error, names are shown as they are, and many tools are counted."""
+def test_missing_values_and_markup(draw: object, rows: Rows) -> None:
+    """Rows of nulls are not an error, names are shown as text, and further tools are counted."""
     assert callable(draw)
     many = [{**rows[0], "name": f"t{n}"} for n in range(10_000)]
-    for odd in ([], nobody(rows), hostile(rows), [*nobody(rows), *hostile(rows)] * 2_000, many):
-        hold(draw(odd))
+    for odd in (
+        [],
+        rows_of_nulls(rows),
+        hostile(rows),
+        [*rows_of_nulls(rows), *hostile(rows)] * 2_000,
+        many,
+    ):
+        assert_valid(draw(odd))
     figure = draw(many)
-    assert figure.layout.yaxis.ticktext[-1] == f"and {10_000 - MOST_TOOLS:,} tools more"
+    assert figure.layout.yaxis.ticktext[-1] == f"and {10_000 - MOST_TOOLS:,} more tools"

@@ -1,4 +1,4 @@
-"""The transcript: nothing that was said before a click, then all of it as text, or why it is not there."""
+"""The transcript: no content before a click; then all of it as text, or the reason why it is not available."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from agentobs.recording.options import Options
 from agentobs.recording.vault.encryption import KEY_VARIABLE
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.retention import prune
-from dashboards.content.message_view import heard
+from dashboards.content.message_view import new_input
 from dashboards.content.visible_text import SHOWN, visible
-from tests.dashboards.opening import Client, asked, attempts, only_session, opened, weather
+from tests.dashboards.live_app import (
+    Client,
+    attempts,
+    only_session,
+    query_rows,
+    record_weather_agent,
+    serving,
+)
 from tests.exporters.making_rich import rich_home
 from tests.provider_script import call, streamed, text
 
@@ -29,8 +36,8 @@ CANARIES = ("canary-prompt", "canary-system", "canary-result", "canary-answer")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """An agent to which everybody says hostile things, and one of them ten million letters in a line."""
-    return weather(
+    """An agent that receives hostile content from all sides, including ten million characters in one line."""
+    return record_weather_agent(
         tmp_path_factory.mktemp("said"),
         prompt=f"canary-prompt {EVIL}",
         system=f"canary-system {EVIL}",
@@ -45,7 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def client(home: Home) -> Iterator[Client]:
-    with opened(home) as made:
+    with serving(home) as made:
         yield made
 
 
@@ -61,16 +68,16 @@ def pages(home: Home) -> list[str]:
     ]
 
 
-def test_no_page_says_anything_before_a_click(home: Home, client: Client) -> None:
-    """Not the page of the session, its ledger, its requests, their differences, or the comparison."""
+def test_no_page_contains_content_before_a_click(home: Home, client: Client) -> None:
+    """Neither the page of the session, nor its ledger, requests, changes or comparison contain content."""
     for path in pages(home):
         got = client.get(path)
         assert got.status == 200, path
         assert not [word for word in ("canary-", "javascript:alert", "Oslo") if word in got.html]
 
 
-def test_what_was_said_comes_by_a_post_of_our_own_pages_alone(home: Home, client: Client) -> None:
-    """A link, a page loaded ahead and a form of another site get nothing: a GET leads to the page with the button."""
+def test_content_requires_a_post_from_the_dashboard(home: Home, client: Client) -> None:
+    """A link, a prefetch and a form of another site get no content; a GET is redirected to the page with the button."""
     path = f"/sessions/{only_session(home)}/transcript"
     led = client.get(path, **{"x-agentobs": "part"})
     assert (led.status, led.headers["location"]) == (303, path.removesuffix("/transcript"))
@@ -85,8 +92,8 @@ def test_what_was_said_comes_by_a_post_of_our_own_pages_alone(home: Home, client
         assert b"canary" not in refused.body
 
 
-def test_the_transcript_tells_all_that_was_said_once(home: Home, client: Client) -> None:
-    """System prompt, prompt, calls, results and answer; none of them again where a request repeats it."""
+def test_the_transcript_shows_all_content_once(home: Home, client: Client) -> None:
+    """System prompt, prompt, calls, results and response are shown once, even if a later request repeats them."""
     got = client.press(f"/sessions/{only_session(home)}/transcript")
     assert [got.html.count(each) for each in CANARIES] == [1, 1, 1, 1]
     words = got.words
@@ -100,11 +107,13 @@ def test_the_transcript_tells_all_that_was_said_once(home: Home, client: Client)
     places = [words.index(each) for each in order]
     assert places == sorted(places)
     assert '"city": "Oslo"' in words
-    assert "Result of weather" in words
+    assert "Result from weather" in words
 
 
-def test_what_is_hostile_is_text(home: Home, client: Client) -> None:
-    """No tag, attribute or link of what was said reaches the page; what hides or turns text is shown as an escape."""
+def test_hostile_content_is_text(home: Home, client: Client) -> None:
+    """No tag, attribute or link from content reaches the page, and invisible and bidirectional characters are
+    escaped.
+    """
     tried = attempts(home)
     for path in (
         f"/sessions/{only_session(home)}/transcript",
@@ -123,8 +132,8 @@ def test_what_is_hostile_is_text(home: Home, client: Client) -> None:
         assert "\\u202egnp" in got.html
 
 
-def test_a_long_text_is_cut_and_can_be_saved_whole(home: Home, client: Client) -> None:
-    """A page has the beginning of ten million letters, and says so; the file has them all, and no browser shows it."""
+def test_a_long_text_is_cut_and_can_be_downloaded(home: Home, client: Client) -> None:
+    """The page shows the beginning of ten million characters and their number; the download contains all of them."""
     got = client.press(f"/sessions/{only_session(home)}/transcript")
     assert len(got.body) < 10 * SHOWN
     assert f"The first {SHOWN:,} of {len(LONG):,} characters." in got.words
@@ -140,8 +149,8 @@ def test_a_long_text_is_cut_and_can_be_saved_whole(home: Home, client: Client) -
     assert "&#34;messages&#34;, 4, &#34;content&#34;, 0, &#34;content&#34;" in got.html
 
 
-def test_a_text_that_is_not_there_is_an_error_in_words(home: Home, client: Client) -> None:
-    """A place that leads nowhere, or is none, is answered with one sentence."""
+def test_an_unknown_text_is_one_sentence(home: Home, client: Client) -> None:
+    """An invalid or unknown path in a message is answered with one sentence."""
     third = attempts(home)[2]
     for keys in ('["messages", 99]', "nonsense", '{"a": 1}', "[[]]"):
         got = client.press(f"/attempts/{third}/text", side="request", keys=keys)
@@ -150,7 +159,7 @@ def test_a_text_that_is_not_there_is_an_error_in_words(home: Home, client: Clien
 
 
 def test_without_a_script_the_transcript_is_a_page(home: Home, client: Client) -> None:
-    """The same form sends a page of its own, with a way back."""
+    """Without the script, the same form opens a full page with a link back."""
     session = only_session(home)
     got = client.press(f"/sessions/{session}/transcript", part=False)
     assert "<html" in got.html
@@ -158,17 +167,17 @@ def test_without_a_script_the_transcript_is_a_page(home: Home, client: Client) -
     assert f'href="/sessions/{session}"' in got.html
 
 
-def test_nothing_is_kept_by_a_browser(home: Home, client: Client) -> None:
-    """What was said is not to be stored, by whoever passes it on."""
+def test_content_is_never_cached(home: Home, client: Client) -> None:
+    """Responses with content forbid caching."""
     got = client.press(f"/sessions/{only_session(home)}/transcript")
     assert "no-store" in got.headers["cache-control"]
 
 
-def test_content_that_was_never_written_has_no_button(tmp_path: Path) -> None:
-    """The page says so; who asks all the same is told once more, for each request."""
-    home = weather(tmp_path, Options(content="off"), prompt="canary-prompt")
+def test_unrecorded_content_has_no_button(tmp_path: Path) -> None:
+    """The page states that there is no content; a direct request for it gets the same explanation."""
+    home = record_weather_agent(tmp_path, Options(content="off"), prompt="canary-prompt")
     session = only_session(home)
-    with opened(home) as client:
+    with serving(home) as client:
         got = client.get(f"/sessions/{session}")
         assert "This session was recorded without content" in got.words
         assert "Show content" not in got.words
@@ -177,13 +186,13 @@ def test_content_that_was_never_written_has_no_button(tmp_path: Path) -> None:
         assert "canary" not in told
 
 
-def test_content_that_was_pruned_is_said_to_be(tmp_path: Path) -> None:
-    """With the day, and that the facts were kept."""
-    home = weather(tmp_path, prompt="canary-prompt")
+def test_pruned_content_is_explained(tmp_path: Path) -> None:
+    """The page shows the day of the pruning, and that the facts were kept."""
+    home = record_weather_agent(tmp_path, prompt="canary-prompt")
     session = only_session(home)
     ingest(home)
     prune(home, sessions=[session], what="content")
-    with opened(home) as client:
+    with serving(home) as client:
         assert "The content was deleted on" in client.get(f"/sessions/{session}").words
         told = client.press(f"/sessions/{session}/transcript").words
         assert "was pruned on" in told
@@ -191,14 +200,14 @@ def test_content_that_was_pruned_is_said_to_be(tmp_path: Path) -> None:
         assert "was pruned on" in client.press(f"/attempts/{attempts(home)[0]}/exchange").words
 
 
-def test_content_that_is_damaged_costs_itself_alone(tmp_path: Path) -> None:
-    """What does not read back is said to be missing where it was; the rest of the transcript is told."""
-    home = weather(tmp_path, prompt="canary-prompt")
+def test_damaged_content_affects_only_itself(tmp_path: Path) -> None:
+    """Damaged content is replaced by an explanation; the rest of the transcript is shown."""
+    home = record_weather_agent(tmp_path, prompt="canary-prompt")
     [path] = home.segments.glob("*.content*")
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"Oslo is wet", b"Oslo is dry"))
     assert path.read_bytes() != whole
-    with opened(home) as client:
+    with serving(home) as client:
         told = client.press(f"/sessions/{only_session(home)}/transcript")
         assert told.status == 200
         assert "canary-prompt" in told.words
@@ -207,13 +216,13 @@ def test_content_that_is_damaged_costs_itself_alone(tmp_path: Path) -> None:
         assert "Oslo is" not in told.words
 
 
-def test_sealed_content_needs_its_key(tmp_path: Path) -> None:
-    """Without it the pages tell which key it is, and all facts; with it they tell what was said."""
+def test_encrypted_content_needs_its_key(tmp_path: Path) -> None:
+    """Without the key, the pages name the key and show all facts; with it, they show the content."""
     key = bytes(range(32)).hex()
     with mock.patch.dict(os.environ, {KEY_VARIABLE: key}):
-        home = weather(tmp_path, prompt="canary-prompt")
+        home = record_weather_agent(tmp_path, prompt="canary-prompt")
     path = f"/sessions/{only_session(home)}/transcript"
-    with opened(home) as client:
+    with serving(home) as client:
         told = client.press(path).words
         assert "the content is sealed, and there is no key" in told
         assert "canary" not in told
@@ -223,14 +232,14 @@ def test_sealed_content_needs_its_key(tmp_path: Path) -> None:
 
 
 def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
-    """A sub-agent is chosen by its lane; retries say what failed, and thinking is folded."""
+    """A sub-agent is selected by its lane; failed attempts show their error, and thinking is collapsed."""
     home = rich_home(tmp_path)
     session = only_session(home)
-    [[helper]] = asked(
+    [[helper]] = query_rows(
         home,
         "SELECT DISTINCT lane FROM attempts WHERE lane <> 'main' AND endpoint = '/v1/messages'",
     )
-    with opened(home) as client:
+    with serving(home) as client:
         main = client.press(f"/sessions/{session}/transcript")
         assert re.search(
             r"<details><summary>Thinking [^<]*</summary>\s*<pre[^>]*>Let me look.", main.html
@@ -242,37 +251,39 @@ def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
         assert "overloaded_error" in main.words
 
 
-def test_a_transcript_is_paged_and_says_each_thing_once(tmp_path: Path) -> None:
-    """Page after page the whole of a session is told, and what a request repeats is on no second page."""
+def test_a_transcript_is_paged(tmp_path: Path) -> None:
+    """The pages contain the whole session, and a page does not repeat the messages of earlier pages."""
     turns = 45
     replies = [
         streamed(text(f"answer-{n}."), call(n, "clock", n=n), number=n) for n in range(1, turns)
     ]
-    home = weather(
+    home = record_weather_agent(
         tmp_path, prompt="first-prompt", answers=[*replies, streamed(text("the-end"), number=turns)]
     )
     path = f"/sessions/{only_session(home)}/transcript"
-    with opened(home) as client:
+    with serving(home) as client:
         told = [client.press(path, page=number).words for number in (1, 2, 3, 99)]
     assert [each.count("Turn ") for each in told] == [20, 20, 5, 5]
     whole = "".join(told[:3])
     assert [whole.count(f"answer-{n}.") for n in range(1, turns)] == [1] * (turns - 1)
     assert whole.count("first-prompt") == 1
-    assert whole.count("Result of clock") == turns - 1
+    assert whole.count("Result from clock") == turns - 1
     assert "41–45 of 45" in told[2]
 
 
-def test_a_history_that_was_rewritten_is_told_anew() -> None:
-    """What the request before had and this one has not as it was is counted; what stands there now is shown."""
+def test_a_rewritten_history_is_shown_again() -> None:
+    """Messages that were changed or removed are counted, and the new versions are shown."""
     old: dict[str, Any] = {"messages": [{"role": "user", "content": str(n)} for n in range(4)]}
     new = {"messages": [old["messages"][0], {"role": "user", "content": "a summary"}]}
-    told = heard(old, None, new)
+    told = new_input(old, None, new)
     assert told.rewritten == 3
     assert [block.text.shown for each in told.messages for block in each.blocks] == ["a summary"]
 
 
-def test_marks_of_the_cache_make_nothing_new() -> None:
-    """A message that gets or loses a mark is the same message, also where that makes a list of its text."""
+def test_cache_breakpoints_do_not_make_messages_new() -> None:
+    """A message that gains or loses a cache breakpoint is the same message, even if its text becomes a list of
+    blocks.
+    """
     mark = {"cache_control": {"type": "ephemeral"}}
     old = {"messages": [{"role": "user", "content": "hello"}]}
     new = {
@@ -281,7 +292,7 @@ def test_marks_of_the_cache_make_nothing_new() -> None:
             {"role": "user", "content": "more"},
         ]
     }
-    told = heard(old, None, new)
+    told = new_input(old, None, new)
     assert (told.rewritten, len(told.messages)) == (0, 1)
 
 
@@ -296,6 +307,6 @@ def test_marks_of_the_cache_make_nothing_new() -> None:
         ("x\u200dy", "x\u200dy"),
     ],
 )
-def test_what_nobody_sees_is_seen(hidden: str, shown: str) -> None:
-    """Controls, what turns text around, halves of characters and tags are escapes; lines and joined letters stay."""
+def test_invisible_characters_are_escaped(hidden: str, shown: str) -> None:
+    """Control, bidirectional and tag characters and lone surrogates are escaped; line breaks and joiners are kept."""
     assert visible(hidden) == shown

@@ -1,4 +1,4 @@
-"""Tokens turn by turn: every token and every dollar of the rows is drawn, and what has no price is marked."""
+"""The figure of turns: all tokens and costs are drawn, and turns without a price are marked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 from agentobs.store.duckdb.connection import connect
 from dashboards.drawing import svg
 from dashboards.figures.tokens import MOST_TURNS, NAMES, session_turns
-from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
+from tests.dashboards.figure_checks import (
+    Rows,
+    assert_valid,
+    figure_text,
+    hostile,
+    rows_of,
+    rows_of_nulls,
+)
 from tests.store.making import a_home, attempt, end, record, session_id, start
 
 pytestmark = pytest.mark.xdist_group("dashboards_tokens")
@@ -17,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("dashboards_tokens")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """The turns of a session: the second failed first, the third was asked of a model without a price."""
+    """The turns of a session: the second one failed first, and the model of the third one has no price."""
     home = a_home(tmp_path_factory.mktemp("tokens"))
     turns = [
         attempt(1, 1, cache_creation_input_tokens=1_000),
@@ -29,10 +36,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
         return rows_of(connection, "session_turns", session_id=session_id(1))
 
 
-def test_all_tokens_and_dollars_are_drawn(rows: Rows) -> None:
-    """Four classes stand upon each other, a bar for each turn, and the line above tells what each turn cost."""
+def test_all_tokens_and_costs_are_drawn(rows: Rows) -> None:
+    """The four classes of tokens are stacked, one bar per turn, and the line above shows the cost of each turn."""
     figure = session_turns(rows)
-    hold(figure)
+    assert_valid(figure)
     *bars, spent, without = figure.data
     assert [each.name for each in bars] == list(NAMES.values())
     for column, bar in zip(NAMES, bars, strict=True):
@@ -47,50 +54,50 @@ def test_all_tokens_and_dollars_are_drawn(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize(("turns", "size"), [(MOST_TURNS, 1), (MOST_TURNS + 1, 2), (10_000, 32)])
-def test_many_turns_stand_together(rows: Rows, turns: int, size: int) -> None:
-    """More turns than can be told apart are drawn in groups that say so; nothing is lost."""
+def test_many_turns_share_bars(rows: Rows, turns: int, size: int) -> None:
+    """If there are too many turns, several share a bar; the axis title states how many, and nothing is lost."""
     many = [{**rows[n % 2], "unpriced_calls": 1} for n in range(turns)]
     figure = session_turns(many)
-    hold(figure)
+    assert_valid(figure)
     assert len(figure.data[0].x) == -(-turns // size)
     for column, bar in zip(NAMES, figure.data, strict=False):
         assert sum(bar.y) == sum(row[column] for row in many)
     spent = next(each for each in figure.data if each.name == "money")
     assert sum(spent.y) == pytest.approx(float(sum(row["cost_usd"] for row in many)))
-    assert ("each bar is" in figure.layout.xaxis.title.text) == (size > 1)
+    assert (f"; each bar represents {size} turns" in figure.layout.xaxis.title.text) == (size > 1)
     assert spent.hovertext[0].startswith(f"{size} turns of main" if size > 1 else "main, turn 1")
 
 
 def test_sub_agents_are_shaded(rows: Rows) -> None:
-    """Turns of all lanes stand in the order of time; where a sub-agent had its turns the ground is another one."""
+    """The turns of all lanes are in order of time, and the turns of sub-agents have a shaded background."""
     lanes = ["main", *["main/toolu_0123456789abcd"] * 3, "main", "main/toolu_0123456789abce"]
     figure = session_turns([{**rows[0], "lane": lane} for lane in lanes])
-    hold(figure)
+    assert_valid(figure)
     assert [(each.x0, each.x1) for each in figure.layout.shapes] == [(1.5, 4.5), (5.5, 6.5)]
     assert [each.text for each in figure.layout.annotations] == ["main › …abcd", "main › …abce"]
     torn = [{**rows[0], "lane": f"main/{n}" if n % 2 else "main"} for n in range(MOST_TURNS)]
-    hold(session_turns(torn))
+    assert_valid(session_turns(torn))
 
 
-def test_what_nobody_knows_and_what_wants_to_be_markup(rows: Rows) -> None:
-    """Rows in which nothing is known are no error, and names with markup in them are shown as they are."""
-    hold(session_turns([]))
-    hold(session_turns(nobody(rows)))
-    hold(session_turns(nobody(rows) * 10_000))
-    hold(session_turns(hostile(rows)))
-    hold(session_turns([*hostile(rows), *nobody(rows)] * 3_000))
+def test_missing_values_and_markup(rows: Rows) -> None:
+    """Rows of nulls are not an error, and names with markup are shown as text."""
+    assert_valid(session_turns([]))
+    assert_valid(session_turns(rows_of_nulls(rows)))
+    assert_valid(session_turns(rows_of_nulls(rows) * 10_000))
+    assert_valid(session_turns(hostile(rows)))
+    assert_valid(session_turns([*hostile(rows), *rows_of_nulls(rows)] * 3_000))
 
 
-def test_a_turn_with_calls_of_both_kinds_costs_at_least(rows: Rows) -> None:
-    """Where some of its calls have no price the sum says so, and the turn has a mark."""
+def test_a_turn_with_a_partial_price_is_a_lower_bound(rows: Rows) -> None:
+    """If some calls of a turn have no price, its cost is a lower bound, and the turn has a mark."""
     figure = session_turns([{**rows[0], "unpriced_calls": 1, "cost_usd": Decimal("0.5")}])
-    assert "at least $0.5000" in says(figure)
+    assert "at least $0.5000" in figure_text(figure)
     assert figure.data[-1].name == "without a price"
     assert list(figure.data[-1].y) == [0.5]
 
 
-def test_counts_are_written_out(rows: Rows) -> None:
-    """However large it is, a count has all of its digits."""
+def test_counts_have_all_digits(rows: Rows) -> None:
+    """Even a large count has all of its digits."""
     figure = session_turns([{**rows[0], "output_tokens": 10**12}])
     [template] = [each.hovertemplate for each in figure.data if each.name == "output"]
     assert template == "output: %{y:,d} tokens<extra></extra>"

@@ -1,4 +1,4 @@
-"""Ids that no recorder made: a store may come from anybody."""
+"""IDs that a recorder would never create, because a store may come from anybody."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.schema import SETTINGS
 from dashboards.panels.templates import segment
-from tests.dashboards.opening import attempts, opened
+from tests.dashboards.live_app import attempts, serving
 from tests.store.making import a_home, attempt, end, record, session_id, start
 
 ODD, ASKS = "a/b?c=%2f#d&e\"'/../f", "x/y?z=1#/%2e"
 
 
-def test_ids_may_hold_slashes_and_signs_of_addresses(tmp_path: Path) -> None:
-    """Every link and button of the pages of such a session and of its requests leads to them, and to nothing else."""
+def test_ids_may_contain_slashes_and_url_characters(tmp_path: Path) -> None:
+    """All links and buttons of the pages of such a session and its requests work."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     ingest(home)
     _rename(home, {session_id(1): ODD, attempts(home)[-1]: ASKS})
-    with opened(home) as client:
+    with serving(home) as client:
         [link] = client.get("/").links("/sessions/")
         page = client.get(link)
         assert f"agentobs show {ODD}" in page.words
@@ -45,7 +45,7 @@ def test_ids_may_hold_slashes_and_signs_of_addresses(tmp_path: Path) -> None:
 
 
 def _rename(home: Home, names: dict[str, str]) -> None:
-    """Give sessions and attempts of the published file other ids."""
+    """Give the sessions and attempts in the published file other IDs."""
     draft = home.path / "renamed"
     shutil.copy(home.database, draft)
     draft.chmod(0o600)
@@ -57,7 +57,7 @@ def _rename(home: Home, names: dict[str, str]) -> None:
                     sql = f"UPDATE {table} SET {column} = ? WHERE {column} = ?"
                     connection.execute(sql, [new, old])
         connection.execute("CHECKPOINT")
-    generation = generations.glance(home)
+    generation = generations.quick_current(home)
     assert generation is not None
     with generations.locked(home, 10):
         generations.publish(home, draft, generation.facts_bytes, generation, generation.read)

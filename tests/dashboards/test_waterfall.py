@@ -1,4 +1,4 @@
-"""The waterfall of a session: all that went on is drawn where and when it was, once, and nothing over anything else."""
+"""The waterfall of a session: each interval is drawn once, at its time and in its lane, without overlaps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.store import DuckStore
 from dashboards.figures import session_waterfall
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND, elapsed, ticks
-from dashboards.figures.lane_tracks import GROUPS, MANY, MOST
-from dashboards.figures.tracks import Stretch, coarser, packed, united
+from dashboards.figures.lane_tracks import GROUPS, MANY_LANES, MOST_OWN_TRACKS
+from dashboards.figures.tracks import Interval, merge_narrow, merge_overlapping, pack
 from dashboards.style import INK, RED
-from tests.dashboards.drawn import hold, hostile, nobody, rows_of
+from tests.dashboards.figure_checks import assert_valid, hostile, rows_of, rows_of_nulls
 from tests.exporters.making_rich import rich_home
 from tests.store.making import (
     T0,
@@ -45,8 +45,8 @@ Told = tuple[Rows, list[Piece]]
 Bar = dict[str, Any]
 
 
-def told(home: Any, session: str = session_id(1)) -> Told:
-    """Return what the store knows of a session, as the page asks for it."""
+def waterfall_data(home: Any, session: str = session_id(1)) -> Told:
+    """Return the rows and the critical path of a session, as the page queries them."""
     with connect(home, ingest=False) as connection:
         rows = rows_of(connection, "session_waterfall", session_id=session)
         splits = interaction_times(DuckStore(connection, home), session)
@@ -54,7 +54,7 @@ def told(home: Any, session: str = session_id(1)) -> Told:
 
 
 def bars(figure: go.Figure) -> list[Bar]:
-    """Return the bars of a figure, track by track, in the order of time."""
+    """Return the bars of a figure, by track and time."""
     names = {each.y: each.text for each in figure.layout.annotations if each.yref != "paper"}
     found = [
         {
@@ -71,7 +71,7 @@ def bars(figure: go.Figure) -> list[Bar]:
     return sorted(found, key=lambda each: (each["y"], each["at"]))
 
 
-def marked(figure: go.Figure, name: str) -> list[Any]:
+def marked_points(figure: go.Figure, name: str) -> list[Any]:
     """Return the points of a trace, without gaps."""
     return [
         (x, y)
@@ -82,8 +82,8 @@ def marked(figure: go.Figure, name: str) -> list[Any]:
     ]
 
 
-def names(figure: go.Figure) -> list[str]:
-    """Return the names beside the tracks, from top to bottom."""
+def track_names(figure: go.Figure) -> list[str]:
+    """Return the names of the tracks, from top to bottom."""
     beside = [each for each in figure.layout.annotations if each.yref != "paper"]
     return [each.text for each in sorted(beside, key=lambda each: each.y)]
 
@@ -96,7 +96,7 @@ def span(
     parent: int | None = None,
     **more: Any,
 ) -> Iterator[Any]:
-    """Yield the start and the end of a span, in seconds from the beginning."""
+    """Yield the start and the end of a span, in seconds after the beginning."""
     trace, lane = more.get("trace", INTERACTION), Label(more.get("lane", "main"))
     ids = f"{number:016x}", f"{parent:016x}" if parent else None
     label = Label(more["label"]) if "label" in more else None
@@ -109,7 +109,7 @@ def span(
 
 
 def row(kind: str, started: float, ended: float | None, **more: Any) -> dict[str, Any]:
-    """Return a row as the query gives it, in seconds from the beginning."""
+    """Return a row as the query returns it, with times in seconds after the beginning."""
     parts = {
         "request": "model",
         "upkeep": "model",
@@ -128,22 +128,22 @@ def row(kind: str, started: float, ended: float | None, **more: Any) -> dict[str
 
 
 @pytest.fixture(scope="module")
-def rich(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """A session of our loop with a failed attempt, tools, a person, a hook and a sub-agent."""
+def rich_session(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """A session of our agent loop with a failed attempt, tools, a person, a hook and a sub-agent."""
     home = rich_home(tmp_path_factory.mktemp("rich"))
     with connect(home) as connection:
         [(session,)] = connection.execute("SELECT session_id FROM sessions").fetchall()
-    return told(home, session)
+    return waterfall_data(home, session)
 
 
-def test_a_session_of_our_loop(rich: Told) -> None:
-    """Each lane has its tracks; every row is drawn once, in the part of time that it is, from when to when it was."""
-    rows, path = rich
+def test_a_session_of_our_loop(rich_session: Told) -> None:
+    """Each lane has its tracks, and each row is drawn once, in the color of its part, from its start to its end."""
+    rows, path = rich_session
     figure = session_waterfall(rows, path)
-    hold(figure)
-    assert names(figure) == [
+    assert_valid(figure)
+    assert track_names(figure) == [
         "critical path",
-        "clerk", "requests", "tools", "sub-agent calls", "waits for the user", "queued", "waits before a retry",
+        "clerk", "requests", "tools", "sub-agent calls", "waits for the user", "queued", "retry backoff",
         "hooks",
         "helper", "requests",
     ]  # fmt: skip
@@ -151,40 +151,40 @@ def test_a_session_of_our_loop(rich: Told) -> None:
     assert sum(each["count"] for each in below) == len(rows) - 1
     zero = rows[0]["started_ns"]
     [waited] = [each for each in rows if each["kind"] == "retry_wait"]
-    [drawn] = [each for each in below if each["part"] == "waiting before a retry"]
+    [drawn] = [each for each in below if each["part"] == "retry backoff"]
     assert drawn["at"] == pytest.approx((waited["started_ns"] - zero) / SECOND)
     assert drawn["wide"] == pytest.approx((waited["ended_ns"] - waited["started_ns"]) / SECOND)
     assert "overloaded_error" in drawn["says"]
     assert figure.layout.xaxis.title.text == "time since the start of the session"
 
 
-def test_what_failed_is_not_timing_source_color_alone(rich: Told) -> None:
-    """It has an outline, a cross, and words."""
-    rows, path = rich
+def test_failures_are_marked_by_more_than_color(rich_session: Told) -> None:
+    """A failed bar has an outline, a cross and a text."""
+    rows, path = rich_session
     figure = session_waterfall(rows, path)
     failed = [each for each in bars(figure) if "failed" in each["says"]]
     assert len(failed) == sum(each["state"] == "failed" for each in rows) == 2
-    assert [each["y"] for each in failed] == [y for _, y in marked(figure, "failed")]
+    assert [each["y"] for each in failed] == [y for _, y in marked_points(figure, "failed")]
     assert all(each["line"][0] == RED for each in failed)
     assert "http error 529 overloaded error" in failed[0]["says"]
 
 
-def test_the_critical_path(rich: Told) -> None:
-    """It lies on top, as long as the interactions took, and what it leads through is outlined."""
-    rows, path = rich
+def test_the_critical_path(rich_session: Told) -> None:
+    """The critical path is on top, as long as the interactions, and the intervals on it have an outline."""
+    rows, path = rich_session
     figure = session_waterfall(rows, path)
     on_top = [each for each in bars(figure) if each["y"] == 0]
     assert sum(each["wide"] for each in on_top) == pytest.approx(
         sum(piece.ended_ns - piece.started_ns for piece in path) / SECOND, rel=0.01
     )
-    [waited] = [each for each in bars(figure) if each["track"] == "waits before a retry"]
+    [waited] = [each for each in bars(figure) if each["track"] == "retry backoff"]
     assert waited["line"][0] == INK
     assert "on the critical path" in waited["says"]
     assert not any(each["line"][0] == INK for each in bars(session_waterfall(rows)))
 
 
-def test_of_two_beside_each_other_the_last_to_end_was_waited_for() -> None:
-    """Things beside each other lie beside each other, and the path leads through one of them."""
+def test_the_last_of_concurrent_calls_is_critical() -> None:
+    """Concurrent calls are in separate tracks, and the path contains the one that ended last."""
     rows = [
         row("interaction", 0, 10),
         row("tool", 1, 5, label="short"),
@@ -200,8 +200,8 @@ def test_of_two_beside_each_other_the_last_to_end_was_waited_for() -> None:
     assert (short["line"][0] == INK, long["line"][0] == INK) == (False, True)
 
 
-def test_what_the_store_knows_of_each_kind(tmp_path: Path) -> None:
-    """The query tells requests by their attempts, calls by what came of them, waits, spans of the user's, in lanes."""
+def test_kinds_of_intervals_from_the_store(tmp_path: Path) -> None:
+    """The query returns requests by attempt, calls with their outcome, waits, and custom spans, by lane."""
     lane, inside = Label("main"), Label("main/toolu_2")
     session = session_id(1)
     home = a_home(tmp_path)
@@ -223,7 +223,7 @@ def test_what_the_store_knows_of_each_kind(tmp_path: Path) -> None:
         *span("llm_request", 15, None, 13, 12, lane="main/compaction:1"),
         InteractionEnd(session, INTERACTION, T0 + 20 * SECOND, Label("success"), False), end(1),
     ])  # fmt: skip
-    rows, _ = told(home)
+    rows, _ = waterfall_data(home)
     found = [
         (
             each["kind"], each["lane"], each["is_upkeep"], each["label"], each["part"],
@@ -249,41 +249,41 @@ def test_what_the_store_knows_of_each_kind(tmp_path: Path) -> None:
         ("compaction", "main", False, "auto", "own", 15, 16, "failed"),
     ]  # fmt: skip
     figure = session_waterfall(rows)
-    hold(figure)
-    assert names(figure)[-3:] == ["own spans", "scout", "requests"]
+    assert_valid(figure)
+    assert track_names(figure)[-3:] == ["custom spans", "scout", "requests"]
 
 
-def test_a_process_that_died(tmp_path: Path) -> None:
-    """What was open then is drawn to the last that is known, with a dotted edge, and says that it never ended."""
+def test_a_crashed_process(tmp_path: Path) -> None:
+    """Open intervals are drawn up to the last known time, with a dotted edge, and are described as never ended."""
     home = a_home(tmp_path)
     record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
         *span("interaction", 0, None, 1), *span("llm_request", 1, 5, 2, 1), *span("tool", 5, None, 3, 1),
         *span("execution", 6, None, 5, 3, label="send"),
         *span("blocked_on_user", 6, None, 4, 3, label="send")])  # fmt: skip
-    rows, path = told(home)
+    rows, path = waterfall_data(home)
     figure = session_waterfall(rows, path)
-    hold(figure)
+    assert_valid(figure)
     lost = [each for each in bars(figure) if "never ended" in each["says"]]
     at_last = pytest.approx(6, abs=0.02)
     assert [(each["track"], each["at"]) for each in lost] == [
         ("main", 0), ("tools", at_last), ("waits for the user", at_last),
     ]  # fmt: skip
-    assert len(marked(figure, "the end is unknown")) == 2 * len(lost)
+    assert len(marked_points(figure, "the end is unknown")) == 2 * len(lost)
 
 
-def test_a_call_that_was_open_when_its_process_died(tmp_path: Path) -> None:
-    """It has no result and never will, and nobody knows how long it ran."""
+def test_an_open_call_of_a_crashed_process(tmp_path: Path) -> None:
+    """The call has no result, and its duration is unknown."""
     talk = Talk()
     talk.calls(("read", {}))
     home = a_home(tmp_path)
     record(home, talk.records)
-    rows, _ = told(home)
+    rows, _ = waterfall_data(home)
     [call] = [each for each in rows if each["kind"] == "tool"]
     assert (call["state"], call["ended_ns"], call["detail"]) == ("orphaned", None, "no result")
 
 
-def test_a_session_that_runs() -> None:
-    """What is open reaches to the edge, and says that it has not ended yet; it is no work that keeps hours uncut."""
+def test_a_running_session() -> None:
+    """Open intervals extend to the edge and are described as not ended yet; they do not count as busy time."""
     rows = [
         row("interaction", 0, None, state="open"),
         row("request", 0, 4),
@@ -294,15 +294,15 @@ def test_a_session_that_runs() -> None:
     assert [each["at"] + each["wide"] for each in reaching] == [10, 10]
 
 
-def test_another_client(tmp_path: Path) -> None:
-    """Of a client that is not our loop its requests and calls are drawn; a call without a result ran nowhere."""
+def test_a_session_of_another_client(tmp_path: Path) -> None:
+    """The requests and calls of a client other than our loop are drawn; a call without a result has no duration."""
     talk = Talk()
     [read, _lost] = talk.calls(("read", {}), ("lost", {}))
     talk.result(read, is_error=True)
     talk.says("Hm.")
     home = a_home(tmp_path)
     record(home, talk.whole())
-    rows, path = told(home)
+    rows, path = waterfall_data(home)
     assert [
         (each["kind"], each["label"], each["state"]) for each in rows[1:] if each["kind"] == "tool"
     ] == [
@@ -310,11 +310,11 @@ def test_another_client(tmp_path: Path) -> None:
         ("tool", "lost", "stopped"),
     ]
     figure = session_waterfall(rows, path)
-    assert names(figure) == ["critical path", "main", "requests", "tools"]
+    assert track_names(figure) == ["critical path", "main", "requests", "tools"]
 
 
 def test_a_session_without_interactions(tmp_path: Path) -> None:
-    """Spans of a program that never asked a model are drawn all the same, and instants are seen."""
+    """The spans of a program without model requests are drawn, and instants are visible."""
     home = a_home(tmp_path)
     trace = session_id(1)
     compacted = Event(
@@ -331,18 +331,18 @@ def test_a_session_without_interactions(tmp_path: Path) -> None:
         home,
         [start(1).start, *span("load", 1, 3.5, 1, trace=trace), compacted, end(1, T0 + 4 * SECOND)],
     )
-    rows, path = told(home)
+    rows, path = waterfall_data(home)
     assert path == []
     figure = session_waterfall(rows, path)
-    assert names(figure) == ["main", "compaction", "own spans"]
+    assert track_names(figure) == ["main", "compaction", "custom spans"]
     [made, load] = bars(figure)
     assert (load["at"], load["wide"]) == (1, 2.5)
     assert made["at"] == 3
     assert made["wide"] > 0
 
 
-def test_a_night_is_cut_out() -> None:
-    """Hours in which nothing went on take a strip that says how many; what comes after them tells its true time."""
+def test_long_idle_periods_are_cut_out() -> None:
+    """Idle hours become a strip with their length, and later ticks show the true time."""
     night = 8 * 3600
     rows = [
         each
@@ -362,8 +362,10 @@ def test_a_night_is_cut_out() -> None:
     assert [round(each["wide"]) for each in late] == [10, 9, 1]
 
 
-def test_a_window_shows_its_part_alone() -> None:
-    """What lies outside is not drawn, what reaches in is cut at the edge, and time is told since the start."""
+def test_a_window_shows_only_its_range() -> None:
+    """Intervals outside are not drawn, others are clipped at the edge, and times are relative to the start of the
+    session.
+    """
     rows = [row("session", 0, 100), *(row("tool", at, at + 8) for at in range(0, 100, 10))]
     figure = session_waterfall(rows, window=(T0 + 35 * SECOND, T0 + 52 * SECOND))
     assert [(each["at"], each["wide"]) for each in bars(figure)] == [(0, 3), (5, 8), (15, 2)]
@@ -378,11 +380,11 @@ TURN: tuple[tuple[Part, str, float, float], ...] = (
     ("tool", "execution", 2, 3),
     ("own", "interaction", 3, 3.5),
 )
-"""The critical path of a turn, in seconds from its beginning."""
+"""The critical path of a turn, in seconds after its beginning."""
 
 
 def long_session(turns: int = 1000, agents: int = 40) -> Told:
-    """Return rows and path of a session with five intervals a turn."""
+    """Return the rows and the path of a session with five intervals per turn."""
     rows: Rows = [row("session", 0, turns * 4)]
     path = []
     for turn in range(turns):
@@ -401,18 +403,20 @@ def long_session(turns: int = 1000, agents: int = 40) -> Told:
             for part, name, low, high in TURN
         ]  # fmt: skip
     for agent in range(agents):
-        # All of them at once.
+        # All agents run concurrently.
         rows.append(
             row("sub_agent", agent, turns * 4, lane=f"main/a{agent}", id=f"a{agent}", label="scout")
         )
     return rows, path
 
 
-def test_a_thousand_turns_are_bounded() -> None:
-    """Of 5,000 intervals at most as many bars are drawn as may be; what they stand for adds up, and they say so."""
+def test_a_thousand_turns_have_bounded_bars() -> None:
+    """Of 5,000 intervals, at most the allowed number of bars is drawn; their counts add up, and hover texts
+    show them.
+    """
     rows, path = long_session()
     figure = session_waterfall(rows, path)
-    hold(figure)
+    assert_valid(figure)
     drawn = bars(figure)
     assert len(drawn) <= 1000
     on_top = sum(each["count"] for each in drawn if each["y"] == 0)
@@ -425,39 +429,40 @@ def test_a_thousand_turns_are_bounded() -> None:
     assert sum(each["count"] for each in few) == sum(each["count"] for each in drawn)
 
 
-def test_what_is_fine_is_bounded_as_well() -> None:
-    """Where nothing failed there are no more bars for that."""
+def test_successful_sessions_are_bounded_too() -> None:
+    """The number of bars is also bounded if nothing failed."""
     rows, path = long_session(agents=0)
     figure = session_waterfall([each | {"state": "ok"} for each in rows], path, most=200)
     assert 100 < len(bars(figure)) <= 200
-    shared = [each["says"] for each in bars(figure) if "together" in each["says"]]
+    shared = [each["says"] for each in bars(figure) if "in total" in each["says"]]
     assert shared
     assert all("zoom" not in text and "too short to be drawn separately" in text for text in shared)
 
 
 def test_many_agents_share_lanes() -> None:
-    """Agents that ran one after the other share a lane; those beside each other do not, until there are too many."""
+    """Agents that were not concurrent share a lane; concurrent agents do not, unless there are too many."""
     shared = [
-        row("sub_agent", at, at + 1, lane=f"main/a{at}", label="scout") for at in range(MANY + 1)
+        row("sub_agent", at, at + 1, lane=f"main/a{at}", label="scout")
+        for at in range(MANY_LANES + 1)
     ]
-    assert names(session_waterfall([row("request", 0, 20), *shared])) == [
+    assert track_names(session_waterfall([row("request", 0, 20), *shared])) == [
         "main",
         "requests",
-        f"scout x {MANY + 1}",
+        f"scout x {MANY_LANES + 1}",
     ]
     beside = [row("sub_agent", at, 50, lane=f"main/a{at}", label="scout") for at in range(40)]
-    told = names(session_waterfall([row("request", 0, 50), *beside]))
+    told = track_names(session_waterfall([row("request", 0, 50), *beside]))
     assert told[2:] == [
-        *(f"scout a{n}" for n in range(MOST - 1)),
-        f"and {40 - MOST + 1} more agents",
+        *(f"scout a{n}" for n in range(MOST_OWN_TRACKS - 1)),
+        f"and {40 - MOST_OWN_TRACKS + 1} more agents",
     ]
 
 
-def test_lanes_stand_below_what_started_them() -> None:
-    """The main lane is first; each agent comes below the one that started it, in the order of their starts."""
+def test_lanes_are_below_their_parents() -> None:
+    """The main lane is first; each agent is below its parent, in order of their starts."""
     lanes = {"main/b": 5, "main": 3, "main/b/x": 7, "main/a": 6, "main/b/w": 8, "other": 1}
     rows = [row("sub_agent", at, at + 20, lane=lane, label=lane) for lane, at in lanes.items()]
-    assert names(session_waterfall(rows)) == [
+    assert track_names(session_waterfall(rows)) == [
         "main",
         "main/b",
         "main/b/x",
@@ -467,14 +472,17 @@ def test_lanes_stand_below_what_started_them() -> None:
     ]
 
 
-def test_nothing_is_said_and_nothing_breaks(rich: Told) -> None:
-    """No rows are a figure that says so; rows of nothing, and texts that want to be markup, are drawn as they are."""
+def test_missing_values_and_markup(rich_session: Told) -> None:
+    """Without rows the figure contains a message; rows of nulls, and texts with markup, are drawn safely."""
     assert "nothing to show" in session_waterfall([]).layout.annotations[0].text
     assert "nothing to show" in session_waterfall([row("session", 0, 1)]).layout.annotations[0].text
-    assert "nothing to show" in session_waterfall(nobody(rich[0])).layout.annotations[0].text
-    figure = session_waterfall(hostile(rich[0]), rich[1])
-    hold(figure)
-    assert sum(each["count"] for each in bars(figure) if each["y"] > 0) == len(rich[0])
+    assert (
+        "nothing to show"
+        in session_waterfall(rows_of_nulls(rich_session[0])).layout.annotations[0].text
+    )
+    figure = session_waterfall(hostile(rich_session[0]), rich_session[1])
+    assert_valid(figure)
+    assert sum(each["count"] for each in bars(figure) if each["y"] > 0) == len(rich_session[0])
 
 
 TIMES = st.integers(0, 60) | st.integers(0, 10**6)
@@ -483,7 +491,7 @@ KINDS = [kind for kind, _, _ in GROUPS] + ["interaction", "sub_agent"]
 
 @st.composite
 def sessions(draw: st.DrawFn) -> Rows:
-    """Return rows of all kinds, in some lanes, of any length, some without an end."""
+    """Return rows of all kinds, in several lanes, of any length, some of them without an end."""
     found = []
     for number in range(draw(st.integers(1, 30))):
         started = draw(TIMES)
@@ -501,8 +509,8 @@ def sessions(draw: st.DrawFn) -> Rows:
 
 @settings(max_examples=25, deadline=None)
 @given(sessions(), st.integers(1, 60))
-def test_every_interval_is_drawn_once_and_none_over_another(rows: Rows, most: int) -> None:
-    """In each track bars follow each other; all of them together stand for as many intervals as there are."""
+def test_every_interval_is_drawn_once_without_overlaps(rows: Rows, most: int) -> None:
+    """The bars of a track do not overlap, and their counts add up to the number of intervals."""
     figure = session_waterfall(rows, most=most)
     drawn = bars(figure)
     assert sum(each["count"] for each in drawn) == len(rows)
@@ -518,15 +526,15 @@ def test_every_interval_is_drawn_once_and_none_over_another(rows: Rows, most: in
 
 STRETCHES = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 60)), max_size=25).map(
     lambda each: [
-        Stretch("tool", "tool", "x", "main", at, at + took, took_ns=took) for at, took in each
+        Interval("tool", "tool", "x", "main", at, at + took, took_ns=took) for at, took in each
     ]
 )
 
 
 @given(STRETCHES, st.integers(1, 6))
-def test_tracks_are_as_few_as_are_needed(intervals: list[Stretch], most: int) -> None:
-    """There are as many tracks as things ran beside each other at once, and no track has two at a time."""
-    tracks = packed(intervals, most)
+def test_tracks_are_as_few_as_possible(intervals: list[Interval], most: int) -> None:
+    """There are as many tracks as the maximum number of concurrent intervals, and no track has two at a time."""
+    tracks = pack(intervals, most)
     beside = max(
         (sum(e.started_ns <= at.started_ns < max(e.ended_ns, e.started_ns) for e in intervals) for at in intervals),
         default=0,
@@ -538,12 +546,12 @@ def test_tracks_are_as_few_as_are_needed(intervals: list[Stretch], most: int) ->
 
 
 @given(STRETCHES, st.integers(0, 100))
-def test_parts_add_up(intervals: list[Stretch], narrow: int) -> None:
-    """Whatever is put together took as long as all that it stands for, and begins and ends with some of it."""
+def test_merged_bars_add_up(intervals: list[Interval], narrow: int) -> None:
+    """A merged bar has the total duration of its intervals, and starts and ends with some of them."""
     for made in (
-        [united(intervals)],
-        [coarser(each, narrow) for each in packed(intervals, 100)],
-        [coarser(united(intervals), narrow)],
+        [merge_overlapping(intervals)],
+        [merge_narrow(each, narrow) for each in pack(intervals, 100)],
+        [merge_narrow(merge_overlapping(intervals), narrow)],
     ):
         whole = [each for track in made for each in track]
         assert sum(each.took_ns for each in whole) == sum(each.took_ns for each in intervals)
@@ -556,8 +564,10 @@ BUSY = st.lists(st.tuples(st.integers(0, 10**5), st.integers(0, 500)), max_size=
 
 
 @given(BUSY)
-def test_an_axis_goes_on(busy: Sequence[tuple[int, int]]) -> None:
-    """Later is never drawn before earlier, only what was idle is cut out, and ticks tell true times in order."""
+def test_an_axis_is_monotonic(busy: Sequence[tuple[int, int]]) -> None:
+    """Later times are never drawn before earlier ones, only idle time is cut out, and ticks show true times in
+    order.
+    """
     spans = [(T0 + at * SECOND, T0 + (at + took) * SECOND) for at, took in busy]
     axis = elapsed(T0, T0, T0 + 10**6 * SECOND, spans)
     instants = sorted({axis.started_ns, axis.ended_ns, *(each for pair in spans for each in pair)})
@@ -574,8 +584,8 @@ def test_an_axis_goes_on(busy: Sequence[tuple[int, int]]) -> None:
     assert len(at) == len(texts) == len(set(at))
 
 
-def test_the_times_of_ticks() -> None:
-    """They are no more exact than they are apart, and say days and hours as people do."""
+def test_the_labels_of_ticks() -> None:
+    """Labels are only as precise as the distance of the ticks, and use days and hours."""
 
     def texts(ns: int) -> list[str]:
         return ticks(elapsed(T0, T0, T0 + ns, [(T0, T0 + ns)]))[1]
