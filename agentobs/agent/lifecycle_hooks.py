@@ -130,7 +130,7 @@ async def end(
         cancel: whether to stop background agents; otherwise they are awaited.
 
     Raises:
-        ReplaySays: a replay differs from its recording.
+        ReplayEnd: a replay differs from its recording.
     """
     await finish(conversation, cancel=cancel)
     if not conversation.is_begun:

@@ -58,7 +58,7 @@ from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tool_calls.plan import Crew
 from agentobs.agent.tools import structured_output
 from agentobs.agent.tools.tool import Tool, check_tools
-from agentobs.errors import ReplaySays, UsageError
+from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, WorldQuestion
 from agentobs.world import Abort, World
@@ -165,7 +165,7 @@ async def run(
     Raises:
         UsageError: two tools have the same name, the output cannot be declared to the model, or the
             thinking configuration or the token budget is invalid.
-        ReplaySays: a replay differs from its recording. Raised unchanged, without a result.
+        ReplayEnd: a replay differs from its recording. Raised unchanged, without a result.
     """
     if not callable(tools):
         _check_declarations(tools, options)
@@ -203,7 +203,7 @@ async def _play(run: Run) -> AsyncGenerator[Event, None]:
                 recorded.subtype, recorded.is_stopped = run.progress.subtype, run.is_stopped
     except error_classes.PROVIDER_ERRORS:
         pass
-    except ReplaySays:
+    except ReplayEnd:
         raise
     except Exception as error:
         run.fail("internal_error", error)

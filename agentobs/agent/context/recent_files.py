@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agentobs.agent.context.reduction import is_trimmed
 from agentobs.agent.context.token_counts import BYTES_PER_TOKEN, text_tokens
-from agentobs.agent.tools.tool import Tool, find
+from agentobs.agent.tools.tool import Tool, find_tool
 from agentobs.provider.anthropic.messages import tool_results, tool_uses
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import Json
@@ -108,7 +108,7 @@ def _calls(messages: Sequence[Json], tools: Sequence[Tool]) -> Iterator[_Call]:
     }
     for message in messages:
         for block in tool_uses(message):
-            tool = find(tools, str(block.get("name")))
+            tool = find_tool(tools, str(block.get("name")))
             if tool is None or tool.tool_class not in ("read", "edit"):
                 continue
             paths = _paths(tool, block.get("input"))

@@ -19,7 +19,7 @@ from agentobs.agent import telemetry
 from agentobs.agent.execution.hook_output import excerpt, printable, sendable
 from agentobs.agent.execution.model_hooks import Judge, answer_place, request_judgment
 from agentobs.agent.tools.results import error_text
-from agentobs.errors import ReplaySays, UsageError
+from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import WorldQuestion
 
@@ -93,7 +93,7 @@ async def run_classifier(
     except (TypeError, ValueError, RecursionError) as error:
         return _no_answer(excerpt(error_text(error)))
     if len(shown) > CALL_CHARS_MAX:
-        return _no_answer("the call is too long to be judged")
+        return _no_answer("the call is too long")
     text = f"{classifier.instructions}\n\nThe call:\n\n{sendable(shown)}"
     usages: list[Json] = []
     judge = Judge(client, classifier.model, classifier.timeout_s, usages)
@@ -103,7 +103,7 @@ async def run_classifier(
             with telemetry.at_place(place):
                 value, problem = await request_judgment(judge, _SYSTEM, text, _Answer)
         answer = _parsed_answer(value, problem)
-    except ReplaySays:
+    except ReplayEnd:
         raise
     except TimeoutError:
         answer = _no_answer(f"no response within {classifier.timeout_s:g} seconds")

@@ -47,7 +47,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         outcome: tuple[T | None, BaseException | None]
         try:
             outcome = context.run(work), None
-        except BaseException as error:  # any exception is raised where it is awaited
+        except BaseException as error:  # the caller that awaits the result raises it
             outcome = None, error
         running.end()
         return lambda: loop.call_soon_threadsafe(_set_outcome, ended, outcome)
@@ -87,7 +87,7 @@ Run = Callable[[], Callable[[], object]]
 
 
 class State:
-    """The threads of this process that run functions, or wait for one."""
+    """The threads of this process that run functions or are idle."""
 
     def __init__(self) -> None:
         self.reset()

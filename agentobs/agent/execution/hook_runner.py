@@ -40,7 +40,7 @@ from agentobs.agent.hooks.declarations import (
 from agentobs.agent.hooks.hook_verdict import is_output
 from agentobs.agent.tools.results import fit, render
 from agentobs.agent.tools.tool import Tool
-from agentobs.errors import ReplaySays, UsageError, say_once
+from agentobs.errors import ReplayEnd, UsageError, warn_once
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, WorldQuestion
 from agentobs.records.labels import is_label
@@ -107,7 +107,7 @@ class LiveHooks:
         """Run the hook that the loop requests and return its answer, a JSON object; see `World.ask`.
 
         Raises:
-            ReplaySays: a replay differs from its recording, in a hook function that calls the model.
+            ReplayEnd: a replay differs from its recording, in a hook function that calls the model.
         """
         event_facts = question.payload
         hook = self._hooks.get(event_facts["hook"])
@@ -134,7 +134,7 @@ class LiveHooks:
         return {"outcome": "success"}
 
     def _with_fitted_output(self, facts: Json, answer: Json) -> Json:
-        """Return an answer whose output is limited as the model will see it, so that the recording has the same text."""
+        """Limit the output of an answer to the text that the model will see, so that the recording has this text."""
         output, chars_max = answer.get("output"), self._chars_max.get(str(facts.get("tool_name")))
         if output is None or chars_max is None or not is_output(output):
             return answer
@@ -171,7 +171,7 @@ class LiveHooks:
     ) -> Json:
         try:
             return await self._run_by_kind(hook, payload, timeout_s, usages)
-        except ReplaySays:
+        except ReplayEnd:
             raise
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -319,7 +319,7 @@ def _restored_directory() -> Iterator[None]:
         if original is not None and _working_directory() != original:
             with contextlib.suppress(OSError):
                 os.chdir(original)
-            say_once(f"a hook changed the working directory, which was restored: {original}")
+            warn_once(f"a hook changed the working directory, which was restored: {original}")
 
 
 def _working_directory() -> str | None:

@@ -28,7 +28,7 @@ from agentobs.agent.execution.network_addresses import (
 )
 from agentobs.agent.hooks.declarations import Http
 from agentobs.agent.tools.results import error_text
-from agentobs.errors import ReplaySays
+from agentobs.errors import ReplayEnd
 from agentobs.records.canonical_json import Json
 
 REDIRECTS_MAX = 3
@@ -74,7 +74,7 @@ async def post(http: Http, payload: bytes, resolve: Resolve = resolve_host) -> J
                 )
             hop = received
         return failed_answer(f"it redirects more than {REDIRECTS_MAX} times")
-    except ReplaySays:
+    except ReplayEnd:
         raise
     except _Refused as refusal:
         return failed_answer(str(refusal))

@@ -23,7 +23,7 @@ from agentobs.agent.execution.tool_runner import LiveTools
 from agentobs.agent.model.prompt import SectionFunction
 from agentobs.agent.tools.results import error_text
 from agentobs.agent.tools.tool import Tool
-from agentobs.errors import AgentobsError, RecordingError, ReplaySays, UsageError, say_once
+from agentobs.errors import AgentobsError, RecordingError, ReplayEnd, UsageError, warn_once
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolQuestion, WorldQuestion
 from agentobs.world import answer_unattended
@@ -34,8 +34,8 @@ class Consent:
     """An approval request to a person."""
 
     about: Json
-    """The call: `tool`, `input`, and `paths` with links resolved if the call has paths. If the agent reached a limit, the
-    `limit` instead.
+    """The call: `tool`, `input`, and `paths` with links resolved if the call has paths. If the agent reached a limit,
+    the `limit` instead.
     """
     reason: str
     """Why approval is requested."""
@@ -56,9 +56,9 @@ WITHDRAW_S = 1.0
 """How long the slower of person and classifier may take to handle its cancellation, in seconds. Our choice."""
 
 Person = Callable[[Consent], Reply | bool | Awaitable[Reply | bool]]
-"""Requests approval from a person. If the classifier answers first, an async function is cancelled and must withdraw its
-prompt. A sync function runs in a thread, which cannot be stopped: its answer is ignored, and the function is not called
-again until it has returned.
+"""Requests approval from a person. If the classifier answers first, an async function is cancelled and must withdraw
+its prompt. A sync function runs in a thread, which cannot be stopped: its answer is ignored, and the function is not
+called again until it has returned.
 """
 
 POLL_S = 0.05
@@ -188,10 +188,10 @@ class LiveAnswers:
         try:
             memory_text = str(await in_thread(memory) or "")
             return memory_text.encode("utf-8", "replace").decode("utf-8") or None
-        except ReplaySays:
+        except ReplayEnd:
             raise
         except Exception as error:
-            say_once(f"the session's memory cannot be read: {error_text(error)}", about="memory")
+            warn_once(f"the session's memory cannot be read: {error_text(error)}", about="memory")
             return None
 
     async def _refresh_credentials(self) -> bool:
@@ -202,10 +202,10 @@ class LiveAnswers:
         try:
             refreshed = await in_thread(refresh)
             return bool(await refreshed if inspect.isawaitable(refreshed) else refreshed)
-        except ReplaySays:
+        except ReplayEnd:
             raise
         except Exception as error:
-            say_once(f"the credentials were not renewed: {error_text(error)}", about="refresh")
+            warn_once(f"the credentials were not renewed: {error_text(error)}", about="refresh")
             return False
 
     async def _write_section(self, name: str) -> str | None:
@@ -228,10 +228,10 @@ class LiveAnswers:
                 if section_text is None
                 else str(section_text).encode("utf-8", "replace").decode("utf-8")
             )
-        except ReplaySays:
+        except ReplayEnd:
             raise
         except Exception as error:
-            say_once(
+            warn_once(
                 f"the section {name} of the system prompt was left out: {error_text(error)}",
                 about=f"section {name}",
             )
@@ -249,7 +249,7 @@ class LiveAnswers:
             )
         try:
             return await in_thread(lambda: load(request))
-        except ReplaySays:
+        except ReplayEnd:
             raise
         except AgentobsError as error:
             return refusal(error)
@@ -279,7 +279,7 @@ class LiveAnswers:
         consent = Consent(question.payload["about"], question.payload["reason"])
         try:
             reply = await self._reply_of(self._person, consent)
-        except ReplaySays:
+        except ReplayEnd:
             raise
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -326,7 +326,7 @@ class LiveAnswers:
         try:
             return tool is not None and (tool.available is None or bool(tool.available()))
         except BaseException as error:  # including a SystemExit in the tool's code
-            say_once(
+            warn_once(
                 f"cannot determine whether the tool {name} is available: {error_text(error)}. It counts as missing.",
                 about=f"availability of {name}",
             )

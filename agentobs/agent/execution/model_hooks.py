@@ -23,7 +23,7 @@ from agentobs.agent.execution.hook_output import (
 )
 from agentobs.agent.execution.live_answers import LiveAnswers
 from agentobs.agent.execution.tool_runner import live_tools
-from agentobs.agent.hooks.declarations import MAY, AgentHook, HookEvent, PromptHook
+from agentobs.agent.hooks.declarations import ALLOWED_EFFECTS, AgentHook, HookEvent, PromptHook
 from agentobs.agent.model import error_classes
 from agentobs.agent.model.error_classes import PROVIDER_ERRORS, text_of
 from agentobs.agent.model.retry import RetryHistory, background_retry
@@ -242,7 +242,7 @@ def prompt_text(prompt: str, payload: str) -> str:
 
 def judgment_type(event: HookEvent) -> type[BaseModel]:
     """Return the type that a model's answer to an event must have."""
-    allowed, fields = MAY[event], dict[str, Any]()
+    allowed, fields = ALLOWED_EFFECTS[event], dict[str, Any]()
     if "block" in allowed:
         description = "`blocking` prevents the action; `success` does not object to it."
         fields["outcome"] = (Literal["success", "blocking"], Field(description=description))

@@ -84,9 +84,9 @@ def _follow_links(path: str) -> str:
 
 def _is_resolved(resolved: str) -> bool:
     """Return whether a path contains no link. `realpath` does not resolve circular links."""
-    for folder in (*reversed(Path(resolved).parents), Path(resolved)):
+    for component in (*reversed(Path(resolved).parents), Path(resolved)):
         try:
-            mode = folder.lstat().st_mode
+            mode = component.lstat().st_mode
         except FileNotFoundError:
             return True
         except OSError:

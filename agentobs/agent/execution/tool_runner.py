@@ -22,10 +22,10 @@ from agentobs.agent.tools.tool import (
     bind,
     check_call,
     check_tools,
-    invalid,
-    unknown,
+    invalid_input_result,
+    unknown_tool_result,
 )
-from agentobs.errors import ReplaySays, say_once
+from agentobs.errors import ReplayEnd, warn_once
 from agentobs.records.exchanges import ToolAnswer, ToolOutcome, ToolQuestion
 from agentobs.runtime import process
 from agentobs.sink import sink
@@ -42,8 +42,8 @@ STOPPED_MAX = 1_000
 
 RECORDING_WAIT_S = 0.25
 """How long a call waits until all earlier records are durable, in seconds. The record of the response that requests the
-call must survive a crash of this process, because the effects of a tool may be permanent. Our choice: it usually takes a
-millisecond.
+call must survive a crash of this process, because the effects of a tool may be permanent. Our choice: it usually takes
+a millisecond.
 """
 
 R = TypeVar("R")
@@ -97,11 +97,11 @@ class LiveTools:
         abandoned, because it cannot be stopped.
 
         Raises:
-            ReplaySays: a replay differs from its recording, in a tool that calls the model.
+            ReplayEnd: a replay differs from its recording, in a tool that calls the model.
         """
         tool = self._by_name.get(question.name)
         if tool is None:
-            return unknown(self._tools, question.name)
+            return unknown_tool_result(self._tools, question.name)
         if tool.needs_person and not self._has_person:
             text = (
                 f"{tool.name} needs a person to answer it, and nobody is there. Go on without it."
@@ -116,7 +116,7 @@ class LiveTools:
                 try:
                     bound = bind(tool, question.input)
                 except ValueError as error:
-                    return invalid(tool, error)
+                    return invalid_input_result(tool, error)
                 with keyed(question.tool_use_id):
                     answer = await _Attempt(
                         tool, question.tool_use_id, self.keep_full_result
@@ -146,7 +146,7 @@ class LiveTools:
         try:
             return str(self._keep(tool_use_id, text))
         except Exception as error:
-            say_once(
+            warn_once(
                 f"the complete result of a tool was not stored: {error}", about="keeping a result"
             )
             return None
@@ -157,7 +157,7 @@ class LiveTools:
         A check that fails, or takes longer than the tool's timeout, counts as a complaint.
 
         Raises:
-            ReplaySays: a replay differs from its recording, in a check that calls the model.
+            ReplayEnd: a replay differs from its recording, in a check that calls the model.
         """
         tool = self._by_name.get(question.name)
         if tool is None or tool.check is None:
@@ -168,8 +168,8 @@ class LiveTools:
             return str(error)
         assert call is not None
         task = asyncio.create_task(_run_to_end(tool.check, call, _check_complaint, _check_failed))
-        outcome = await _wait_for_end(task, None, tool.timeout_s)
-        if not outcome:
+        has_ended = await _wait_for_end(task, None, tool.timeout_s)
+        if not has_ended:
             return f"its check did not finish within {tool.timeout_s:g} seconds"
         complaint = _result(task)
         if complaint is None:
@@ -216,13 +216,15 @@ class _Attempt:
 
     async def answer(self, bound: Bound, stop: asyncio.Future[None]) -> ToolAnswer:
         tool = self.tool
-        task = asyncio.create_task(_run_to_end(tool.function, bound.call, self.done, self.failed))
+        task = asyncio.create_task(
+            _run_to_end(tool.function, bound.call, self.to_result, self.to_error_result)
+        )
         stop_if_allowed = stop if tool.interrupt == "cancel" else None
         try:
-            outcome = await _wait_for_end(task, stop_if_allowed, tool.timeout_s)
+            has_ended = await _wait_for_end(task, stop_if_allowed, tool.timeout_s)
         finally:
             self.is_abandoned = True
-        if outcome:
+        if has_ended:
             return _result(task)
         if stop_if_allowed is not None and stop_if_allowed.done():
             return self._abandoned_result(
@@ -231,10 +233,10 @@ class _Attempt:
         text = f"{tool.name} did not finish within {tool.timeout_s:g} seconds and was given up"
         return self._abandoned_result(text, "timeout")
 
-    def done(self, value: Any) -> ToolAnswer:
+    def to_result(self, value: Any) -> ToolAnswer:
         return ToolAnswer(fit(render(value), self.tool.result_chars_max, self._keep_full_result))
 
-    def failed(self, error: BaseException) -> ToolAnswer:
+    def to_error_result(self, error: BaseException) -> ToolAnswer:
         text = f"{self.tool.name} failed with {error_text(error)}"
         content = fit(text, self.tool.result_chars_max, self._keep_full_result)
         return ToolAnswer(content, is_error=True, outcome="failed")
@@ -258,52 +260,55 @@ class _Pending:
 class _Divergence:
     """The error of a replay that differs from its recording, raised inside a tool. It is not a failure of the tool."""
 
-    error: ReplaySays
+    error: ReplayEnd
 
 
 async def _run_to_end(
     function: Function,
     call: Callable[[], Any],
-    done: Callable[[Any], R],
-    failed: Callable[[BaseException], R],
+    on_value: Callable[[Any], R],
+    on_error: Callable[[BaseException], R],
 ) -> R | _Divergence:
-    """Run a call to its end, and return the result of `done` or `failed`. Never raises.
+    """Run a call to its end, and return the result of `on_value` or `on_error`. Never raises.
 
-    `done` runs in a thread as well, unless the value is small, because rendering a large value takes time and may run
-    the tool's own code.
+    `on_value` runs in a thread as well, unless the value is small, because rendering a large value takes time and may
+    run the tool's own code.
     """
 
-    def caught(error: BaseException) -> R | _Divergence:
-        if isinstance(error, ReplaySays):
+    def error_outcome(error: BaseException) -> R | _Divergence:
+        if isinstance(error, ReplayEnd):
             return _Divergence(error)
-        return failed(error)
+        return on_error(error)
 
-    def work() -> R | _Divergence | _Pending:
+    def run_call() -> R | _Divergence | _Pending:
         try:
             value = call()
-            return _Pending(value) if _is_pending(value) else done(value)
+            return _Pending(value) if _is_pending(value) else on_value(value)
         except BaseException as error:
-            return caught(error)
+            return error_outcome(error)
 
     try:
-        outcome = _Pending(call()) if _is_async(function) else await in_thread(work)
+        outcome = _Pending(call()) if _is_async(function) else await in_thread(run_call)
         if not isinstance(outcome, _Pending):
             return outcome
         value = await _await_value(outcome.value)
-        return done(value) if is_quick(value) else await in_thread(partial(done, value))
+        return on_value(value) if is_quick(value) else await in_thread(partial(on_value, value))
     except Exception as error:
         try:
-            return await in_thread(partial(caught, error))
+            return await in_thread(partial(error_outcome, error))
         except BaseException:  # cancelled in the meantime, or no thread is available
-            return caught(error)
+            return error_outcome(error)
     except BaseException as error:  # such as SystemExit, which would end the event loop
-        return caught(error)
+        return error_outcome(error)
 
 
 async def _wait_for_end(
     task: asyncio.Task[Any], stop: asyncio.Future[None] | None, timeout_s: float | None
 ) -> bool:
-    """Wait until a task ends, a stop is requested, or a timeout passes. Return whether the task ended; if not, cancel it."""
+    """Wait until a task ends, a stop is requested, or a timeout passes.
+
+    Return whether the task has ended. If it has not, cancel it.
+    """
     state = process.state(State)
     try:
         waited: set[asyncio.Future[Any]] = {task} if stop is None else {task, stop}
@@ -347,9 +352,9 @@ async def _await_value(value: Any) -> Any:
     if isinstance(value, AsyncIterator):
         items = Items()
         async for item in value:
-            if not items.take(item):
+            if not items.add(item):
                 break
-        return items.taken
+        return items.values
     return await value if inspect.isawaitable(value) else value
 
 

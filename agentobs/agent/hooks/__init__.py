@@ -1,11 +1,11 @@
-"""Hooks that run on events of an agent; `docs/hooks.md` is the reference."""
+"""Hooks that run on events of an agent; see `docs/hooks.md`."""
 
 from __future__ import annotations
 
 from agentobs.agent.hooks.conditions import matching
 from agentobs.agent.hooks.declarations import (
+    ALLOWED_EFFECTS,
     EVENTS,
-    MAY,
     AgentHook,
     Command,
     Effect,
@@ -21,8 +21,8 @@ from agentobs.agent.hooks.hook_verdict import HookAnswer, Verdict, parse, usage_
 from agentobs.agent.hooks.invocation import fire
 
 __all__ = [
+    "ALLOWED_EFFECTS",
     "EVENTS",
-    "MAY",
     "AgentHook",
     "Command",
     "Effect",

@@ -19,25 +19,28 @@ def matching(
         occasion: the event.
         done: the names of the `once` hooks that have already run.
     """
-    about = [
+    candidates = [
         hook
         for hook in hooks
         if hook.event == occasion.event and not (hook.once and hook.name in done)
     ]
-    if all(hook.when is None for hook in about):
-        return tuple(about)
-    sight = _sight(occasion)
-    return tuple(hook for hook in about if _is_met(hook, sight))
+    if all(hook.when is None for hook in candidates):
+        return tuple(candidates)
+    view = _call_view(occasion)
+    return tuple(hook for hook in candidates if _is_condition_met(hook, view))
 
 
-def _is_met(hook: Hook, sight: CallView | None) -> bool:
-    """Return whether a hook's condition is met. In doubt it is, because a hook that guards calls must see them."""
-    if hook.when is None or sight is None:
+def _is_condition_met(hook: Hook, view: CallView | None) -> bool:
+    """Return whether a hook's condition is met.
+
+    A doubtful match counts as met, because a hook that guards calls must see every call that may match.
+    """
+    if hook.when is None or view is None:
         return True
-    return forbids(condition(hook.when), sight) != "no"
+    return forbids(condition(hook.when), view) != "no"
 
 
-def _sight(occasion: Occasion) -> CallView | None:
+def _call_view(occasion: Occasion) -> CallView | None:
     if occasion.tool is None:
         return None
     return CallView.of(

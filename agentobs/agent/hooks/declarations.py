@@ -1,7 +1,7 @@
-"""Declarations of hooks, and the table that holds them.
+"""Declarations of hooks, and the table that contains them.
 
-Code, settings and the session each add hooks; `table` merges them. `docs/hooks.md` describes each
-event's payload and what its answer may do.
+Code, settings and the session can each add hooks; `table` merges them. `docs/hooks.md` describes the payload of each
+event and the effects that an answer may have.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ HookEvent = Literal[
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
 
 Effect = Literal["block", "decision", "input", "output", "context", "stop"]
-"""The possible effects of an answer: block the event; decide on the call in place of a person; change a tool's input;
-change its output; add context for the model; stop the run.
+"""The possible effects of a hook's answer: block the event; decide on the call in place of a person; change the input
+of a tool; change its output; add context for the model; stop the run.
 """
 
-MAY: Mapping[HookEvent, frozenset[Effect]] = {
+ALLOWED_EFFECTS: Mapping[HookEvent, frozenset[Effect]] = {
     "session_start": frozenset({"context", "stop"}),
     "session_end": frozenset(),
     "user_prompt_submit": frozenset({"block", "context", "stop"}),
@@ -62,9 +62,7 @@ MAY: Mapping[HookEvent, frozenset[Effect]] = {
     "sub_agent_stop": frozenset({"block", "stop"}),
     "notification": frozenset(),
 }
-"""The effects allowed per event. Any other effect in an answer is an error of the hook and is
-ignored.
-"""
+"""The allowed effects for each event. Any other effect in an answer is ignored, and counts as an error of the hook."""
 
 CONDITIONAL: frozenset[HookEvent] = frozenset(
     {
@@ -77,7 +75,8 @@ CONDITIONAL: frozenset[HookEvent] = frozenset(
         "sub_agent_stop",
     }
 )
-"""Events that accept conditions: those of a tool call, or of a sub-agent, whose name then acts as the tool's.
+"""The events whose hooks may have conditions: events of a tool call, and events of a sub-agent, for which conditions
+match the sub-agent's name instead of a tool's name.
 """
 
 AGENT_TURNS_MAX = 50
@@ -100,10 +99,10 @@ class Http:
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with the first request, but not after a redirect to another origin."""
+    """The headers of the request. They are not sent after a redirect to another origin."""
     proxy: str | None = field(default=None, repr=False)
-    """Proxy for the request. It hides the target, so hosts are not checked. Never read from the
-    environment.
+    """The proxy for the request; never read from the environment. The proxy connects to the server, so the server's
+    addresses are not checked.
     """
 
 
@@ -126,19 +125,18 @@ class AgentHook:
     model: str | None = None
     """The model; defaults to the hook model of the live world."""
     tools: tuple[str, ...] | None = None
-    """Names of its tools; defaults to all read-only tools of the live world. No other tools are
-    available.
-    """
+    """Names of its tools, which must be read-only tools of the live world; defaults to all of these."""
     max_turns: int = AGENT_TURNS_MAX
-    """Cancelled after this many turns without an answer; at most 50."""
+    """Maximum number of turns, at most 50. Without an answer by then, the hook is cancelled."""
     permissions: Permissions = field(default_factory=lambda: Permissions(mode="dontAsk"))
-    """Permissions for its tools, independent of the agent's permissions. It cannot request approval.
+    """Permissions for its tools, independent of the permissions of the agent that triggers the hook. The hook cannot
+    request approval.
     """
 
 
 Function = Callable[[Json], Any]
-"""Receives the payload; returns an answer object, a `HookAnswer` or None. Sync (run in a thread) or
-async.
+"""A hook function. It receives the payload, and returns a dict, a `HookAnswer` or None. May be sync, which runs in a
+thread, or async.
 """
 
 Run = Function | Command | Http | PromptHook | AgentHook
@@ -146,28 +144,28 @@ Run = Function | Command | Http | PromptHook | AgentHook
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A declared hook: an event, and what runs when it occurs."""
+    """The declaration of a hook: an event, and the function, program, server or model that runs when it occurs."""
 
     event: HookEvent
     run: Run
     when: str | None = None
-    """Only for matching calls: `tool` or `tool(pattern)`, as in a deny rule."""
+    """A condition, written like a deny rule: `tool` or `tool(pattern)`. The hook runs only for matching calls."""
     name: str = ""
     """Its name in the table, a label; if empty, `table` derives one from the source and a number."""
     once: bool = False
     """Whether it runs at most once per conversation."""
     background: bool = False
-    """Whether the agent does not wait for it; its answer then has no effect."""
+    """Whether the hook runs in the background. The agent does not wait for it, and its answer has no effect."""
     timeout_s: float | None = None
-    """Timeout in seconds; None for the default of its kind."""
+    """Timeout in seconds; None for the default for this kind of hook."""
     source: str = "code"
-    """Who added it, a label: `code`, `settings`, `session` or another name."""
+    """Where the hook was declared, a label: `code`, `settings`, `session` or another name."""
 
     def __post_init__(self) -> None:
         """Validate the fields.
 
         Raises:
-            UsageError: a field is invalid, or does not fit the others.
+            UsageError: a field is invalid, or contradicts another field.
         """
         where = f"hook {self.name or self.event}"
         if self.event not in EVENTS:
@@ -186,16 +184,16 @@ class Hook:
         limit = self.timeout_s
         if limit is not None and not (_is_number(limit) and limit > 0):
             raise UsageError(
-                f"its time limit is {limit!r}", where=where, todo="Give seconds above 0"
+                f"its timeout_s is {limit!r}", where=where, todo="Pass seconds above 0"
             )
         _check_run(self.run, where)
 
     def _check_condition(self, where: str) -> None:
         if self.event not in CONDITIONAL:
             raise UsageError(
-                f"it has a condition, but {self.event} does not concern a tool",
+                f"it has a condition, but {self.event} is not an event of a tool or sub-agent",
                 where=where,
-                todo="Leave `when` out",
+                todo="Remove `when`",
             )
         try:
             condition(str(self.when))
@@ -205,23 +203,23 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """An event as hooks receive it."""
+    """One occurrence of an event, for which hooks run."""
 
     event: HookEvent
     turn: int
     """The turn within the conversation; 0 before the first."""
     key: str
-    """Its unique key within its lane, identical in each replay: `3:pre_tool_use:toolu_1`."""
+    """A key that is unique within the lane and identical in each replay, such as `3:pre_tool_use:toolu_1`."""
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The payload, JSON. Identical in each replay, so it contains no session IDs and no times."""
+    """The payload as JSON. It is identical in each replay, so it contains no session IDs and no times."""
     tool: str | None = None
-    """The name that conditions match: the tool's, or the sub-agent's."""
+    """The name that conditions match: the name of the tool or the sub-agent."""
     subject: str | None = field(default=None, repr=False)
-    """The text that their patterns are compared with."""
+    """The text that the patterns of conditions are compared with."""
     aliases: tuple[str, ...] = ()
     """Older names of the tool."""
     tool_class: ToolClass = "write"
-    """The effect of the tool; the subject of a shell tool is parsed as a command."""
+    """The class of the tool. If it is `shell`, the subject is parsed as a command."""
     paths: tuple[ResolvedPath, ...] = field(default=(), repr=False)
     """The resolved paths of the call, as in `Call`."""
     hosts: tuple[str, ...] = field(default=(), repr=False)
@@ -246,15 +244,15 @@ def table(*groups: Iterable[Hook]) -> tuple[Hook, ...]:
             hook = replace(hook, name=f"{hook.source}:{numbers[hook.source]}")
         hooks.append(hook)
     names = [hook.name for hook in hooks]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two hooks are named {twice}", todo="Rename one of them")
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise UsageError(f"two hooks are named {duplicate}", todo="Rename one of them")
     return tuple(hooks)
 
 
 @lru_cache(maxsize=1024)
 def condition(text: str) -> Rule:
-    """Parse a condition as a rule that forbids, so that a doubtful call meets it.
+    """Parse a condition as a deny rule, so that a doubtful match counts as a match.
 
     Raises:
         UsageError: the condition is malformed.
@@ -271,18 +269,20 @@ def _check_run(run: Any, where: str) -> None:
             _check_headers(run.headers, where)
         case PromptHook() | AgentHook():
             if not isinstance(run.prompt, str) or not run.prompt.strip():
-                raise UsageError("it has no prompt", where=where, todo="State what it must judge")
+                raise UsageError(
+                    "it has no prompt", where=where, todo="Pass the instructions for the model"
+                )
             if isinstance(run, AgentHook) and not 1 <= run.max_turns <= AGENT_TURNS_MAX:
                 raise UsageError(
-                    f"it may use {run.max_turns!r} turns",
+                    f"its max_turns is {run.max_turns!r}",
                     where=where,
-                    todo=f"Give 1 to {AGENT_TURNS_MAX}",
+                    todo=f"Pass 1 to {AGENT_TURNS_MAX}",
                 )
         case _ if not callable(run):
             raise UsageError(
                 f"{run!r} cannot run",
                 where=where,
-                todo="Give a function, a Command, an Http, a PromptHook or an AgentHook",
+                todo="Pass a function, a Command, an Http, a PromptHook or an AgentHook",
             )
 
 
@@ -300,18 +300,18 @@ def _check_command(command: Command, where: str) -> None:
 def _check_url(url: Any, where: str) -> None:
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
-        known = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_valid = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
         _ = parts.port if parts is not None else None
     except ValueError:
-        known = False
-    if not known:
+        is_valid = False
+    if not is_valid:
         raise UsageError(
             "its URL does not name a server", where=where, todo="Write https://host/path"
         )
 
 
 def _check_headers(headers: Any, where: str) -> None:
-    """Refuse headers that cannot be sent; the error omits values, because they may be credentials."""
+    """Raise a UsageError for headers that cannot be sent. It omits the values, because they may be credentials."""
     todo = "Pass a mapping of names to ASCII strings without line breaks"
     if not isinstance(headers, Mapping):
         raise UsageError("its headers are not a mapping", where=where, todo=todo)

@@ -1,7 +1,7 @@
 """Parse the answers of hooks and combine them into one decision.
 
-An answer is a JSON value from outside, so it is validated in full. An invalid answer is an error with a description and
-has no effect, except that a plain veto in it still counts.
+An answer is a JSON value from outside, so every part of it is validated. An invalid answer counts as an error and has
+no effect, except that a veto in it still counts.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from agentobs.agent.hooks.declarations import MAY, Effect, HookEvent
+from agentobs.agent.hooks.declarations import ALLOWED_EFFECTS, Effect, HookEvent
 from agentobs.agent.permissions import Behavior
 from agentobs.records.canonical_json import Json
 
 Outcome = Literal["success", "blocking", "non_blocking_error", "cancelled"]
-"""How a hook ended: not an objection; a veto; a failure, which is ignored; or it was cancelled."""
+"""How a hook ended: without objection, with a veto, with an error (which is ignored), or cancelled."""
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -32,13 +32,13 @@ class HookAnswer:
 
     outcome: Outcome = "success"
     reason: str = field(default="", repr=False)
-    """The reason; the model sees the reason of a veto."""
+    """The reason for the answer. The model sees the reason for a veto."""
     decision: Behavior | None = None
-    """Whether the call may run, in place of a person's answer; `deny` is a veto."""
+    """The decision on the call, in place of a person's decision; `deny` is a veto."""
     input: Any = field(default=None, repr=False)
     """The tool's replacement input, an object; None keeps the input."""
     output: Any = field(default=None, repr=False)
-    """The replacement for the tool's output, a text or content blocks; None keeps the output."""
+    """The replacement for the tool's output, a string or content blocks; None keeps the output."""
     context: str = field(default="", repr=False)
     """Text to add for the model."""
     stop: bool = False
@@ -66,13 +66,12 @@ class HookAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The combined decision of all hooks that ran for one event."""
+    """The combined answers of all hooks that ran for one event."""
 
     blocked: bool = False
     """Whether any hook vetoed."""
     reason: str = field(default="", repr=False)
-    """Why the event is blocked or decided, or the run stops: the reasons of the hooks, one per line.
-    """
+    """The reasons of the hooks that blocked the event, decided on the call or stopped the run, one per line."""
     decision: Behavior | None = None
     """The strictest decision: deny before ask before allow."""
     input: Any = field(default=None, repr=False)
@@ -86,7 +85,7 @@ class Verdict:
     usage: tuple[Json, ...] = ()
     """Usage of the model requests made inside the hooks."""
     overridden: tuple[int, ...] = ()
-    """Indexes of the answers whose change of input or output was overridden by another answer."""
+    """The indexes of the answers whose change of the input or output was replaced by a later answer."""
 
 
 def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
@@ -94,15 +93,14 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
 
     Args:
         answer: the JSON value.
-        event: the event; an effect that it does not allow is an error. None validates the format
-            only.
+        event: the event, which determines the allowed effects. None allows all effects.
     """
     if not isinstance(answer, dict):
-        return _faulty({}, f"the answer is {_named(answer)}, not an object", event)
+        return _invalid_answer({}, f"the answer is {_type_name(answer)}, not an object", event)
     answer = {name: value for name, value in answer.items() if value is not None}
-    wrong = _fault(answer, event)
-    if wrong is not None:
-        return _faulty(answer, wrong, event)
+    problem = _fault(answer, event)
+    if problem is not None:
+        return _invalid_answer(answer, problem, event)
     outcome = answer.get("outcome", "success")
     reason = answer.get("reason", "")[:REASON_CHARS_MAX]
     usage = tuple(answer.get("usage", ()))
@@ -124,45 +122,45 @@ def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
 
 
 def verdict(answers: Sequence[HookAnswer]) -> Verdict:
-    """Combine the answers to one event, given in table order.
+    """Combine the answers to one event, in table order.
 
-    One veto blocks. Of several changes, the last in table order is used. Hooks run in parallel, so no hook sees the
-    change of another. A blocked event is never changed.
+    One veto blocks the event. If several hooks change the input or the output, the last change in table order is used.
+    Hooks run in parallel, so no hook sees the change of another. A blocked event is never changed.
     """
     vetoes = [each for each in answers if each.outcome == "blocking"]
     decision = _strictest(answers)
     blocked = bool(vetoes) or decision == "deny"
     stop = any(each.stop for each in answers)
-    speaking = vetoes or [
+    explaining = vetoes or [
         each for each in answers if each.stop or (decision and each.decision == decision)
     ]
-    found = Verdict(
+    combined = Verdict(
         blocked=blocked,
-        reason="\n".join(dict.fromkeys(each.reason for each in speaking if each.reason)),
+        reason="\n".join(dict.fromkeys(each.reason for each in explaining if each.reason)),
         decision="deny" if decision is not None and blocked else decision,
         context=tuple(each.context for each in answers if each.context),
         stop=stop,
         usage=tuple(each for answer in answers for each in answer.usage),
     )
     if blocked:
-        return found
-    new_input, overridden = _last([each.input for each in answers])
-    output, also = _last([each.output for each in answers])
-    lost = tuple(sorted({*overridden, *also}))
-    return replace(found, input=new_input, output=output, overridden=lost)
+        return combined
+    new_input, overridden = _last_value([each.input for each in answers])
+    output, overridden_outputs = _last_value([each.output for each in answers])
+    all_overridden = tuple(sorted({*overridden, *overridden_outputs}))
+    return replace(combined, input=new_input, output=output, overridden=all_overridden)
 
 
 def usage_in(answer: Any) -> list[Json]:
     """Return the `model` and the `usage` of each model request made inside an exchange.
 
-    Answers of hooks and to approval requests carry them, so that a replay counts the same usage.
+    Answers of hooks and answers to approval requests contain this usage, so that a replay counts the same usage.
     """
-    listed = _listed(answer.get("usage")) if isinstance(answer, dict) else ()
-    return [each for each in listed if _is_usage(each)]
+    usages = _as_list(answer.get("usage")) if isinstance(answer, dict) else ()
+    return [each for each in usages if _is_usage(each)]
 
 
 def is_output(value: Any) -> bool:
-    """Return whether a value is valid as a tool's output: a text, or content blocks."""
+    """Return whether a value is valid as the output of a tool: a string or content blocks."""
     if isinstance(value, str):
         return True
     return isinstance(value, list) and all(
@@ -172,44 +170,47 @@ def is_output(value: Any) -> bool:
 
 def _strictest(answers: Sequence[HookAnswer]) -> Behavior | None:
     decisions = {each.decision for each in answers}
-    strict: tuple[Behavior, ...] = ("deny", "ask", "allow")
-    return next((each for each in strict if each in decisions), None)
+    by_strictness: tuple[Behavior, ...] = ("deny", "ask", "allow")
+    return next((each for each in by_strictness if each in decisions), None)
 
 
-def _last(values: Sequence[Any]) -> tuple[Any, list[int]]:
-    places = [at for at, value in enumerate(values) if value is not None]
-    return (values[places[-1]], places[:-1]) if places else (None, [])
+def _last_value(values: Sequence[Any]) -> tuple[Any, list[int]]:
+    indexes = [index for index, value in enumerate(values) if value is not None]
+    return (values[indexes[-1]], indexes[:-1]) if indexes else (None, [])
 
 
-def _faulty(answer: Json, wrong: str, event: HookEvent | None) -> HookAnswer:
-    """Ignore an invalid answer except for a plain veto, because another error in it must not let a
-    call run.
+def _invalid_answer(answer: Json, problem: str, event: HookEvent | None) -> HookAnswer:
+    """Return an error for an invalid answer, or a veto if the answer contains one.
+
+    The veto counts, because an error in another field must not let a call run.
     """
-    usage = tuple(each for each in _listed(answer.get("usage")) if _is_usage(each))
-    if _is_veto(answer) and _may(event, "block"):
+    usage = tuple(each for each in _as_list(answer.get("usage")) if _is_usage(each))
+    if _is_veto(answer) and _is_allowed(event, "block"):
         veto_reason = answer.get("reason")
         reason = veto_reason if isinstance(veto_reason, str) and veto_reason else "It was blocked."
         decision: Behavior | None = "deny" if answer.get("decision") == "deny" else None
         return HookAnswer("blocking", reason[:REASON_CHARS_MAX], decision, usage=usage)
     veto_reason = answer.get("reason")
-    words = f" It says: {veto_reason}" if isinstance(veto_reason, str) and veto_reason else ""
-    return HookAnswer("non_blocking_error", f"{wrong}.{words}"[:REASON_CHARS_MAX], usage=usage)
+    explanation = f" It says: {veto_reason}" if isinstance(veto_reason, str) and veto_reason else ""
+    return HookAnswer(
+        "non_blocking_error", f"{problem}.{explanation}"[:REASON_CHARS_MAX], usage=usage
+    )
 
 
 def _is_veto(answer: dict[str, Any]) -> bool:
     return bool(answer.get("outcome") == "blocking" or answer.get("decision") == "deny")
 
 
-def _may(event: HookEvent | None, effect: Effect) -> bool:
-    return event is None or effect in MAY[event]
+def _is_allowed(event: HookEvent | None, effect: Effect) -> bool:
+    return event is None or effect in ALLOWED_EFFECTS[event]
 
 
 def _fault(answer: Json, event: HookEvent | None) -> str | None:
     """Describe why an answer is not valid; None if it is valid."""
     unknown = [name for name in answer if name not in FIELDS]
     if unknown:
-        return f"the response has a field {str(unknown[0])[:100]!r}, and there are only {', '.join(FIELDS)}"
-    fits = {
+        return f"the answer has an unknown field {str(unknown[0])[:100]!r}; the fields are {', '.join(FIELDS)}"
+    validity = {
         "outcome": answer.get("outcome", "success") in OUTCOMES,
         "reason": isinstance(answer.get("reason", ""), str),
         "decision": answer.get("decision", "deny") in ("allow", "deny", "ask"),
@@ -217,17 +218,17 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
         "output": is_output(answer.get("output", "")),
         "context": isinstance(answer.get("context", ""), str),
         "stop": isinstance(answer.get("stop", False), bool),
-        "usage": all(_is_usage(each) for each in _listed(answer.get("usage", []), [None])),
+        "usage": all(_is_usage(each) for each in _as_list(answer.get("usage", []), [None])),
     }
-    wrong = next((name for name, is_right in fits.items() if not is_right), None)
-    if wrong is not None:
-        return f"its field {wrong} is {_named(answer[wrong])}, which is not valid"
-    return _beyond(answer, event)
+    problem = next((name for name, is_right in validity.items() if not is_right), None)
+    if problem is not None:
+        return f"its field {problem} has an invalid value: {_type_name(answer[problem])}"
+    return _disallowed_effect(answer, event)
 
 
-def _beyond(answer: Json, event: HookEvent | None) -> str | None:
+def _disallowed_effect(answer: Json, event: HookEvent | None) -> str | None:
     """Describe an effect of an answer that the event does not allow; None if there is none."""
-    does: dict[Effect, bool] = {
+    effects: dict[Effect, bool] = {
         "block": _is_veto(answer),
         "decision": answer.get("decision") in ("allow", "ask"),
         "input": "input" in answer,
@@ -235,11 +236,22 @@ def _beyond(answer: Json, event: HookEvent | None) -> str | None:
         "context": bool(answer.get("context")),
         "stop": answer.get("stop") is True,
     }
-    beyond = next((name for name, done in does.items() if done and not _may(event, name)), None)
-    return f"an answer to {event} cannot {_DOES[beyond]}" if beyond is not None else None
+    disallowed = next(
+        (
+            name
+            for name, has_effect in effects.items()
+            if has_effect and not _is_allowed(event, name)
+        ),
+        None,
+    )
+    return (
+        f"an answer to {event} cannot {_EFFECT_PHRASES[disallowed]}"
+        if disallowed is not None
+        else None
+    )
 
 
-_DOES: dict[Effect, str] = {
+_EFFECT_PHRASES: dict[Effect, str] = {
     "block": "block anything",
     "decision": "decide on a call",
     "input": "change an input",
@@ -257,16 +269,16 @@ def _is_usage(value: Any) -> bool:
             return False
 
 
-def _listed(value: Any, otherwise: Sequence[Any] = ()) -> Sequence[Any]:
-    return value if isinstance(value, list) else otherwise
+def _as_list(value: Any, default: Sequence[Any] = ()) -> Sequence[Any]:
+    return value if isinstance(value, list) else default
 
 
-def _named(value: Any) -> str:
+def _type_name(value: Any) -> str:
     kinds = {
         dict: "an object",
         list: "a list",
-        str: "a text",
+        str: "a string",
         bool: "true or false",
         type(None): "null",
     }
-    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "no JSON")
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "not JSON")

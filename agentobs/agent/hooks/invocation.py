@@ -14,7 +14,7 @@ from agentobs.agent.events import HookRan
 from agentobs.agent.hooks.conditions import matching
 from agentobs.agent.hooks.declarations import Hook, Occasion
 from agentobs.agent.hooks.hook_verdict import HookAnswer, Verdict, parse, verdict
-from agentobs.errors import ReplaySays
+from agentobs.errors import ReplayEnd
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place
 from agentobs.world import World
@@ -24,49 +24,49 @@ async def fire(
     world: World,
     hooks: Sequence[Hook],
     occasion: Occasion,
-    here: Place | None,
+    place: Place | None,
     done: Collection[str] = (),
 ) -> tuple[Verdict, tuple[HookRan, ...], frozenset[str]]:
-    """Run the matching hooks; return the verdict, one record per hook, and the `once` hooks done so
-    far.
+    """Run the matching hooks. Return the verdict, one event per hook, and the `once` hooks that have run so far.
 
-    A failing hook neither affects the others nor raises. If the run is aborted, running hooks are
-    cancelled.
+    If a hook fails, the other hooks are not affected, and no exception is raised. If the run is aborted, running hooks
+    are cancelled.
 
     Args:
         world: runs the hooks.
         hooks: the table.
         occasion: the event.
-        here: the position of the event in the trace.
+        place: the position of the event in the trace.
         done: the names of the `once` hooks that have already run.
 
     Raises:
-        ReplaySays: a replay differs from its recording.
+        ReplayEnd: a replay differs from its recording.
     """
-    fired = matching(hooks, occasion, done)
-    if not fired:
+    hooks_to_run = matching(hooks, occasion, done)
+    if not hooks_to_run:
         return Verdict(), (), frozenset(done)
-    tasks = [asyncio.create_task(_run_hook(world, hook, occasion, here)) for hook in fired]
+    tasks = [asyncio.create_task(_run_hook(world, hook, occasion, place)) for hook in hooks_to_run]
     try:
         await asyncio.wait(tasks)
     finally:
-        left = [task for task in tasks if not task.done()]
-        for task in left:
+        unfinished = [task for task in tasks if not task.done()]
+        for task in unfinished:
             task.cancel()
-        if left:
-            await asyncio.wait(left)
-    ran = [task.result() for task in tasks]
-    found = verdict([each.answer for each in ran])
-    for at, each in enumerate(ran):
-        _emit(world, here, occasion, each, is_overridden=at in found.overridden)
+        if unfinished:
+            await asyncio.wait(unfinished)
+    runs = [task.result() for task in tasks]
+    combined = verdict([each.answer for each in runs])
+    for index, each in enumerate(runs):
+        _emit(world, place, occasion, each, is_overridden=index in combined.overridden)
     events = tuple(
-        _event(occasion, each, is_overridden=at in found.overridden) for at, each in enumerate(ran)
+        _hook_ran_event(occasion, each, is_overridden=index in combined.overridden)
+        for index, each in enumerate(runs)
     )
-    return found, events, frozenset((*done, *(hook.name for hook in fired if hook.once)))
+    return combined, events, frozenset((*done, *(hook.name for hook in hooks_to_run if hook.once)))
 
 
 def question(hook: Hook, occasion: Occasion) -> Json:
-    """Return the question for the world: the payload without the values that differ in a replay."""
+    """Return the question for the world, which is the payload without the values that differ in a replay."""
     payload = {
         "event": occasion.event,
         "hook": hook.name,
@@ -77,59 +77,59 @@ def question(hook: Hook, occasion: Occasion) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _HookRun:
     hook: Hook
     answer: HookAnswer
     duration_ns: int
     inside: Place | None
 
 
-async def _run_hook(world: World, hook: Hook, occasion: Occasion, here: Place | None) -> _Ran:
+async def _run_hook(world: World, hook: Hook, occasion: Occasion, place: Place | None) -> _HookRun:
     started_ns, key = world.now(), f"{occasion.key}:{hook.name}"
-    with telemetry.span("hook", here, hook.name) as inside:
+    with telemetry.span("hook", place, hook.name) as inside:
         try:
             payload = question(hook, occasion)
             answer = parse(await telemetry.ask(world, inside, "hook", key, payload), occasion.event)
-        except ReplaySays:
+        except ReplayEnd:
             raise
         except Exception as error:
             text = f"the call failed with {type(error).__name__}"
             answer = HookAnswer("non_blocking_error", text)
     if hook.background and answer.outcome == "success":
         answer = HookAnswer(usage=answer.usage, reason=answer.reason)
-    return _Ran(hook, answer, max(world.now() - started_ns, 0), inside)
+    return _HookRun(hook, answer, max(world.now() - started_ns, 0), inside)
 
 
 def _emit(
-    world: World, here: Place | None, occasion: Occasion, ran: _Ran, *, is_overridden: bool
+    world: World, place: Place | None, occasion: Occasion, run: _HookRun, *, is_overridden: bool
 ) -> None:
     numbers = {
-        "duration_ns": ran.duration_ns,
-        "blocking": ran.answer.outcome == "blocking",
-        "background": ran.hook.background,
-        "rewrites": ran.answer.input is not None or ran.answer.output is not None,
+        "duration_ns": run.duration_ns,
+        "blocking": run.answer.outcome == "blocking",
+        "background": run.hook.background,
+        "rewrites": run.answer.input is not None or run.answer.output is not None,
         "overridden": is_overridden,
-        "requests": len(ran.answer.usage),
+        "requests": len(run.answer.usage),
     }
-    found = occasion.facts.get("tool_use_id")
+    tool_use_id = occasion.facts.get("tool_use_id")
     labels = {
         "event": occasion.event,
-        "hook": ran.hook.name,
-        "tool_use_id": found if isinstance(found, str) else None,
+        "hook": run.hook.name,
+        "tool_use_id": tool_use_id if isinstance(tool_use_id, str) else None,
     }
-    telemetry.event(world, ran.inside or here, "hook", ran.answer.outcome, numbers, labels)
+    telemetry.event(world, run.inside or place, "hook", run.answer.outcome, numbers, labels)
 
 
-def _event(occasion: Occasion, ran: _Ran, *, is_overridden: bool) -> HookRan:
-    reason, found = ran.answer.reason, occasion.facts.get("tool_use_id")
+def _hook_ran_event(occasion: Occasion, run: _HookRun, *, is_overridden: bool) -> HookRan:
+    reason, tool_use_id = run.answer.reason, occasion.facts.get("tool_use_id")
     if is_overridden:
         reason = f"{reason} (Another hook's change took the place of its own.)".strip()
     return HookRan(
         turn=occasion.turn,
         event=occasion.event,
-        hook=ran.hook.name,
-        outcome=ran.answer.outcome,
-        tool_use_id=found if isinstance(found, str) else None,
+        hook=run.hook.name,
+        outcome=run.answer.outcome,
+        tool_use_id=tool_use_id if isinstance(tool_use_id, str) else None,
         reason=reason,
-        duration_ns=ran.duration_ns,
+        duration_ns=run.duration_ns,
     )

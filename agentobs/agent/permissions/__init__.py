@@ -1,7 +1,7 @@
-"""Permissions: pure functions that decide from rules, mode and safety checks which tool calls run.
+"""Permissions: pure functions that decide which tool calls run, from rules, a mode and safety checks.
 
-`decide` returns allow, deny or ask. If it returns ask, the user is prompted, and `consented` turns
-the answer into the final decision. The reference is `docs/permissions.md`.
+`decide` returns allow, deny or ask. If it returns ask, approval is requested, and `consented` turns the answer into the
+final decision. See `docs/permissions.md`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decide whether a call runs, as a pure function of the call and the permissions.
 
-The order is the design: safety checks, deny rules, plan mode, ask rules, allow rules, and finally the mode's default.
-No later step overrides an earlier one.
+The steps have a fixed order: safety checks, deny rules, plan mode, ask rules, allow rules, grants, and the default of
+the mode. The first step that decides wins.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentobs.agent.permissions.hosts import Match, blocked_host, blocked_in_text, is_url, readings
-from agentobs.agent.permissions.modes import Mode, changes_nothing, unruled
+from agentobs.agent.permissions.hosts import (
+    Match,
+    blocked_host,
+    blocked_in_text,
+    interpretations,
+    is_url,
+)
+from agentobs.agent.permissions.modes import Mode, changes_nothing, mode_default
 from agentobs.agent.permissions.permissions import Permissions, is_stripped
-from agentobs.agent.permissions.rule_matcher import CallView, allowing, forbids
+from agentobs.agent.permissions.rule_matcher import CallView, allowing_rules, forbids
 from agentobs.agent.permissions.rules import (
     EXACT,
     Behavior,
@@ -22,17 +28,17 @@ from agentobs.agent.permissions.rules import (
     ResolvedPath,
     Rule,
     Source,
-    exact,
+    exact_call,
     order,
 )
 from agentobs.errors import UsageError
 
 ReasonType = Literal["rule", "mode", "safety_check", "hook", "person", "classifier"]
-"""What a decision is based on."""
+"""The basis of a decision."""
 
 Resolver = Literal["rule", "mode", "safety_check", "hook", "person", "classifier", "unattended"]
-"""Who answered; for a decision to ask, who requires the answer. `unattended` if there was no valid
-answer.
+"""Who made a decision. For the decision `ask`, it is who requires the approval. `unattended` means that approval was
+requested but not given.
 """
 
 
@@ -46,13 +52,12 @@ class Decision:
     """The source of the rule; None if no rule decided."""
     rule: Rule | None = field(repr=False)
     reason: str = field(repr=False)
-    """A sentence for the model and for users. It is content, because it names what the call accesses.
-    """
+    """The reason, as sentences for the model and for users. It is content, because it may contain paths and hosts."""
     resolver: Resolver
 
 
 _Matches = Sequence[tuple[Rule, Match]]
-"""The deny and ask rules in order, each with whether it matches the call."""
+"""The deny and ask rules in order, each with the result of matching it against the call."""
 
 
 def decide(
@@ -67,22 +72,22 @@ def decide(
     Args:
         call: the call, with validated input and resolved paths.
         permissions: the permissions of the session.
-        grants: the rules that `consented` returned in this session. Pass a set: only the rule for
-            this exact call is looked up, so the number of grants does not matter.
+        grants: the rules that `consented` returned in this session. Pass a set, because only the
+            rule for this exact call is looked up.
         over_budget: whether the session's budget of money or turns is used up.
     """
-    sight = CallView.of(call)
+    view = CallView.of(call)
     mode = permissions.mode
     rules = _ordered(permissions.rules)
-    matches = [(rule, forbids(rule, sight)) for rule in rules if rule.behavior != "allow"]
+    matches = [(rule, forbids(rule, view)) for rule in rules if rule.behavior != "allow"]
     return (
-        _unsafe(sight, permissions.blocked_hosts, over_budget)
-        or _denied(matches)
-        or _unplanned(call, mode)
-        or _ask_decision(matches, mode)
-        or _allowed(rules, sight, mode)
-        or _granted(call, grants)
-        or _by_mode(sight, mode)
+        _safety_denial(view, permissions.blocked_hosts, over_budget)
+        or _rule_denial(matches)
+        or _plan_mode_denial(call, mode)
+        or _approval_request(matches, mode)
+        or _rule_approval(rules, view, mode)
+        or _grant_approval(call, grants)
+        or _mode_default_decision(view, mode)
     )
 
 
@@ -91,39 +96,42 @@ def _ordered(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return tuple(order(rules))
 
 
-def _unsafe(sight: CallView, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
-    call = sight.call
+def _safety_denial(view: CallView, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
+    call = view.call
     if over_budget:
-        return _held(
+        return _safety_decision(
             "The budget of this session is used up, so no more tools run. "
             "Say what is done and what is left."
         )
     outside = next((path.path for path in call.paths if not _is_inside(path)), None)
     if outside is not None:
-        return _held(
-            f"{_shown(outside)} lies outside of the folders that this session may touch "
+        return _safety_decision(
+            f"{_quoted(outside)} lies outside of the folders that this session may touch "
             "(symbolic links are followed). Work within them."
         )
     host = blocked_host(call.hosts, blocked)
     if host is None:
-        host = _blocked_in_subject(sight, blocked)
+        host = _blocked_in_subject(view, blocked)
     if host is None:
         return None
-    if not readings(host):
-        return _held(
-            f"The host {_shown(host)} cannot be read, so nobody can say that it is not blocked. "
-            "Name one host plainly."
+    if not interpretations(host):
+        return _safety_decision(
+            f"The host {_quoted(host)} cannot be parsed, so it may be blocked. "
+            "Use a plain host name."
         )
-    return _held(f"The host {_shown(host)} is blocked. Do not try to reach it another way.")
+    return _safety_decision(
+        f"The host {_quoted(host)} is blocked. Do not try to reach it another way."
+    )
 
 
-def _blocked_in_subject(sight: CallView, blocked: tuple[str, ...]) -> str | None:
-    """Find a blocked host in a command, or in a subject that is a URL, for tools that do not report
-    hosts.
+def _blocked_in_subject(view: CallView, blocked: tuple[str, ...]) -> str | None:
+    """Return a blocked host in a command or in a subject that is a URL.
+
+    This check is for tools that do not declare their hosts.
     """
-    subject = sight.call.subject or ""
-    if sight.reading is not None:
-        return blocked_in_text("\n".join((subject, *sight.written)), blocked)
+    subject = view.call.subject or ""
+    if view.commands is not None:
+        return blocked_in_text("\n".join((subject, *view.written)), blocked)
     return blocked_host([subject], blocked) if is_url(subject) else None
 
 
@@ -131,107 +139,115 @@ def _is_inside(path: ResolvedPath) -> bool:
     return path.inside is True and ".." not in path.path.split("/") and "\0" not in path.path
 
 
-def _denied(matches: _Matches) -> Decision | None:
-    sure = (rule for rule, match in matches if match == "yes" and rule.behavior == "deny")
-    rule = next(sure, None)
+def _rule_denial(matches: _Matches) -> Decision | None:
+    certain = (rule for rule, match in matches if match == "yes" and rule.behavior == "deny")
+    rule = next(certain, None)
     if rule is None:
         return None
-    return _ruled("deny", rule, f"{_named(rule)} denies this call. Do not try to get around it.")
+    return _rule_decision(
+        "deny", rule, f"{_rule_name(rule)} denies this call. Do not try to get around it."
+    )
 
 
-def _unplanned(call: Call, mode: Mode) -> Decision | None:
+def _plan_mode_denial(call: Call, mode: Mode) -> Decision | None:
     if mode != "plan" or changes_nothing(call, mode):
         return None
-    return _moded(
+    return _mode_decision(
         "deny",
         f"Plan mode only reads, so {call.tool} does not run. Change nothing: look at what you need, then "
         "present a plan of the change and wait for it to be accepted.",
     )
 
 
-def _ask_decision(matches: _Matches, mode: Mode) -> Decision | None:
-    """Request approval if an ask rule matches, or if an ask or deny rule may match."""
-    sure = next((rule for rule, match in matches if match == "yes"), None)
-    unsure = next((rule for rule, match in matches if match == "doubt"), None)
-    rule = sure or unsure
+def _approval_request(matches: _Matches, mode: Mode) -> Decision | None:
+    """Return a request for approval if an ask rule matches, or if an ask or deny rule may match."""
+    certain = next((rule for rule, match in matches if match == "yes"), None)
+    possible = next((rule for rule, match in matches if match == "doubt"), None)
+    rule = certain or possible
     if rule is None:
         return None
-    why = f"{_named(rule)} asks for consent to this call."
-    if sure is None:
-        why = f"{_named(rule)} may mean this call; one cannot be sure without running it."
-    return _ruled("ask", rule, why) if mode != "dontAsk" else _nobody_asked(why, rule)
+    problem = f"{_rule_name(rule)} requires approval for this call."
+    if certain is None:
+        problem = f"{_rule_name(rule)} may apply to this call; that cannot be determined without running it."
+    return (
+        _rule_decision("ask", rule, problem)
+        if mode != "dontAsk"
+        else _dont_ask_denial(problem, rule)
+    )
 
 
-def _allowed(rules: Iterable[Rule], sight: CallView, mode: Mode) -> Decision | None:
-    is_shell = sight.call.tool_class == "shell"
-    holding = [
+def _rule_approval(rules: Iterable[Rule], view: CallView, mode: Mode) -> Decision | None:
+    is_shell = view.call.tool_class == "shell"
+    effective = [
         rule
         for rule in rules
         if rule.behavior == "allow" and not (is_shell and is_stripped(rule, mode))
     ]
-    found = allowing(holding, sight)
+    found = allowing_rules(effective, view)
     if not found:
         return None
-    return _ruled("allow", found[0], f"{' and '.join(map(str, found))} may run.")
+    return _rule_decision("allow", found[0], f"{' and '.join(map(str, found))} may run.")
 
 
 def grant_of(call: Call) -> Rule | None:
-    """Return the rule that grants this exact call for a session; None if the call cannot be
-    identified exactly.
-    """
-    own = exact(call)
+    """Return the rule that allows this exact call for a session, or None if the call cannot be identified exactly."""
+    call_text = exact_call(call)
     try:
-        return None if own is None else Rule("allow", call.tool, EXACT + own, "session")
+        return None if call_text is None else Rule("allow", call.tool, EXACT + call_text, "session")
     except UsageError:  # the tool's name is not valid in a rule
         return None
 
 
-def _granted(call: Call, grants: Collection[Rule]) -> Decision | None:
+def _grant_approval(call: Call, grants: Collection[Rule]) -> Decision | None:
     grant = grant_of(call) if grants else None
     if grant is None or grant not in grants:
         return None
-    return _ruled(
+    return _rule_decision(
         "allow", grant, "A person has allowed this very call for the rest of the session."
     )
 
 
-def _by_mode(sight: CallView, mode: Mode) -> Decision:
-    call = sight.call
-    behavior = unruled(call, mode)
+def _mode_default_decision(view: CallView, mode: Mode) -> Decision:
+    call = view.call
+    behavior = mode_default(call, mode)
     match behavior:
         case "allow":
-            return _moded("allow", f"The mode {mode} lets this call of {call.tool} run.")
+            return _mode_decision("allow", f"The mode {mode} lets this call of {call.tool} run.")
         case "ask" | "deny":
-            why = f"No rule allows this call of {call.tool}."
-            if sight.doubt is not None:
-                why = f"No rule can allow this command, for {sight.doubt}."
-            return _moded("ask", why) if behavior == "ask" else _nobody_asked(why, None)
+            problem = f"No rule allows this call of {call.tool}."
+            if view.doubt is not None:
+                problem = f"No rule can allow this command, because {view.doubt}."
+            return (
+                _mode_decision("ask", problem)
+                if behavior == "ask"
+                else _dont_ask_denial(problem, None)
+            )
 
 
-def _nobody_asked(why: str, rule: Rule | None) -> Decision:
+def _dont_ask_denial(problem: str, rule: Rule | None) -> Decision:
     reason = (
-        f"{why} It would need a person's consent, and in the mode dontAsk nobody is asked. "
+        f"{problem} It would need a person's consent, and in the mode dontAsk nobody is asked. "
         "Find a way that needs none, or say what you could not do."
     )
     return Decision("deny", "mode", rule.source if rule else None, rule, reason, "mode")
 
 
-def _held(reason: str) -> Decision:
+def _safety_decision(reason: str) -> Decision:
     return Decision("deny", "safety_check", None, None, reason, "safety_check")
 
 
-def _ruled(behavior: Behavior, rule: Rule, reason: str) -> Decision:
+def _rule_decision(behavior: Behavior, rule: Rule, reason: str) -> Decision:
     return Decision(behavior, "rule", rule.source, rule, reason, "rule")
 
 
-def _moded(behavior: Behavior, reason: str) -> Decision:
+def _mode_decision(behavior: Behavior, reason: str) -> Decision:
     return Decision(behavior, "mode", None, None, reason, "mode")
 
 
-def _named(rule: Rule) -> str:
+def _rule_name(rule: Rule) -> str:
     return f"The {rule.source.replace('_', ' ')} rule {rule}"
 
 
-def _shown(text: str) -> str:
-    """Return a text for use in a sentence: quoted, truncated, without control characters."""
+def _quoted(text: str) -> str:
+    """Quote a text for use in a sentence: truncated, with control characters escaped."""
     return repr(text if len(text) <= 200 else text[:200] + "…")

@@ -1,8 +1,8 @@
-"""Match hosts and URLs, whatever their spelling.
+"""Match hosts and URLs in all their spellings.
 
-One host has many spellings: capitals, a trailing dot, international letters, an address as one
-number. Programs interpret some of them differently, so a host is represented by the set of all its
-possible interpretations.
+A host can be written in many ways: with capitals, a trailing dot or international letters, or as an address that is one
+number. Programs interpret some of these spellings differently, so a host is represented by the set of its possible
+interpretations.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from agentobs.agent.permissions.globs import fits
 
 Match = Literal["yes", "no", "doubt"]
+"""Whether a rule or a pattern matches; `doubt` if it may match."""
 
 LENGTH_MAX = 8192
-"""Longer hosts and URLs are not parsed, in characters. Our choice."""
+"""Maximum length of hosts and URLs, in characters; longer ones are not parsed. Our choice."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\<>^|`{}\"']")
@@ -30,12 +31,13 @@ _NAME_IN_TEXT = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\s'\"<>|;&()`,=@/\[\]{}$!#?*\\
 
 
 @functools.lru_cache(maxsize=1024)
-def readings(host: str) -> frozenset[str]:
-    """Return every name and address that a host, or the host of a URL, can be interpreted as; empty
-    if invalid.
+def interpretations(host: str) -> frozenset[str]:
+    """Return all names and addresses as which a program may interpret a host, or the host of a URL.
+
+    The result is empty if the host is invalid.
     """
     found: set[str] = set()
-    for bare in _bare(host):
+    for bare in _bare_hosts(host):
         if ":" in bare:
             found |= _address_6(bare)
             continue
@@ -45,18 +47,18 @@ def readings(host: str) -> frozenset[str]:
 
 
 def host_may_fit(pattern: str, host: str) -> bool:
-    """Return whether any interpretation of a host matches: a name, `*.` and a name, an address, a
-    network, or `*`.
+    """Return whether any interpretation of a host matches a pattern.
 
-    `*.example.com` matches every name below `example.com`, but not `example.com` itself.
+    A pattern is a name, `*.` followed by a name, an address, a network, or `*`. `*.example.com` matches every name
+    below `example.com`, but not `example.com` itself.
     """
-    return any(_fits(pattern, each) for each in readings(host))
+    return any(_interpretation_fits(pattern, each) for each in interpretations(host))
 
 
 def host_fits(pattern: str, host: str) -> bool:
     """Return whether every interpretation of a host matches a pattern."""
-    found = readings(host)
-    return bool(found) and all(_fits(pattern, each) for each in found)
+    found = interpretations(host)
+    return bool(found) and all(_interpretation_fits(pattern, each) for each in found)
 
 
 def is_host_pattern(pattern: str) -> bool:
@@ -65,29 +67,35 @@ def is_host_pattern(pattern: str) -> bool:
         return True
     if "/" in pattern and "://" not in pattern:
         return False
-    return "*" not in pattern.removeprefix("*.") and bool(readings(pattern.removeprefix("*.")))
+    return "*" not in pattern.removeprefix("*.") and bool(
+        interpretations(pattern.removeprefix("*."))
+    )
 
 
 def blocked_host(hosts: Iterable[str], blocked: Sequence[str]) -> str | None:
-    """Return the first blocked host. If any host is blocked, so is one that cannot be parsed."""
+    """Return the first blocked host; None if there is none.
+
+    If any host is blocked, a host that cannot be parsed counts as blocked.
+    """
     if not blocked:
         return None
     for host in hosts:
-        if not readings(host) or any(host_may_fit(pattern, host) for pattern in blocked):
+        if not interpretations(host) or any(host_may_fit(pattern, host) for pattern in blocked):
             return host
     return None
 
 
 def blocked_in_text(text: str, blocked: Sequence[str]) -> str | None:
-    """Return a blocked host that occurs in a text, such as a command. A text can hide a host from
-    this search.
+    """Return a blocked host that occurs in a text, such as a command; None if none is found.
+
+    This search can miss hosts, because a text can hide them.
     """
     if not blocked:
         return None
     named = [pattern for pattern in blocked if pattern != "*"]
     words = {name for name in _NAME_IN_TEXT.findall(text) if not _NUMBER.fullmatch(name)}
-    url = blocked_host(filter(readings, _URL_IN_TEXT.findall(text)), blocked)
-    return url if url is not None else blocked_host(sorted(filter(readings, words)), named)
+    url = blocked_host(filter(interpretations, _URL_IN_TEXT.findall(text)), blocked)
+    return url if url is not None else blocked_host(sorted(filter(interpretations, words)), named)
 
 
 def is_url(text: str) -> bool:
@@ -98,12 +106,12 @@ def is_url(text: str) -> bool:
 def url_fits(pattern: str, url: str) -> Match:
     """Return whether a URL matches a pattern such as `https://*.example.com/docs/*`.
 
-    Scheme, host and port are compared separately; `*` matches any characters of the path and the
-    query. If programs interpret the URL differently, a possible match is in doubt.
+    Scheme, host and port are compared separately. `*` matches any characters of the path and the query. If programs
+    may interpret the URL differently, a possible match is in doubt.
     """
     scheme, _, rest = pattern.partition("://")
-    place, slash, path = rest.partition("/")
-    name, port = _without_port(place)
+    authority, slash, path = rest.partition("/")
+    name, port = _without_port(authority)
     parts = _split(url)
     if parts is None:
         return "doubt"
@@ -114,7 +122,7 @@ def url_fits(pattern: str, url: str) -> Match:
     if not port and _port(parts) != _PORTS.get(parts.scheme.lower()):
         return "doubt"
     query = f"?{parts.query}" if parts.query else ""
-    if _is_odd(parts) or not host_fits(name, url):
+    if _is_ambiguous(parts) or not host_fits(name, url):
         return "doubt"
     return "yes" if fits(slash + path or "/", (parts.path or "/") + query) else "no"
 
@@ -122,10 +130,8 @@ def url_fits(pattern: str, url: str) -> Match:
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 
 
-def _is_odd(parts: SplitResult) -> bool:
-    """Return whether programs may interpret a URL differently: user info before the host, or a path
-    with `..`.
-    """
+def _is_ambiguous(parts: SplitResult) -> bool:
+    """Return whether programs may interpret a URL differently, because it has user info or `..` in its path."""
     path = parts.path
     for _ in range(3):
         path = unquote(path)
@@ -149,22 +155,23 @@ def _port(parts: SplitResult) -> int | None:
     return parts.port or _PORTS.get(parts.scheme.lower())
 
 
-def _without_port(place: str) -> tuple[str, str]:
-    host, colon, port = place.rpartition(":")
-    return (host, port) if colon and port.isdecimal() and "]" not in port else (place, "")
+def _without_port(authority: str) -> tuple[str, str]:
+    host, colon, port = authority.rpartition(":")
+    return (host, port) if colon and port.isdecimal() and "]" not in port else (authority, "")
 
 
-def _bare(host: str) -> list[str]:
-    """Return a host without scheme, user info, port, path and brackets; two if programs find
-    different ones.
+def _bare_hosts(host: str) -> list[str]:
+    """Return the host of a URL or text, without scheme, user info, port, path and brackets.
+
+    The result has two hosts if programs would find different ones, and none if the text is invalid.
     """
     if not host or len(host) > LENGTH_MAX or _FORBIDDEN.search(host):
         return []
     if scheme := _SCHEME.match(host):
         host = host[scheme.end() :]
-    place = host.removeprefix("//").partition("/")[0]
-    strict = re.split(r"[?#]", place, maxsplit=1)[0].rpartition("@")[2]
-    loose = re.split(r"[?#]", place.rpartition("@")[2], maxsplit=1)[0]
+    authority = host.removeprefix("//").partition("/")[0]
+    strict = re.split(r"[?#]", authority, maxsplit=1)[0].rpartition("@")[2]
+    loose = re.split(r"[?#]", authority.rpartition("@")[2], maxsplit=1)[0]
     found = [_without_brackets(each) for each in dict.fromkeys((strict, loose))]
     return [each for each in found if each] if all(found) else []
 
@@ -181,7 +188,7 @@ def _without_brackets(host: str) -> str | None:
 
 
 def _names(host: str) -> set[str]:
-    """Return the ASCII forms of a host name."""
+    """Return the ASCII forms of a host name; two if programs encode its letters differently."""
     folded = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower().rstrip(".")
     found: set[str] = set()
     if re.search(r"[/?#@:%\\\s]", folded):
@@ -198,9 +205,7 @@ def _names(host: str) -> set[str]:
 
 
 def _punycode(host: str) -> str:
-    """Return a host name in Punycode with its letters unchanged, as newer programs encode it (`ß`
-    stays).
-    """
+    """Return a host name in Punycode as newer programs encode it, with its letters unchanged (`ß` stays)."""
     labels = host.replace("\u00ad", "").replace("\u200b", "").split(".")
     return ".".join(
         label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")
@@ -214,9 +219,7 @@ def _idna_2003(host: str) -> str:
 
 
 def _address_4(name: str) -> set[str]:
-    """Return the addresses that a numeric name can mean: up to four numbers, decimal, octal or
-    hexadecimal.
-    """
+    """Return the addresses that a name of up to four numbers (decimal, octal or hexadecimal) can mean."""
     numbers = name.split(".")
     if len(numbers) > 4:
         return set()
@@ -228,10 +231,10 @@ def _address_4(name: str) -> set[str]:
             continue
         *first, last = values
         if all(value < 256 for value in first) and last < 256 ** (5 - len(values)):
-            whole = last
-            for at, value in enumerate(first):
-                whole += value << 8 * (3 - at)
-            found.add(str(ipaddress.IPv4Address(whole)))
+            number = last
+            for index, value in enumerate(first):
+                number += value << 8 * (3 - index)
+            found.add(str(ipaddress.IPv4Address(number)))
     return found
 
 
@@ -259,15 +262,15 @@ def _address_6(text: str) -> frozenset[str]:
     return frozenset(found | {str(each) for each in inner if each is not None})
 
 
-def _fits(pattern: str, reading: str) -> bool:
+def _interpretation_fits(pattern: str, interpretation: str) -> bool:
     if pattern == "*":
         return True
     network = _network(pattern)
     if network is not None:
-        return _lies_in(reading, network)
+        return _is_in_network(interpretation, network)
     if pattern.startswith("*."):
-        return any(reading.endswith("." + name) for name in readings(pattern[2:]))
-    return reading in readings(pattern)
+        return any(interpretation.endswith("." + name) for name in interpretations(pattern[2:]))
+    return interpretation in interpretations(pattern)
 
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -283,7 +286,7 @@ def _network(pattern: str) -> _Network | None:
         return None
 
 
-def _lies_in(name: str, network: _Network) -> bool:
+def _is_in_network(name: str, network: _Network) -> bool:
     try:
         return ipaddress.ip_address(name) in network
     except ValueError:

@@ -1,6 +1,6 @@
-"""Commands that execute their arguments, and allow rules that therefore permit any program.
+"""Commands that execute their arguments or input, and allow rules that therefore permit any program.
 
-`shell(python *)` looks like a narrow permission, but it allows every program that can be written.
+For example, the rule `shell(python *)` looks narrow, but it allows any Python program.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LANGUAGES = frozenset(
      "ocaml", "osascript", "perl", "php", "pypy", "python", "pythonw", "racket", "r", "rscript", "ruby",
      "scala", "swift", "tclsh", "tsx", "ts-node", "vi", "vim", "nvim", "ex"}
 )  # fmt: skip
-"""They run a program from their arguments or their input."""
+"""Interpreters that run a program from their arguments or their input."""
 
 EVALUATORS = frozenset({".", "alias", "at", "batch", "crontab", "eval", "source", "trap"})
-"""They run their arguments, or a file, as shell commands."""
+"""Commands that run their arguments, or a file, as shell commands."""
 
 WRAPPERS = frozenset(
     {"arch", "authbind", "builtin", "busybox", "bwrap", "caffeinate", "capsh", "catchsegv", "cgexec", "choom",
@@ -37,16 +37,16 @@ WRAPPERS = frozenset(
      "trickle", "ts", "tsocks", "unbuffer", "unshare", "valgrind", "watch", "watchexec", "with-contenv", "xargs",
      "xvfb-run"}
 )  # fmt: skip
-"""They run the command in their arguments."""
+"""Commands that run another command, given in their arguments."""
 
-PACKAGERUNNERS = frozenset({"bunx", "npx", "pnpx", "uvx"})
-"""They download a package and run it."""
+PACKAGE_RUNNERS = frozenset({"bunx", "npx", "pnpx", "uvx"})
+"""Commands that download a package and run it."""
 
 REMOTE = frozenset({"mosh", "rsh", "ssh", "telnet"})
-"""They run commands on another machine."""
+"""Commands that run commands on another machine."""
 
 SEARCHERS = frozenset({"fd", "find", "rg"})
-"""They can run a command for each match, if an option asks for it."""
+"""Search commands that have an option to run a command for each match."""
 
 SUBCOMMANDS = frozenset(
     {("bundle", "exec"), ("conda", "run"), ("docker", "exec"), ("docker", "run"), ("go", "run"),
@@ -56,28 +56,30 @@ SUBCOMMANDS = frozenset(
      ("podman", "run"), ("poetry", "run"), ("rye", "run"), ("uv", "run"), ("uv", "tool"),
      ("yarn", "dlx"), ("yarn", "exec")}
 )  # fmt: skip
-"""Commands with one subcommand that runs its arguments."""
+"""Commands with a subcommand that runs its arguments, as pairs of command and subcommand."""
 
 _SUBCOMMAND_HEADS = frozenset(head for head, _ in SUBCOMMANDS)
 _INTERPRETERS = SHELLS | LANGUAGES | EVALUATORS | REMOTE
-RUNNERS = _INTERPRETERS | WRAPPERS | PACKAGERUNNERS | SEARCHERS | _SUBCOMMAND_HEADS
+RUNNERS = _INTERPRETERS | WRAPPERS | PACKAGE_RUNNERS | SEARCHERS | _SUBCOMMAND_HEADS
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
-"""The start of a word that sets a variable before a command."""
+"""The start of a word that sets a variable for the command after it."""
 
-_CODE = re.compile(r"-[A-Za-z]*[ceEprs]|--(?:command|eval|exec|print|run|init-command)\b|-\Z|--?i")
-"""An option that is followed by code, or that makes the program read code from its input. Also
-matches some options that only look similar.
+_CODE_OPTION = re.compile(
+    r"-[A-Za-z]*[ceEprs]|--(?:command|eval|exec|print|run|init-command)\b|-\Z|--?i"
+)
+"""An option that is followed by code, or that makes the program read code from its input. It also matches some similar
+options that do neither.
 """
 
-
 _LOADER = re.compile(r"ld(?:-[a-z][\w-]*)?(?:-[\d.]+)?\.so[\d.]*\Z")
-"""The dynamic loader, such as `ld-linux-x86-64.so.2`, which runs the program that it is given."""
+"""The dynamic loader, such as `ld-linux-x86-64.so.2`, which runs the program in its arguments."""
 
 
 def program(word: str) -> str:
-    """Return a command's bare name: no folder, version or capitals (`/bin/python3.11` becomes
-    `python`).
+    """Return the bare name of a command: without directory, version and capitals.
+
+    For example, `/bin/python3.11` becomes `python`.
     """
     name = PurePosixPath(word).name.lower().removesuffix(".exe")
     if _LOADER.match(name):
@@ -85,26 +87,27 @@ def program(word: str) -> str:
     return re.sub(r"(?<=[a-z])[-\d.]+\Z", "", name) or word
 
 
-def runs_from(name: str, words: Sequence[str]) -> int | None:
-    """Return the index of the first word that may be a command run by `name`; None if it runs no
-    others.
+def command_start(name: str, words: Sequence[str]) -> int | None:
+    """Return the index of the first word that may be a command that the program `name` runs.
+
+    None if this program does not run other commands.
     """
     if name not in _SUBCOMMAND_HEADS:
         return 0 if name in RUNNERS else None
-    parts = (at + 1 for at, word in enumerate(words) if (name, word) in SUBCOMMANDS)
-    return next(parts, None)
+    starts = (index + 1 for index, word in enumerate(words) if (name, word) in SUBCOMMANDS)
+    return next(starts, None)
 
 
 def is_wide(pattern: str | None) -> bool:
-    """Return whether an allow rule with this pattern lets a shell tool run any program."""
+    """Return whether an allow rule with this pattern would let a shell tool run any program."""
     if pattern is None:
         return True
     if pattern.startswith("="):
         return False
-    return _wide([word for word in pattern.split() if not ASSIGNMENT.match(word)])
+    return _is_wide_command([word for word in pattern.split() if not ASSIGNMENT.match(word)])
 
 
-def _wide(words: list[str]) -> bool:
+def _is_wide_command(words: list[str]) -> bool:
     if not words:
         return True
     head, rest = words[0], words[1:]
@@ -112,22 +115,27 @@ def _wide(words: list[str]) -> bool:
         return _may_name_a_runner(head)
     name = program(head)
     if name in EVALUATORS or name in REMOTE:
-        return not rest or _starred(rest)
+        return not rest or _has_star(rest)
     if name in SHELLS or name in LANGUAGES:
-        return _open_program(rest)
-    if name in PACKAGERUNNERS:
-        return _wide_behind(rest)
+        return _leaves_program_open(rest)
+    if name in PACKAGE_RUNNERS:
+        return _leaves_command_open(rest)
     if name in WRAPPERS:
-        return _wide_behind(rest) or any(
-            program(word) in _INTERPRETERS and _wide(rest[at:]) for at, word in enumerate(rest)
+        return _leaves_command_open(rest) or any(
+            program(word) in _INTERPRETERS and _is_wide_command(rest[index:])
+            for index, word in enumerate(rest)
         )
     if name in _SUBCOMMAND_HEADS:
-        after = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
-        if after is None:
-            return _starred(rest)
-        if "*" in rest[after]:
+        subcommand_index = next(
+            (index for index, word in enumerate(rest) if not word.startswith("-")), None
+        )
+        if subcommand_index is None:
+            return _has_star(rest)
+        if "*" in rest[subcommand_index]:
             return True
-        return (name, rest[after]) in SUBCOMMANDS and _wide(["env", *rest[after + 1 :]])
+        return (name, rest[subcommand_index]) in SUBCOMMANDS and _is_wide_command(
+            ["env", *rest[subcommand_index + 1 :]]
+        )
     return False
 
 
@@ -136,27 +144,28 @@ def _may_name_a_runner(head: str) -> bool:
     return any(name.startswith(start) for name in RUNNERS - SEARCHERS)
 
 
-def _wide_behind(words: list[str]) -> bool:
-    """Return whether the command that a wrapper runs is left open; skips options, numbers and
-    durations.
+def _leaves_command_open(words: list[str]) -> bool:
+    """Return whether a pattern for a wrapper allows any command.
+
+    `words` are the words after the wrapper. Options, numbers and durations before the command are skipped.
     """
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         if re.match(r"-|\d", word) and "*" not in word:
             continue
-        if at and words[at - 1].startswith("-") and words[at + 1 : at + 2] == ["*"]:
+        if index and words[index - 1].startswith("-") and words[index + 1 : index + 2] == ["*"]:
             return True  # the word may be the value of the option
-        return "*" in word or _wide(words[at:])
+        return "*" in word or _is_wide_command(words[index:])
     return True
 
 
-def _open_program(words: list[str]) -> bool:
-    """Return whether the program that an interpreter runs is left open."""
-    for at, word in enumerate(words):
+def _leaves_program_open(words: list[str]) -> bool:
+    """Return whether a pattern for an interpreter allows any program; `words` are the words after the interpreter."""
+    for index, word in enumerate(words):
         if word == "-m":
-            return at + 1 == len(words) or "*" in words[at + 1]
+            return index + 1 == len(words) or "*" in words[index + 1]
         if word.startswith("-"):
-            if _CODE.match(word):
-                return _starred(words[at:]) or at + 1 == len(words)
+            if _CODE_OPTION.match(word):
+                return _has_star(words[index:]) or index + 1 == len(words)
             if "*" in word:
                 return True
             continue
@@ -164,5 +173,5 @@ def _open_program(words: list[str]) -> bool:
     return not words
 
 
-def _starred(words: list[str]) -> bool:
+def _has_star(words: list[str]) -> bool:
     return any("*" in word for word in words)

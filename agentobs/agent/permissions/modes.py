@@ -1,7 +1,6 @@
 """Permission modes: the default for calls that match no rule.
 
-`docs/permissions.md` has the full table of modes, tool classes and rules; a test compares every
-cell.
+`docs/permissions.md` has the complete table of modes, tool classes and rules. A test checks every cell of it.
 """
 
 from __future__ import annotations
@@ -11,19 +10,23 @@ from typing import Literal, get_args
 from agentobs.agent.permissions.rules import Behavior, Call, ToolClass
 
 Mode = Literal["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]
-"""In order: request approval before anything changes; allow edits within the roots; only read, to
-make a plan; deny instead of requesting approval; allow everything that no rule and no safety check
-denies.
+"""The modes:
+
+- `default`: request approval before anything changes;
+- `acceptEdits`: also allow edits within the roots;
+- `plan`: only allow reading, to make a plan;
+- `dontAsk`: deny instead of requesting approval;
+- `bypassPermissions`: allow every call that no rule and no safety check denies.
 """
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 PERMISSIVE: frozenset[Mode] = frozenset(("acceptEdits", "bypassPermissions"))
-"""Modes in which changes run without approval. Because a file edited without approval must not then
-run without approval, allow rules as wide as an interpreter are ignored in these modes.
+"""Modes in which edits run without approval. A file that was edited without approval must not be run without approval.
+These modes therefore ignore allow rules that permit any program, such as `shell(python *)`.
 """
 
-_UNRULED: dict[Mode, dict[ToolClass, Behavior]] = {
+_DEFAULTS: dict[Mode, dict[ToolClass, Behavior]] = {
     "default": {"read": "allow", "edit": "ask", "write": "ask", "shell": "ask"},
     "acceptEdits": {"read": "allow", "edit": "allow", "write": "ask", "shell": "ask"},
     "plan": {"read": "allow", "edit": "deny", "write": "deny", "shell": "deny"},
@@ -32,20 +35,19 @@ _UNRULED: dict[Mode, dict[ToolClass, Behavior]] = {
 }
 
 
-def unruled(call: Call, mode: Mode) -> Behavior:
-    """Return a mode's default for a call that matches no rule."""
+def mode_default(call: Call, mode: Mode) -> Behavior:
+    """Return the default decision of a mode for a call that matches no rule."""
     if changes_nothing(call, mode):
         return "allow"
     if mode == "acceptEdits" and call.tool_class == "edit" and not call.paths:
-        return "ask"  # it is unknown whether the edit stays within the roots
-    return _UNRULED[mode][call.tool_class]
+        return "ask"  # without paths, it is unknown whether the edit stays within the roots
+    return _DEFAULTS[mode][call.tool_class]
 
 
 def changes_nothing(call: Call, mode: Mode) -> bool:
-    """Return whether a call counts as reading: it only reads, or its tool declares that it needs no
-    permission.
+    """Return whether a call counts as reading, because its tool only reads or declares that it needs no permission.
 
-    Plan mode accepts that declaration only for changes that can be undone.
+    Plan mode accepts this declaration only from tools whose changes can be undone.
     """
     if call.tool_class == "read":
         return True

@@ -18,7 +18,7 @@ _RANK: dict[Behavior, int] = {"deny": 0, "ask": 1, "allow": 2}
 
 @dataclass(frozen=True, slots=True)
 class Shadowed:
-    """A rule that never has an effect, because another rule always takes precedence."""
+    """A rule that never has an effect, because another rule always takes precedence over it."""
 
     rule: Rule
     by: Rule
@@ -34,21 +34,21 @@ class Permissions:
     rules: tuple[Rule, ...] = ()
     """Rules from all sources; their order has no meaning."""
     blocked_hosts: tuple[str, ...] = ()
-    """Hosts that no call may contact, whatever mode and rules say: names, `*.` and a name (its
+    """Hosts that no call may contact, regardless of mode and rules: names, `*.` followed by a name (all of its
     subdomains), addresses, networks such as `10.0.0.0/8`, or `*`.
     """
     bypass_confirmed: bool = False
     """Whether a person has confirmed at the start that the mode `bypassPermissions` is intended."""
     shell_tools: tuple[str, ...] = ("bash", "shell")
-    """Names of the tools that run commands. Used for reports about rules; decisions use the call's
-    class.
+    """Names of the tools that run commands. They are used only to report rules without effect; decisions use the class
+    of the tool.
     """
 
     def __post_init__(self) -> None:
         """Validate the fields.
 
         Raises:
-            UsageError: an unknown mode, an unconfirmed bypass, an invalid rule or an invalid host.
+            UsageError: the mode is unknown or not confirmed, or a rule or a host is invalid.
         """
         if self.mode not in MODES:
             raise UsageError(
@@ -56,8 +56,8 @@ class Permissions:
             )
         if self.mode == "bypassPermissions" and self.bypass_confirmed is not True:
             raise UsageError(
-                "the mode bypassPermissions runs everything without consent, and was not confirmed",
-                todo="Pass bypass_confirmed=True where losing this machine is acceptable, or use acceptEdits",
+                "the mode bypassPermissions runs all tools without approval, and must be confirmed",
+                todo="Pass bypass_confirmed=True only if losing this machine is acceptable, or use acceptEdits",
             )
         for name in ("rules", "blocked_hosts", "shell_tools"):
             if isinstance(getattr(self, name), str):
@@ -70,52 +70,51 @@ class Permissions:
             if not isinstance(host, str) or not is_host_pattern(host):
                 raise UsageError(
                     f"{host!r} in blocked_hosts is not a host",
-                    todo="Write a name, `*.` and a name, an address or a network, such as *.example.com",
+                    todo="Write a name, `*.` followed by a name, an address or a network, such as *.example.com",
                 )
 
     @property
     def stripped(self) -> tuple[Rule, ...]:
-        """Allow rules that are ignored in this mode, because they let a shell run any program."""
-        about_shells = (
+        """The allow rules that are ignored in this mode, because they would let a shell tool run any program."""
+        shell_rules = (
             rule
             for rule in order(self.rules)
             if any(fits(rule.tool.lower(), name.lower()) for name in self.shell_tools)
         )
-        return tuple(rule for rule in about_shells if is_stripped(rule, self.mode))
+        return tuple(rule for rule in shell_rules if is_stripped(rule, self.mode))
 
     def shadowed(self) -> list[Shadowed]:
         """Return the rules that never have an effect, each with the rule that takes precedence.
 
-        Of equal rules, the one with the stronger source is kept. The list may be incomplete: a
-        missing rule may still be useless, but a listed rule always is.
+        Of several equal rules, only the rule with the strongest source is not listed. Every listed rule is without
+        effect, but the list may be incomplete.
         """
         ranked = sorted(
             order(list(dict.fromkeys(self.rules))), key=lambda rule: _RANK[rule.behavior]
         )
         found = []
-        for at, rule in enumerate(ranked):
-            by = next((other for other in ranked if self._hides(other, rule, ranked[:at])), None)
+        for index, rule in enumerate(ranked):
+            by = next((other for other in ranked if self._hides(other, rule, ranked[:index])), None)
             if by is not None:
-                found.append(Shadowed(rule, by, _sentence(rule, by)))
+                found.append(Shadowed(rule, by, _shadowed_sentence(rule, by)))
         return found
 
     def unknown(self, tools: Collection[str]) -> list[str]:
-        """Return a sentence for each rule that matches no tool: a deny rule with a typo forbids
-        nothing.
+        """Return a sentence for each rule that matches no tool, because a deny rule with a typo forbids nothing.
 
         Args:
             tools: the names of all tools, including their aliases.
         """
         return [
-            _about_nothing(rule, tools)
+            _unknown_tool_sentence(rule, tools)
             for rule in order(list(dict.fromkeys(self.rules)))
-            if not any(speaks_of(rule, name) for name in tools)
+            if not any(applies_to_tool(rule, name) for name in tools)
         ]
 
     def _hides(self, other: Rule, rule: Rule, before: Sequence[Rule]) -> bool:
-        """Return whether a stricter or an equivalent rule makes another rule useless.
+        """Return whether the rule `other` takes away any effect of a rule, because it is stricter or equivalent.
 
-        Of two equivalent rules, the first is kept.
+        Of two equivalent rules, the first has the effect. `before` are the rules before this rule.
         """
         if other == rule or _RANK[other.behavior] > _RANK[rule.behavior]:
             return False
@@ -136,10 +135,10 @@ class Permissions:
         return _pattern_covers(wide.pattern, narrow.pattern, narrow.tool in self.shell_tools)
 
 
-def speaks_of(rule: Rule, name: str) -> bool:
-    """Return whether a rule applies to the tool of a name.
+def applies_to_tool(rule: Rule, name: str) -> bool:
+    """Return whether a rule applies to the tool with this name.
 
-    Rules that allow match the name exactly. Rules that forbid ignore case.
+    Allow rules match the name exactly. Deny and ask rules ignore case.
     """
     if rule.behavior == "allow":
         return fits(rule.tool, name)
@@ -152,9 +151,9 @@ def is_stripped(rule: Rule, mode: Mode) -> bool:
 
 
 def _pattern_covers(wide: str, narrow: str, is_command: bool) -> bool:
-    marked = {wide.startswith("host:"), narrow.startswith("host:")}
-    urls = {"://" in wide, "://" in narrow}
-    if not is_command and (True in marked or True in urls):
+    are_host_patterns = {wide.startswith("host:"), narrow.startswith("host:")}
+    are_urls = {"://" in wide, "://" in narrow}
+    if not is_command and (True in are_host_patterns or True in are_urls):
         return False
     if not is_command:
         return path_covers(wide, narrow)
@@ -162,19 +161,19 @@ def _pattern_covers(wide: str, narrow: str, is_command: bool) -> bool:
     return any(fits(each, narrow.replace("*", HOLE)) for each in spellings)
 
 
-def _sentence(rule: Rule, by: Rule) -> str:
-    why = "is equivalent" if by.behavior == rule.behavior else "comes first"
+def _shadowed_sentence(rule: Rule, by: Rule) -> str:
+    relation = "is equivalent" if by.behavior == rule.behavior else "comes first"
     return (
-        f"The {rule.source} rule to {rule.behavior} {rule} never matters: "
-        f"the {by.source} rule to {by.behavior} {by} {why}."
+        f"The {rule.source} rule to {rule.behavior} {rule} never has an effect: "
+        f"the {by.source} rule to {by.behavior} {by} {relation}."
     )
 
 
-def _about_nothing(rule: Rule, tools: Collection[str]) -> str:
-    alike = {name.lower(): name for name in sorted(tools)}
-    close = difflib.get_close_matches(rule.tool.lower(), alike, n=1)
-    meant = f" Did you mean {alike[close[0]]}?" if close else ""
+def _unknown_tool_sentence(rule: Rule, tools: Collection[str]) -> str:
+    by_lower_name = {name.lower(): name for name in sorted(tools)}
+    close = difflib.get_close_matches(rule.tool.lower(), by_lower_name, n=1)
+    suggestion = f" Did you mean {by_lower_name[close[0]]}?" if close else ""
     return (
-        f"The {rule.source.replace('_', ' ')} rule to {rule.behavior} {rule} does nothing: "
-        f"there is no tool {rule.tool}.{meant}"
+        f"The {rule.source.replace('_', ' ')} rule to {rule.behavior} {rule} has no effect: "
+        f"there is no tool {rule.tool}.{suggestion}"
     )

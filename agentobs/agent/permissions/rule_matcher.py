@@ -1,15 +1,14 @@
 """Match rules against calls.
 
 A pattern is compared with the target of the call:
-- a command: word by word, each command of a compound one separately; `git *` matches `git` with any
-  arguments;
-- `host:` and a name: the hosts that the call contacts;
-- a pattern with `://`: the URL;
-- paths: the resolved paths, relative to the root, never the text that the model wrote;
-- anything else: the call's subject, in which `*` matches any characters.
+- If the tool runs commands: with each command in the text, word by word. `git *` matches `git` with any arguments.
+- If the pattern starts with `host:`: with the hosts that the call contacts.
+- If the pattern contains `://`: with the URL.
+- If the call has paths: with the resolved paths, relative to the root, never with the text that the model wrote.
+- Otherwise: with the subject of the call. `*` matches any characters.
 
-Forbidding and allowing are asymmetric. A rule forbids a call if any part of it matches. Rules allow a call only if
-every part matches one of them and nothing is in doubt.
+Forbidding and allowing are asymmetric. A rule forbids a call if any part of the call matches. Rules allow a call only
+if every part of the call matches a rule and nothing is in doubt.
 """
 
 from __future__ import annotations
@@ -22,66 +21,74 @@ from dataclasses import dataclass
 from agentobs.agent.permissions.globs import (
     GAP,
     HOLE,
-    alike,
     fits,
     may_fit,
+    normalized,
     path_fits,
     path_or_parent_fits,
 )
-from agentobs.agent.permissions.hosts import Match, host_fits, host_may_fit, readings, url_fits
-from agentobs.agent.permissions.permissions import speaks_of
-from agentobs.agent.permissions.rules import WHOLE, Call, Rule, exact, exact_subject
-from agentobs.agent.permissions.shell import Reading, read_command
+from agentobs.agent.permissions.hosts import (
+    Match,
+    host_fits,
+    host_may_fit,
+    interpretations,
+    url_fits,
+)
+from agentobs.agent.permissions.permissions import applies_to_tool
+from agentobs.agent.permissions.rules import EXACT_CALL, Call, Rule, exact_call, exact_subject
+from agentobs.agent.permissions.shell import ParsedCommands, read_command
 
-_EMPTY = re.compile(f"^{HOLE}+(?: |$)| {HOLE}+(?= |$)")
-"""A word of only unknown values, with one adjacent blank."""
+_UNKNOWN_WORD = re.compile(f"^{HOLE}+(?: |$)| {HOLE}+(?= |$)")
+"""A word that consists of unknown values, with one adjacent blank."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallView:
-    """A call, with everything that rules compare, derived once for all rules."""
+    """A call with all values that rules are compared with. It is created once for all rules."""
 
     call: Call
-    reading: Reading | None
-    """The commands of a shell call."""
+    commands: ParsedCommands | None
+    """The commands of a shell call; None for other calls."""
     written: tuple[str, ...] = ()
-    """Every form of every command as written, and the whole text."""
+    """The complete text, and every form of every command as written."""
     known: tuple[str, ...] = ()
-    """The same with holes. A hole includes the adjacent blank if the word may be empty."""
+    """The forms with holes for unknown values. If a word may be empty, its hole includes the adjacent blank."""
 
     @classmethod
     def of(cls, call: Call) -> CallView:
         """Return the view of a call that rules are matched against."""
         if call.tool_class != "shell" or call.subject is None:
             return cls(call, None)
-        reading = read_command(call.subject)
-        forms = [form for part in reading.parts for form in (part.form, *part.hidden)]
+        commands = read_command(call.subject)
+        forms = [form for part in commands.parts for form in (part.form, *part.hidden)]
         written = dict.fromkeys([call.subject.strip(), *(form.written for form in forms)])
-        known = dict.fromkeys(_EMPTY.sub(HOLE, form.known.replace(GAP, " ")) for form in forms)
-        return cls(call, reading, tuple(written), tuple(known))
+        known = dict.fromkeys(
+            _UNKNOWN_WORD.sub(HOLE, form.known.replace(GAP, " ")) for form in forms
+        )
+        return cls(call, commands, tuple(written), tuple(known))
 
     @property
     def doubt(self) -> str | None:
-        """Why no rule with a pattern can allow the call; None if one can."""
-        return None if self.reading is None else self.reading.doubt
+        """Why no rule with a pattern can allow the call; None if a rule can."""
+        return None if self.commands is None else self.commands.doubt
 
 
-def names(rule: Rule, call: Call) -> bool:
-    """Return whether a rule applies to the call's tool, by its name or an alias."""
-    return any(speaks_of(rule, name) for name in (call.tool, *call.aliases))
+def applies_to(rule: Rule, call: Call) -> bool:
+    """Return whether a rule applies to the tool of a call, by the tool's name or an alias."""
+    return any(applies_to_tool(rule, name) for name in (call.tool, *call.aliases))
 
 
-def forbids(rule: Rule, sight: CallView) -> Match:
+def forbids(rule: Rule, view: CallView) -> Match:
     """Return whether a deny or ask rule matches a call; `doubt` if it may."""
-    call, pattern = sight.call, rule.pattern
-    if not names(rule, call):
+    call, pattern = view.call, rule.pattern
+    if not applies_to(rule, call):
         return "no"
     if pattern is None or rule.is_bare:
         return "yes"
     if rule.is_exact:
-        return _match_if(pattern[1:] in (call.subject, exact(call)))
-    if sight.reading is not None:
-        return _command_forbidden(pattern, sight, sight.reading)
+        return _match_if(pattern[1:] in (call.subject, exact_call(call)))
+    if view.commands is not None:
+        return _command_forbidden(pattern, view, view.commands)
     if pattern.startswith("host:"):
         return _hosts_forbidden(pattern[5:], call.hosts)
     if "://" in pattern and call.subject is not None:
@@ -90,23 +97,24 @@ def forbids(rule: Rule, sight: CallView) -> Match:
         return _match_if(any(path_or_parent_fits(pattern, path.path) for path in call.paths))
     if call.subject is None:
         return "doubt"
-    return _match_if(fits(alike(pattern), alike(call.subject)))
+    return _match_if(fits(normalized(pattern), normalized(call.subject)))
 
 
-def allowing(rules: Sequence[Rule], sight: CallView) -> tuple[Rule, ...]:
-    """Return the rules that together allow the whole call, the first match for each part; empty if
-    they do not.
+def allowing_rules(rules: Sequence[Rule], view: CallView) -> tuple[Rule, ...]:
+    """Return the rules that together allow the complete call: the first matching rule for each part of the call.
+
+    The result is empty if the rules do not allow the call.
     """
-    about = [rule for rule in rules if names(rule, sight.call)]
-    for rule in about:
-        if rule.is_bare or _is_that_call(rule, sight.call):
+    applicable = [rule for rule in rules if applies_to(rule, view.call)]
+    for rule in applicable:
+        if rule.is_bare or _matches_exactly(rule, view.call):
             return (rule,)
-    if sight.reading is not None:
-        if sight.doubt is not None:
+    if view.commands is not None:
+        if view.doubt is not None:
             return ()
-        known = [part.form.known for part in sight.reading.parts]
-        return _each(about, known, _command_allowed)
-    return _allowing_parts(about, sight.call)
+        known = [part.form.known for part in view.commands.parts]
+        return _rule_for_each(applicable, known, _command_allowed)
+    return _allowing_parts(applicable, view.call)
 
 
 def _allowing_parts(rules: Sequence[Rule], call: Call) -> tuple[Rule, ...]:
@@ -115,14 +123,14 @@ def _allowing_parts(rules: Sequence[Rule], call: Call) -> tuple[Rule, ...]:
     others = [rule for rule in rules if rule not in of_hosts and rule not in of_urls]
     subject = [] if call.subject is None else [call.subject]
     return (
-        _each(of_hosts, call.hosts, lambda pattern, host: host_fits(pattern[5:], host))
-        or _each(of_urls, subject, lambda pattern, url: url_fits(pattern, url) == "yes")
-        or _each(others, [path.path for path in call.paths], path_fits)
-        or (() if call.paths else _each(others, subject, fits))
+        _rule_for_each(of_hosts, call.hosts, lambda pattern, host: host_fits(pattern[5:], host))
+        or _rule_for_each(of_urls, subject, lambda pattern, url: url_fits(pattern, url) == "yes")
+        or _rule_for_each(others, [path.path for path in call.paths], path_fits)
+        or (() if call.paths else _rule_for_each(others, subject, fits))
     )
 
 
-def _each(
+def _rule_for_each(
     rules: Sequence[Rule], parts: Sequence[str], is_allowed: Callable[[str, str], bool]
 ) -> tuple[Rule, ...]:
     found = []
@@ -134,29 +142,32 @@ def _each(
     return tuple(dict.fromkeys(found))
 
 
-def _is_that_call(rule: Rule, call: Call) -> bool:
+def _matches_exactly(rule: Rule, call: Call) -> bool:
     pattern = rule.pattern or ""
     if rule.is_exact:
-        return pattern[1:] == (exact(call) if pattern.startswith(WHOLE) else exact_subject(call))
+        return pattern[1:] == (
+            exact_call(call) if pattern.startswith(EXACT_CALL) else exact_subject(call)
+        )
     return call.tool_class == "shell" and "*" not in pattern and pattern == call.subject
 
 
 def _command_allowed(pattern: str, known: str) -> bool:
-    # A star in quotes is a literal star. Removing the quotes would make the rule wider than it was
-    # written.
+    # In a pattern, a star in quotes is a literal star. Without the quotes, the rule would allow more.
     plain = pattern if "*" in pattern else _unquoted(pattern, GAP)
-    without = _EMPTY.sub("", known)  # a value may be empty, and then its word is absent
+    without_unknown = _UNKNOWN_WORD.sub(
+        "", known
+    )  # an unknown value may be empty, so that its word is absent
     return any(
-        fits(each, known) and any(fits(other, without) for other in _spellings(plain))
+        fits(each, known) and any(fits(other, without_unknown) for other in _spellings(plain))
         for each in _spellings(plain)
     )
 
 
-def _command_forbidden(pattern: str, sight: CallView, reading: Reading) -> Match:
+def _command_forbidden(pattern: str, view: CallView, commands: ParsedCommands) -> Match:
     wanted = {*_spellings(_unquoted(pattern, " ")), *_spellings(pattern)}
-    if any(fits(each, text) for each in wanted for text in sight.written):
+    if any(fits(each, text) for each in wanted for text in view.written):
         return "yes"
-    if reading.is_guess or any(may_fit(each, text) for each in wanted for text in sight.known):
+    if commands.is_guess or any(may_fit(each, text) for each in wanted for text in view.known):
         return "doubt"
     return "no"
 
@@ -167,9 +178,7 @@ def _spellings(pattern: str) -> tuple[str, ...]:
 
 
 def _unquoted(pattern: str, blank: str) -> str:
-    """Return the words of a pattern normalized like those of a command: unquoted, separated by one
-    blank.
-    """
+    """Normalize the words of a pattern like the words of a command: unquoted, and separated by one blank."""
     if not re.search(r"[\\'\"]", pattern):
         return " ".join(pattern.split())
     try:
@@ -182,7 +191,7 @@ def _unquoted(pattern: str, blank: str) -> str:
 def _hosts_forbidden(pattern: str, hosts: Sequence[str]) -> Match:
     if any(host_may_fit(pattern, host) for host in hosts):
         return "yes"
-    return "no" if all(readings(host) for host in hosts) else "doubt"
+    return "no" if all(interpretations(host) for host in hosts) else "doubt"
 
 
 def _url_forbidden(pattern: str, url: str) -> Match:

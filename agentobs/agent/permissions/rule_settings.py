@@ -1,7 +1,7 @@
 """Read the permission rules of one source from a mapping or a JSON file.
 
-The format is `{"allow": ["shell(git *)"], "ask": [...], "deny": [...]}`. Nothing is ignored silently, because a rule
-with a typo would forbid nothing.
+The format is `{"allow": ["shell(git *)"], "ask": [...], "deny": [...]}`. Every error is reported, because a rule with a
+typo would forbid nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from agentobs.agent.permissions.rules import BEHAVIORS, Rule, Source
 from agentobs.errors import UsageError
 
 BYTES_MAX = 1_000_000
-"""Larger files are refused, in bytes. Our choice."""
+"""Maximum size of a settings file, in bytes. Our choice."""
 
-_FORM = 'Write {"allow": ["shell(git *)"], "ask": [], "deny": []}, each list of rules as strings'
+_FORMAT_HINT = (
+    'Write {"allow": ["shell(git *)"], "ask": [], "deny": []}, each list of rules as strings'
+)
 
 
 def from_settings(
@@ -28,22 +30,22 @@ def from_settings(
 
     Args:
         settings: the mapping, or the path of a JSON file that contains it.
-        source: where the rules come from.
-        where: how errors name the settings; defaults to the file's path, or the source.
+        source: the author of the rules.
+        where: the name of the settings in error messages; defaults to the file's path, or the source.
 
     Raises:
-        UsageError: a rule, a list or the file is malformed; the message says which and what is
-            expected.
+        UsageError: a rule, a list or the file is malformed; the message names it and the expected
+            format.
     """
     if isinstance(settings, Path):
         where = where or str(settings)
-        settings = read_json(settings, where, _FORM)
+        settings = read_json(settings, where, _FORMAT_HINT)
     where = where or f"settings of the source {source}"
     if not isinstance(settings, Mapping):
-        raise UsageError("this is not an object", where=where, todo=_FORM)
+        raise UsageError("this is not an object", where=where, todo=_FORMAT_HINT)
     for name in settings:
         if name not in BEHAVIORS:
-            raise UsageError(f"{name!r} is unknown", where=where, todo=_meant(name))
+            raise UsageError(f"{name!r} is unknown", where=where, todo=_suggestion(name))
     return tuple(
         rule
         for behavior in BEHAVIORS
@@ -51,25 +53,24 @@ def from_settings(
     )
 
 
-def _rules(listed: Any, behavior: Any, source: Source, where: str) -> list[Rule]:
-    if not isinstance(listed, list | tuple):
-        raise UsageError(f"{behavior!r} is not a list", where=where, todo=_FORM)
+def _rules(entries: Any, behavior: Any, source: Source, where: str) -> list[Rule]:
+    if not isinstance(entries, list | tuple):
+        raise UsageError(f"{behavior!r} is not a list", where=where, todo=_FORMAT_HINT)
     rules = []
-    for at, text in enumerate(listed):
+    for index, text in enumerate(entries):
         try:
             rules.append(Rule.parse(text, behavior, source))
         except UsageError as error:
-            place = f"{where}, {behavior}[{at}]"
+            place = f"{where}, {behavior}[{index}]"
             raise UsageError(error.found, where=place, todo=error.todo) from None
     return rules
 
 
 def read_json(path: Path, where: str, form: str) -> Any:
-    """Return the value in a JSON settings file; `form` describes the expected format in error
-    messages.
+    """Return the value in a JSON settings file. `form` is the text about the expected format in error messages.
 
     Raises:
-        UsageError: the file is unreadable, too large or invalid JSON, or contains a duplicate key.
+        UsageError: the file is unreadable, too large or not valid JSON, or contains a duplicate key.
     """
     try:
         with path.open("rb") as file:
@@ -81,23 +82,23 @@ def read_json(path: Path, where: str, form: str) -> Any:
         found = f"the file is longer than {BYTES_MAX:,} bytes"
         raise UsageError(found, where=where, todo=form)
     try:
-        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_once)
+        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_unique_keys)
     except RecursionError:
         raise UsageError("the file is nested too deep", where=where, todo=form) from None
     except ValueError as error:
         raise UsageError(f"the file is not JSON ({error})", where=where, todo=form) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse duplicate keys, because only one of their lists would have an effect."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse duplicate keys, because only the last of their lists would have an effect."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands twice")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {duplicate!r} appears twice")
     return found
 
 
-def _meant(name: Any) -> str:
+def _suggestion(name: Any) -> str:
     close = difflib.get_close_matches(str(name).lower(), BEHAVIORS, n=1)
-    return f"Did you mean {close[0]!r}?" if close else _FORM
+    return f"Did you mean {close[0]!r}?" if close else _FORMAT_HINT

@@ -18,13 +18,11 @@ from agentobs.errors import UsageError
 from agentobs.records.canonical_json import canonical, digest
 
 ToolClass = Literal["read", "edit", "write", "shell"]
-"""The effect of a tool on the outside: it reads, edits files, changes something else, or runs
-commands.
-"""
+"""The effect of a tool: it only reads, it edits files, it changes something else, or it runs commands."""
 
 Source = Literal["policy", "project", "local", "user", "command_line", "session"]
-"""The author of a rule: the organization, the project's file, the checkout's local file, the user's
-file, the command-line options, or a person who answered during the run.
+"""The source of a rule: the organization, the project's file, the local file of a checkout, the user's file, the
+command-line options, or a person who approved a call during the session.
 """
 
 Behavior = Literal["allow", "deny", "ask"]
@@ -35,8 +33,9 @@ BEHAVIORS: tuple[Behavior, ...] = get_args(Behavior)
 EXACT = "="
 """Prefix of a pattern that is compared literally, without special characters."""
 
-WHOLE = "={"
-"""Prefix of an exact pattern that identifies one whole call (see `exact`); other exact patterns match a subject.
+EXACT_CALL = "={"
+"""Prefix of an exact pattern that identifies one complete call (see `exact_call`). Other exact patterns match a
+subject.
 """
 
 _TOOL = re.compile(r"[A-Za-z0-9_.*-]{1,128}\Z")
@@ -60,15 +59,15 @@ class Rule:
             UsageError: a field is unknown or empty.
         """
         if self.behavior not in BEHAVIORS:
-            raise _wrong(f"{self.behavior!r} is not a behavior", f"Use {_listed(BEHAVIORS)}")
+            raise _error(f"{self.behavior!r} is not a behavior", f"Use {_joined(BEHAVIORS)}")
         if self.source not in SOURCES:
-            raise _wrong(f"{self.source!r} is not a source of rules", f"Use {_listed(SOURCES)}")
+            raise _error(f"{self.source!r} is not a source of rules", f"Use {_joined(SOURCES)}")
         if not isinstance(self.tool, str) or not _TOOL.match(self.tool):
-            raise _wrong(f"{self.tool!r} is not a tool name", _FORM)
+            raise _error(f"{self.tool!r} is not a tool name", _FORMAT_HINT)
         if self.pattern is None:
             return
         if not isinstance(self.pattern, str) or not self.pattern.strip():
-            raise _wrong(f"the rule for {self.tool} has an empty pattern", _FORM)
+            raise _error(f"the rule for {self.tool} has an empty pattern", _FORMAT_HINT)
         if self.pattern.endswith(":*") and "://" not in self.pattern:
             _refuse_colon(self.tool, self.pattern)
 
@@ -80,14 +79,14 @@ class Rule:
             UsageError: the text is malformed.
         """
         if not isinstance(text, str):
-            raise _wrong(f"{text!r} is not a rule", _FORM)
-        tool, bracket, rest = text.partition("(")
-        if not bracket:
+            raise _error(f"{text!r} is not a rule", _FORMAT_HINT)
+        tool, parenthesis, rest = text.partition("(")
+        if not parenthesis:
             if ")" in text or not _TOOL.match(text):
-                raise _wrong(f"{text!r} is not a rule", _FORM)
+                raise _error(f"{text!r} is not a rule", _FORMAT_HINT)
             return cls(behavior, tool, None, source)
         if not rest.endswith(")"):
-            raise _wrong(f"{text!r} has no closing bracket at its end", _FORM)
+            raise _error(f"{text!r} does not end with a closing parenthesis", _FORMAT_HINT)
         return cls(behavior, tool, rest[:-1], source)
 
     def __str__(self) -> str:
@@ -96,12 +95,12 @@ class Rule:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the pattern is compared literally with the call's subject or the whole call."""
+        """Whether the pattern is compared literally with the subject or with the complete call."""
         return self.pattern is not None and self.pattern.startswith(EXACT)
 
     @property
     def is_bare(self) -> bool:
-        """Whether it matches every call of its tool."""
+        """Whether the rule matches every call of its tool."""
         return self.pattern is None or self.pattern in ("*", "**")
 
 
@@ -110,7 +109,7 @@ class ResolvedPath:
     """A path that a call accesses, with symbolic links resolved (see `execution/path_resolution.py`)."""
 
     path: str
-    """Relative to the first root that contains it, with `/`; otherwise absolute."""
+    """The path relative to the first root, with `/`, if it is inside this root; otherwise the absolute path."""
     inside: bool
     """Whether it is inside one of the roots."""
 
@@ -124,42 +123,45 @@ class Call:
     """The tool's current name."""
     tool_class: ToolClass
     subject: str | None = field(default=None, repr=False)
-    """The text that patterns are compared with: command, path or URL; None if the tool has none."""
+    """The text that patterns are compared with, such as a command or a URL; None if the tool does not define it."""
     aliases: tuple[str, ...] = ()
-    """Older names of the tool; rules written for them still apply."""
+    """Former names of the tool. Rules for these names still apply."""
     paths: tuple[ResolvedPath, ...] = field(default=(), repr=False)
     """Every path that the call accesses."""
     hosts: tuple[str, ...] = field(default=(), repr=False)
-    """Every host that the call contacts, as a host name or a URL."""
+    """Every host that the call contacts, as a host name, an address or a URL."""
     needs_permission: bool = True
-    """False if the tool's author declares that it may run without approval, such as a to-do list."""
+    """False if the author of the tool declares that it may run without approval, such as a to-do list."""
     destructive: bool = True
-    """Whether its changes cannot be undone; ignored for tools that only read."""
+    """Whether the changes of the call may be permanent. It has no meaning for tools that only read."""
     input: dict[str, Any] = field(default_factory=dict, repr=False)
     """The tool's validated input."""
 
 
-def exact(call: Call) -> str | None:
-    """Return a text that identifies this call among all calls of its tool; None if there is none.
+def exact_call(call: Call) -> str | None:
+    """Return a text that identifies a call among all calls of its tool; None if the input is not JSON.
 
-    It contains a digest of the whole input, because the person who approves sees all of it and the
-    part that is not in the subject may matter. It also contains the resolved paths and hosts, so a
-    link that later points elsewhere produces another text.
+    The text contains a digest of the complete input, because the person who approves the call sees all of it, and
+    arguments that are not in the subject may matter. It also contains the resolved paths and the hosts, so a link that
+    points to another target later results in another text.
     """
     try:
-        seen = canonical(json.loads(to_json(call.input, bytes_mode="base64")))
-    except (ValueError, RecursionError):  # a value without a canonical text, or a circular one
+        input_text = canonical(json.loads(to_json(call.input, bytes_mode="base64")))
+    except (
+        ValueError,
+        RecursionError,
+    ):  # a value without a JSON representation, or a circular value
         return None
-    named: dict[str, Any] = {"input": digest(seen.encode("utf-8", "surrogatepass"))}
+    identity: dict[str, Any] = {"input": digest(input_text.encode("utf-8", "surrogatepass"))}
     if call.paths:
-        named["paths"] = [path.path for path in call.paths]
+        identity["paths"] = [path.path for path in call.paths]
     if call.hosts:
-        named["hosts"] = list(call.hosts)
-    return canonical(named)
+        identity["hosts"] = list(call.hosts)
+    return canonical(identity)
 
 
 def exact_subject(call: Call) -> str | None:
-    """Return the subject as an exact rule names it; None if the subject does not identify the call."""
+    """Return the subject for comparison with an exact rule; None if the subject does not identify the call."""
     subject = call.subject
     if subject is None or call.paths or call.hosts or subject.startswith("{"):
         return None
@@ -167,26 +169,26 @@ def exact_subject(call: Call) -> str | None:
 
 
 def order(rules: Sequence[Rule]) -> list[Rule]:
-    """Return rules in an order that is independent of their input order."""
+    """Sort rules by source, text and behavior."""
     return sorted(rules, key=lambda rule: (SOURCES.index(rule.source), str(rule), rule.behavior))
 
 
-_FORM = "Write a rule as `tool` or `tool(pattern)`, such as `shell(git *)` or `edit(src/**)`"
+_FORMAT_HINT = "Write a rule as `tool` or `tool(pattern)`, such as `shell(git *)` or `edit(src/**)`"
 
 
 def _refuse_colon(tool: str, pattern: str) -> None:
     if pattern.startswith(EXACT) or pattern == "host:*":
         return
-    meant = pattern.removesuffix(":*")
-    raise _wrong(
-        f"{tool}({pattern}) uses the syntax of other programs, and would never match",
-        f"Write `{tool}({meant} *)` for calls that start with it",
+    prefix = pattern.removesuffix(":*")
+    raise _error(
+        f"{tool}({pattern}) uses the syntax of another program and would never match",
+        f"Write `{tool}({prefix} *)` for calls that start with it",
     )
 
 
-def _wrong(found: str, todo: str) -> UsageError:
+def _error(found: str, todo: str) -> UsageError:
     return UsageError(found, todo=todo)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     return ", ".join(names)

@@ -154,7 +154,7 @@ async def _attempt(
             if not isinstance(step, ToolCallComplete):
                 yield step
             elif dispatcher is not None:
-                async with aclosing(dispatcher.early(step.question)) as call_events:
+                async with aclosing(dispatcher.start_early(step.question)) as call_events:
                     async for call_event in call_events:
                         yield call_event
             timer.resume()

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentobs.agent.conversation_hooks import objection
 from agentobs.agent.hooks import HookAnswer, HookEvent, Verdict, parse, verdict
-from agentobs.agent.hooks.declarations import MAY
+from agentobs.agent.hooks.declarations import ALLOWED_EFFECTS
 from agentobs.agent.lifecycle_hooks import DEFAULT_STOP_OBJECTION, STOP_BLOCKS_MAX
 from agentobs.agent.permissions import Denials
 from agentobs.agent.tools.results import render
@@ -53,7 +53,7 @@ def hook_outcomes(exchanges: Iterable[WorldExchange]) -> list[HookOutcome]:
         if (
             each.question.kind == "hook"
             and isinstance(payload, dict)
-            and payload.get("event") in MAY
+            and payload.get("event") in ALLOWED_EFFECTS
         ):
             key = each.question.key.removesuffix(f":{payload.get('hook')}")
             occasions.setdefault(key, []).append(each)
@@ -80,7 +80,7 @@ def denials_after(exchanges: Iterable[WorldExchange], denials: Denials) -> Denia
     """Return how often the classifier has denied calls; `denials` are those before these exchanges."""
     for each in exchanges:
         if each.question.kind == "consent":
-            denials = denials.after(each.answer)
+            denials = denials.after_answer(each.answer)
     return denials
 
 

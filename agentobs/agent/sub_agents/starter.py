@@ -37,8 +37,8 @@ from agentobs.agent.tool_calls.trust import Trust, hand_down, hand_up
 from agentobs.agent.tools.agent_definitions import DEPTH_MAX, Agent, Agents
 from agentobs.agent.tools.input_schema import input_schema
 from agentobs.agent.tools.results import fit
-from agentobs.agent.tools.tool import Tool, declared, invalid
-from agentobs.errors import ReplaySays, UsageError
+from agentobs.agent.tools.tool import Tool, declared, invalid_input_result
+from agentobs.errors import ReplayEnd, UsageError
 from agentobs.provider.dialect import text_of
 from agentobs.records.canonical_json import size
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion, child_lane
@@ -115,7 +115,7 @@ async def finish(conversation: Conversation, *, cancel: bool = False) -> None:
         cancel: whether to stop the agents first.
 
     Raises:
-        ReplaySays: the replay of an agent differs from its recording.
+        ReplayEnd: the replay of an agent differs from its recording.
     """
     agents = list(conversation.background.values())
     for agent in agents:
@@ -130,7 +130,7 @@ async def finish(conversation: Conversation, *, cancel: bool = False) -> None:
 
 @dataclass(slots=True)
 class Starter:
-    """Starts the agents that the calls of one response request, see `plan.Starts`."""
+    """Starts the agents that the calls of one response request, see `plan.AgentStarter`."""
 
     run: Run
     tools: Sequence[Tool]
@@ -156,7 +156,7 @@ class Starter:
         agent = tool.agents.named(arguments["agent"])
         conversation = self._conversation(arguments.get("resume"))
         if isinstance(conversation, str):
-            return invalid(tool, conversation)
+            return invalid_input_result(tool, conversation)
         in_background = bool(arguments.get("run_in_background"))
         hand_down(trust, conversation)
         lane = child_lane(place.lane if place else self.run.inputs.lane, question.tool_use_id)
@@ -237,7 +237,7 @@ async def take_background_results(
         turn: the turn whose request contains the reports.
 
     Raises:
-        ReplaySays: the replay of an agent differs from its recording.
+        ReplayEnd: the replay of an agent differs from its recording.
         TimeoutError: an agent that the world reports as ended has not ended.
     """
     agents = run.progress.conversation.background
@@ -583,7 +583,7 @@ async def _result_of(background: BackgroundAgent) -> Result | None:
 
 def _raise_divergence(background: BackgroundAgent) -> None:
     task = background.task
-    if task.done() and not task.cancelled() and isinstance(task.exception(), ReplaySays):
+    if task.done() and not task.cancelled() and isinstance(task.exception(), ReplayEnd):
         task.result()
 
 

@@ -1,1 +1,1 @@
-"""The path from the tool calls of one response to their results."""
+"""From the tool calls of one response to their results: decisions, execution and reports."""

@@ -1,4 +1,4 @@
-"""Decide on tool calls with the rules, hooks and approvals, and run the hooks after a call."""
+"""Decide on tool calls with rules, hooks and approvals, and run the hooks after a call."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from agentobs.agent.state import deep_copy
 from agentobs.agent.tool_calls.plan import Crew, Plan
 from agentobs.agent.tool_calls.rule_subject import call_of, is_concurrent, raw_paths, resolved_paths
 from agentobs.agent.tools.results import fit, render
-from agentobs.agent.tools.tool import Tool, bind, find, invalid
+from agentobs.agent.tools.tool import Tool, bind, find_tool, invalid_input_result
 from agentobs.records.canonical_json import Json, size
 from agentobs.records.exchanges import Place
 
 
 @dataclass(slots=True)
 class CallDecider:
-    """Decides on the calls of one response, and runs the hooks around them."""
+    """Decides on the calls of one response, and runs the hooks before and after them."""
 
     crew: Crew
     here: Place | None
     turn: int
-    look_for_abort: Callable[[str, int], None]
-    """Checks whether the run is to stop at a point, as named by `Abort.reached`."""
+    check_abort: Callable[[str, int], None]
+    """Checks whether the run must stop at a point, which is named as in `Abort.reached`."""
     over_budget: bool = False
     """Whether no further call may run because the budget is exceeded."""
     context: list[str] = field(default_factory=list)
@@ -43,50 +43,50 @@ class CallDecider:
     hook_stops: bool = False
     """Whether a hook ends the run after these calls."""
     hook_reasons: list[str] = field(default_factory=list)
-    """The reasons given by those hooks."""
+    """The reasons of the hooks that end the run."""
 
-    async def judged(self, plan: Plan) -> None:
-        """Resolve a call, and decide on it with the rules and the hooks."""
+    async def decide_with_hooks(self, plan: Plan) -> None:
+        """Examine a call, run the hooks before it, and decide on it, unless this was already done."""
         if plan.call is None:
-            await self.look(plan)
+            await self.examine(plan)
         if plan.answer is None:
-            await self._before(plan)
+            await self._run_pre_hooks(plan)
         if plan.answer is None and plan.decision is None:
             self.decide(plan)
 
-    async def _before(self, plan: Plan) -> None:
-        """Run the hooks before a call: they may deny it, change its input, allow it, or require approval."""
-        verdict = await self.hooked("pre_tool_use", plan, {})
+    async def _run_pre_hooks(self, plan: Plan) -> None:
+        """Run the hooks before a call, which may deny it, change its input, allow it, or require approval."""
+        verdict = await self.run_hooks("pre_tool_use", plan, {})
         if verdict is None:
             return
         assert plan.tool is not None
         if verdict.blocked or verdict.decision == "deny":
             plan.decision = denied_by_hook(plan.tool.name, verdict.reason)
             return
-        plan.wish = verdict.decision
+        plan.hook_decision = verdict.decision
         if verdict.input is not None:
-            await self._rewrite(plan, plan.tool, verdict.input)
+            await self._apply_rewrite(plan, plan.tool, verdict.input)
 
-    async def _rewrite(self, plan: Plan, tool: Tool, value: Any) -> None:
-        """Continue with the hooks' input; the model's own input stays in the response."""
+    async def _apply_rewrite(self, plan: Plan, tool: Tool, value: Any) -> None:
+        """Replace the input of a call by the hooks' input. The response still contains the model's input."""
         before, plan.question = plan.question, replace(plan.question, input=deep_copy(value))
-        self._rewritten(plan, "input", before.input, plan.question.input)
+        self._emit_rewrite(plan, "input", before.input, plan.question.input)
         try:
             plan.bound = bind(tool, plan.question.input)
         except ValueError as error:
-            plan.answer = invalid(tool, f"a hook changed the input. {error}")
+            plan.answer = invalid_input_result(tool, f"a hook changed the input. {error}")
         else:
             plan.concurrent = is_concurrent(tool, plan.bound.arguments)
-            await self.look(plan)
+            await self.examine(plan)
 
-    def _occasion(self, event: HookEvent, plan: Plan, more: Mapping[str, Any]) -> Occasion:
+    def _occasion(self, event: HookEvent, plan: Plan, extra_facts: Mapping[str, Any]) -> Occasion:
         question, call = plan.question, plan.call
         assert call is not None
         facts = {
             "tool_name": call.tool,
             "tool_use_id": question.tool_use_id,
             "tool_input": question.input,
-            **more,
+            **extra_facts,
         }
         return turn_occasion(
             event,
@@ -101,24 +101,26 @@ class CallDecider:
             hosts=call.hosts,
         )
 
-    def followed(self, event: HookEvent, plan: Plan) -> bool:
-        """Return whether hooks match an event of a call."""
-        return bool(self.following(event, plan))
+    def has_hooks(self, event: HookEvent, plan: Plan) -> bool:
+        """Return whether any hooks match an event of a call."""
+        return bool(self.matching_hooks(event, plan))
 
-    def following(self, event: HookEvent, plan: Plan) -> tuple[Hook, ...]:
+    def matching_hooks(self, event: HookEvent, plan: Plan) -> tuple[Hook, ...]:
         """Return the hooks that match an event of a call."""
         hooks = self.crew.hooks
         return () if hooks is None else hooks.matching(self._occasion(event, plan, {}))
 
-    async def hooked(self, event: HookEvent, plan: Plan, more: Mapping[str, Any]) -> Verdict | None:
-        """Run the hooks for an event of a call, inside its span; None if there are none."""
+    async def run_hooks(
+        self, event: HookEvent, plan: Plan, extra_facts: Mapping[str, Any]
+    ) -> Verdict | None:
+        """Run the hooks for an event of a call, inside the span of the call; return None if no hooks match."""
         if self.crew.hooks is None:
             return None
-        what = self._occasion(event, plan, more)
-        hooks = self.crew.hooks.claim(what)
+        occasion = self._occasion(event, plan, extra_facts)
+        hooks = self.crew.hooks.claim(occasion)
         if not hooks:
             return None
-        verdict = await self._fired(plan, hooks, what)
+        verdict = await self._run_claimed(plan, hooks, occasion)
         self._note(verdict, verdict.context)
         return verdict
 
@@ -129,91 +131,92 @@ class CallDecider:
             self.hook_stops = True
             self.hook_reasons += [verdict.reason] if verdict.reason else []
 
-    async def _fired(self, plan: Plan, hooks: Sequence[Hook], what: Occasion) -> Verdict:
+    async def _run_claimed(self, plan: Plan, hooks: Sequence[Hook], occasion: Occasion) -> Verdict:
         assert self.crew.hooks is not None
-        self.open(plan)
-        verdict, ran = await self.crew.hooks.fire_claimed(hooks, what, plan.inside)
+        self.open_span(plan)
+        verdict, ran = await self.crew.hooks.fire_claimed(hooks, occasion, plan.inside)
         plan.hooks_ran += ran
-        key = f"{what.event}:{plan.question.tool_use_id}"
-        self.look_for_abort(f"{self.turn}:hook:{key}", 0)
+        key = f"{occasion.event}:{plan.question.tool_use_id}"
+        self.check_abort(f"{self.turn}:hook:{key}", 0)
         return verdict
 
-    def open(self, plan: Plan) -> None:
+    def open_span(self, plan: Plan) -> None:
         """Open the span of a call, unless it is already open."""
         if plan.span is None:
-            used = plan.tool or find(self.crew.tools, plan.question.name)
-            name = used.name if used is not None else plan.question.name
+            tool = plan.tool or find_tool(self.crew.tools, plan.question.name)
+            name = tool.name if tool is not None else plan.question.name
             plan.span = telemetry.open_span("tool", self.here, name)
 
-    async def look(self, plan: Plan) -> None:
+    async def examine(self, plan: Plan) -> None:
         """Run the tool's own check of the input, and resolve the call's paths."""
         tool, bound, question = plan.tool, plan.bound, plan.question
         assert tool is not None
         assert bound is not None
-        self.open(plan)
+        self.open_span(plan)
         world, key = self.crew.world, question.tool_use_id
         if tool.check is not None:
             question_facts = {"tool": question.name, "input": question.input}
             complaint = await telemetry.ask(world, plan.inside, "check", key, question_facts)
             if complaint is not None:
-                plan.answer = invalid(tool, str(complaint))
-                self.look_for_abort(f"{self.turn}:tool:{key}", 0)
+                plan.answer = invalid_input_result(tool, str(complaint))
+                self.check_abort(f"{self.turn}:tool:{key}", 0)
                 return
-        paths, leads_to = raw_paths(tool, bound.arguments), None
+        paths, resolutions = raw_paths(tool, bound.arguments), None
         if paths:
-            leads_to = await telemetry.ask(world, plan.inside, "path", key, list(paths))
-        plan.call = call_of(tool, question, bound.arguments, resolved_paths(paths, leads_to))
+            resolutions = await telemetry.ask(world, plan.inside, "path", key, list(paths))
+        plan.call = call_of(tool, question, bound.arguments, resolved_paths(paths, resolutions))
 
     def decide(self, plan: Plan) -> None:
-        """Decide on a call with the rules and the hooks' wish."""
+        """Decide on a call with the rules and the hooks' decision."""
         assert plan.call is not None
         decision = decide(
             plan.call,
             self.crew.permissions,
-            grants=self.crew.talk.grants,
+            grants=self.crew.conversation.grants,
             over_budget=self.over_budget,
         )
         mode = self.crew.permissions.mode
-        plan.decision = apply_hook_decision(decision, plan.wish, plan.call.tool, mode)
+        plan.decision = apply_hook_decision(decision, plan.hook_decision, plan.call.tool, mode)
 
-    async def consent(self, plan: Plan, pending: Decision) -> None:
-        """Request approval from hooks, then from a person, interruptible by an abort; record the
-        decision and the wait.
+    async def request_approval(self, plan: Plan, pending: Decision) -> None:
+        """Request approval from hooks, then from a person or the classifier; set the decision and the wait of the plan.
+
+        An abort ends the wait.
         """
         world, key = self.crew.world, plan.question.tool_use_id
         assert plan.call is not None
-        verdict = await self.hooked("permission_request", plan, {"reason": pending.reason})
+        verdict = await self.run_hooks("permission_request", plan, {"reason": pending.reason})
         if verdict is not None and (answer := approval_decision(pending, verdict, plan.call.tool)):
             plan.decision = answer
             return
         facts = {"kind": "permission", "reason": pending.reason}
-        await self.hooked("notification", plan, facts)
+        await self.run_hooks("notification", plan, facts)
         about: Json = {"tool": plan.call.tool, "input": plan.question.input}
         if plan.call.paths:
             about["paths"] = [path.path for path in plan.call.paths]
         with telemetry.span(
             "blocked_on_user", plan.inside, plan.call.tool, expected_s=telemetry.APPROVAL_SECONDS
-        ) as blocked:
+        ) as wait_span:
             started_ns = world.now()
             question: Json = {"about": about, "reason": pending.reason}
-            if self.crew.talk.denials.escalates or needs_person(pending):
+            if self.crew.conversation.denials.escalates or needs_person(pending):
                 question["person_only"] = True
-            answer = await telemetry.ask(world, blocked, "consent", key, question)
+            answer = await telemetry.ask(world, wait_span, "consent", key, question)
             plan.waited_ns = max(world.now() - started_ns, 0)
-        self.crew.talk.denials = self.crew.talk.denials.after(answer)
+        self.crew.conversation.denials = self.crew.conversation.denials.after_answer(answer)
         if self.crew.hooks is not None:
             self.crew.hooks.count_usage(usage_in(answer))
         plan.decision, grant = consented(pending, answer, plan.call)
         if grant is not None:
-            self.crew.talk.grants |= {grant}
-        self.look_for_abort(f"{self.turn}:consent:{key}", 0)
+            self.crew.conversation.grants |= {grant}
+        self.check_abort(f"{self.turn}:consent:{key}", 0)
 
-    async def followed_up(self, plans: Sequence[Plan]) -> None:
-        """Run the hooks after these calls in parallel; call order decides which call gets a `once` hook."""
+    async def run_post_hooks(self, plans: Sequence[Plan]) -> None:
+        """Run the hooks after these calls in parallel. The first matching call in order gets a `once` hook."""
         hooks = self.crew.hooks
         if hooks is None:
             return
-        firing = []
+        hook_runs = []
         for plan in plans:
             assert plan.task is not None
             done = plan.task.result()
@@ -223,19 +226,22 @@ class CallDecider:
                 "is_error": answer.is_error,
                 "outcome": answer.outcome,
             }
-            what = self._occasion(after(done), plan, facts)
-            if claimed := hooks.claim(what):
-                firing.append(self._follow_up(plan, done, claimed, what))
+            occasion = self._occasion(post_event(done), plan, facts)
+            if claimed := hooks.claim(occasion):
+                hook_runs.append(self._run_post_hooks(plan, done, claimed, occasion))
             else:
                 plan.close()
-        for verdict, texts in await asyncio.gather(*firing):
+        for verdict, texts in await asyncio.gather(*hook_runs):
             self._note(verdict, texts)
 
-    async def _follow_up(
-        self, plan: Plan, done: ToolDone, hooks: Sequence[Hook], what: Occasion
+    async def _run_post_hooks(
+        self, plan: Plan, done: ToolDone, hooks: Sequence[Hook], occasion: Occasion
     ) -> tuple[Verdict, list[str]]:
-        """Run the hooks after a call, which may change the output that the model sees; return their context."""
-        verdict = await self._fired(plan, hooks, what)
+        """Run the hooks after a call, which may change the output that the model sees.
+
+        Return the verdict, and the texts to add for the model.
+        """
+        verdict = await self._run_claimed(plan, hooks, occasion)
         assert plan.tool is not None
         texts = list(verdict.context)
         if verdict.blocked:
@@ -244,16 +250,16 @@ class CallDecider:
             content = fit(render(verdict.output), plan.tool.result_chars_max, lambda _: None)
             answer = replace(done.answer, content=content, outcome="substituted")
             plan.done = replace(done, answer=answer, original_result=done.answer)
-            self._rewritten(plan, "output", done.answer.content, content)
+            self._emit_rewrite(plan, "output", done.answer.content, content)
         plan.close()
         return verdict, texts
 
-    def _rewritten(self, plan: Plan, what: str, before: Any, now: Any) -> None:
-        numbers = {"before_bytes": size(before), "after_bytes": size(now)}
+    def _emit_rewrite(self, plan: Plan, part: str, before: Any, after: Any) -> None:
+        numbers = {"before_bytes": size(before), "after_bytes": size(after)}
         labels = {"tool_use_id": plan.question.tool_use_id}
-        telemetry.event(self.crew.world, plan.inside, "rewritten", what, numbers, labels)
+        telemetry.event(self.crew.world, plan.inside, "rewritten", part, numbers, labels)
 
 
-def after(done: ToolDone) -> HookEvent:
+def post_event(done: ToolDone) -> HookEvent:
     """Return the hook event that follows a call."""
     return "post_tool_use_failure" if done.answer.is_error else "post_tool_use"

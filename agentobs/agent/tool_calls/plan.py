@@ -1,4 +1,4 @@
-"""The environment of the calls of one response, and the state of a single call."""
+"""The objects that the calls of one response share, and the state of a single call."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ EventReceiver = Callable[[SubAgent], Awaitable[None]]
 """Receives an event of a sub-agent."""
 
 
-class Starts(Protocol):
-    """Starts the sub-agents that calls request."""
+class AgentStarter(Protocol):
+    """Starts the sub-agents that tool calls request."""
 
     async def start(
         self,
@@ -41,109 +41,111 @@ class Starts(Protocol):
         """Start an agent and return its result, or a note that it runs in the background."""
 
     def collect(self, tool_use_id: str) -> None:
-        """Take over the usage and the grants of an agent whose result is reported now."""
+        """Merge the usage and the grants of an agent into the conversation, when its result is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """The environment of the calls of one response."""
+    """The objects that the calls of one response share."""
 
     world: World
     tools: Sequence[Tool]
     permissions: Permissions
-    talk: Conversation
-    """Stores the grants of a person."""
+    conversation: Conversation
+    """The conversation, which stores the grants of a person."""
     used: frozenset[str] = frozenset()
     """IDs of the calls in the conversation so far."""
     output: type[BaseModel] | None = None
-    """The required structured output, if any."""
+    """The type of the structured output; None if it is not required."""
     hooks: ConversationHooks | None = None
-    """The hooks that run around calls."""
-    starter: Starts | None = None
+    """The hooks that run before and after calls."""
+    starter: AgentStarter | None = None
     """Starts agents; None if no tool does."""
     refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
-    """Results for calls of removed tools, by name."""
+    """The results for calls of tools that are no longer available, by name of the tool."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """The state of one call until its result."""
+    """The state of one tool call until its result is reported."""
 
-    asked: ToolQuestion
+    requested: ToolQuestion
     """The call as requested by the model."""
     question: ToolQuestion
-    """The same, possibly with the input changed by hooks."""
+    """The call to execute, whose input hooks may have changed."""
     tool: Tool | None = None
     bound: Bound | None = None
     answer: ToolAnswer | None = None
     """The result, if the loop itself provides it."""
     concurrent: bool = True
-    """Whether it may run in parallel with others; always true if the loop provides the result."""
+    """Whether the call may run in parallel with other calls; always true if the loop provides the result."""
     span: Span | None = None
-    """Its span, once it is open."""
+    """The span of the call, while it is open."""
     queued: Span | None = None
-    """The nested span of its wait for other calls, while it waits."""
-    is_looked_at: bool = False
-    """Whether its input was already examined."""
+    """The nested span of the wait for other calls, while the call waits."""
+    is_bound: bool = False
+    """Whether the tool was already looked up and bound to the input."""
     call: Call | None = None
     decision: Decision | None = None
     waited_ns: int = 0
     """The approval wait, in nanoseconds."""
     task: asyncio.Task[ToolDone] | None = None
     output: BaseModel | None = None
-    """The structured output that it provides."""
-    wish: Behavior | None = None
-    """The decision that hooks want for it."""
+    """The structured output that the call provides."""
+    hook_decision: Behavior | None = None
+    """The decision of the hooks before the call."""
     hooks_ran: list[HookRan] = field(default_factory=list)
-    """Hook runs that were not reported to consumers yet."""
+    """The hook runs that were not reported to consumers yet."""
     done: ToolDone | None = None
-    """The final outcome, if hooks changed the output that the model sees."""
+    """The final result, if hooks changed the output that the model sees."""
     abort: Abort | None = None
-    """Stops the agent that it started."""
+    """Stops the sub-agent that the call started."""
     trust: Trust | None = None
-    """The grants and denials that the agent starts with."""
+    """The grants and denials with which the sub-agent starts."""
     called_id: str | None = None
-    """The model's ID for the call, if it had been used before."""
+    """The original ID from the model, if the call was renamed because this ID had already been used."""
 
     @property
     def inside(self) -> Place | None:
-        """The place inside its span, once it is open."""
+        """The place inside the span of the call, while it is open."""
         return self.span.place if self.span is not None else None
 
     def close(self, error: BaseException | None = None, *, cancelled: bool = False) -> None:
-        """Close its open spans; it may still be queued when it gets its result."""
+        """Close the open spans of the call. It may still be queued when it gets its result."""
         telemetry.close(self.queued, cancelled=True)
         telemetry.close(self.span, error, cancelled=cancelled)
         self.span = self.queued = None
 
     @property
-    def may_begin_early(self) -> bool:
-        """Whether it only reads, costs nothing, and requires no slow question to the world."""
+    def may_start_early(self) -> bool:
+        """Whether the call may start early: it only reads, starts no agent, and its tool has no check, which may be
+        slow.
+        """
         tool = self.tool
         if tool is None or tool.check or tool.agents is not None:
             return False
         return tool.tool_class == "read" and self.concurrent and self.answer is None
 
     def processed(self, *, has_run: bool) -> ProcessedCall:
-        """Return the form in which the call was executed, or not if `has_run` is false."""
+        """Return the call as it was processed; `has_run` is whether the tool was executed."""
         coerced = self.bound.coerced if self.bound is not None else ()
         executed_input: Any = self.question.input if has_run else None
         if has_run and coerced and self.bound is not None:
             executed_input = self.bound.arguments
         return ProcessedCall(
             tool=self.tool.name if self.tool is not None else None,
-            requested_input=None if self.question is self.asked else self.asked.input,
+            requested_input=None if self.question is self.requested else self.requested.input,
             executed_input=executed_input,
             coerced=len(coerced),
             called_id=self.called_id,
         )
 
-    def take_hooks(self) -> list[HookRan]:
-        """Return and clear the hook runs not yet reported to consumers."""
+    def take_hook_runs(self) -> list[HookRan]:
+        """Return and clear the hook runs that were not reported to consumers yet."""
         unreported, self.hooks_ran = self.hooks_ran, []
         return unreported
 
     @property
-    def shown(self) -> ToolQuestion:
-        """A copy of the question for consumers, who may modify it."""
+    def question_copy(self) -> ToolQuestion:
+        """A copy of the question for consumers, because they may modify it."""
         return replace(self.question, input=deep_copy(self.question.input))

@@ -1,4 +1,4 @@
-"""Derive what permission rules compare from a tool call's tool and arguments."""
+"""Derive the subject, paths and hosts of a tool call, with which permission rules are compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from agentobs.records.exchanges import ToolQuestion
 
 
 def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
-    """Return whether a call may run in parallel with others; every result except a plain yes is no."""
+    """Return whether a call may run in parallel with other calls.
+
+    If the tool's own function returns anything except True, the call may not.
+    """
     if not callable(tool.concurrent):
         return tool.concurrent
     try:
@@ -28,14 +31,14 @@ def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
 def raw_paths(tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the paths in a call's arguments, as written.
 
-    Values that are not paths, or not flat lists or sets of paths, are left out and count as outside
-    in `call_of`.
+    Values that are not paths, and not flat lists or sets of paths, are left out. `call_of` adds them as paths outside
+    of the roots.
     """
-    return tuple(text for _, text in _read(tool.paths, arguments, _path) if text is not None)
+    return tuple(text for _, text in _texts_of(tool.paths, arguments, _path) if text is not None)
 
 
 def resolved_paths(requested: Sequence[str], answer: Any) -> tuple[ResolvedPath, ...]:
-    """Return the resolved paths from the world's answer; a path without a valid answer counts as outside."""
+    """Return the resolved paths from the world's answer. A path without a valid answer counts as outside."""
     answers = (
         answer
         if isinstance(answer, list) and len(answer) == len(requested)
@@ -57,15 +60,15 @@ def call_of(
     arguments: Mapping[str, Any],
     paths: tuple[ResolvedPath, ...],
 ) -> Call:
-    """Return the call as rules see it, with validated arguments and resolved paths."""
-    unread = tuple(
-        ResolvedPath(_unread(name, arguments), inside=False)
-        for name, text in _read(tool.paths, arguments, _path)
+    """Return the call in the form that rules are matched against."""
+    unreadable = tuple(
+        ResolvedPath(_unreadable(name, arguments), inside=False)
+        for name, text in _texts_of(tool.paths, arguments, _path)
         if text is None
     )
     hosts = tuple(
-        _unread(name, arguments) if text is None else text
-        for name, text in _read(tool.hosts, arguments, _host)
+        _unreadable(name, arguments) if text is None else text
+        for name, text in _texts_of(tool.hosts, arguments, _host)
     )
     return Call(
         tool_use_id=question.tool_use_id,
@@ -73,7 +76,7 @@ def call_of(
         aliases=tool.aliases,
         tool_class=tool.tool_class,
         subject=_subject(tool, arguments),
-        paths=(*paths, *unread),
+        paths=(*paths, *unreadable),
         hosts=hosts,
         needs_permission=tool.needs_permission,
         destructive=tool.destructive,
@@ -82,23 +85,22 @@ def call_of(
 
 
 def _subject(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Return the text that rule patterns match: strings unchanged, other values as JSON, None if unknown."""
+    """Return the text that rule patterns match: a string unchanged, any other value as JSON; None if it is unknown."""
     if tool.subject is None:
         return None
     try:
         value = tool.subject(dict(arguments)) if callable(tool.subject) else arguments[tool.subject]
         return value if isinstance(value, str) else json.dumps(value, default=str)
-    except BaseException:  # if the tool's own code raises, there is no text that a rule could allow
+    except BaseException:  # the tool's own code failed, so there is no text that a rule could allow
         return None
 
 
-def _read(
+def _texts_of(
     names: Sequence[str], arguments: Mapping[str, Any], read: Callable[[Any], str | None]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield the text of each value in some arguments, with the argument's name; None if it has no
-    text.
+    """Yield the name and the text of each value in these arguments; the text is None if the value cannot be read.
 
-    Only a single path or host, or a flat list of them, is read. What the tool would make of any other value is unknown.
+    Only single paths or hosts, and flat lists of them, are read. It is unknown how the tool would use any other value.
     """
     for name in names:
         value = arguments.get(name)
@@ -106,17 +108,17 @@ def _read(
             yield from ((name, read(each)) for each in value)
         elif isinstance(value, set | frozenset):
             texts = [read(each) for each in value]
-            # Sets have another order in another process, but a replay must ask the same question.
+            # Sort, because the order of a set differs between processes, and a replay must ask the same question.
             yield from ((name, text) for text in sorted(texts, key=lambda text: text or ""))
         elif value is not None:
             yield name, read(value)
 
 
 def _path(value: Any) -> str | None:
-    """Return the text of a path as the operating system reads it, regardless of its class."""
+    """Return the text of a path as a plain string, as the operating system reads it; None if it is not a path."""
     try:
         found = os.fspath(value)
-    except BaseException:  # it is not a path, or its own code fails
+    except BaseException:  # the value is not a path, or its own code failed
         return None
     return str.__str__(found) if isinstance(found, str) else None
 
@@ -128,6 +130,6 @@ def _host(value: Any) -> str | None:
     return str(value) if is_address else None
 
 
-def _unread(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a placeholder for an unreadable argument. It is not valid as a host."""
+def _unreadable(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a placeholder for an argument that cannot be read. The placeholder is not a valid host."""
     return f"<the argument {name}: {type(arguments[name]).__name__}>"

@@ -1,4 +1,4 @@
-"""Queue for events of sub-agents on their way to the consumer of the run."""
+"""A queue that passes events of sub-agents to the consumer of the run."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Any
 from agentobs.agent.events import SubAgent
 
 WAITING_MAX = 256
-"""Maximum number of queued events before the agents wait. Our choice: a slow consumer slows them down."""
+"""Maximum number of queued events. If the queue is full, the agents wait for the consumer. Our choice."""
 
 
 class SubAgentEvents:
-    """Events that several agents put and one run takes; the events of each agent stay in order."""
+    """A queue that several agents fill and one run empties. The events of each agent stay in order."""
 
     def __init__(self) -> None:
         """Create an empty queue."""
         self.is_used = False
-        """Whether any agent puts events."""
+        """Whether any agent has been started that may put events into the queue."""
         self._waiting: deque[SubAgent] = deque()
-        self._news: asyncio.Future[None] | None = None
-        """Resolved when an event is available; the run waits for it."""
-        self._room = asyncio.Event()
+        self._new_event: asyncio.Future[None] | None = None
+        """A future that is resolved when an event is added, while the run waits for one."""
+        self._has_space = asyncio.Event()
 
-    async def tell(self, event: SubAgent) -> None:
-        """Add an event as soon as there is room."""
+    async def put(self, event: SubAgent) -> None:
+        """Add an event, as soon as the queue is not full."""
         while len(self._waiting) >= WAITING_MAX:
-            self._room.clear()
-            await self._room.wait()
+            self._has_space.clear()
+            await self._has_space.wait()
         self._waiting.append(event)
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._new_event is not None and not self._new_event.done():
+            self._new_event.set_result(None)
 
     def take(self) -> Iterator[SubAgent]:
         """Yield the queued events, oldest first."""
         while self._waiting:
             event = self._waiting.popleft()
-            self._room.set()
+            self._has_space.set()
             yield event
 
-    async def wait(self, tasks: set[asyncio.Task[Any]], until: str) -> None:
-        """Return when an event is queued or some tasks have ended.
+    async def wait(self, tasks: set[asyncio.Task[Any]], return_when: str) -> None:
+        """Wait until an event is queued or tasks have ended.
 
-        `until` is the condition for `asyncio.wait`; if agents put events, the first finished task
-        is enough.
+        `return_when` is passed to `asyncio.wait`. If agents put events into the queue, the wait always ends with the
+        first finished task.
         """
         if not self.is_used:
-            await asyncio.wait(tasks, return_when=until)
+            await asyncio.wait(tasks, return_when=return_when)
             return
         if self._waiting:
             return
-        self._news = asyncio.get_running_loop().create_future()
-        await asyncio.wait({*tasks, self._news}, return_when=asyncio.FIRST_COMPLETED)
+        self._new_event = asyncio.get_running_loop().create_future()
+        await asyncio.wait({*tasks, self._new_event}, return_when=asyncio.FIRST_COMPLETED)

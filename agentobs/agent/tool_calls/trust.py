@@ -1,6 +1,7 @@
-"""Pass a conversation's grants and denials to its sub-agents, and merge theirs back.
+"""Copy the grants and denials of a conversation to a sub-agent, and merge those of the sub-agent back.
 
-Both happen at points that do not depend on the clock: down when a call starts, up when its result is reported.
+They are copied when the call that starts the agent starts, and merged when the result of this call is reported. These
+points do not depend on the clock.
 """
 
 from __future__ import annotations
@@ -16,32 +17,35 @@ class Trust:
     """The grants and denials of a conversation when a call started."""
 
     grants: frozenset[Rule]
-    """Calls that a person had allowed for the rest of the conversation."""
+    """Rules for calls that a person had allowed for the rest of the conversation."""
     denials: Denials
-    """How often the classifier had denied its calls, including those of sub-agents that were merged."""
+    """How often the classifier had denied calls of the conversation and of its merged sub-agents."""
 
 
-def trust_in(talk: Conversation) -> Trust:
+def trust_in(conversation: Conversation) -> Trust:
     """Return the current grants and denials of a conversation."""
-    return Trust(talk.grants, talk.denials)
+    return Trust(conversation.grants, conversation.denials)
 
 
 def hand_down(trust: Trust, child: Conversation) -> None:
-    """Give an agent its starter's grants and denials, which already include everything the agent did before."""
+    """Copy the grants and denials of the starter to a sub-agent.
+
+    They replace the denials of a resumed sub-agent, because the starter's denials already include them.
+    """
     child.grants |= trust.grants
     child.denials = trust.denials
 
 
-def hand_up(child: Conversation, began: Denials, parent: Conversation) -> None:
-    """Merge an agent's grants and denials, as if its calls had been made here after all others.
+def hand_up(child: Conversation, initial_denials: Denials, parent: Conversation) -> None:
+    """Merge the grants and denials of a sub-agent into its starter, as if the starter had made the calls last.
 
     Args:
-        child: the agent's conversation.
-        began: the denials that it started with.
+        child: the conversation of the sub-agent.
+        initial_denials: the denials with which the sub-agent started.
         parent: the conversation of its starter.
     """
     parent.grants |= child.grants
-    more = child.denials.in_all - began.in_all
-    was_allowed = child.denials.in_a_row < began.in_a_row + more
-    in_a_row = child.denials.in_a_row if was_allowed else parent.denials.in_a_row + more
-    parent.denials = Denials(in_a_row, parent.denials.in_all + more)
+    new_denials = child.denials.in_all - initial_denials.in_all
+    was_allowed = child.denials.in_a_row < initial_denials.in_a_row + new_denials
+    in_a_row = child.denials.in_a_row if was_allowed else parent.denials.in_a_row + new_denials
+    parent.denials = Denials(in_a_row, parent.denials.in_all + new_denials)

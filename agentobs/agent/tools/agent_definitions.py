@@ -10,27 +10,27 @@ from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
 
 DEPTH_MAX = 3
-"""Default maximum depth of nested agents. Our choice: deeper nesting indicates a poor division of work."""
+"""Default maximum depth of nested agents. Our choice: a deeper nesting indicates a poor division of work."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A sub-agent that can be started. Fields that are not set use the starter's options."""
+    """The definition of a sub-agent. If `tools`, `model` or `max_turns` is not set, the starter's option is used."""
 
     name: str
-    """Its name: letters, digits, `_` and `-`, at most 64."""
+    """Its name: at most 64 letters, digits, `_` and `-`."""
     description: str = field(repr=False)
-    """What it is good for, described for the model that may start it."""
+    """A description of its purpose, for the model that may start it."""
     system: str | list[Json] | SystemPrompt | Rendered | None = field(default=None, repr=False)
-    """Its system prompt, independent of the starter's."""
+    """Its system prompt, independent of its starter's; None for no system prompt."""
     tools: tuple[str, ...] | None = None
     """Names of its tools, a subset of the starter's; None for all of them."""
     model: str | None = None
     """Its model; None for the starter's model."""
     max_turns: int | None = None
-    """Stop it after this many turns that used tools; None for the starter's limit."""
+    """Maximum number of turns with tool calls; None for the starter's limit."""
 
     def __post_init__(self) -> None:
         """Validate the name and the tools.
@@ -40,8 +40,8 @@ class Agent:
         """
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise UsageError(
-                f"an agent is named {self.name!r}",
-                todo="Name it with letters, digits, _ and -, at most 64 of them",
+                f"invalid agent name: {self.name!r}",
+                todo="Use at most 64 letters, digits, _ and -",
             )
         if isinstance(self.tools, str):
             raise UsageError(
@@ -52,27 +52,27 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """The agents that one tool starts."""
+    """The agents that one tool can start."""
 
     known: tuple[Agent, ...]
     depth_max: int = DEPTH_MAX
-    """Maximum depth below the main agent, from 1."""
+    """Maximum depth of these agents below the main agent, 1 or more."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty list, duplicate names, and a depth below 1.
+        """Validate the agents and the depth.
 
         Raises:
-            UsageError: one of these was found.
+            UsageError: there are no agents, two agents have the same name, or the depth is below 1.
         """
         names = [agent.name for agent in self.known]
-        doubled = sorted({name for name in names if names.count(name) > 1})
+        duplicates = sorted({name for name in names if names.count(name) > 1})
         if not names:
             raise UsageError("there are no agents to start", todo="Pass at least one")
-        if doubled:
-            raise UsageError(f"two agents are named {', '.join(doubled)}")
+        if duplicates:
+            raise UsageError(f"two agents are named {', '.join(duplicates)}")
         if self.depth_max < 1:
-            raise UsageError(f"a depth of {self.depth_max} for agents", todo="Allow at least 1")
+            raise UsageError(f"invalid depth_max: {self.depth_max}", todo="Pass 1 or more")
 
     def named(self, name: str) -> Agent:
-        """Return the agent with a known name."""
+        """Return the agent with this name, which must exist."""
         return next(agent for agent in self.known if agent.name == name)

@@ -1,9 +1,8 @@
 """Derive a tool's description and input schema from a typed function.
 
-Pydantic builds the schema from the signature; the docstring describes each argument. References are
-inlined, and titles are omitted because they only repeat names. Docstrings are parsed by
-`docstring_parser`, which the SDK depends on and uses for its own tools. It reads Google, NumPy and
-reST style and adds no dependency of our own.
+Pydantic builds the schema from the signature. The docstring describes each argument. References are inlined, and titles
+are omitted because they only repeat names. `docstring_parser` parses the docstrings, in Google, NumPy or reST style. It
+is not an additional dependency, because the SDK uses it for its own tools.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from agentobs.records.canonical_json import Json
 
 
 def input_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """Return the pydantic model of a function's arguments, with their own names as aliases.
+    """Return a pydantic model of a function's arguments. The aliases of its fields are the names of the arguments.
 
     Raises:
-        UsageError: the signature has arguments that JSON cannot name, or types that cannot be
-            resolved or declared to the model.
+        UsageError: an argument cannot be passed by name, or its type cannot be resolved or expressed
+            as a JSON schema.
     """
     parameters = _signature(function)
-    texts = described(function, [parameter.name for parameter in parameters]).arguments
+    texts = parsed_docstring(function, [parameter.name for parameter in parameters]).arguments
     fields = {
         f"argument_{number}": _field(function, parameter, texts.get(parameter.name))
         for number, parameter in enumerate(parameters)
@@ -54,7 +53,7 @@ def input_model(function: Callable[..., Any]) -> type[BaseModel]:
         return _model(function, fields)
     except UsageError:
         for field in fields.values():
-            _model(function, {"argument": field})  # to name the argument at fault
+            _model(function, {"argument": field})  # raises an error that names the invalid argument
         raise
 
 
@@ -65,7 +64,7 @@ def input_schema(model: type[BaseModel]) -> Json:
         UsageError: a type contains itself, so it cannot be inlined.
     """
     schema = model.model_json_schema()
-    return _plain(schema, schema.get("$defs", {}), ())
+    return _inlined(schema, schema.get("$defs", {}), ())
 
 
 def argument_names(model: type[BaseModel]) -> tuple[str, ...]:
@@ -74,38 +73,37 @@ def argument_names(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def named_arguments(model: type[BaseModel], value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return validated input by argument name: as given, and with the function's defaults.
+    """Return validated input by argument name, without and with the defaults of the function.
 
     Raises:
-    pydantic.ValidationError: the input is invalid.
+        pydantic.ValidationError: the input is invalid.
     """
-    fitted = model.model_validate(value)
+    validated = model.model_validate(value)
     explicit: dict[str, Any] = {}
-    every: dict[str, Any] = {}
-    for name, field in type(fitted).model_fields.items():
-        if name in fitted.model_fields_set:
-            explicit[str(field.alias)] = every[str(field.alias)] = getattr(fitted, name)
+    all_values: dict[str, Any] = {}
+    for name, field in type(validated).model_fields.items():
+        if name in validated.model_fields_set:
+            explicit[str(field.alias)] = all_values[str(field.alias)] = getattr(validated, name)
         elif field.default is not PydanticUndefined:
-            every[str(field.alias)] = field.default
-    return explicit, every
+            all_values[str(field.alias)] = field.default
+    return explicit, all_values
 
 
-_FLAT = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Set)
+_FLAT_TYPES = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Set)
 
 
 def holds_only(annotation: Any, leaves: tuple[type, ...]) -> bool:
-    """Return whether a type is one of some classes, or a flat list, tuple or set of them, possibly
-    optional.
+    """Return whether all values of a type are instances of some classes, or flat lists, tuples or sets of instances.
 
-    `Any` is accepted, because its values can only be checked at runtime.
+    None is accepted as a value. `Any` is accepted as a type, because its values can only be checked at runtime.
     """
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return all(holds_only(each, leaves) for each in get_args(annotation))
-    meant = _meant(annotation)
-    if meant is not annotation:
-        return holds_only(meant, leaves)
-    if origin in _FLAT or annotation in _FLAT:
+    underlying = _underlying_type(annotation)
+    if underlying is not annotation:
+        return holds_only(underlying, leaves)
+    if origin in _FLAT_TYPES or annotation in _FLAT_TYPES:
         inner = [each for each in get_args(annotation) if each not in (..., ())]
         return all(each is not type(None) and _is_leaf(each, leaves) for each in inner)
     return annotation is type(None) or _is_leaf(annotation, leaves)
@@ -115,9 +113,9 @@ def _is_leaf(annotation: Any, leaves: tuple[type, ...]) -> bool:
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return all(_is_leaf(each, leaves) for each in get_args(annotation))
-    meant = _meant(annotation)
-    if meant is not annotation:
-        return _is_leaf(meant, leaves)
+    underlying = _underlying_type(annotation)
+    if underlying is not annotation:
+        return _is_leaf(underlying, leaves)
     if origin is Literal:
         return all(isinstance(each, leaves) for each in get_args(annotation))
     if annotation in (Any, object) or isinstance(annotation, TypeVar | ForwardRef | str):
@@ -126,23 +124,23 @@ def _is_leaf(annotation: Any, leaves: tuple[type, ...]) -> bool:
     return isinstance(kind, type) and issubclass(kind, leaves)
 
 
-def _meant(annotation: Any) -> Any:
-    """Return the type behind an alias or `Annotated`; otherwise the type itself."""
+def _underlying_type(annotation: Any) -> Any:
+    """Return the type to which an alias or `Annotated` refers; any other type unchanged."""
     if get_origin(annotation) is Annotated:
         return get_args(annotation)[0]
     if isinstance(annotation, NewType):
         return annotation.__supertype__
     alias = (
         get_origin(annotation) or annotation
-    )  # of `type X = ...`, which Python 3.11 does not have
+    )  # an alias of `type X = ...`, which Python 3.11 does not support
     return annotation if isinstance(alias, type) else getattr(alias, "__value__", annotation)
 
 
-class Described(NamedTuple):
-    """The content of a docstring."""
+class ParsedDocstring(NamedTuple):
+    """The parsed content of a docstring."""
 
     text: str
-    """What the function does, without the sections about arguments, results and errors."""
+    """The description of the function, without the sections about arguments, results and errors."""
     arguments: dict[str, str]
     """The description of each argument, on one line."""
 
@@ -150,13 +148,13 @@ class Described(NamedTuple):
 _STYLES = (DocstringStyle.GOOGLE, DocstringStyle.NUMPYDOC, DocstringStyle.REST)
 
 
-def described(function: Callable[..., Any], names: Collection[str]) -> Described:
-    """Return a function's parsed docstring, in the style that describes most of the named arguments.
+def parsed_docstring(function: Callable[..., Any], names: Collection[str]) -> ParsedDocstring:
+    """Parse a function's docstring in the style that yields descriptions for most of the named arguments.
 
-    A docstring in no known style is used as the description unchanged, so no text is lost.
+    If no style fits, the unchanged docstring is the description, so no text is lost.
     """
     doc = inspect.getdoc(function) or ""
-    best, most = Described(doc.strip(), {}), (0, 0)
+    best, best_score = ParsedDocstring(doc.strip(), {}), (0, 0)
     for style in _STYLES:
         try:
             parsed = docstring_parser.parse(doc, style)
@@ -167,14 +165,14 @@ def described(function: Callable[..., Any], names: Collection[str]) -> Described
             for param in parsed.params
             if param.arg_name in names
         }
-        # A reST field of any name produces bare metadata; count only sections that the style
-        # defines.
-        found = len(texts), sum(type(section) is not DocstringMeta for section in parsed.meta)
-        if found > most:
-            between = "\n\n" if parsed.blank_after_short_description else "\n"
+        # In reST, a field with any name results in a plain DocstringMeta. Count only the sections
+        # that the style defines.
+        score = len(texts), sum(type(section) is not DocstringMeta for section in parsed.meta)
+        if score > best_score:
+            separator = "\n\n" if parsed.blank_after_short_description else "\n"
             parts = (parsed.short_description, parsed.long_description)
-            best = Described(between.join(filter(None, parts)), texts)
-            most = found
+            best = ParsedDocstring(separator.join(filter(None, parts)), texts)
+            best_score = score
     return best
 
 
@@ -187,7 +185,7 @@ def _model(function: Callable[..., Any], fields: dict[str, Any]) -> type[BaseMod
     except PydanticUserError as error:
         names = ", ".join(str(field.alias) for _, field in fields.values())
         raise UsageError(
-            f"the type of the argument {names} of {_name(function)} cannot be described to the model: "
+            f"the type of the argument {names} of {_qualified_name(function)} cannot be described to the model: "
             f"{error.message.splitlines()[0].rstrip('.')}",
             todo="Use types that JSON can represent, or declare the tool's schema yourself",
         ) from error
@@ -197,10 +195,10 @@ def _model(function: Callable[..., Any], fields: dict[str, Any]) -> type[BaseMod
 def _field(
     function: Callable[..., Any], parameter: inspect.Parameter, text: str | None
 ) -> tuple[Any, Any]:
-    """Return type and field; a description in `Annotated` is used if the docstring has none."""
+    """Return the type and the field of an argument. Without a text, a description in `Annotated` is used."""
     if isinstance(parameter.default, FieldInfo):
         raise UsageError(
-            f"the default of the argument {parameter.name} of {_name(function)} is a pydantic Field",
+            f"the default of the argument {parameter.name} of {_qualified_name(function)} is a pydantic Field",
             todo="Write Annotated[type, Field(...)] and pass the default itself",
         )
     description: dict[str, Any] = {"description": text} if text else {}
@@ -210,7 +208,7 @@ def _field(
 
 
 def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function with their types; the model does not see the return type."""
+    """Return the parameters of a function with resolved types."""
     allowed = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = _globals(function)
     parameters: list[inspect.Parameter] = []
@@ -218,8 +216,8 @@ def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
         if parameter.kind not in allowed:
             raise UsageError(
                 f"the model cannot pass `{parameter.replace(annotation=parameter.empty)}` "
-                f"of {_name(function)} by name",
-                todo="Give each argument of a tool a unique name",
+                f"of {_qualified_name(function)} by name",
+                todo="Use only arguments that can be passed by name",
             )
         annotation = parameter.annotation
         try:
@@ -227,7 +225,7 @@ def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
                 annotation = eval(annotation, names)
         except Exception as error:
             raise UsageError(
-                f"the type of the argument {parameter.name} of {_name(function)} is unknown: {error}",
+                f"the type of the argument {parameter.name} of {_qualified_name(function)} is unknown: {error}",
                 todo="Define it at the top of its module, or declare the tool's schema yourself",
             ) from error
         parameters.append(parameter.replace(annotation=annotation))
@@ -235,7 +233,7 @@ def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _globals(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the globals that the annotations of a function, method, partial or callable object refer to."""
+    """Return the globals in which the annotations of a function, method, partial or callable object are evaluated."""
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -244,8 +242,8 @@ def _globals(function: Callable[..., Any]) -> dict[str, Any]:
     return getattr(getattr(inner, "__func__", inner), "__globals__", {})
 
 
-def _plain(schema: Json, definitions: Json, inside: tuple[str, ...]) -> Json:
-    """Return a schema with its references inlined; `inside` names the ones in progress."""
+def _inlined(schema: Json, definitions: Json, inside: tuple[str, ...]) -> Json:
+    """Return a schema with its references inlined. `inside` lists the types that contain this schema."""
     reference = schema.get("$ref")
     if isinstance(reference, str):
         name = reference.rpartition("/")[2]
@@ -255,31 +253,33 @@ def _plain(schema: Json, definitions: Json, inside: tuple[str, ...]) -> Json:
                 todo="Declare the tool's schema yourself",
             )
         siblings = {key: value for key, value in schema.items() if key != "$ref"}
-        return _plain({**definitions[name], **siblings}, definitions, (*inside, name))
+        return _inlined({**definitions[name], **siblings}, definitions, (*inside, name))
     return {
-        key: _plain_value(key, value, definitions, inside)
+        key: _inlined_value(key, value, definitions, inside)
         for key, value in schema.items()
-        if key not in _LEFT_OUT
+        if key not in _OMITTED_KEYS
     }
 
 
-_LEFT_OUT = ("$defs", "title", "discriminator")
-"""Definitions are inlined; the discriminator only refers to them (and is from OpenAPI, not JSON Schema)."""
+_OMITTED_KEYS = ("$defs", "title", "discriminator")
+"""Keys that are omitted. Definitions are inlined, titles repeat names, and the discriminator (from OpenAPI, not JSON
+Schema) only refers to definitions.
+"""
 _VALUES = ("default", "const", "enum", "examples", "required")
-"""Keywords whose content is values, not schemas."""
+"""Keys that contain values, not schemas."""
 
 
-def _plain_value(key: str, value: Any, definitions: Json, inside: tuple[str, ...]) -> Any:
+def _inlined_value(key: str, value: Any, definitions: Json, inside: tuple[str, ...]) -> Any:
     if key in _VALUES:
         return value
     if key in ("properties", "patternProperties"):
-        return {name: _plain(inner, definitions, inside) for name, inner in value.items()}
+        return {name: _inlined(inner, definitions, inside) for name, inner in value.items()}
     if isinstance(value, dict):
-        return _plain(value, definitions, inside)
+        return _inlined(value, definitions, inside)
     if isinstance(value, list):
-        return [_plain(v, definitions, inside) if isinstance(v, dict) else v for v in value]
+        return [_inlined(v, definitions, inside) if isinstance(v, dict) else v for v in value]
     return value
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _qualified_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))

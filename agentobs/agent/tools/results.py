@@ -1,8 +1,7 @@
 """Convert any value that a tool returns or raises to one tool result of limited size.
 
-Text and content blocks are passed unchanged; everything else is shown as JSON, or as a last resort
-with `str`. A result that is too long is stored elsewhere if possible, and the model sees its start
-and end.
+Text and content blocks stay unchanged. Any other value becomes JSON, or the result of `str` if JSON is not possible. A
+result that is too long is stored in a file if possible, and the model sees only its start and end.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ Content = str | list[Json]
 """The content of a tool result."""
 
 Keep = Callable[[str], str | None]
-"""Stores a whole text and returns its path; None if it cannot be stored."""
+"""Stores a complete text and returns its path; None if it cannot be stored."""
 
 PREVIEW_CHARS_MAX = 4_000
-"""How much of a stored result is shown, in characters: enough to recognize it. Our choice."""
+"""How much of a stored result the model sees, in characters. Our choice: enough to recognize the result."""
 
 ITEMS_MAX, ITEMS_CHARS_MAX = 100_000, 50_000_000
-"""Maximum items read from an iterator, and characters in them, because it may be endless. Our choice."""
+"""How many items, and characters in them, are read from an iterator at most, because it may be endless. Our choice."""
 
 IMAGE_CHARS_MAX = 5 * 2**20
-"""Maximum base64 text of one image (https://docs.claude.com/en/docs/build-with-claude/vision, 5 MB)."""
+"""Maximum base64 characters of one image (https://docs.claude.com/en/docs/build-with-claude/vision, 5 MB)."""
 BINARY_CHARS_MAX = 24 * 2**20
-"""Maximum base64 text in one result. A whole request may have 32 MB (https://docs.claude.com/en/api/overview, request
-size limits), and the conversation needs part of it.
+"""Maximum base64 characters in one result. A request may have 32 MB (https://docs.claude.com/en/api/overview, request
+size limits), and the rest of the conversation needs a part of it.
 """
 
 RESULT_BLOCKS = {"text", "image", "document", "search_result", "tool_reference", "browser_state"}
@@ -40,18 +39,18 @@ RESULT_BLOCKS = {"text", "image", "document", "search_result", "tool_reference",
 
 
 def render(value: Any) -> Content:
-    """Return a tool's result as tool result content, of any size.
+    """Convert the return value of a tool to the content of a tool result, of any size.
 
-    Raises only what iterating over an iterator raises.
+    If the value is an iterator, its exceptions are raised. There are no other exceptions.
     """
     if isinstance(value, str):
         return value if type(value) is str else str.__str__(value)
     if isinstance(value, bytes | bytearray | memoryview):
-        return _of_bytes(bytes(value))
+        return _text_of_bytes(bytes(value))
     if isinstance(value, Iterator | KeysView | ValuesView | ItemsView | range):
         items = Items()
-        all(items.take(item) for item in value)
-        value = items.taken
+        all(items.add(item) for item in value)
+        value = items.values
     if isinstance(value, set | frozenset):
         value = sorted(value, key=_text)
     blocks = _blocks(value)
@@ -59,23 +58,23 @@ def render(value: Any) -> Content:
 
 
 def is_quick(value: Any) -> bool:
-    """Return whether a value is plain JSON and small, so that rendering it needs no thread."""
-    waiting, room = [value], PREVIEW_CHARS_MAX
-    while waiting:
-        item = waiting.pop()
+    """Return whether a value is small, plain JSON, so that rendering it does not need a thread."""
+    pending, chars_left = [value], PREVIEW_CHARS_MAX
+    while pending:
+        item = pending.pop()
         kind = type(item)
         if kind is dict or kind is list:
-            room -= 8 * len(item)
+            chars_left -= 8 * len(item)
         elif kind is str:
-            room -= len(item)
+            chars_left -= len(item)
         elif not (item is None or kind is bool or kind is float):
-            room -= item.bit_length() if kind is int else room
-        if room <= 0:
+            chars_left -= item.bit_length() if kind is int else chars_left
+        if chars_left <= 0:
             return False
         if kind is dict:
-            waiting += (*item.keys(), *item.values())
+            pending += (*item.keys(), *item.values())
         elif kind is list:
-            waiting += item
+            pending += item
     return True
 
 
@@ -84,37 +83,38 @@ def error_text(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = str(error)
-    except Exception as own:
-        return f"{name} (its text failed with {type(own).__name__})"
+    except Exception as failure:
+        return f"{name} (its text failed with {type(failure).__name__})"
     return f"{name}: {text}" if text else name
 
 
 class Items:
-    """The items of a possibly endless iterator, as far as they are read."""
+    """The first items of an iterator, which may be endless."""
 
     def __init__(self) -> None:
         """Create an empty list."""
-        self.taken: list[Any] = []
-        """The items, followed by a note if there were more."""
-        self._room = ITEMS_CHARS_MAX
+        self.values: list[Any] = []
+        """The items, followed by a note if there are more."""
+        self._chars_left = ITEMS_CHARS_MAX
 
-    def take(self, item: Any) -> bool:
-        """Add an item, and return whether there is room for more."""
-        if len(self.taken) == ITEMS_MAX or self._room <= 0:
-            self.taken.append(NOT_READ)
+    def add(self, item: Any) -> bool:
+        """Add an item, or the note if the limit is reached; return whether the item was added."""
+        if len(self.values) == ITEMS_MAX or self._chars_left <= 0:
+            self.values.append(NOT_READ)
             return False
-        self.taken.append(item)
-        self._room -= len(item) if isinstance(item, str | bytes) else 1
+        self.values.append(item)
+        self._chars_left -= len(item) if isinstance(item, str | bytes) else 1
         return True
 
 
 NOT_READ = "... there are more; they were not read"
-"""Follows the items that were read from an iterator."""
+"""The note after the items that were read from an iterator."""
 
 
 def fit(content: Content, chars_max: int, keep: Keep) -> Content:
-    """Return content limited to about `chars_max` characters that can be sent; longer content is
-    reduced to its two ends.
+    """Return content that can be sent, with at most about `chars_max` characters.
+
+    Longer content is reduced to its start and its end.
     """
     if isinstance(content, str):
         return _fit_text(content, chars_max, keep)
@@ -125,16 +125,16 @@ def fit(content: Content, chars_max: int, keep: Keep) -> Content:
 
 
 def _text(value: Any) -> str:
-    """Return a value as JSON, or else with `str`, or else its type."""
-    for write in (_json, _lenient_json, _json_with_halves):
+    """Return a value as JSON; if that fails, the result of `str`; if that fails, a note with its type."""
+    for write in (_json, _lenient_json, _json_with_surrogates):
         try:
             return write(value)
-        except Exception:  # nested values may raise anything
+        except Exception:  # nested values may raise any exception
             continue
-    return _shown(value)
+    return _as_string(value)
 
 
-def _shown(value: Any) -> str:
+def _as_string(value: Any) -> str:
     try:
         return str(value)
     except Exception as error:
@@ -147,20 +147,20 @@ def _json(value: Any) -> str:
 
 
 def _lenient_json(value: Any) -> str:
-    """Return JSON with `str` for values that JSON does not support, and bytes as base64."""
-    return to_json(value, fallback=_inner(value), bytes_mode="base64").decode("utf-8")
+    """Return JSON, with `str` for values that JSON does not support, and base64 for bytes."""
+    return to_json(value, fallback=_fallback(value), bytes_mode="base64").decode("utf-8")
 
 
-def _json_with_halves(value: Any) -> str:
-    """Return JSON with lone surrogates in it, which pydantic refuses."""
-    return json.dumps(value, default=_inner(value), ensure_ascii=False)
+def _json_with_surrogates(value: Any) -> str:
+    """Return JSON that may contain lone surrogates, which pydantic does not support."""
+    return json.dumps(value, default=_fallback(value), ensure_ascii=False)
 
 
-def _inner(whole: Any) -> Callable[[Any], str]:
+def _fallback(complete: Any) -> Callable[[Any], str]:
     def shown(value: Any) -> str:
-        if value is whole:
-            raise TypeError("the text around it is not JSON")
-        return _text(value) if isinstance(value, set | frozenset) else _shown(value)
+        if value is complete:
+            raise TypeError("the value is not JSON")
+        return _text(value) if isinstance(value, set | frozenset) else _as_string(value)
 
     return shown
 
@@ -174,11 +174,11 @@ _KINDS = {
     b"\x1f\x8b": "gzip",
     b"\x7fELF": "a program",
 }
-"""First bytes of common file types (https://en.wikipedia.org/wiki/List_of_file_signatures)."""
+"""The first bytes of common file types (https://en.wikipedia.org/wiki/List_of_file_signatures)."""
 
 
-def _of_bytes(data: bytes) -> str:
-    """Return text if the bytes are UTF-8, otherwise a note, because base64 would be useless to a model."""
+def _text_of_bytes(data: bytes) -> str:
+    """Decode bytes as UTF-8, or return a note if that fails, because base64 would be useless to a model."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -190,11 +190,11 @@ def _of_bytes(data: bytes) -> str:
 
 
 def _blocks(value: Any) -> list[Json] | None:
-    """Return a copy of content blocks that can be sent; None for any other value."""
+    """Return a copy of content blocks that can be sent; None if the value is not a list of content blocks."""
     if not (isinstance(value, list) and value and all(map(_is_block, value))):
         return None
     try:
-        return [_plain(block) for block in value]
+        return [_copied(block) for block in value]
     except (ValueError, RecursionError):
         return None
 
@@ -207,7 +207,7 @@ def _is_block(block: Any) -> bool:
     return block["type"] not in ("image", "document", "search_result") or "source" in block
 
 
-def _plain(value: Any) -> Json:
+def _copied(value: Any) -> Json:
     """Return a copy of a JSON value.
 
     Raises:
@@ -221,25 +221,25 @@ def _plain(value: Any) -> Json:
         case float() if math.isfinite(value):
             return value
         case list() | tuple():
-            return [_plain(inner) for inner in value]
+            return [_copied(inner) for inner in value]
         case dict() if all(isinstance(key, str) for key in value):
-            return {_sendable(key): _plain(inner) for key, inner in value.items()}
+            return {_sendable(key): _copied(inner) for key, inner in value.items()}
     raise ValueError("not a JSON value")
 
 
 def _fit_blocks(blocks: list[Json], chars_max: int, keep: Keep) -> list[Json]:
-    """Return blocks with limited text: if it is too long, one block holds the start and end of the whole text."""
+    """Return blocks with limited text. If it is too long, one block contains the start and end of the complete text."""
     sized = list(_within_limits(blocks))
-    words = [_words(block) for block in sized]
-    if sum(map(len, words)) <= chars_max:
+    texts = [_counted_text(block) for block in sized]
+    if sum(map(len, texts)) <= chars_max:
         return [block for block in sized if block != _EMPTY]
-    whole = "\n\n".join(filter(None, words))
-    preview = {"type": "text", "text": _fit_text(whole, chars_max, keep)}
-    first = next(place for place, text in enumerate(words) if text)
+    complete = "\n\n".join(filter(None, texts))
+    preview = {"type": "text", "text": _fit_text(complete, chars_max, keep)}
+    first = next(index for index, text in enumerate(texts) if text)
     return [
-        preview if place == first else block
-        for place, block in enumerate(sized)
-        if place == first or not (words[place] or block == _EMPTY)
+        preview if index == first else block
+        for index, block in enumerate(sized)
+        if index == first or not (texts[index] or block == _EMPTY)
     ]
 
 
@@ -247,8 +247,8 @@ _EMPTY = {"type": "text", "text": ""}
 """The provider refuses empty text blocks."""
 
 
-def _words(block: Json) -> str:
-    """Return the text of a block that counts against the limit; an image has none."""
+def _counted_text(block: Json) -> str:
+    """Return the text of a block that counts towards the limit; empty for an image."""
     if block["type"] == "text":
         text: str = block["text"]
         return text
@@ -265,15 +265,15 @@ def _binary(block: Json) -> str:
 
 
 def _within_limits(blocks: list[Json]) -> Iterator[Json]:
-    """Yield the blocks, with a note in place of each one that is too large for the provider."""
-    room = BINARY_CHARS_MAX
+    """Yield the blocks, with a note in place of each block that is too large for the provider."""
+    chars_left = BINARY_CHARS_MAX
     for block in blocks:
         size = len(_binary(block))
-        if size > (min(room, IMAGE_CHARS_MAX) if block["type"] == "image" else room):
+        if size > (min(chars_left, IMAGE_CHARS_MAX) if block["type"] == "image" else chars_left):
             note = f"[a block of type {block['type']} with {size * 3 // 4:,} bytes is left out: it is too large]"
             yield {"type": "text", "text": note}
         else:
-            room -= size
+            chars_left -= size
             yield block
 
 
@@ -284,16 +284,16 @@ def _fit_text(text: str, chars_max: int, keep: Keep) -> str:
     if len(text) <= chars_max:
         return _sendable(text)
     path = keep(text)
-    room = chars_max if path is None else min(chars_max, PREVIEW_CHARS_MAX)
-    room = max(0, room - len(_note(len(text), len(text), path)))
-    head = _up_to_line_end(text[: room - room // 3])
-    tail = _from_line_start(text[len(text) - room // 3 :])
+    chars_left = chars_max if path is None else min(chars_max, PREVIEW_CHARS_MAX)
+    chars_left = max(0, chars_left - len(_note(len(text), len(text), path)))
+    head = _up_to_line_end(text[: chars_left - chars_left // 3])
+    tail = _from_line_start(text[len(text) - chars_left // 3 :])
     note = _note(len(text) - len(head) - len(tail), len(text), path)
     return _sendable(head + note + tail)
 
 
-def _note(left_out: int, whole: int, path: str | None) -> str:
-    found = f"{left_out:,} of {whole:,} characters"
+def _note(omitted: int, complete: int, path: str | None) -> str:
+    found = f"{omitted:,} of {complete:,} characters"
     if path is None:
         sentence = (
             f"{found} are left out here and were not kept. Ask for less at a time to see them."
@@ -314,7 +314,7 @@ def _from_line_start(text: str) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Return a text without lone surrogates, as in a file name that is not UTF-8."""
+    """Replace lone surrogates, which occur in file names that are not UTF-8."""
     if text.isascii():
         return text
     try:

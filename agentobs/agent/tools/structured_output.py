@@ -1,6 +1,6 @@
 """Structured output: the model passes its final response as the input of a dedicated tool.
 
-A tool works with every model and together with other tools, unlike the provider's own output formats.
+Unlike the provider's output formats, a tool works with every model and together with other tools.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "structured_output"
 """The tool's name."""
 
 NUDGE = f"You have not given your answer yet. Call the tool {NAME} with it."
-"""The message for a model that stops without calling it."""
+"""The message for a model that stops without a call of the tool."""
 
 
 def declaration(output: type[BaseModel]) -> Json:
@@ -34,8 +34,8 @@ def declaration(output: type[BaseModel]) -> Json:
     }
 
 
-def taken(output: type[BaseModel], value: Any) -> tuple[BaseModel | None, ToolAnswer]:
-    """Return the parsed output or None, and the result for the model."""
+def parse_output(output: type[BaseModel], value: Any) -> tuple[BaseModel | None, ToolAnswer]:
+    """Return the parsed output, or None if it is invalid, and the result for the model."""
     try:
         return output.model_validate(value), ToolAnswer("Thank you: that is the answer.")
     except ValidationError as error:

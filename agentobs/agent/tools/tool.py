@@ -1,7 +1,7 @@
 """Tools: Python functions that the model may call, and their declarations.
 
-The `tool` decorator makes a tool from a typed function, `declared` from a given schema. The defaults are restrictive: a
-tool is assumed to write, to be destructive, to need permission and not to run in parallel.
+The `tool` decorator creates a tool from a typed function. `declared` creates a tool from a function and its schema. The
+defaults are restrictive: a tool is assumed to write, to be destructive, to need permission, and not to run in parallel.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from agentobs.agent.permissions import ToolClass
 from agentobs.agent.tools.agent_definitions import Agents
 from agentobs.agent.tools.input_schema import (
     argument_names,
-    described,
     holds_only,
     input_model,
     input_schema,
     named_arguments,
+    parsed_docstring,
 )
 from agentobs.errors import UsageError
 from agentobs.records.canonical_json import Json
@@ -39,7 +39,9 @@ RESULT_CHARS_MAX = 50_000
 """Default maximum length of a result, in characters: about 12,000 tokens. Our choice."""
 
 Function = Callable[..., Any]
-"""A sync function, run in its own thread, or an async one, run in the event loop, which it must not block."""
+"""A sync function, which runs in its own thread, or an async function, which runs in the event loop and must not block
+it.
+"""
 
 Interrupt = Literal["cancel", "block"]
 """The effect of an abort on a running call: cancel it, or wait for it."""
@@ -50,56 +52,56 @@ class Tool:
     """A tool that the model may call. Calling the object calls the function."""
 
     declaration: Json
-    """The declaration for the provider: `name`, `description`, `input_schema`, or whatever was declared."""
+    """The declaration for the provider: `name`, `description` and `input_schema`, or other keys that were declared."""
     function: Function
     tool_class: ToolClass = "write"
-    """Its effect; permission modes depend on it."""
+    """The effect of its calls, on which permission modes depend."""
     concurrent: bool | Callable[[dict[str, Any]], bool] = False
-    """Whether calls may run in parallel with adjacent calls. A function decides by the arguments; an exception or any
-    result except True means no.
+    """Whether a call may run in parallel with adjacent calls. A function decides by the arguments of the call; the call
+    may only if the function returns True.
     """
     needs_permission: bool = True
     """Whether permission rules and modes apply to its calls."""
     destructive: bool = True
     """Whether a call may have effects that cannot be undone."""
     retries: int = 0
-    """How often a call is retried after a failure or timeout. A sync function that timed out may
-    still be running then.
+    """How often a call is retried after a failure or a timeout. During a retry, a sync function that timed out may
+    still be running.
     """
     optional: bool = False
-    """Whether a turn can do without it; if a tool that is not optional is unavailable, the run ends."""
+    """Whether the run continues without this tool if it is unavailable. Otherwise, the run ends."""
     available: Callable[[], bool] | None = None
-    """Returns whether it is available; called once per turn. None means always."""
+    """Returns whether the tool is available; called once per turn. None means always."""
     needs_person: bool = False
-    """Whether it needs a person at the terminal; without one, its calls fail immediately."""
+    """Whether its calls need a person. Without a person, they fail immediately."""
     cancels_siblings: bool = False
-    """Whether its failure stops the calls that run in parallel; the decorator sets it for shell tools."""
+    """Whether a failed call stops the calls that run in parallel; true by default for shell tools."""
     interrupt: Interrupt = "cancel"
     """The effect of an abort on a running call."""
     timeout_s: float | None = TIMEOUT_S
     """Timeout of one attempt, in seconds; None for no timeout."""
     result_chars_max: int = RESULT_CHARS_MAX
-    """Maximum length of a result; the model sees only the start and end of a longer one."""
+    """Maximum length of a result, in characters. The model sees only the start and end of a longer result."""
     aliases: tuple[str, ...] = ()
-    """Former names: they occur in old recordings, and the model may still use them."""
+    """Former names, which occur in old recordings and which the model may still use."""
     subject: str | Callable[[dict[str, Any]], str] | None = None
-    """What the patterns of permission rules match: the name of an argument, or a function of all arguments."""
+    """The text that patterns of permission rules match: the name of an argument, or a function of all arguments."""
     paths: tuple[str, ...] = ()
-    """Arguments that are paths (`str`, `Path`), or flat lists, tuples or sets of them. Any other
-    value counts as outside of every root.
+    """Names of the arguments that are paths (`str`, `Path`), or flat lists, tuples or sets of paths. Any other value
+    counts as a path outside of every root.
     """
     hosts: tuple[str, ...] = ()
-    """Arguments that are hosts or URLs (`str`, pydantic's URLs, addresses), or flat lists of them.
-    Any other value counts as blocked if any host is blocked.
+    """Names of the arguments that are hosts or URLs (`str`, pydantic's URLs, addresses), or flat lists, tuples or sets
+    of them. If any host is blocked, any other value counts as a blocked host.
     """
     check: Callable[..., Any] | None = None
-    """Receives some of the validated arguments by name and returns a complaint for the model, or
-    None; sync or async. The check of a declared tool receives the whole input, like its function.
+    """A function, sync or async, that checks a call before it runs. It receives validated arguments by name, and
+    returns a complaint for the model, or None. The check of a declared tool receives the complete input as one dict.
     """
     input: type[BaseModel] | None = None
-    """The type of the input; None passes the whole input to the function as one dict."""
+    """The type of the input. If it is None, the function receives the complete input as one dict."""
     agents: Agents | None = None
-    """The agents that its calls start. The loop runs them; the function is never called."""
+    """The agents that its calls can start. The loop runs them, and never calls the function."""
 
     @property
     def name(self) -> str:
@@ -117,10 +119,10 @@ class Tool:
 
 
 class Settings(TypedDict, total=False):
-    """Settings of a tool; each key is documented at the field of `Tool` with the same name."""
+    """Settings of a tool. Each key has the same meaning as the field of `Tool` with this name."""
 
     read_only: bool
-    """Short for `tool_class="read"`, which makes it concurrent and not destructive."""
+    """Short for `tool_class="read"`, which by default makes the tool concurrent and not destructive."""
     tool_class: ToolClass
     concurrent: bool | Callable[[dict[str, Any]], bool]
     needs_permission: bool
@@ -153,9 +155,10 @@ def tool(
 def tool(
     fn: Function | None = None, *, name: str | None = None, **settings: Unpack[Settings]
 ) -> Tool | Callable[[Function], Tool]:
-    """Make a tool from a typed function; use it with or without arguments.
+    """Create a tool from a typed function. This decorator can be used with or without arguments.
 
-    The docstring's text describes the tool, its section about arguments (Google, NumPy or reST style) the arguments.
+    The description of the tool is the text of the docstring. The descriptions of the arguments are in the docstring's
+    section about arguments (Google, NumPy or reST style).
 
     Args:
         fn: the function.
@@ -168,24 +171,24 @@ def tool(
     """
 
     def make(function: Function) -> Tool:
-        called = name or getattr(function, "__name__", "")
+        tool_name = name or getattr(function, "__name__", "")
         model = input_model(function)
-        declaration = {"name": called}
-        if text := described(function, argument_names(model)).text:
+        declaration = {"name": tool_name}
+        if text := parsed_docstring(function, argument_names(model)).text:
             declaration["description"] = text
         declaration["input_schema"] = input_schema(model)
-        return _made(declaration, function, model, settings)
+        return _make_tool(declaration, function, model, settings)
 
     return make if fn is None else make(fn)
 
 
 def declared(declaration: Json, function: Function, **settings: Unpack[Settings]) -> Tool:
-    """Make a tool from a declaration and a function that receives the input as one dict.
+    """Create a tool from a declaration and a function that receives the input as one dict.
 
     Raises:
         UsageError: the settings contradict each other.
     """
-    return _made(declaration, function, None, settings)
+    return _make_tool(declaration, function, None, settings)
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
@@ -201,18 +204,20 @@ def check_tools(tools: Sequence[Tool]) -> None:
         for name in (each.name, *each.aliases):
             if name in owners:
                 field = "name" if name == each.name else "aliases"
-                raise _wrong(each, field, f"{name!r} is already the name of {_told(owners[name])}")
+                raise _settings_error(
+                    each, field, f"{name!r} is already the name of {_described_tool(owners[name])}"
+                )
             owners[name] = each
 
 
-def find(tools: Sequence[Tool], name: str) -> Tool | None:
-    """Return the tool with that name, or else with that alias."""
+def find_tool(tools: Sequence[Tool], name: str) -> Tool | None:
+    """Return the tool with this name or, if there is none, with this alias; None if it is unknown."""
     named = next((each for each in tools if each.name == name), None)
     return named or next((each for each in tools if name in each.aliases), None)
 
 
 def declarations(tools: Sequence[Tool]) -> list[Json]:
-    """Return the declarations of some tools for the provider."""
+    """Return the declarations of tools for the provider."""
     return [tool.declaration for tool in tools]
 
 
@@ -221,12 +226,12 @@ class Bound:
     """A tool bound to the arguments of one call."""
 
     call: Callable[[], Any]
-    """Calls the function, once: it may modify its arguments."""
+    """Calls the function. Can be used only once, because the function may modify its arguments."""
     arguments: dict[str, Any]
     """The validated arguments, including the function's defaults."""
     coerced: tuple[str, ...] = ()
-    """Paths of the arguments that were converted from another JSON type, such as `stops.0.x`. Content if they contain
-    keys chosen by the model.
+    """Paths of the arguments that were converted from another JSON type, such as `stops.0.x`. They count as content,
+    because they may contain keys that the model chose.
     """
 
 
@@ -234,16 +239,16 @@ def bind(tool: Tool, value: Any) -> Bound:
     """Bind a tool's function to the model's input. The input itself is not modified.
 
     Raises:
-        ValueError: the input is invalid; the message tells the model what to fix.
+        ValueError: the input is invalid. The message is for the model, and describes the errors.
     """
     if not isinstance(value, dict):
         raise ValueError("the input is not a JSON object; perhaps it was cut")
     try:
-        own = copy.deepcopy(value)
+        copied = copy.deepcopy(value)
         if tool.input is None:
-            return Bound(lambda: tool.function(own), own)
-        explicit, every = named_arguments(tool.input, own)
-        return Bound(lambda: tool.function(**explicit), every, _coerced(tool.input, value))
+            return Bound(lambda: tool.function(copied), copied)
+        explicit, every = named_arguments(tool.input, copied)
+        return Bound(lambda: tool.function(**explicit), every, _coerced_paths(tool.input, value))
     except ValidationError as error:
         properties = tool.declaration["input_schema"].get("properties", {})
         raise ValueError(complaints(error, properties)) from error
@@ -251,8 +256,8 @@ def bind(tool: Tool, value: Any) -> Bound:
         raise
     except RecursionError as error:
         raise ValueError("the input is nested too deeply") from error
-    except BaseException as error:  # a validator of the tool's own
-        raise ValueError(_clear(f"its validation failed with {error!r}")) from error
+    except BaseException as error:  # such as an exception of a validator in the tool's type
+        raise ValueError(_sendable(f"its validation failed with {error!r}")) from error
 
 
 COMPLAINTS_MAX = 20
@@ -260,44 +265,44 @@ COMPLAINTS_MAX = 20
 
 
 def complaints(error: ValidationError, properties: Mapping[str, Json] | None = None) -> str:
-    """Describe validation errors, one value per line, without pydantic's vocabulary and links.
+    """Describe validation errors for the model, one per line, without links.
 
     Args:
         error: the validation error.
-        properties: schemas of the top-level properties, by name, so that the text can list them.
+        properties: schemas of the top-level properties by name, which the text lists.
     """
     found = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [_complaint(each, properties) for each in found[:COMPLAINTS_MAX]]
     if len(found) > COMPLAINTS_MAX:
         lines.append(f"and {len(found) - COMPLAINTS_MAX:,} more")
-    return _clear("\n".join(lines))
+    return _sendable("\n".join(lines))
 
 
-def unknown(tools: Sequence[Tool], name: str) -> ToolAnswer:
+def unknown_tool_result(tools: Sequence[Tool], name: str) -> ToolAnswer:
     """Return the result for a call of an unknown tool."""
     known = ", ".join(tool.name for tool in tools) or "none"
-    text = _clear(f"There is no tool named {name[:200]!r}. The tools are: {known}.")
+    text = _sendable(f"There is no tool named {name[:200]!r}. The tools are: {known}.")
     return ToolAnswer(text, is_error=True, outcome="unknown")
 
 
-def invalid(tool: Tool, error: object) -> ToolAnswer:
-    """Return the result for a call with invalid input, as reported by `bind` or the tool's own check."""
-    text = _clear(f"The input of {tool.name} does not fit:\n{error}")
+def invalid_input_result(tool: Tool, error: object) -> ToolAnswer:
+    """Return the result for a call whose input `bind` or the tool's check refused."""
+    text = _sendable(f"The input of {tool.name} does not fit:\n{error}")
     return ToolAnswer(text, is_error=True, outcome="invalid")
 
 
 def check_call(tool: Tool, bound: Bound) -> Callable[[], Any] | None:
-    """Return a callable for the tool's own check of a call, or None if it has none."""
+    """Return a callable that runs the tool's check of a call; None if the tool has no check."""
     check = tool.check
     if check is None:
         return None
     if tool.input is None:
         return lambda: check(bound.arguments)
-    wanted = _parameters(check)
+    parameters_of_check = _parameters(check)
     chosen = {
         name: value
         for name, value in bound.arguments.items()
-        if wanted is None or name in wanted.names
+        if parameters_of_check is None or name in parameters_of_check.names
     }
     return lambda: check(**chosen)
 
@@ -305,7 +310,7 @@ def check_call(tool: Tool, bound: Bound) -> Callable[[], Any] | None:
 # --- settings -----------------------------------------------------------------------------------------
 
 
-def _made(
+def _make_tool(
     declaration: Json, function: Function, model: type[BaseModel] | None, settings: Settings
 ) -> Tool:
     fields: dict[str, Any] = dict(settings)
@@ -317,18 +322,18 @@ def _made(
     for field in ("aliases", "paths", "hosts"):
         if field in fields and not isinstance(fields[field], str):
             fields[field] = tuple(fields[field])
-    made = Tool(declaration, function, input=model, **fields)
-    if read_only is not None and read_only is not made.read_only:
-        found = f"read_only={read_only} contradicts tool_class={made.tool_class!r}"
-        raise _wrong(made, "read_only", found)
-    _check_settings(made)
-    return made
+    new_tool = Tool(declaration, function, input=model, **fields)
+    if read_only is not None and read_only is not new_tool.read_only:
+        found = f"read_only={read_only} contradicts tool_class={new_tool.tool_class!r}"
+        raise _settings_error(new_tool, "read_only", found)
+    _check_settings(new_tool)
+    return new_tool
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
-"""Names that the provider accepts (according to its error message for others, 2026)."""
+"""The names that the provider accepts (according to its error message for invalid names, 2026)."""
 
-_CLOSED: dict[str, tuple[str, ...]] = {
+_CHOICES: dict[str, tuple[str, ...]] = {
     "tool_class": get_args(ToolClass),
     "interrupt": get_args(Interrupt),
 }
@@ -339,38 +344,38 @@ def _check_settings(tool: Tool) -> None:
     name = tool.declaration.get("name") if isinstance(tool.declaration, dict) else None
     if not isinstance(name, str) or not name or name == "<lambda>":
         raise UsageError(
-            f"the tool that calls {_of(tool.function)} has no name",
-            todo="Give it one with name=...",
+            f"the tool that calls {_qualified_name(tool.function)} has no name",
+            todo="Pass name=...",
         )
     if not _NAME.match(name):
-        raise _wrong(tool, "name", _NO_NAME.format(name))
-    for field, allowed in _CLOSED.items():
+        raise _settings_error(tool, "name", _INVALID_NAME.format(name))
+    for field, allowed in _CHOICES.items():
         if getattr(tool, field) not in allowed:
             found = f"{getattr(tool, field)!r} is not one of {', '.join(allowed)}"
-            raise _wrong(tool, field, found)
+            raise _settings_error(tool, field, found)
     if tool.read_only and tool.destructive:
-        raise _wrong(tool, "destructive", "a read-only tool cannot be destructive")
+        raise _settings_error(tool, "destructive", "a read-only tool cannot be destructive")
     if not isinstance(tool.retries, int) or tool.retries < 0:
-        raise _wrong(tool, "retries", f"{tool.retries!r} is not a number of 0 or more")
+        raise _settings_error(tool, "retries", f"{tool.retries!r} must be 0 or more")
     if tool.timeout_s is not None and not tool.timeout_s > 0:
-        raise _wrong(tool, "timeout_s", f"{tool.timeout_s!r} is not above 0")
+        raise _settings_error(tool, "timeout_s", f"{tool.timeout_s!r} must be above 0")
     if not isinstance(tool.result_chars_max, int) or tool.result_chars_max < 1:
-        raise _wrong(
-            tool, "result_chars_max", f"{tool.result_chars_max!r} is not a number of 1 or more"
+        raise _settings_error(
+            tool, "result_chars_max", f"{tool.result_chars_max!r} must be 1 or more"
         )
     for field in ("aliases", "paths", "hosts"):
         if isinstance(getattr(tool, field), str):
-            raise _wrong(tool, field, "a string was passed instead of a tuple of names")
+            raise _settings_error(tool, field, "a string was passed instead of a tuple of names")
     for alias in tool.aliases:
         if not isinstance(alias, str) or not _NAME.match(alias):
-            raise _wrong(tool, "aliases", _NO_NAME.format(alias))
+            raise _settings_error(tool, "aliases", _INVALID_NAME.format(alias))
     if tool.name in tool.aliases or len(set(tool.aliases)) < len(tool.aliases):
-        raise _wrong(tool, "aliases", "a name is repeated, or is the tool's own")
+        raise _settings_error(tool, "aliases", "a name is repeated, or is the tool's own")
     _check_names(tool)
-    _check_places(tool)
+    _check_resource_types(tool)
 
 
-_NO_NAME = "{!r} must have 1 to 128 characters: letters a to z and A to Z, digits, `_` and `-`"
+_INVALID_NAME = "{!r} must have 1 to 128 characters: letters a to z and A to Z, digits, `_` and `-`"
 
 
 def _check_names(tool: Tool) -> None:
@@ -382,34 +387,36 @@ def _check_names(tool: Tool) -> None:
     for field, names in (("subject", subject), ("paths", tool.paths), ("hosts", tool.hosts)):
         for name in names:
             if name not in known:
-                raise _wrong(tool, field, f"there is no argument {name!r}")
-    taken = _parameters(tool.check) if tool.check and tool.input else None
-    for name in taken.required if taken else ():
+                raise _settings_error(tool, field, f"there is no argument {name!r}")
+    check_parameters = _parameters(tool.check) if tool.check and tool.input else None
+    for name in check_parameters.required if check_parameters else ():
         if name not in known:
-            raise _wrong(tool, "check", f"it takes {name!r}, which is not an argument of the tool")
+            raise _settings_error(
+                tool, "check", f"it takes {name!r}, which is not an argument of the tool"
+            )
 
 
-_PLACES: dict[str, tuple[str, tuple[type, ...]]] = {
+_RESOURCE_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "paths": ("path", (str, os.PathLike)),
     "hosts": ("host", (str, AnyUrl, ipaddress.IPv4Address, ipaddress.IPv6Address)),
 }
-"""Types allowed for arguments that are paths or hosts."""
+"""The types that arguments for paths and hosts may have."""
 
 
-def _check_places(tool: Tool) -> None:
+def _check_resource_types(tool: Tool) -> None:
     """Raise a UsageError if the type of a path or host argument cannot be checked."""
     if tool.input is None:
         return
     types = {str(field.alias): field.annotation for field in tool.input.model_fields.values()}
-    for field, (kind, leaves) in _PLACES.items():
+    for field, (kind, leaves) in _RESOURCE_TYPES.items():
         for name in getattr(tool, field):
             if not holds_only(types[name], leaves):
-                found = f"the argument {name!r} is no {kind} and no flat list of them"
-                raise _wrong(tool, field, found)
+                found = f"the argument {name!r} must be a {kind} or a flat list of {kind}s"
+                raise _settings_error(tool, field, found)
 
 
 def _argument_names(tool: Tool) -> tuple[str, ...] | None:
-    """Return the names of a tool's arguments, or None if its declaration does not list them."""
+    """Return the names of a tool's arguments; None if its declaration does not list them."""
     if tool.input is not None:
         return argument_names(tool.input)
     schema = tool.declaration.get("input_schema")
@@ -424,7 +431,7 @@ class _Parameters:
 
 
 def _parameters(function: Function) -> _Parameters | None:
-    """Return the parameters that a check accepts by name; None if it accepts any or cannot be inspected."""
+    """Return the parameters that a check accepts by name; None if it accepts any name or cannot be inspected."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -437,18 +444,18 @@ def _parameters(function: Function) -> _Parameters | None:
     return _Parameters(frozenset(p.name for p in parameters), tuple(required))
 
 
-def _wrong(tool: Tool, field: str, found: str) -> UsageError:
+def _settings_error(tool: Tool, field: str, found: str) -> UsageError:
     return UsageError(
-        f"`{field}` of {_told(tool)} cannot be: {found}",
-        todo="Correct it where the tool is defined",
+        f"`{field}` of {_described_tool(tool)} is invalid: {found}",
+        todo="Correct it in the definition of the tool",
     )
 
 
-def _told(tool: Tool) -> str:
-    return f"the tool {tool.name} ({_of(tool.function)})"
+def _described_tool(tool: Tool) -> str:
+    return f"the tool {tool.name} ({_qualified_name(tool.function)})"
 
 
-def _of(function: Function) -> str:
+def _qualified_name(function: Function) -> str:
     return (
         f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
     )
@@ -457,10 +464,10 @@ def _of(function: Function) -> str:
 # --- input --------------------------------------------------------------------------------------------
 
 
-def _coerced(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths that strict validation of the same JSON would have refused.
+def _coerced_paths(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the paths of values that were converted, which are the values that strict validation would refuse.
 
-    Strict JSON validation still accepts a string for a date and a list for a set, because JSON has no such types.
+    Strict validation of JSON accepts a string for a date and a list for a set, because JSON does not have these types.
     """
     try:
         model.model_validate_json(to_json(value), strict=True)
@@ -470,53 +477,61 @@ def _coerced(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[str, ...
         return ()
     else:
         return ()
-    ways = {_way(value, each): None for each in found if each["type"] not in _NO_COERCION}
-    ways.pop((), None)
-    # A union reports one error per member, some of them for the surrounding value.
+    paths = {_error_path(value, each): None for each in found if each["type"] not in _NO_COERCION}
+    paths.pop((), None)
+    # A union reports one error per member, and some of these errors have the path of the enclosing
+    # value. Keep only the most specific paths.
     return tuple(
-        ".".join(map(str, way))
-        for way in ways
-        if not any(other[: len(way)] == way for other in ways if other != way)
+        ".".join(map(str, path))
+        for path in paths
+        if not any(other[: len(path)] == path for other in paths if other != path)
     )
 
 
 _NO_COERCION = ("missing", "extra_forbidden")
-"""Errors of union members that were not chosen."""
+"""Types of errors that are not conversions; members of a union that were not chosen report them."""
 
 
-def _way(value: Any, error: ErrorDetails) -> tuple[str | int, ...]:
-    """Return the location of an error in the input, without the union members that pydantic inserts.
+def _error_path(value: Any, error: ErrorDetails) -> tuple[str | int, ...]:
+    """Return the path of an error in the input, without the names of union members that pydantic inserts.
 
-    Empty if an integer was written as 3.0, because JSON has only one kind of number.
+    The path is empty if an integer was written as 3.0, which is not a conversion, because JSON has only one type of
+    number.
     """
-    way: list[str | int] = []
+    path: list[str | int] = []
     for step in error["loc"]:
         inside = isinstance(value, dict) and step in value
         if inside or (isinstance(value, list) and isinstance(step, int) and step < len(value)):
             value = value[step]
-            way.append(step)
+            path.append(step)
     if error["type"] == "int_type" and isinstance(value, float):
         return ()
-    return tuple(way)
+    return tuple(path)
 
 
 def _complaint(found: ErrorDetails, properties: Mapping[str, Json] | None) -> str:
-    way, problem = found["loc"], found["msg"]
-    top = properties if properties is not None and len(way) == 1 else None
+    path, problem = found["loc"], found["msg"]
+    top_properties = properties if properties is not None and len(path) == 1 else None
     if found["type"] == "missing":
-        kind = top.get(str(way[0]), {}).get("type") if top is not None else None
+        kind = (
+            top_properties.get(str(path[0]), {}).get("type") if top_properties is not None else None
+        )
         problem = f"required, but not given{f' (a value of type {kind})' if kind else ''}"
     elif found["type"] == "extra_forbidden":
-        known = f"; there are: {', '.join(top) or 'none'}" if top is not None else ""
+        known = (
+            f"; there are: {', '.join(top_properties) or 'none'}"
+            if top_properties is not None
+            else ""
+        )
         problem = f"there is no argument of this name{known}"
-    return f"{'.'.join(map(str, way)) or 'input'}: {problem}"
+    return f"{'.'.join(map(str, path)) or 'input'}: {problem}"
 
 
 TEXT_CHARS_MAX = 10_000
 """Maximum length of an error message for the model. Our choice."""
 
 
-def _clear(text: str) -> str:
-    """Return a text that can be sent: of limited length, without lone surrogates."""
-    short = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]} ... (cut)"
-    return short.encode("utf-8", "replace").decode("utf-8")
+def _sendable(text: str) -> str:
+    """Limit the length of a text, and replace lone surrogates, which cannot be sent."""
+    limited = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]} ... (cut)"
+    return limited.encode("utf-8", "replace").decode("utf-8")
