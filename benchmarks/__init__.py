@@ -1,1 +1,1 @@
-"""Benchmarks: what recording, replaying and starting cost, each against its floor in the same run."""
+"""Benchmarks of agentobs: each cost is compared with the minimum cost (the floor) that is measured in the same run."""

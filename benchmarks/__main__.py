@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: measure, print, and write RESULTS.md when everything was measured."""
+"""`python -m benchmarks [NAME ...]`: run benchmarks and print their results; a run of all also writes RESULTS.md."""
 
 from __future__ import annotations
 
@@ -6,62 +6,62 @@ import argparse
 from collections.abc import Callable, Iterator
 
 from benchmarks import (
+    agent_loop,
     dashboards,
     durability,
     events,
-    exporting,
-    importing,
-    ingesting,
-    looping,
+    export,
+    freeze,
+    imports,
+    ingest,
     pricing,
-    querying,
-    recording,
-    redacting,
-    replaying,
+    queries,
+    recorder,
+    redaction,
+    replayer,
     report,
     spans,
-    starting,
-    trial,
+    startup,
 )
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
-    "recording": recording.sections,
+    "recording": recorder.sections,
     "durability": durability.sections,
-    "ingest": ingesting.sections,
-    "importing": importing.sections,
-    "loop": looping.sections,
-    "replay": replaying.sections,
-    "start-up": starting.sections,
-    "freeze": trial.sections,
-    "queries": querying.sections,
+    "ingest": ingest.sections,
+    "importing": imports.sections,
+    "loop": agent_loop.sections,
+    "replay": replayer.sections,
+    "start-up": startup.sections,
+    "freeze": freeze.sections,
+    "queries": queries.sections,
     "pricing": pricing.sections,
-    "redaction": redacting.sections,
+    "redaction": redaction.sections,
     "events": events.sections,
     "spans": spans.sections,
-    "exporting": exporting.sections,
+    "exporting": export.sections,
     "dashboards": dashboards.sections,
 }
 
 
 def main() -> None:
-    """Run the benchmarks that are named, or all of them."""
+    """Run the named benchmarks, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     names: list[str] = parser.parse_args().names
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(
-            f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}"
+            f"unknown benchmark {', '.join(sorted(unknown))}; expected one of {', '.join(BENCHMARKS)}"
         )
-    done: list[report.Section] = []
+    results: list[report.Section] = []
     for name in names or BENCHMARKS:
         for section in BENCHMARKS[name]():
             print(section.text(), flush=True, end="\n\n")
-            done.append(section)
-    print(report.targets(done))
+            results.append(section)
+    print(report.targets(results))
     if not names:
-        report.write(done)
+        report.write(results)
         print(f"\nWritten to {report.RESULTS}")
 
 
-if __name__ == "__main__":  # the children that measure in a process of their own import this, too
+if __name__ == "__main__":  # child processes of benchmarks import this module, too
     main()

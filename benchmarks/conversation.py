@@ -1,7 +1,7 @@
-"""A made conversation: an agent that reads files, in the provider's format, the same in every run.
+"""A synthetic conversation of an agent that reads files, in the provider's format; identical in every run.
 
-Each turn is some text and one tool call; its result comes back with the next request, which repeats
-all that was said before and moves the mark of the cache to its end, as agents do.
+Each turn has some text and one tool call. The next request contains the tool result and the complete history, and its
+cache breakpoint is at its end, as in requests of real agents.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MODEL = "claude-sonnet-5"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is said in a turn."""
+    """The size of a turn."""
 
     deltas: int
-    """Deltas in an answer; three of four are text, the others the input of the call."""
+    """The number of deltas in a response. Three of four are text, the others are the input of the call."""
     result_bytes: int
-    """Bytes of a tool's result."""
+    """The number of bytes of a tool result."""
 
 
 _random = random.Random(20261121)
@@ -34,7 +34,7 @@ _WORDS = ["".join(_random.choices("abcdefghijklmnopqrstuvwxyz", k=k)) for k in r
 
 
 def text(length: int, seed: int) -> str:
-    """Return words of about `length` bytes, others for another seed."""
+    """Return words of about `length` bytes; they depend on the seed."""
     chosen = random.Random(seed).choices(_WORDS, k=length // 4 + 1)
     return " ".join(chosen)[:length]
 
@@ -50,16 +50,16 @@ TOOLS = [
 ]
 
 
-def ask(client: Anthropic, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Ask with the SDK's streaming helper, read every event, and return the assistant's message."""
+def send(client: Anthropic, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Send a request with the SDK's streaming helper, read every event, and return the assistant's message."""
     with client.messages.stream(**_arguments(messages)) as stream:
         for _ in stream:
             pass
         return {"role": "assistant", "content": _content(stream.get_final_message())}
 
 
-def ask_plainly(client: Anthropic, messages: list[dict[str, Any]]) -> None:
-    """Ask with `create(stream=True)`, the least that the SDK does for a stream, and read every event."""
+def send_plain(client: Anthropic, messages: list[dict[str, Any]]) -> None:
+    """Send a request with `create(stream=True)`, the SDK's cheapest way to stream, and read every event."""
     for _ in client.messages.create(**_arguments(messages), stream=True):
         pass
 
@@ -70,24 +70,24 @@ def request_body(messages: list[dict[str, Any]]) -> bytes:
 
 
 def _arguments(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what is asked, in the order in which the SDK sends it."""
+    """Return the arguments of a request, in the order in which the SDK sends them."""
     return {
         "max_tokens": 1024,
-        "messages": [*messages[:-1], _marked(messages[-1])],
+        "messages": [*messages[:-1], _with_breakpoint(messages[-1])],
         "model": MODEL,
         "system": SYSTEM,
         "tools": TOOLS,
     }
 
 
-def _marked(message: dict[str, Any]) -> dict[str, Any]:
+def _with_breakpoint(message: dict[str, Any]) -> dict[str, Any]:
     *others, last = message["content"]
     return {**message, "content": [*others, {**last, "cache_control": {"type": "ephemeral"}}]}
 
 
 def _content(message: Any) -> list[dict[str, Any]]:
-    kept = {"text": ("type", "text"), "tool_use": ("type", "id", "name", "input")}
-    return [{key: getattr(b, key) for key in kept[b.type]} for b in message.content]
+    keys = {"text": ("type", "text"), "tool_use": ("type", "id", "name", "input")}
+    return [{key: getattr(b, key) for key in keys[b.type]} for b in message.content]
 
 
 def prompt() -> dict[str, Any]:
@@ -96,7 +96,7 @@ def prompt() -> dict[str, Any]:
 
 
 def result(turn: int, size: Size) -> dict[str, Any]:
-    """Return the message that answers the tool call of a turn."""
+    """Return the message with the tool result of a turn."""
     block = {
         "type": "tool_result",
         "tool_use_id": f"toolu_{turn:08}",
@@ -106,7 +106,7 @@ def result(turn: int, size: Size) -> dict[str, Any]:
 
 
 def history(turns: int, size: Size) -> list[dict[str, Any]]:
-    """Return the messages of a conversation of so many turns, with the last result to be answered."""
+    """Return the messages of a conversation with `turns` turns; the last message is a tool result."""
     messages = [prompt()]
     for turn in range(1, turns + 1):
         messages += turn_of(turn, size)
@@ -114,34 +114,35 @@ def history(turns: int, size: Size) -> list[dict[str, Any]]:
 
 
 def turn_of(turn: int, size: Size) -> list[dict[str, Any]]:
-    """Return the two messages that a turn adds: what was said and called, and the result."""
-    return [_said(turn, size), result(turn, size)]
+    """Return the two messages that a turn adds: the response with its tool call, and the tool result."""
+    return [_response_message(turn, size), result(turn, size)]
 
 
 def steps(client: Anthropic, turns: int, size: Size) -> Iterator[int]:
-    """Be the agent: ask, take the tool's result, and ask again; yields after each of so many turns."""
+    """Run an agent for `turns` turns, which sends a request and adds a tool result in each; yield after each turn."""
     messages = [prompt()]
     for turn in range(1, turns + 1):
-        messages += [ask(client, messages), result(turn, size)]
+        messages += [send(client, messages), result(turn, size)]
         yield turn
 
 
 def run(client: Anthropic, turns: int, size: Size) -> None:
-    """Be the agent for so many turns."""
+    """Run an agent for `turns` turns."""
     for _ in steps(client, turns, size):
         pass
 
 
-def answer(turn: int, size: Size) -> list[bytes]:
-    """Return the answer of a turn as the provider streams it, an event a piece."""
+def response_chunks(turn: int, size: Size) -> list[bytes]:
+    """Return the response of a turn as the provider streams it, one chunk per event."""
     return [f"event: {e['type']}\ndata: {_compact(e)}\n\n".encode() for e in _events(turn, size)]
 
 
-def _said(turn: int, size: Size) -> dict[str, Any]:
-    """Return the message that the events of a turn add up to."""
-    spoken, path = "".join(_spoken(turn, size)), json.loads("".join(_typed(turn, size)))
-    call = {"type": "tool_use", "id": f"toolu_{turn:08}", "name": "tool_1", "input": path}
-    return {"role": "assistant", "content": [{"type": "text", "text": spoken}, call]}
+def _response_message(turn: int, size: Size) -> dict[str, Any]:
+    """Return the message that results from the events of a turn."""
+    content = "".join(_text_chunks(turn, size))
+    arguments = json.loads("".join(_argument_chunks(turn, size)))
+    call = {"type": "tool_use", "id": f"toolu_{turn:08}", "name": "tool_1", "input": arguments}
+    return {"role": "assistant", "content": [{"type": "text", "text": content}, call]}
 
 
 def _events(turn: int, size: Size) -> Iterator[dict[str, Any]]:
@@ -159,11 +160,14 @@ def _events(turn: int, size: Size) -> Iterator[dict[str, Any]]:
             "usage": usage,
         },
     }
-    said = [{"type": "text_delta", "text": piece} for piece in _spoken(turn, size)]
-    yield from _block(0, {"type": "text", "text": ""}, said)
+    text_deltas = [{"type": "text_delta", "text": chunk} for chunk in _text_chunks(turn, size)]
+    yield from _block(0, {"type": "text", "text": ""}, text_deltas)
     call = {"type": "tool_use", "id": f"toolu_{turn:08}", "name": "tool_1", "input": {}}
-    typed = [{"type": "input_json_delta", "partial_json": piece} for piece in _typed(turn, size)]
-    yield from _block(1, call, typed)
+    argument_deltas = [
+        {"type": "input_json_delta", "partial_json": chunk}
+        for chunk in _argument_chunks(turn, size)
+    ]
+    yield from _block(1, call, argument_deltas)
     yield {
         "type": "message_delta",
         "delta": {"stop_reason": "tool_use", "stop_sequence": None},
@@ -173,25 +177,25 @@ def _events(turn: int, size: Size) -> Iterator[dict[str, Any]]:
 
 
 def _block(
-    index: int, opened: dict[str, Any], deltas: list[dict[str, Any]]
+    index: int, start: dict[str, Any], deltas: list[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    yield {"type": "content_block_start", "index": index, "content_block": opened}
+    yield {"type": "content_block_start", "index": index, "content_block": start}
     for delta in deltas:
         yield {"type": "content_block_delta", "index": index, "delta": delta}
     yield {"type": "content_block_stop", "index": index}
 
 
-def _spoken(turn: int, size: Size) -> list[str]:
-    return _pieces(text(size.deltas * 3 // 4 * 20, turn), 20)
+def _text_chunks(turn: int, size: Size) -> list[str]:
+    return _split(text(size.deltas * 3 // 4 * 20, turn), 20)
 
 
-def _typed(turn: int, size: Size) -> list[str]:
+def _argument_chunks(turn: int, size: Size) -> list[str]:
     count = size.deltas - size.deltas * 3 // 4
-    return _pieces(_compact({"path": text(count * 20 - 11, turn)}), 20)
+    return _split(_compact({"path": text(count * 20 - 11, turn)}), 20)
 
 
-def _pieces(whole: str, length: int) -> list[str]:
-    return [whole[at : at + length] for at in range(0, len(whole), length)]
+def _split(data: str, length: int) -> list[str]:
+    return [data[start : start + length] for start in range(0, len(data), length)]
 
 
 def _compact(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What an event costs: ours beside an append to a deque, and beside OpenTelemetry's, with the sink well and stuck."""
+"""The cost of an event, compared with an append to a deque and with OpenTelemetry, also if a consumer hangs."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from benchmarks.measure import (
 from benchmarks.report import Section, Verdict
 
 EVENTS = 1_000
-"""Events of one round."""
+"""The number of events in one round."""
 ROUNDS = 15
 THREADS = 10
-FLOOR, AGAIN = "an append to a deque", "again"
-NOBODY = "ours, nobody listens yet"
-FULL = "ours, nobody listens and the queue is full"
-DROPPED = "ours, to a consumer that drops"
-STUCK = "ours, another thread is stuck in the consumer"
-RECORDED = "ours, recorded"
-MADE = "ours, made by `agentobs.event` and recorded"
-TELEMETRY = "OpenTelemetry's log, exporter that drops"
+FLOOR, REPEATED = "an append to a deque", "floor, repeated"
+UNATTACHED = "agentobs, no consumer is attached yet"
+FULL = "agentobs, no consumer is attached and the queue is full"
+DROPPED = "agentobs, consumer that drops the events"
+STUCK = "agentobs, another thread hangs in the consumer"
+RECORDED = "agentobs, recorded"
+CREATED = "agentobs, created by `agentobs.event` and recorded"
+TELEMETRY = "OpenTelemetry log record, exporter that drops it"
 PLACE = Place("5" * 32, "1" * 32, "main", 3, None, "main", "c" * 32, 1)
 EVENT = Event(
     session_id=PLACE.session_id,
@@ -68,11 +68,11 @@ ATTRIBUTES = {
 }  # fmt: skip
 
 
-class Drops(LogRecordExporter):
-    """Takes logs and does nothing."""
+class DroppingExporter(LogRecordExporter):
+    """An exporter that drops all log records."""
 
     def export(self, batch: object) -> LogRecordExportResult:
-        """Drop them."""
+        """Drop a batch."""
         return LogRecordExportResult.SUCCESS
 
     def shutdown(self) -> None:
@@ -84,12 +84,12 @@ class Drops(LogRecordExporter):
 
 
 def sections() -> Iterator[Section]:
-    """Measure events."""
+    """Measure the cost of events."""
     with tempfile.TemporaryDirectory() as home:
         recorder = Recorder(open_home(Path(home)))
         provider = LoggerProvider(shutdown_on_exit=False)
         provider.add_log_record_processor(
-            BatchLogRecordProcessor(Drops(), max_queue_size=10 * EVENTS)
+            BatchLogRecordProcessor(DroppingExporter(), max_queue_size=10 * EVENTS)
         )
         yield _section(1, recorder, provider)
         yield _section(THREADS, recorder, provider)
@@ -99,18 +99,18 @@ def sections() -> Iterator[Section]:
 
 def _section(threads: int, recorder: Recorder, provider: LoggerProvider) -> Section:
     logger, count = provider.get_logger("benchmark"), EVENTS // threads
-    waiting: deque[Any] = deque()
+    queue: deque[Any] = deque()
     dropping, recording = Sink(), Sink()
     dropping.attach(lambda record: None)
     recording.attach(recorder)
     full = Sink(0)
-    stuck, go_on = _stuck()
+    stuck, release = _stuck_sink()
 
     def floor() -> None:
         for _ in range(count):
-            waiting.append(EVENT)
+            queue.append(EVENT)
 
-    def made() -> None:
+    def create() -> None:
         for _ in range(count):
             agentobs.event("app.seen", tokens=1000, messages=10)
 
@@ -118,89 +118,90 @@ def _section(threads: int, recorder: Recorder, provider: LoggerProvider) -> Sect
         for _ in range(count):
             logger.emit(LogRecord(timestamp=1, event_name="context", attributes=ATTRIBUTES.copy()))
 
-    def nobody(_: int) -> Cost:
+    def unattached(_: int) -> Cost:
         return cost_in_threads(partial(_emit, Sink(EVENTS), count), threads, None)
 
-    def own(_: int) -> Cost:
+    def created(_: int) -> Cost:
         with sink.redirect(recorder), tracing.at(PLACE):
-            return cost_in_threads(agentobs.carried(made), threads, flush)
+            return cost_in_threads(agentobs.carried(create), threads, flush)
 
-    def alone(work: Callable[[], None], settle: Callable[[], object] | None, _: int) -> Cost:
+    def measure(work: Callable[[], None], settle: Callable[[], object] | None, _: int) -> Cost:
         return cost_in_threads(work, threads, settle)
 
     flush = partial(recorder.flush, 60.0)
     variants: dict[str, Callable[[int], Cost]] = {
-        FLOOR: partial(alone, floor, waiting.clear),
-        AGAIN: partial(alone, floor, waiting.clear),
-        NOBODY: nobody,
-        FULL: partial(alone, partial(_emit, full, count), None),
-        DROPPED: partial(alone, partial(_emit, dropping, count), None),
-        STUCK: partial(alone, partial(_emit, stuck, count), None),
-        RECORDED: partial(alone, partial(_emit, recording, count), flush),
-        MADE: own,
-        TELEMETRY: partial(alone, telemetry, provider.force_flush),
+        FLOOR: partial(measure, floor, queue.clear),
+        REPEATED: partial(measure, floor, queue.clear),
+        UNATTACHED: unattached,
+        FULL: partial(measure, partial(_emit, full, count), None),
+        DROPPED: partial(measure, partial(_emit, dropping, count), None),
+        STUCK: partial(measure, partial(_emit, stuck, count), None),
+        RECORDED: partial(measure, partial(_emit, recording, count), flush),
+        CREATED: created,
+        TELEMETRY: partial(measure, telemetry, provider.force_flush),
     }
     for each in variants.values():
         each(0)
     measured = compare(variants, range(1, ROUNDS + 1))
-    go_on.set()
-    where = "in one thread" if threads == 1 else f"in {threads} threads at once"
+    release.set()
+    threads_text = "in one thread" if threads == 1 else f"in {threads} concurrent threads"
     return Section(
-        f"An event, {where}",
-        f"{ROUNDS} rounds of {EVENTS} events of 13 fields; microseconds an event, the medians of the rounds. The "
-        "caller's CPU is that of all threads that emit. That of the process counts until the recorder's thread has "
-        "written them to the journal, or OpenTelemetry's batch was taken. Ours is emitted as it is, but where it is "
-        "made; OpenTelemetry's log is made and has nine attributes.",
+        f"An event, {threads_text}",
+        f"{ROUNDS} rounds of {EVENTS} events with 13 fields; microseconds per event, medians of the rounds. CPU of "
+        "callers is the sum of all threads that emit events. CPU of the process includes all work until the "
+        "recorder's thread has written the events to the journal, or OpenTelemetry's batch was exported. Except in "
+        "the row with `agentobs.event`, the same event object is emitted each time. OpenTelemetry's log record is "
+        "created each time and has nine attributes.",
         ("", "CPU, callers", "x floor", "x OpenTelemetry", "CPU, process", "wall"),
         tuple(
             (
-                who,
-                f"{_each(measured, who, 'thread_ns'):.2f}",
-                f"{ratio(measured, who, FLOOR, 'thread_ns'):.1f}",
-                f"{ratio(measured, who, TELEMETRY, 'thread_ns'):.3f}",
-                f"{_each(measured, who, 'process_ns'):.2f}",
-                f"{_each(measured, who, 'wall_ns'):.2f}",
+                variant,
+                f"{_microseconds(measured, variant, 'thread_ns'):.2f}",
+                f"{ratio(measured, variant, FLOOR, 'thread_ns'):.1f}",
+                f"{ratio(measured, variant, TELEMETRY, 'thread_ns'):.3f}",
+                f"{_microseconds(measured, variant, 'process_ns'):.2f}",
+                f"{_microseconds(measured, variant, 'wall_ns'):.2f}",
             )
-            for who in variants
+            for variant in variants
         ),
         (
             Verdict(
-                f"an event through the sink, {where}, CPU of the caller's",
+                f"an event through the sink, {threads_text}, CPU of callers",
                 2.0,
-                _each(measured, DROPPED, "thread_ns"),
+                _microseconds(measured, DROPPED, "thread_ns"),
                 "{:.2f} us",
-                "A lock is taken, whose turn it is is noted, and whoever meets another one at it queues its event.",
+                "The sink acquires a lock and records which thread delivers; other threads queue their events.",
             ),
             Verdict(
-                f"an event while the sink is stuck, {where}, CPU of the caller's",
+                f"an event while a consumer hangs, {threads_text}, CPU of callers",
                 2.0,
-                _each(measured, STUCK, "thread_ns"),
+                _microseconds(measured, STUCK, "thread_ns"),
                 "{:.2f} us",
-                "It is weighed and queued or counted as dropped, and the processor is offered to who is stuck.",
+                "The size of the event is estimated, it is queued or counted as dropped, and the thread yields.",
             ),
         ),
     )
 
 
-def _stuck() -> tuple[Sink, threading.Event]:
-    """Return a sink in whose consumer a thread is stuck, and what lets it go on."""
-    stuck, is_stuck, go_on = Sink(), threading.Event(), threading.Event()
+def _stuck_sink() -> tuple[Sink, threading.Event]:
+    """Return a sink with a thread that hangs in its consumer, and the event that releases the thread."""
+    stuck, is_stuck, release = Sink(), threading.Event(), threading.Event()
 
     def consumer(_: Record) -> None:
         is_stuck.set()
-        go_on.wait()
+        release.wait()
 
     stuck.attach(consumer)
     threading.Thread(target=stuck.emit, args=(EVENT,), daemon=True).start()
     is_stuck.wait()
-    return stuck, go_on
+    return stuck, release
 
 
-def _emit(into: Sink, count: int) -> None:
-    emit = into.emit
+def _emit(target: Sink, count: int) -> None:
+    emit = target.emit
     for _ in range(count):
         emit(EVENT)
 
 
-def _each(measured: list[Round], who: str, part: Part) -> float:
-    return 1e3 * milliseconds(measured, who, part) / EVENTS
+def _microseconds(measured: list[Round], variant: str, part: Part) -> float:
+    return 1e3 * milliseconds(measured, variant, part) / EVENTS

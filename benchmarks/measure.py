@@ -1,7 +1,7 @@
-"""Measuring: what work costs beside other work, never alone.
+"""Measurement of costs, always relative to other work.
 
-A machine that does other things too makes absolute times worthless. So variants of the same work take
-turns within each round, and what counts is the median over the rounds of their ratio.
+On a machine that also runs other programs, absolute times mean little. Therefore, variants of the same work take turns
+within each round, and the result is the median over all rounds of the ratio of their costs.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ PARTS: tuple[Part, ...] = ("wall_ns", "thread_ns", "process_ns")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What some work cost, in nanoseconds."""
+    """The cost of some work, in nanoseconds."""
 
     wall_ns: int = 0
-    """Time that passed for the caller."""
+    """The wall time of the caller."""
     thread_ns: int = 0
     """CPU time of the caller's thread."""
     process_ns: int = 0
-    """CPU time of the whole process, until all that the work set going was done."""
+    """CPU time of the process, until all work that was started in other threads was done."""
 
     def __add__(self, other: Cost) -> Cost:
-        """Return the cost of both."""
+        """Return the sum of both costs."""
         return Cost(
             self.wall_ns + other.wall_ns,
             self.thread_ns + other.thread_ns,
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def cost_of(work: Callable[[], object], settle: Callable[[], object] | None = None) -> Cost:
-    """Do `work`, then wait with `settle` for what it left to other threads, and return what it cost."""
+    """Call `work`, then wait with `settle` until other threads have finished its work; return the cost."""
     process = time.process_time_ns()
     wall, thread = time.perf_counter_ns(), time.thread_time_ns()
     work()
@@ -57,9 +57,9 @@ def cost_of(work: Callable[[], object], settle: Callable[[], object] | None = No
 def cost_in_threads(
     work: Callable[[], None], threads: int, settle: Callable[[], object] | None
 ) -> Cost:
-    """Return what work costs that `threads` callers do at once; as the caller's CPU time, that of all of them.
+    """Return the cost of calling `work` concurrently in `threads` threads; `thread_ns` is the sum of these threads.
 
-    `settle` ends what the work set going, see `cost_of`.
+    `settle` waits for work in other threads, see `cost_of`.
     """
     spent: list[int] = []
 
@@ -68,22 +68,24 @@ def cost_in_threads(
         work()
         spent.append(time.thread_time_ns() - before)
 
-    def begin() -> None:
-        running = [threading.Thread(target=measured) for _ in range(threads)]
-        for each in running:
+    def run_all() -> None:
+        started = [threading.Thread(target=measured) for _ in range(threads)]
+        for each in started:
             each.start()
-        for each in running:
+        for each in started:
             each.join()
 
-    whole = cost_of(begin, settle)
-    assert len(spent) == threads, "a caller failed: what it cost is not what was to be measured"
-    return Cost(whole.wall_ns, sum(spent), whole.process_ns)
+    cost = cost_of(run_all, settle)
+    assert len(spent) == threads, (
+        "a thread failed, so the measured cost is not the cost of the work"
+    )
+    return Cost(cost.wall_ns, sum(spent), cost.process_ns)
 
 
 def compare(variants: Mapping[str, Callable[[T], Cost]], inputs: Iterable[T]) -> list[Round]:
-    """Give each input to each variant, in an order shuffled each time; a round is one input.
+    """Give each input to each variant, in a random order; a round is one input.
 
-    An order that rotates would let each variant always inherit the caches of the same other one.
+    In a fixed or rotating order, each variant would always run with the caches that the same other variant left.
     """
     order = random.Random(1)
     rounds: list[Round] = []
@@ -95,15 +97,15 @@ def compare(variants: Mapping[str, Callable[[T], Cost]], inputs: Iterable[T]) ->
 
 
 def total(rounds: Iterable[Round], name: str) -> Cost:
-    """Return what a variant cost in all rounds together."""
+    """Return the total cost of a variant in all rounds."""
     return sum((each[name] for each in rounds), Cost())
 
 
 def ratio(rounds: Sequence[Round], name: str, floor: str, part: Part) -> float:
-    """Return the median over the rounds of what `name` cost, as a multiple of what `floor` cost."""
+    """Return the median over the rounds of the cost of `name` divided by the cost of `floor`."""
     return float(median(getattr(each[name], part) / getattr(each[floor], part) for each in rounds))
 
 
 def milliseconds(rounds: Sequence[Round], name: str, part: Part) -> float:
-    """Return the median over the rounds of what `name` cost, in milliseconds: for the order of size."""
+    """Return the median cost of `name` over the rounds, in milliseconds; it only shows the order of magnitude."""
     return float(median(getattr(each[name], part) for each in rounds) / 1e6)

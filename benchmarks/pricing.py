@@ -1,4 +1,4 @@
-"""What money costs: the ledger beside a call, and a million stored calls priced in one command."""
+"""The cost of cost calculation: metering of calls, and pricing of a million stored calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import genai_prices
 
-from agentobs.ledger import Meter, book_of, warm
+from agentobs.ledger import Meter, book_of, load_prices
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
@@ -18,15 +18,15 @@ from agentobs.store.duckdb import generations, price_tables
 from agentobs.store.duckdb.schema import migrate
 from benchmarks.measure import Cost, Part, Round, compare, cost_of, milliseconds, ratio
 from benchmarks.report import Section, Verdict
-from benchmarks.starting import script, start
+from benchmarks.startup import script, start
 
 CALLS = 400
-"""Calls of one round."""
+"""The number of calls in one round."""
 ROUNDS = 15
 STORED = 1_000_000
-"""Calls in the store."""
-NOTHING, AGAIN = "nothing", "again"
-UNMETERED, METERED, READ = "recorded", "recorded and metered", "metered, and read after each call"
+"""The number of calls in the store."""
+NOTHING, REPEATED = "an empty function", "floor, repeated"
+UNMETERED, METERED, READ = "recorded", "recorded and metered", "metered, read after each call"
 MODELS = ("claude-opus-5-5", "claude-sonnet-5", "claude-haiku-5-5", "claude-sonnet-4-5-20250929")
 BODY = (
     b'{"id":"msg_1","type":"message","role":"assistant","model":"claude-opus-5-5","content":[],'
@@ -42,27 +42,28 @@ USAGE = {
     "service_tier": "standard",
 }
 AT_NS = 1_795_000_000_000_000_000
-"""When the calls are sent: 2026-11-18."""
+"""The time of the calls: 2026-11-18."""
 
 
 def sections() -> Iterator[Section]:
-    """Measure everything about money."""
-    warm()
-    yield _beside_a_call()
-    yield _in_the_loop()
-    yield _stored()
+    """Measure the cost of metering and pricing."""
+    load_prices()
+    yield _metering()
+    yield _meter_alone()
+    yield _stored_calls()
 
 
-def _beside_a_call() -> Section:
-    """Compare handing exchanges to a recorder that adds up no costs, one that does, and one that is read."""
+def _metering() -> Section:
+    """Compare recorders without a meter, with a meter, and with a meter that is read after each call."""
     with tempfile.TemporaryDirectory() as home:
-        recorders = {who: Recorder(open_home(Path(home) / str(number)))
-                     for number, who in enumerate((UNMETERED, AGAIN, METERED, READ))}  # fmt: skip
-        meters = {who: recorders[who].meter(who) for who in (METERED, READ)}
+        recorders = {variant: Recorder(open_home(Path(home) / str(number)))
+                     for number, variant in enumerate((UNMETERED, REPEATED, METERED, READ))}  # fmt: skip
+        meters = {variant: recorders[variant].meter(variant) for variant in (METERED, READ)}
         variants: dict[str, Callable[[int], Cost]] = {
-            who: partial(_hand_in, recorder, who, None) for who, recorder in recorders.items()
+            variant: partial(_record, recorder, variant, None)
+            for variant, recorder in recorders.items()
         }
-        variants[READ] = partial(_hand_in, recorders[READ], READ, meters[READ])
+        variants[READ] = partial(_record, recorders[READ], READ, meters[READ])
         for each in variants.values():
             each(0)
         measured = compare(variants, range(1, ROUNDS + 1))
@@ -70,32 +71,39 @@ def _beside_a_call() -> Section:
             recorder.close()
         assert meters[METERED].total().calls == CALLS * (ROUNDS + 1), "calls were not counted"
     return Section(
-        "The ledger beside a call",
-        f"{ROUNDS} rounds of {CALLS} exchanges each, handed to a recorder one by one as the transport does, until the "
-        "last is in the journal. The recorder's thread adds each up; the caller's has nothing to do with it. "
-        "Microseconds a call, the medians of the rounds; reading prices what was added, in the thread that reads.",
+        "Metering of recorded calls",
+        f"{ROUNDS} rounds of {CALLS} exchanges each, which are passed to a recorder one by one, until the last one "
+        "is in the journal. The recorder's thread adds up the usage. When a meter is read, the reading thread "
+        "calculates the costs. Microseconds per call, medians of the rounds.",
         ("", "CPU, caller's thread", "CPU, process"),
         tuple(
-            (who, *(f"{_each(measured, who, part):.1f}" for part in ("thread_ns", "process_ns")))
-            for who in (UNMETERED, AGAIN, METERED, READ)
+            (
+                variant,
+                *(
+                    f"{_microseconds(measured, variant, part):.1f}"
+                    for part in ("thread_ns", "process_ns")
+                ),
+            )
+            for variant in (UNMETERED, REPEATED, METERED, READ)
         ),
         (
             Verdict(
-                "what adding up its cost adds to a call on the caller's thread",
+                "added cost of metering per call, CPU of the caller's thread",
                 2.0,
-                _each(measured, METERED, "thread_ns") - _each(measured, UNMETERED, "thread_ns"),
+                _microseconds(measured, METERED, "thread_ns")
+                - _microseconds(measured, UNMETERED, "thread_ns"),
                 form="{:.1f} us",
             ),
         ),
     )
 
 
-def _each(measured: list[Round], who: str, part: Part) -> float:
-    return milliseconds(measured, who, part) * 1000 / CALLS
+def _microseconds(measured: list[Round], variant: str, part: Part) -> float:
+    return milliseconds(measured, variant, part) * 1000 / CALLS
 
 
-def _hand_in(recorder: Recorder, who: str, meter: Meter | None, number: int) -> Cost:
-    exchanges = [_exchange(who, number * CALLS + each) for each in range(CALLS)]
+def _record(recorder: Recorder, variant: str, meter: Meter | None, number: int) -> Cost:
+    exchanges = [_exchange(variant, number * CALLS + each) for each in range(CALLS)]
 
     def work() -> None:
         for exchange in exchanges:
@@ -106,14 +114,14 @@ def _hand_in(recorder: Recorder, who: str, meter: Meter | None, number: int) -> 
     return cost_of(work, partial(recorder.flush, 60.0))
 
 
-def _exchange(who: str, number: int) -> ModelExchange:
+def _exchange(variant: str, number: int) -> ModelExchange:
     question = Question("POST", "/v1/messages", {}, b'{"model":"claude-opus-5-5","messages":[]}')
     answer = Answer(200, {"content-type": "application/json"}, (Chunk(BODY, 1),), "complete")
-    return ModelExchange(Place(who, who), f"{number:032x}", AT_NS, 1, 2, question, answer)
+    return ModelExchange(Place(variant, variant), f"{number:032x}", AT_NS, 1, 2, question, answer)
 
 
-def _in_the_loop() -> Section:
-    """Compare what a loop does that adds up by itself with doing nothing."""
+def _meter_alone() -> Section:
+    """Compare the calls of a meter with an empty function."""
     meter, read = Meter(), Meter()
 
     def nothing(usage: object) -> None:
@@ -126,72 +134,75 @@ def _in_the_loop() -> Section:
         read.add("claude-opus-5-5", usage, AT_NS)
         read.total()
 
-    def peer(_: dict[str, object]) -> None:
+    def calc_price(_: dict[str, object]) -> None:
         counts = genai_prices.Usage(
             input_tokens=51_700, cache_read_tokens=50_000, cache_write_tokens=700, output_tokens=400
         )
         genai_prices.calc_price(counts, "claude-opus-5-5", provider_id="anthropic")
 
-    def repeat(how: Callable[[dict[str, object]], None], _: int) -> Cost:
+    def repeat(function: Callable[[dict[str, object]], None], _: int) -> Cost:
         def work() -> None:
             for _ in range(CALLS):
-                how(dict(USAGE))
+                function(dict(USAGE))
 
         return cost_of(work)
 
-    hows = {
+    functions = {
         NOTHING: nothing,
-        AGAIN: nothing,
+        REPEATED: nothing,
         "`Meter.add`": add,
         "`Meter.add`, then `total()`": add_and_read,
-        "genai-prices' `calc_price`": peer,
+        "genai-prices' `calc_price`": calc_price,
     }
-    variants = {name: partial(repeat, how) for name, how in hows.items()}
+    variants = {name: partial(repeat, function) for name, function in functions.items()}
     for each in variants.values():
         each(0)
     measured = compare(variants, range(ROUNDS))
     base = milliseconds(measured, NOTHING, "thread_ns")
     added = {
-        name: (milliseconds(measured, name, "thread_ns") - base) * 1000 / CALLS for name in hows
+        name: (milliseconds(measured, name, "thread_ns") - base) * 1000 / CALLS
+        for name in functions
     }
     return Section(
-        "Adding up in the loop",
-        f"{ROUNDS} rounds of {CALLS} calls each, CPU of the caller's thread beyond a function that does nothing. "
-        "Added calls are priced when somebody reads, or when many wait.",
-        ("", "us a call"),
+        "Metering without a recorder",
+        f"{ROUNDS} rounds of {CALLS} calls each, CPU of the caller's thread in addition to an empty function. A meter "
+        "calculates costs when it is read, or when it has many calls without a cost.",
+        ("", "us per call"),
         tuple((name, f"{value:+.2f}") for name, value in added.items()),
         (
             Verdict(
-                "one call added and read, over genai-prices' `calc_price`",
+                "`Meter.add` and `total()`, divided by genai-prices' `calc_price`",
                 1.0,
                 added["`Meter.add`, then `total()`"] / added["genai-prices' `calc_price`"],
-                why="A reading builds the sums by model anew.",
+                why="Each read calculates the sums by model again.",
             ),
         ),
     )
 
 
-def _stored() -> Section:
-    """Price a million stored calls, by commands in processes of their own."""
+def _stored_calls() -> Section:
+    """Measure commands that price all stored calls, each in a separate process."""
     with tempfile.TemporaryDirectory() as path:
         home = open_home(Path(path) / "home")
         _fill(home)
         commands = {
             "sums of tokens, hand-written SQL": ["sql", _TOKENS],
-            AGAIN: ["sql", _TOKENS],
+            REPEATED: ["sql", _TOKENS],
             "`agentobs cost`": ["cost"],
             "`agentobs reprice`": ["reprice"],
             "`agentobs reprice --model claude-opus-5`": ["reprice", "--model", "claude-opus-5"],
         }
         floor = next(iter(commands))
-        asked = [script(), "--home", str(home.path)]
-        variants = {name: partial(start, [*asked, *rest]) for name, rest in commands.items()}
+        command = [script(), "--home", str(home.path)]
+        variants = {
+            name: partial(start, [*command, *arguments]) for name, arguments in commands.items()
+        }
         measured = compare(variants, range(5))
     return Section(
-        f"{STORED:,} stored calls priced",
-        "5 rounds of one process each, start-up included, over a published store. The floor sums the tokens by model "
-        f"with hand-written SQL in the same command line; it takes {milliseconds(measured, floor, 'wall_ns'):.0f} ms.",
-        ("", "wall", "wall, ms", "CPU, ms"),
+        f"Pricing of {STORED:,} stored calls",
+        "5 rounds of one process each, including its start-up, with an ingested store. The floor adds up the tokens by "
+        f"model with hand-written SQL in `agentobs sql`; it takes {milliseconds(measured, floor, 'wall_ns'):.0f} ms.",
+        ("", "wall, x floor", "wall, ms", "CPU, ms"),
         tuple(
             (
                 name,
@@ -211,7 +222,7 @@ SELECT model, sum(input_tokens), sum(output_tokens), sum(cache_read_tokens), sum
 
 
 def _fill(home: Home) -> None:
-    """Publish a store of so many calls, of sessions of a hundred, priced as an ingest does it."""
+    """Publish a store with `STORED` calls in sessions of 100 calls, with prices as after an ingest."""
     path = generations.draft(home, copy=False)
     with duckdb.connect(str(path)) as connection:
         migrate(connection)

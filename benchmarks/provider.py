@@ -1,4 +1,4 @@
-"""The provider, in memory: answers from a list, so that what is measured is the client alone."""
+"""An in-memory provider that responds from a list, so that benchmarks measure only the client."""
 
 from __future__ import annotations
 
@@ -9,70 +9,70 @@ import httpx2
 from anthropic import Anthropic
 
 URL = "https://api.anthropic.com/v1/messages"
-"""Where requests go that never leave the process."""
+"""The URL of requests, which never leave the process."""
 KEY = "sk-ant-api03-a-key-of-no-account-0123456789"
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "request-id": "req_0123456789"}
 
 
 def client(http: httpx2.Client) -> Anthropic:
-    """Return an SDK client that asks by `http`."""
+    """Return an SDK client that sends its requests with `http`."""
     return Anthropic(api_key=KEY, http_client=http, max_retries=0)
 
 
-def canned(answers: Sequence[list[bytes]]) -> Anthropic:
-    """Return an SDK client that is answered from a list."""
-    return client(httpx2.Client(transport=Canned(answers)))
+def canned_client(responses: Sequence[list[bytes]]) -> Anthropic:
+    """Return an SDK client that receives its responses from a list."""
+    return client(httpx2.Client(transport=Canned(responses)))
 
 
 class Canned(httpx2.BaseTransport):
-    """Answers with one stream after another, and from the start again."""
+    """A transport that returns the responses of a list in turn, and starts over at its end."""
 
-    def __init__(self, answers: Sequence[list[bytes]]) -> None:
-        """Answer with these, each in its pieces."""
-        self._answers = answers
-        self._asked = 0
-        self.thinking_s = 0.0
-        """After what time an answer begins."""
+    def __init__(self, responses: Sequence[list[bytes]]) -> None:
+        """Return these responses; each is a list of chunks."""
+        self._responses = responses
+        self._requests = 0
+        self.latency_s = 0.0
+        """The time until a response begins, in seconds."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Answer, whatever is asked."""
-        pieces = self._answers[self._asked % len(self._answers)]
-        self._asked += 1
-        if self.thinking_s:
-            time.sleep(self.thinking_s)
-        return httpx2.Response(200, headers=HEADERS, stream=_Pieces(pieces))
+        """Return the next response, regardless of the request."""
+        chunks = self._responses[self._requests % len(self._responses)]
+        self._requests += 1
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        return httpx2.Response(200, headers=HEADERS, stream=_Chunks(chunks))
 
 
-class BareTee(httpx2.BaseTransport):
-    """Keeps each piece of each answer with its time, and does nothing with them: the floor of recording."""
+class ChunkStore(httpx2.BaseTransport):
+    """A transport that stores each chunk of a response with its time, which is the minimum that recording requires."""
 
     def __init__(self, inner: httpx2.BaseTransport) -> None:
-        """Tee what passes through `inner`."""
+        """Store the chunks that pass through `inner`."""
         self._inner = inner
-        self.kept: list[tuple[bytes, int]] = []
+        self.chunks: list[tuple[bytes, int]] = []
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Pass the request on and tee the answer."""
-        self.kept.clear()
+        """Forward the request and store the chunks of the response."""
+        self.chunks.clear()
         response = self._inner.handle_request(request)
         assert isinstance(response.stream, httpx2.SyncByteStream)
-        response.stream = _Tee(response.stream, self.kept)
+        response.stream = _StoringStream(response.stream, self.chunks)
         return response
 
 
-class _Pieces(httpx2.SyncByteStream):
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = pieces
+class _Chunks(httpx2.SyncByteStream):
+    def __init__(self, chunks: list[bytes]) -> None:
+        self._chunks = chunks
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self._pieces
+        yield from self._chunks
 
 
-class _Tee(httpx2.SyncByteStream):
-    def __init__(self, inner: Iterable[bytes], kept: list[tuple[bytes, int]]) -> None:
-        self._inner, self._kept = inner, kept
+class _StoringStream(httpx2.SyncByteStream):
+    def __init__(self, inner: Iterable[bytes], chunks: list[tuple[bytes, int]]) -> None:
+        self._inner, self._chunks = inner, chunks
 
     def __iter__(self) -> Iterator[bytes]:
         for data in self._inner:
-            self._kept.append((data, time.monotonic_ns()))
+            self._chunks.append((data, time.monotonic_ns()))
             yield data

@@ -1,4 +1,4 @@
-"""The report: what was measured, as Markdown, for the terminal and for the committed file."""
+"""The results as Markdown, for the terminal and for RESULTS.md."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 DISTRIBUTIONS = ("anthropic", "httpx2", "pydantic", "duckdb", "click")
-"""Those whose version moves the numbers."""
+"""The packages whose versions affect the results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One target, and whether it is met."""
+    """A target and its measured value."""
 
-    what: str
+    label: str
     target: float
     measured: float
     form: str = "{:.3f}"
-    """How both numbers are shown, with their unit."""
+    """The format of both numbers, with their unit."""
     why: str = ""
-    """Why the target is missed, where it is: one sentence."""
+    """Why the target is missed, if it is."""
 
     @property
-    def met(self) -> bool:
-        """Whether what was measured is no more than the target."""
+    def is_met(self) -> bool:
+        """Whether the measured value is at most the target."""
         return self.measured <= self.target
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One comparison: how it was made, its rows, and the targets that it decides."""
+    """One comparison: its method, its rows, and its targets."""
 
     title: str
     method: str
@@ -49,7 +49,7 @@ class Section:
 
 
 def write(sections: Sequence[Section]) -> None:
-    """Write the committed file."""
+    """Write RESULTS.md."""
     parts = [_HEAD.format(machine=_machine()), targets(sections)]
     RESULTS.write_text(
         "\n\n".join([*parts, *(s.text() for s in sections)]) + "\n", encoding="utf-8"
@@ -57,19 +57,19 @@ def write(sections: Sequence[Section]) -> None:
 
 
 def targets(sections: Sequence[Section]) -> str:
-    """Return all targets as one table, and why those are missed that are."""
+    """Return all targets as one table, followed by the reasons for missed targets."""
     verdicts = [verdict for section in sections for verdict in section.verdicts]
     rows = [
         (
-            v.what,
+            v.label,
             "<= " + v.form.format(v.target),
             v.form.format(v.measured),
-            "yes" if v.met else "**no**",
+            "yes" if v.is_met else "**no**",
         )
         for v in verdicts
     ]
-    missed = [f"- Missed: {v.what}. {v.why}".rstrip() for v in verdicts if not v.met]
-    table = _table(("what", "target", "measured", "met"), rows)
+    missed = [f"- Missed: {v.label}. {v.why}".rstrip() for v in verdicts if not v.is_met]
+    table = _table(("target", "limit", "measured", "met"), rows)
     return "\n".join(["## Targets", "", *table, *([""] if missed else []), *missed])
 
 
@@ -92,7 +92,7 @@ def _machine() -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name, where the system tells it."""
+    """Return the name of the processor, if the operating system provides it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -102,11 +102,12 @@ def _processor() -> str:
 
 
 _HEAD = """\
-# What agentobs costs
+# The cost of agentobs
 
 Written by `make bench`; do not edit. {machine}
 
-Only ratios count. Variants of the same work take turns within each round, in changing order; each number
-is the median over the rounds of a variant's cost divided by that of its floor in the same round. The rows
-called "again" repeat the floor and show the noise. CPU time is the caller's thread's, or the whole
-process's until the recorder's thread has written everything; wall time is the caller's."""
+Only ratios are meaningful. A floor is the cost of comparable work without agentobs. In each round, all variants
+run once, in random order. Each ratio is the median over all rounds of the cost of a variant divided by the cost of the
+floor. Rows named "floor, repeated" measure the floor a second time and show the noise. CPU time is the time of the
+caller's thread, or of the process until the recorder's thread has written all records. Wall time is the time of the
+caller."""

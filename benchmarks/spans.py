@@ -1,4 +1,4 @@
-"""What a span costs: ours beside two looks at the clock, and beside OpenTelemetry's, in one thread and in ten."""
+"""The cost of a span, compared with two reads of the clock and with OpenTelemetry, in one thread and in ten."""
 
 from __future__ import annotations
 
@@ -29,34 +29,36 @@ from benchmarks.measure import (
 from benchmarks.report import Section, Verdict
 
 SPANS = 1_000
-"""Spans of one round."""
+"""The number of spans in one round."""
 ROUNDS = 15
 THREADS = 10
-FLOOR, AGAIN = "two looks at the clock", "again"
-DROPPED = "ours, to a consumer that drops"
-RECORDED = "ours, recorded"
-BLOCK = "ours as a block, recorded"
-TELEMETRY = "OpenTelemetry, exporter that drops"
-ATTRIBUTES = "the same, with 12 attributes"
+FLOOR, REPEATED = "two reads of the clock", "floor, repeated"
+DROPPED = "agentobs, consumer that drops the facts"
+RECORDED = "agentobs, recorded"
+BLOCK = "agentobs as a context manager, recorded"
+TELEMETRY = "OpenTelemetry, exporter that drops the spans"
+ATTRIBUTES = "OpenTelemetry with 12 attributes"
 TWELVE = {f"gen_ai.attribute.{number}": f"value {number}" for number in range(12)}
 PLACE = Place("5" * 32, "1" * 32)
 
 
-class Drops(SpanExporter):
-    """Takes spans and does nothing."""
+class DroppingExporter(SpanExporter):
+    """An exporter that drops all spans."""
 
     def export(self, spans: object) -> SpanExportResult:
-        """Drop them."""
+        """Drop a batch."""
         return SpanExportResult.SUCCESS
 
 
 def sections() -> Iterator[Section]:
-    """Measure spans."""
+    """Measure the cost of spans."""
     with tempfile.TemporaryDirectory() as home:
         recorder = Recorder(open_home(Path(home)))
         provider = TracerProvider(shutdown_on_exit=False)
-        # Room for a whole round: what is measured is a span, not what is dropped before it is one.
-        provider.add_span_processor(BatchSpanProcessor(Drops(), max_queue_size=10 * SPANS))
+        # The queue is large enough for a complete round, because spans that are dropped early would cost less.
+        provider.add_span_processor(
+            BatchSpanProcessor(DroppingExporter(), max_queue_size=10 * SPANS)
+        )
         yield _section(1, recorder, provider)
         yield _section(THREADS, recorder, provider)
         recorder.close()
@@ -80,57 +82,57 @@ def _section(threads: int, recorder: Recorder, provider: TracerProvider) -> Sect
     flush = partial(recorder.flush, 60.0)
     variants: dict[str, Callable[[int], Cost]] = {
         FLOOR: partial(_cost, partial(_floor, threads), threads, None, None),
-        AGAIN: partial(_cost, partial(_floor, threads), threads, None, None),
-        DROPPED: partial(_cost, partial(_handles, threads), threads, _nothing, None),
-        RECORDED: partial(_cost, partial(_handles, threads), threads, recorder, flush),
-        BLOCK: partial(_cost, partial(_blocks, threads), threads, recorder, flush),
+        REPEATED: partial(_cost, partial(_floor, threads), threads, None, None),
+        DROPPED: partial(_cost, partial(_open_and_close, threads), threads, _drop, None),
+        RECORDED: partial(_cost, partial(_open_and_close, threads), threads, recorder, flush),
+        BLOCK: partial(_cost, partial(_use_context_manager, threads), threads, recorder, flush),
         TELEMETRY: partial(_cost, telemetry, threads, None, settle),
         ATTRIBUTES: partial(_cost, attributes, threads, None, settle),
     }
     for each in variants.values():
         each(0)
     measured = compare(variants, range(1, ROUNDS + 1))
-    where = "in one thread" if threads == 1 else f"in {threads} threads at once"
+    threads_text = "in one thread" if threads == 1 else f"in {threads} concurrent threads"
     verdicts = (
         Verdict(
-            f"a span started, ended and recorded, {where}, CPU of the caller's",
+            f"a span started, ended and recorded, {threads_text}, CPU of callers",
             5.0,
-            _each(measured, RECORDED, "thread_ns"),
+            _microseconds(measured, RECORDED, "thread_ns"),
             "{:.1f} us",
-            "Making two facts, an id and a place takes half of it; the other half is what the recorder does to take "
-            "them: each is weighed, counted by its session and put on a queue, under a lock.",
+            "The creation of two facts, an ID and a place takes half of it. The other half is the recorder's: under a "
+            "lock, it estimates the size of each fact, counts it for its session, and queues it.",
         ),
         Verdict(
-            f"the same over OpenTelemetry's with 12 attributes, {where}",
+            f"the same, divided by OpenTelemetry with 12 attributes, {threads_text}",
             1 / 7,
             ratio(measured, RECORDED, ATTRIBUTES, "thread_ns"),
-            why="As above; to a consumer that does nothing ours is a fifth of it.",
+            why="See above; with a consumer that drops the facts, a span costs a fifth of OpenTelemetry's.",
         ),
     )
     return Section(
-        f"A span, {where}",
-        f"{ROUNDS} rounds of {SPANS} spans, each started and ended, without attributes; microseconds a span, the "
-        "medians of the rounds. The caller's CPU is that of all threads that make spans. That of the process counts "
-        "until the recorder's thread has written both facts to the journal, or OpenTelemetry's batch was taken. The "
-        "floor is what a span cannot do without.",
+        f"A span, {threads_text}",
+        f"{ROUNDS} rounds of {SPANS} spans, which are started and ended, without attributes; microseconds per span, "
+        "medians of the rounds. CPU of callers is the sum of all threads that create spans. CPU of the process "
+        "includes all work until the recorder's thread has written both facts to the journal, or OpenTelemetry's "
+        "batch was exported. The floor is the minimum that a span requires.",
         ("", "CPU, callers", "x floor", "x OpenTelemetry", "CPU, process", "wall"),
         tuple(
             (
-                who,
-                f"{_each(measured, who, 'thread_ns'):.2f}",
-                f"{ratio(measured, who, FLOOR, 'thread_ns'):.1f}",
-                f"{ratio(measured, who, TELEMETRY, 'thread_ns'):.3f}",
-                f"{_each(measured, who, 'process_ns'):.2f}",
-                f"{_each(measured, who, 'wall_ns'):.2f}",
+                variant,
+                f"{_microseconds(measured, variant, 'thread_ns'):.2f}",
+                f"{ratio(measured, variant, FLOOR, 'thread_ns'):.1f}",
+                f"{ratio(measured, variant, TELEMETRY, 'thread_ns'):.3f}",
+                f"{_microseconds(measured, variant, 'process_ns'):.2f}",
+                f"{_microseconds(measured, variant, 'wall_ns'):.2f}",
             )
-            for who in variants
+            for variant in variants
         ),
         verdicts,
     )
 
 
-def _each(measured: list[Round], who: str, part: Part) -> float:
-    return 1e3 * milliseconds(measured, who, part) / SPANS
+def _microseconds(measured: list[Round], variant: str, part: Part) -> float:
+    return 1e3 * milliseconds(measured, variant, part) / SPANS
 
 
 def _cost(
@@ -140,7 +142,7 @@ def _cost(
     settle: Callable[[], object] | None,
     _: int,
 ) -> Cost:
-    """Do the work in so many threads, at a place of a session, with this consumer of what is told."""
+    """Return the cost of work in `threads` threads; with a consumer, in a session whose events it receives."""
     if consumer is None:
         return cost_in_threads(work, threads, settle)
     with sink.redirect(consumer), tracing.at(PLACE):
@@ -154,18 +156,18 @@ def _floor(threads: int) -> None:
         now()
 
 
-def _handles(threads: int) -> None:
-    opened = agentobs.open_span
+def _open_and_close(threads: int) -> None:
+    open_span = agentobs.open_span
     for _ in range(SPANS // threads):
-        opened("app.tool").close()
+        open_span("app.tool").close()
 
 
-def _blocks(threads: int) -> None:
-    block = agentobs.span
+def _use_context_manager(threads: int) -> None:
+    span = agentobs.span
     for _ in range(SPANS // threads):
-        with block("app.tool"):
+        with span("app.tool"):
             pass
 
 
-def _nothing(record: Record) -> None:
-    """Take a record and do nothing."""
+def _drop(record: Record) -> None:
+    """Drop a record."""

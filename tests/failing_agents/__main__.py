@@ -36,10 +36,14 @@ COLUMNS: dict[str, Callable[[Proof], str]] = {
 
 
 def main() -> int:
-    """Prove the agents; returns the number of agents with defects."""
+    """Prove the agents; return the number of agents with defects."""
     parser = argparse.ArgumentParser(prog="python -m tests.failing_agents", description=__doc__)
-    parser.add_argument("--replays", type=int, default=0, help="replays of each agent under noise")
-    parser.add_argument("--agent", action="append", choices=sorted(CASES), help="default: all")
+    parser.add_argument(
+        "--replays", type=int, default=0, help="number of replays of each agent under noise"
+    )
+    parser.add_argument(
+        "--agent", action="append", choices=sorted(CASES), help="agent to prove; default: all"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="concurrent replays")
     parser.add_argument("--keep", type=Path, help="keep projects and logs in this new directory")
     parser.add_argument("--output", type=Path, help="write the table to this file")
@@ -52,14 +56,14 @@ def main() -> int:
             proof = prove(CASES[name], folder / name, replays=options.replays, jobs=options.jobs)
             proofs.append(proof)
             seconds = time.monotonic() - started
-            cells = proof.failures or "ok"
-            print(f"{name} ({seconds:.0f} s): {cells}", file=sys.stderr, flush=True)
+            failures = proof.failures or "ok"
+            print(f"{name} ({seconds:.0f} s): {failures}", file=sys.stderr, flush=True)
             for flake in proof.flaky:
                 print(f"  {json.dumps(flake)}", file=sys.stderr, flush=True)
-            written = table(proofs)
+            markdown = table(proofs)
             if options.output:
-                options.output.write_text(written)
-    print(written)
+                options.output.write_text(markdown)
+    print(markdown)
     return sum(bool(proof.failures) for proof in proofs)
 
 

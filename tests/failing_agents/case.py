@@ -37,16 +37,16 @@ class Edit:
 class Change:
     """A change to the agent: a right fix, or a wrong one that does not remove the failure."""
 
-    what: str
+    description: str
     edits: tuple[Edit, ...]
     assertion: str | None = None
     """The line that the agent's author adds to `test_fixed`, if any."""
     needs_provider: bool = False
-    """Whether only a run with the provider shows that the fix is right, because it changes the prompt: `test_fixed`
-    stays red offline and says so."""
+    """Whether the fix changes the prompt, so that only a run with the provider can verify it. Offline, `test_fixed`
+    stays red and says so."""
     turn: int | None = None
-    """The earlier turn at which the fix shows, because it changes what a tool returns there: `test_fixed` of the turn
-    that `freeze` chooses stays red and names `--turn`, and the one of this turn passes."""
+    """The earlier turn in which the fix changes a tool result, if any. `test_fixed` of the turn that `freeze` chooses
+    then stays red and names `--turn`; `test_fixed` of this turn passes."""
     only_with_assertion: bool = False
     """Whether the wrong fix changes the failing turn, so that only the author's assertion detects it."""
 
@@ -59,20 +59,21 @@ class Case:
     """Folder of its sources in `agents/`."""
     shape: str
     tools: str
-    """How its tools are recorded: `record_tool`, `own loop`, `plain` (not at all) or `none` (it has no tools)."""
+    """How its tools are recorded: `record_tool`, `own loop` (by the loop of agentobs), `plain` (not recorded) or `none`
+    (it has no tools)."""
     failure: str
     run: tuple[str, ...]
     """Arguments for the interpreter that start the agent."""
     answer: Callable[[Request], Reply]
     """The provider's rules: returns the response to a request, given its content."""
     fails: str
-    """Regular expression found in the output of the buggy agent."""
+    """Regular expression that the output of the buggy agent must match."""
     succeeds: str
-    """Regular expression found in the output of the fixed agent."""
+    """Regular expression that the output of the fixed agent must match."""
     fixes: tuple[Change, ...]
     wrong: tuple[Change, ...]
     named: str
-    """Regular expression that a red `test_fixed` must print: it is red for the right reason."""
+    """Regular expression that the message of a red `test_fixed` must match, so that it is red for the right reason."""
     turns: tuple[int, ...]
     """Turns that a person would choose as the failing turn."""
     freeze: tuple[str, ...] = ("--last-failed",)

@@ -1,4 +1,5 @@
-"""Prove one failing agent end to end: record, freeze, red, green after right fixes, red after wrong fixes, no flakes.
+"""Prove one failing agent end to end: its frozen failure becomes tests that are red with the bug, green after a right
+fix, red after a wrong fix, and never flaky.
 
 The proof uses only the command line and pytest, as a user does. It judges the names and outcomes of the generated
 tests, exit codes, and whether the message of the red test names the failure.
@@ -25,20 +26,20 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tests.agents_elsewhere.__main__ import environment, own_needs
 from tests.failing_agents.case import SOURCES, Case, Change
-from tests.failing_agents.provider import providing
+from tests.failing_agents.provider import serve_provider
+from tests.third_party_agents.__main__ import environment, own_requirements
 
 ROOT = Path(__file__).parents[2]
 REACHES, FIXED, SAME = "test_reaches_the_failure", "test_fixed", "test_same_path"
-PATIENCE = 300
+TIMEOUT = 300
 """Seconds after which a process is considered to hang."""
 ZONES = ("UTC", "Asia/Tokyo", "America/New_York", "Pacific/Kiritimati", "Europe/Berlin")
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A process that ended."""
+class CompletedProcess:
+    """The result of a process."""
 
     code: int
     output: str
@@ -57,14 +58,14 @@ class Verdicts:
     """`passed`, `failed`, `error` or `skipped` by the name of the test."""
     messages: dict[str, str]
 
-    def wrong(self, **expected: str) -> str:
+    def mismatches(self, **expected: str) -> str:
         """Describe the differences from the expected outcomes; empty if there are none."""
         found = []
         for test, outcome in expected.items():
-            now = self.outcomes.get(test, "missing")
-            if now != outcome:
+            actual = self.outcomes.get(test, "missing")
+            if actual != outcome:
                 why = " ".join(self.messages.get(test, "").split())[:200]
-                found.append(f"{test.removeprefix('test_')} {now}{why and f' ({why})'}")
+                found.append(f"{test.removeprefix('test_')} {actual}{why and f' ({why})'}")
         if not found and (self.code == 0) != all(each == "passed" for each in expected.values()):
             found.append(f"exit code {self.code}")
         return ", ".join(found)
@@ -127,7 +128,7 @@ class Bench:
         """Restore the buggy agent, then apply changes."""
         write_sources(self.case, self.project, changes)
 
-    def environ(self, project: Path, **more: str) -> dict[str, str]:
+    def environ(self, project: Path, **additional: str) -> dict[str, str]:
         """Return the environment of a child process; nothing is inherited."""
         return {
             "PATH": f"{self.python.parent}:/usr/bin:/bin",
@@ -135,23 +136,23 @@ class Bench:
             "TMPDIR": str(self.folder / "tmp"),
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(project / self.case.source_root),
-            # An edit can keep size and mtime in seconds; a stale .pyc would then hide it.
+            # If an edit keeps the size and the mtime in seconds, a stale .pyc would hide it.
             "PYTHONDONTWRITEBYTECODE": "1",
             "ANTHROPIC_API_KEY": "sk-ant-a-made-up-key-0123456789",
             "ANTHROPIC_BASE_URL": self.url,
             "NO_PROXY": "127.0.0.1",
-            **more,
+            **additional,
         }
 
-    def run(self, name: str, *command: str, **environ: str) -> Ran:
+    def run(self, name: str, *command: str, **environ: str) -> CompletedProcess:
         """Run a command in the project and write its output to a log file."""
-        ran = process(command, self.project, self.environ(self.project, **environ))
+        result = run_process(command, self.project, self.environ(self.project, **environ))
         (self.logs / f"{name}.txt").write_text(
-            f"$ {' '.join(command)}\n{ran.output}\n[{ran.code}]\n"
+            f"$ {' '.join(command)}\n{result.output}\n[{result.code}]\n"
         )
-        return ran
+        return result
 
-    def agent(self, name: str, *changes: Change) -> Ran:
+    def agent(self, name: str, *changes: Change) -> CompletedProcess:
         """Run the agent against the provider; each run has its own recording home."""
         self.reset(*changes)
         home = str(self.home(name))
@@ -161,7 +162,7 @@ class Bench:
         """Return the recording home of a run."""
         return self.project / ".agentobs" / name
 
-    def agentobs(self, name: str, run: str, *arguments: str) -> Ran:
+    def agentobs(self, name: str, run: str, *arguments: str) -> CompletedProcess:
         """Run the `agentobs` command on the recording home of a run."""
         command = str(self.python.parent / "agentobs")
         return self.run(name, command, "--home", str(self.home(run)), *arguments)
@@ -181,20 +182,20 @@ class Bench:
         self._sessions[run] = rows[0]
         return self._sessions[run]
 
-    def freeze(self, run: str, arguments: Iterable[str]) -> tuple[Ran, Path | None]:
+    def freeze(self, run: str, arguments: Iterable[str]) -> tuple[CompletedProcess, Path | None]:
         """Freeze the session of a run; return the command's result and the new folder, None if there is none."""
         before = set(self.project.glob("fixtures/**/recording.jsonl"))
         session = self.session(run)["session_id"]
-        given = [session if each == "SESSION" else each for each in arguments]
-        ran = self.agentobs(f"{run}-freeze", run, "freeze", *given)
+        resolved = [session if each == "SESSION" else each for each in arguments]
+        result = self.agentobs(f"{run}-freeze", run, "freeze", *resolved)
         written = set(self.project.glob("fixtures/**/recording.jsonl")) - before
-        return ran, written.pop().parent if len(written) == 1 else None
+        return result, written.pop().parent if len(written) == 1 else None
 
     def tests(self, name: str, folder: Path) -> Verdicts:
         """Run pytest on a folder of the project."""
         target = str(folder.relative_to(self.project))
         environ = self.environ(self.project)
-        verdicts = outcomes_of(
+        verdicts = run_pytest(
             self.python, [target], self.project, environ, self.logs / f"{name}.xml"
         )
         (self.logs / f"{name}.txt").write_text(verdicts.output)
@@ -202,18 +203,18 @@ class Bench:
 
 
 def prove(
-    case: Case, folder: Path, *, whole: bool = True, replays: int = 0, jobs: int = 1
+    case: Case, folder: Path, *, is_complete: bool = True, replays: int = 0, jobs: int = 1
 ) -> Proof:
-    """Prove one agent in an empty directory; `whole` is False for the short form of `make test`."""
+    """Prove one agent in an empty directory; if `is_complete` is False, only the short form that `make test` runs."""
     proof = Proof(case)
-    with providing(case.answer) as traffic:
+    with serve_provider(case.answer) as traffic:
         bench = Bench(case, folder, traffic.url)
         buggy = bench.agent("buggy")
-        proof.live = _judged_live(bench, buggy, whole)
+        proof.live = _check_live(bench, buggy, is_complete)
         if proof.live != "ok":
             return proof
         bench.reset()
-        asked = len(traffic.bodies)
+        live_requests = len(traffic.bodies)
         frozen, fixture = bench.freeze("buggy", case.freeze)
         proof.verdict = _verdict(frozen, fixture)
         proof.freeze_cpu = f"{frozen.cpu_seconds:.1f} s for {buggy.cpu_seconds:.1f} s"
@@ -223,42 +224,42 @@ def prove(
         before = bench.tests("before", fixture)
         proof.seconds = f"{before.seconds:.1f}"
         proof.before = _before(case, before)
-        proof.fixed = _fixed(bench, fixture, whole=whole)
-        if whole:
+        proof.fixed = _fixed(bench, fixture, is_complete=is_complete)
+        if is_complete:
             proof.wrong = _wrong(bench, fixture)
             bench.reset()
             verdicts = bench.tests("back", fixture)
-            proof.back = verdicts.wrong(**{REACHES: "passed", FIXED: "failed"}) or "ok"
+            proof.back = verdicts.mismatches(**{REACHES: "passed", FIXED: "failed"}) or "ok"
             proof.same_path = _same_path(bench)
         if replays:
             has_ending = proof.same_path == "ok"
-            proof.flaky = noisy(bench, fixture, replays, jobs, has_ending=has_ending)
+            proof.flaky = replay_under_noise(bench, fixture, replays, jobs, has_ending=has_ending)
             proof.flakes = f"{len(proof.flaky)} of {replays}"
-        if len(traffic.bodies) != asked:
-            proof.before += f", {len(traffic.bodies) - asked} requests went out"
+        if len(traffic.bodies) != live_requests:
+            proof.before += f", {len(traffic.bodies) - live_requests} requests reached the provider"
     return proof
 
 
-def _judged_live(bench: Bench, buggy: Ran, whole: bool) -> str:
+def _check_live(bench: Bench, buggy: CompletedProcess, is_complete: bool) -> str:
     """Run the agent and its changes against the provider; return `ok` or the deviations from the case."""
     case, found = bench.case, []
     status = bench.session("buggy")["status"]
     expected = "completed" if case.completes else "failed"
     if not re.search(case.fails, buggy.output) or status != expected:
         found.append(f"does not fail as expected ({status}): {buggy.output[-400:]}")
-    for number, fix in enumerate(case.fixes if whole else ()):
-        ran = bench.agent(f"fix-{number}", fix)
+    for number, fix in enumerate(case.fixes if is_complete else ()):
+        result = bench.agent(f"fix-{number}", fix)
         status = bench.session(f"fix-{number}")["status"]
-        if ran.code or status != "completed" or not re.search(case.succeeds, ran.output):
-            found.append(f"fix '{fix.what}' fails ({status}): {ran.output[-400:]}")
-    for number, change in enumerate(case.wrong if whole else ()):
-        ran = bench.agent(f"wrong-{number}", change)
-        if not re.search(case.fails, ran.output) or re.search(case.succeeds, ran.output):
-            found.append(f"wrong fix '{change.what}' does not fail: {ran.output[-400:]}")
+        if result.code or status != "completed" or not re.search(case.succeeds, result.output):
+            found.append(f"fix '{fix.description}' fails ({status}): {result.output[-400:]}")
+    for number, change in enumerate(case.wrong if is_complete else ()):
+        result = bench.agent(f"wrong-{number}", change)
+        if not re.search(case.fails, result.output) or re.search(case.succeeds, result.output):
+            found.append(f"wrong fix '{change.description}' does not fail: {result.output[-400:]}")
     return "; ".join(found) or "ok"
 
 
-def _verdict(frozen: Ran, fixture: Path | None) -> str:
+def _verdict(frozen: CompletedProcess, fixture: Path | None) -> str:
     line = re.search(r"replays: *(yes|no.*)", frozen.output)
     if fixture is None:
         last = frozen.output.strip().splitlines()[-1:]
@@ -276,7 +277,7 @@ def _turn(fixture: Path, output: str) -> str:
 
 
 def _before(case: Case, verdicts: Verdicts) -> str:
-    found = verdicts.wrong(**{REACHES: "passed", FIXED: "failed"})
+    found = verdicts.mismatches(**{REACHES: "passed", FIXED: "failed"})
     return found or _reason(case, verdicts)
 
 
@@ -284,27 +285,33 @@ def _reason(case: Case, verdicts: Verdicts) -> str:
     """Return `ok` if a red `test_fixed` names the failure, else the defect."""
     message = verdicts.messages[FIXED]
     if "DIVERGED" in message:
-        return "red by a divergence"
+        return "red because of a divergence"
     return "ok" if re.search(case.named, message) else "red, but does not name the failure"
 
 
-def _fixed(bench: Bench, fixture: Path, *, whole: bool) -> str:
-    """Run the tests of each fixed agent, as generated and with the author's assertion; if not `whole`, of one fix."""
+def _fixed(bench: Bench, fixture: Path, *, is_complete: bool) -> str:
+    """Run the tests of each fixed agent, as generated and with the author's assertion.
+
+    If not `is_complete`, only the first fix is tested.
+    """
     found = []
-    fixes = bench.case.fixes if whole else bench.case.fixes[:1]
+    fixes = bench.case.fixes if is_complete else bench.case.fixes[:1]
     for number, fix in enumerate(fixes):
         bench.reset(fix)
         verdicts = bench.tests(f"fixed-{number}", fixture)
         expected = "failed" if fix.needs_provider or fix.turn else "passed"
-        wrong = verdicts.wrong(**{REACHES: "passed", FIXED: expected})
+        wrong = verdicts.mismatches(**{REACHES: "passed", FIXED: expected})
         if fix.turn:
             wrong = wrong or _fixed_at(bench, fix, fix.turn, verdicts.messages[FIXED])
         if fix.needs_provider and "run the agent with the provider" not in verdicts.messages[FIXED]:
-            wrong = wrong or "fixed does not say that the prompt needs a run with the provider"
-        if whole and not wrong and fix.assertion:
-            with asserting(fixture, fix.assertion):
+            wrong = (
+                wrong
+                or "the message of fixed does not say that the prompt needs a run with the provider"
+            )
+        if is_complete and not wrong and fix.assertion:
+            with added_assertion(fixture, fix.assertion):
                 verdicts = bench.tests(f"asserted-{number}", fixture)
-            wrong = verdicts.wrong(**{REACHES: "passed", FIXED: "passed"})
+            wrong = verdicts.mismatches(**{REACHES: "passed", FIXED: "passed"})
             wrong = wrong and f"with assertion: {wrong}"
         if wrong:
             found.append(f"{number + 1}: {wrong}")
@@ -312,42 +319,42 @@ def _fixed(bench: Bench, fixture: Path, *, whole: bool) -> str:
 
 
 def _fixed_at(bench: Bench, fix: Change, turn: int, message: str) -> str:
-    """Freeze the session at another turn, as the red test says; its tests must be red, and green after the fix."""
+    """Freeze the session at another turn, as the red test suggests; its tests must be red, and green after the fix."""
     if "agentobs freeze --turn" not in " ".join(message.split()):
-        return "fixed does not name --turn"
+        return "the message of fixed does not name --turn"
     bench.reset()
-    more = ("--turn", str(turn), "-o", f"fixtures/turn-{turn}")
-    _, fixture = bench.freeze("buggy", (*bench.case.freeze, *more))
+    turn_options = ("--turn", str(turn), "-o", f"fixtures/turn-{turn}")
+    _, fixture = bench.freeze("buggy", (*bench.case.freeze, *turn_options))
     if fixture is None:
         return f"freeze failed at turn {turn}"
-    wrong = bench.tests(f"turn-{turn}-before", fixture).wrong(
+    wrong = bench.tests(f"turn-{turn}-before", fixture).mismatches(
         **{REACHES: "passed", FIXED: "failed"}
     )
     bench.reset(fix)
     fixed = bench.tests(f"turn-{turn}-fixed", fixture)
-    return wrong or fixed.wrong(**{REACHES: "passed", FIXED: "passed"})
+    return wrong or fixed.mismatches(**{REACHES: "passed", FIXED: "passed"})
 
 
 def _wrong(bench: Bench, fixture: Path) -> str:
-    """Run the tests of each agent with a wrong fix, with the assertion if only that can tell."""
+    """Run the tests of each agent with a wrong fix; if only the author's assertion detects it, add the assertion."""
     assertion = next((fix.assertion for fix in bench.case.fixes if fix.assertion), None)
     found = []
     for number, change in enumerate(bench.case.wrong):
         bench.reset(change)
         with ExitStack() as stack:
             if change.only_with_assertion and assertion:
-                stack.enter_context(asserting(fixture, assertion))
+                stack.enter_context(added_assertion(fixture, assertion))
             verdicts = bench.tests(f"wrongly-{number}", fixture)
-        wrong = verdicts.wrong(**{REACHES: "passed", FIXED: "failed"})
+        wrong = verdicts.mismatches(**{REACHES: "passed", FIXED: "failed"})
         if not wrong and "DIVERGED" in verdicts.messages[FIXED]:
-            wrong = "red by a divergence"
+            wrong = "red because of a divergence"
         if wrong:
             found.append(f"{number + 1}: {wrong}")
     return "; ".join(found) or "ok"
 
 
 def _same_path(bench: Bench) -> str:
-    """Freeze the fixed agent's session; its whole path must pass, and a changed return value must fail."""
+    """Freeze the fixed agent's session; its complete path must pass, and a changed return value must fail."""
     case = bench.case
     bench.reset(case.fixes[0])
     apply = [each for each in case.freeze if each == "--apply"]
@@ -363,19 +370,19 @@ def _same_path(bench: Bench) -> str:
     )
     if not (folder / "recording.jsonl").exists():
         return f"freeze failed ({frozen.code})"
-    if wrong := bench.tests("same-path", folder).wrong(**{SAME: "passed"}):
+    if wrong := bench.tests("same-path", folder).mismatches(**{SAME: "passed"}):
         return wrong
     if case.tampered:
         bench.reset(case.fixes[0], case.tampered)
-        if wrong := bench.tests("tampered", folder).wrong(**{SAME: "failed"}):
-            return f"another returned value: {wrong}"
+        if wrong := bench.tests("tampered", folder).mismatches(**{SAME: "failed"}):
+            return f"with a changed return value: {wrong}"
     return "ok"
 
 
-def noisy(
+def replay_under_noise(
     bench: Bench, fixture: Path, replays: int, jobs: int, *, has_ending: bool
 ) -> list[dict[str, Any]]:
-    """Replay the buggy and the fixed agent alternately under noise; return the replays with a wrong verdict.
+    """Replay the buggy and the fixed agent alternately under noise; return the replays with unexpected outcomes.
 
     Half of the replays of the fixed agent include the fixture of its successful session, if there is one.
     """
@@ -386,28 +393,28 @@ def noisy(
         write_sources(bench.case, checkout, changes)
         checkouts.append(checkout)
 
-    def one(number: int) -> dict[str, Any] | None:
+    def replay(number: int) -> dict[str, Any] | None:
         is_fixed = number % 2 == 1
         checkout = checkouts[is_fixed]
         folder = checkout / fixture.relative_to(bench.project)
         chance = random.Random(f"{bench.case.name}/{number}")
-        everything = is_fixed and has_ending and chance.random() < 0.5
-        return _replayed(bench, folder, checkout, number, chance, everything=everything)
+        all_fixtures = is_fixed and has_ending and chance.random() < 0.5
+        return _replay(bench, folder, checkout, number, chance, all_fixtures=all_fixtures)
 
     with ThreadPoolExecutor(jobs) as pool:
-        return [found for found in pool.map(one, range(replays)) if found]
+        return [found for found in pool.map(replay, range(replays)) if found]
 
 
-def _replayed(
+def _replay(
     bench: Bench,
     folder: Path,
     checkout: Path,
     number: int,
     chance: random.Random,
     *,
-    everything: bool,
+    all_fixtures: bool,
 ) -> dict[str, Any] | None:
-    """Replay once under noise; return a description if the verdict is wrong."""
+    """Replay once under noise; return a description if an outcome is unexpected, else None."""
     noise = {
         "PYTHONHASHSEED": str(chance.randrange(2**32)),
         "TZ": chance.choice(ZONES),
@@ -416,35 +423,35 @@ def _replayed(
     }
     cwd = chance.choice((checkout, checkout, checkout.parent, checkout / "fixtures"))
     is_loaded = chance.random() < 0.34
-    targets = [str(folder.parent if everything else folder)]
-    if not everything and chance.random() < 0.5:
+    targets = [str(folder.parent if all_fixtures else folder)]
+    if not all_fixtures and chance.random() < 0.5:
         # Reversed order: no test may depend on an earlier one.
         targets = [
             f"{file}::{each}" for file in folder.glob("test_*.py") for each in (FIXED, REACHES)
         ]
     with ExitStack() as stack:
         if is_loaded:
-            stack.enter_context(busy())
+            stack.enter_context(busy_core())
         arguments = ["--rootdir", str(checkout), "-p", "no:cacheprovider", *targets]
         report = bench.logs / f"replay-{number}.xml"
-        verdicts = outcomes_of(
+        verdicts = run_pytest(
             bench.python, arguments, cwd, bench.environ(checkout, **noise), report
         )
-    wrong = _unexpected(bench.case, verdicts, is_fixed=number % 2 == 1, everything=everything)
+    wrong = _unexpected(bench.case, verdicts, is_fixed=number % 2 == 1, all_fixtures=all_fixtures)
     if not wrong:
         return None
     (bench.logs / f"replay-{number}.txt").write_text(verdicts.output)
     state = "fixed" if number % 2 else "buggy"
     where = str(cwd.relative_to(bench.folder))
-    found = {"number": number, "agent": state, "wrong": wrong, "everything": everything}
+    found = {"number": number, "agent": state, "wrong": wrong, "all_fixtures": all_fixtures}
     return {**found, "cwd": where, "loaded": is_loaded, **noise}
 
 
-def _unexpected(case: Case, verdicts: Verdicts, *, is_fixed: bool, everything: bool) -> str:
+def _unexpected(case: Case, verdicts: Verdicts, *, is_fixed: bool, all_fixtures: bool) -> str:
     expected = {REACHES: "passed", FIXED: "passed" if is_fixed else "failed"}
-    if everything:
+    if all_fixtures:
         expected[SAME] = "passed"
-    if wrong := verdicts.wrong(**expected):
+    if wrong := verdicts.mismatches(**expected):
         return wrong
     reason = "ok" if is_fixed else _reason(case, verdicts)
     return "" if reason == "ok" else reason
@@ -454,7 +461,7 @@ def interpreter(case: Case) -> Path:
     """Return the interpreter for an agent; creates a separate environment once if the agent needs one."""
     if not case.needs:
         return Path(sys.executable)
-    python = environment(f"failing_{case.name}", (*case.needs, *own_needs()))
+    python = environment(f"failing_{case.name}", (*case.needs, *own_requirements()))
     if not (python.parent / "agentobs").exists():
         install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-e", str(ROOT)]
         subprocess.run(install, check=True)
@@ -471,7 +478,7 @@ def write_sources(case: Case, project: Path, changes: Iterable[Change]) -> None:
 
 
 @contextmanager
-def asserting(fixture: Path, assertion: str) -> Iterator[None]:
+def added_assertion(fixture: Path, assertion: str) -> Iterator[None]:
     """Add the author's assertion to the end of `test_fixed` while the context is open."""
     file = min(fixture.glob("test_*.py"))
     source = file.read_text()
@@ -494,23 +501,23 @@ def with_assertion(source: str, assertion: str) -> str:
 
 
 @contextmanager
-def busy() -> Iterator[None]:
+def busy_core() -> Iterator[None]:
     """Keep a core busy while the context is open."""
-    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
     finally:
-        spinning.kill()
-        spinning.wait()
+        spinner.kill()
+        spinner.wait()
 
 
-def outcomes_of(
+def run_pytest(
     python: Path, arguments: list[str], cwd: Path, environ: dict[str, str], report: Path
 ) -> Verdicts:
     """Run pytest and return the outcomes of its tests."""
     report.unlink(missing_ok=True)
     command = [str(python.parent / "pytest"), "-q", f"--junitxml={report}", *arguments]
-    ran = process(command, cwd, environ)
+    result = run_process(command, cwd, environ)
     outcomes: dict[str, str] = {}
     messages: dict[str, str] = {}
     if report.exists():
@@ -518,10 +525,10 @@ def outcomes_of(
             name = each.get("name", "").partition("[")[0]
             parts = [part for part in each if part.tag in ("failure", "error", "skipped")]
             outcome = {"failure": "failed"}.get(parts[0].tag, parts[0].tag) if parts else "passed"
-            # Parametrized tests share a name; the first that did not pass counts.
+            # Parametrized tests share a name; the first outcome that is not `passed` counts.
             outcomes[name] = outcome if outcomes.get(name, "passed") == "passed" else outcomes[name]
             messages[name] = messages.get(name, "") + "\n".join(map(_message, parts))
-    return Verdicts(ran.code, ran.output, ran.seconds, outcomes, messages)
+    return Verdicts(result.code, result.output, result.seconds, outcomes, messages)
 
 
 def _message(part: ElementTree.Element) -> str:
@@ -531,10 +538,10 @@ def _message(part: ElementTree.Element) -> str:
     return "\n".join([part.get("message", ""), *(raised or [text])])
 
 
-def process(command: Iterable[str], cwd: Path, environ: dict[str, str]) -> Ran:
+def run_process(command: Iterable[str], cwd: Path, environ: dict[str, str]) -> CompletedProcess:
     """Run a process and wait for it; if it hangs, its process group is killed and its exit code is -9."""
-    cpu_before, began = _cpu_of_children(), time.monotonic()
-    started = subprocess.Popen(
+    cpu_before, started_at = _cpu_of_children(), time.monotonic()
+    child = subprocess.Popen(
         [str(part) for part in command],
         cwd=cwd,
         env=environ,
@@ -545,13 +552,13 @@ def process(command: Iterable[str], cwd: Path, environ: dict[str, str]) -> Ran:
         start_new_session=True,
     )
     try:
-        output, _ = started.communicate(timeout=PATIENCE)
+        output, _ = child.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        os.killpg(started.pid, signal.SIGKILL)
-        output, _ = started.communicate()
-        output += f"\nhangs: killed after {PATIENCE} seconds"
-    return Ran(
-        started.returncode, output, _cpu_of_children() - cpu_before, time.monotonic() - began
+        os.killpg(child.pid, signal.SIGKILL)
+        output, _ = child.communicate()
+        output += f"\nhung: killed after {TIMEOUT} seconds"
+    return CompletedProcess(
+        child.returncode, output, _cpu_of_children() - cpu_before, time.monotonic() - started_at
     )
 
 

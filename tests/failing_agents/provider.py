@@ -1,4 +1,4 @@
-"""A loopback provider that chooses its response by the content of a request, never by order.
+"""A loopback provider that chooses each response by the content of the request, never by the order of requests.
 
 Each response has a new message ID and new tool_use IDs, as a real provider's has.
 """
@@ -20,7 +20,7 @@ Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ErrorReply:
     """An error response."""
 
     status: int
@@ -28,12 +28,12 @@ class Refusal:
     message: str
 
 
-Reply = list[Block] | Refusal
+Reply = list[Block] | ErrorReply
 
 
 @dataclass(frozen=True)
 class Result:
-    """A tool result in a request, with the call that it answers."""
+    """A tool result in a request, with the name and input of its call."""
 
     name: str
     input: dict[str, Any]
@@ -63,7 +63,7 @@ class Request:
         return sum(message["role"] == "assistant" for message in self.body["messages"])
 
     @property
-    def said(self) -> str:
+    def last_text(self) -> str:
         """The text of the last message."""
         return _text(self.body["messages"][-1]["content"])
 
@@ -92,18 +92,18 @@ class Request:
                 yield from message["content"]
 
 
-def text(words: str) -> Block:
+def text(content: str) -> Block:
     """Return a text block."""
-    return {"type": "text", "text": words}
+    return {"type": "text", "text": content}
 
 
-def call(name: str, /, **given: Any) -> Block:
+def call(name: str, /, **arguments: Any) -> Block:
     """Return a tool_use block with a new ID."""
     return {
         "type": "tool_use",
         "id": f"toolu_{secrets.token_hex(12)}",
         "name": name,
-        "input": given,
+        "input": arguments,
     }
 
 
@@ -117,8 +117,8 @@ class Traffic:
 
 
 @contextmanager
-def providing(answer: Callable[[Request], Reply]) -> Iterator[Traffic]:
-    """Serve a provider while the context is open; yields the traffic that it receives."""
+def serve_provider(answer: Callable[[Request], Reply]) -> Iterator[Traffic]:
+    """Serve a provider while the context is open; yield the traffic that it receives."""
     traffic = Traffic()
 
     class Handler(BaseHTTPRequestHandler):
@@ -128,7 +128,7 @@ def providing(answer: Callable[[Request], Reply]) -> Iterator[Traffic]:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             with traffic.lock:
                 traffic.bodies.append(body)
-            _respond(self, body, _checked(body) or answer(Request(body)))
+            _respond(self, body, _validation_error(body) or answer(Request(body)))
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -138,23 +138,23 @@ def providing(answer: Callable[[Request], Reply]) -> Iterator[Traffic]:
         yield traffic
 
 
-def _checked(body: dict[str, Any]) -> Refusal | None:
-    """Return the real provider's refusal if tool_use and tool_result blocks do not match, else None."""
-    called: set[str] = set()
+def _validation_error(body: dict[str, Any]) -> ErrorReply | None:
+    """Return the error of the real provider if tool_use and tool_result blocks do not match, else None."""
+    call_ids: set[str] = set()
     for message in body["messages"]:
         blocks = message["content"] if isinstance(message["content"], list) else []
-        answered = {each["tool_use_id"] for each in blocks if each["type"] == "tool_result"}
-        if answered != called:
-            return Refusal(400, "invalid_request_error", "tool_use and tool_result do not match")
-        called = {each["id"] for each in blocks if each["type"] == "tool_use"}
+        result_ids = {each["tool_use_id"] for each in blocks if each["type"] == "tool_result"}
+        if result_ids != call_ids:
+            return ErrorReply(400, "invalid_request_error", "tool_use and tool_result do not match")
+        call_ids = {each["id"] for each in blocks if each["type"] == "tool_use"}
     return None
 
 
 def _respond(handler: BaseHTTPRequestHandler, body: dict[str, Any], reply: Reply) -> None:
     if body.get("thread"):
-        reply = Refusal(400, "invalid_request_error", "threads are not supported")
+        reply = ErrorReply(400, "invalid_request_error", "threads are not supported")
     headers = {"request-id": f"req_{secrets.token_hex(12)}"}
-    if isinstance(reply, Refusal):
+    if isinstance(reply, ErrorReply):
         error: dict[str, Any] = {"type": reply.kind, "message": reply.message}
         if body.get("thread"):
             error["details"] = {"error_code": "thread_unsupported_request", "unsupported": []}
@@ -196,26 +196,27 @@ def _message(blocks: list[Block]) -> dict[str, Any]:
 
 
 def _events(blocks: list[Block]) -> Iterator[dict[str, Any]]:
-    whole = _message(blocks)
-    opened = {**whole, "content": [], "stop_reason": None}
-    yield {"type": "message_start", "message": opened}
+    message = _message(blocks)
+    start = {**message, "content": [], "stop_reason": None}
+    yield {"type": "message_start", "message": start}
     for index, block in enumerate(blocks):
         if block["type"] == "text":
             empty: Block = {"type": "text", "text": ""}
             words = block["text"].split(" ")
-            pieces = [" " + word if n else word for n, word in enumerate(words)]
-            deltas = [{"type": "text_delta", "text": piece} for piece in pieces]
+            chunks = [" " + word if n else word for n, word in enumerate(words)]
+            deltas = [{"type": "text_delta", "text": chunk} for chunk in chunks]
         else:
             empty = {**block, "input": {}}
-            given = json.dumps(block["input"])
-            halves = [given[: len(given) // 2], given[len(given) // 2 :]]
+            arguments = json.dumps(block["input"])
+            middle = len(arguments) // 2
+            halves = [arguments[:middle], arguments[middle:]]
             deltas = [{"type": "input_json_delta", "partial_json": half} for half in halves]
         yield {"type": "content_block_start", "index": index, "content_block": empty}
         for delta in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
-    ended = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
-    yield {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 17}}
+    end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": end, "usage": {"output_tokens": 17}}
     yield {"type": "message_stop"}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.failing_agents.case import Edit
 from tests.failing_agents.cases.all import CASES
-from tests.failing_agents.proof import outcomes_of, prove, with_assertion, write_sources
+from tests.failing_agents.proof import prove, run_pytest, with_assertion, write_sources
 
 QUICK = sorted(name for name, case in CASES.items() if case.is_quick)
 REPLAYS = 20
@@ -19,7 +19,7 @@ REPLAYS = 20
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_failure_becomes_a_test(name: str, tmp_path: Path) -> None:
-    proof = prove(CASES[name], tmp_path / name, whole=False)
+    proof = prove(CASES[name], tmp_path / name, is_complete=False)
     assert proof.failures == {}
     assert int(proof.turn) in CASES[name].turns
 
@@ -36,36 +36,38 @@ def test_each_change_applies_to_its_agent(name: str, tmp_path: Path) -> None:
             compile(file.read_text(), file, "exec")
 
 
-def test_an_edit_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+def test_an_edit_of_an_ambiguous_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bot.py").write_text("a = 1\nb = 1\n")
     with pytest.raises(ValueError, match="found it 2 times"):
         Edit("bot.py", "= 1", "= 2").apply(tmp_path)
 
 
-def test_an_assertion_ends_the_test_of_the_fix() -> None:
+def test_an_assertion_is_appended_to_test_fixed() -> None:
     source = "def test_fixed(replay):\n    x = 1\n\n\ndef test_other():\n    pass\n"
     expected = "def test_fixed(replay):\n    x = 1\n    assert x\n\n\ndef test_other():\n    pass\n"
     assert with_assertion(source, "assert x") == expected
 
 
-def test_verdicts_are_those_of_pytest(tmp_path: Path) -> None:
+def test_verdicts_contain_the_outcomes_of_pytest(tmp_path: Path) -> None:
     (tmp_path / "test_bot.py").write_text(
         "def test_reaches_the_failure():\n    pass\n\n\n"
         "def test_fixed():\n    names = []  # only in the source\n    assert len(names) == 2, 'KeyError in lookup'\n"
     )
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     report = tmp_path / "report.xml"
-    found = outcomes_of(Path(sys.executable), [str(tmp_path)], tmp_path, environ, report)
-    assert found.wrong(test_reaches_the_failure="passed", test_fixed="failed") == ""
-    assert found.wrong(test_fixed="passed").startswith("fixed failed (AssertionError: KeyError")
-    assert found.wrong(test_same_path="passed") == "same_path missing"
+    found = run_pytest(Path(sys.executable), [str(tmp_path)], tmp_path, environ, report)
+    assert found.mismatches(test_reaches_the_failure="passed", test_fixed="failed") == ""
+    assert found.mismatches(test_fixed="passed").startswith(
+        "fixed failed (AssertionError: KeyError"
+    )
+    assert found.mismatches(test_same_path="passed") == "same_path missing"
     assert "KeyError in lookup" in found.messages["test_fixed"]
     assert "only in the source" not in found.messages["test_fixed"]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_the_whole_life_of_a_failure(name: str, tmp_path: Path) -> None:
+def test_a_failure_becomes_a_test_in_all_forms(name: str, tmp_path: Path) -> None:
     proof = prove(CASES[name], tmp_path / name, replays=REPLAYS)
     assert proof.failures == {}
     assert proof.flaky == []

@@ -1,9 +1,10 @@
 """Processes that record, ingest and read one home, and are killed at random.
 
-`python -m tests.soak.kills HOME SEED KILLS MOST`: with at most so many recorders at once.
+`python -m tests.soak.kills HOME SEED KILLS MAX_RECORDERS` prints one JSON object. MAX_RECORDERS is the maximum number
+of concurrent recorders.
 
-Every process is forked from this one, which has no thread. A recorder says through a pipe which records were
-acknowledged; all of them must be in the journal, once. Prints one JSON object.
+Every process is forked from this one, which has only one thread. Each recorder reports acknowledged records through a
+pipe; each of these records must be in the journal exactly once.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
 from tests.store.making import T0, attempt, end, start, tool
 
-Said = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass
 class Outcome:
-    """What was found after some kills."""
+    """The result of some kills."""
 
     seed: int
     kills: int = 0
@@ -49,7 +50,7 @@ class Outcome:
     findings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     rows: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Rows in SQL and records in the journal, by table, where they differ."""
+    """By table, the number of rows in SQL and of records in the journal, if they differ."""
 
 
 @dataclass
@@ -59,61 +60,63 @@ class Victim:
     process_id: int
     pipe: int
     dies: float
-    heard: bytes = b""
+    """When it is killed, by the monotonic clock; 0 after that."""
+    output: bytes = b""
 
 
-def forked(work: Callable[[Said], None]) -> tuple[int, int]:
-    """Run something in a child; return its process id, and the pipe in which it speaks."""
-    reading, writing = os.pipe()
+def fork(work: Callable[[Report], None]) -> tuple[int, int]:
+    """Run a function in a child process; return its process ID and the pipe through which it reports."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child:
-        os.close(writing)
-        return child, reading
+        os.close(write_end)
+        return child, read_end
     try:
-        os.close(reading)
-        work(partial(_say, writing))
+        os.close(read_end)
+        work(partial(_write, write_end))
     except BaseException as error:
-        _say(writing, f"error {error!r}")
+        _write(write_end, f"error {error!r}")
     finally:
         os._exit(0)
 
 
-def _say(pipe: int, text: str) -> None:
+def _write(pipe: int, text: str) -> None:
     os.write(pipe, f"{text}\n".encode())
 
 
-def recording(home: Path, seed: int, say: Said) -> None:
-    """Record sessions for ever, and say of records that they are written once they are."""
+def record_forever(home: Path, seed: int, report: Report) -> None:
+    """Record sessions without end, and report records as soon as they are acknowledged."""
     chance = random.Random(seed)
     sync: Any = chance.choice(["process", "interval", "interval", "always"])
     recorder = Recorder(open_home(home), Options(sync=sync))
     number = seed * 1_000
     while True:
         number += 1
-        waiting: list[str] = []
-        for record in story(number, chance):
+        unacknowledged: list[str] = []
+        for record in session_records(number, chance):
             recorder(record)
-            waiting.append(name_of(record))
+            unacknowledged.append(name_of(record))
             if chance.random() < 0.4:
-                waiting = acknowledged(recorder, waiting, say)
-        acknowledged(recorder, waiting, say)
+                unacknowledged = acknowledge(recorder, unacknowledged, report)
+        acknowledge(recorder, unacknowledged, report)
 
 
-def acknowledged(recorder: Recorder, waiting: list[str], say: Said) -> list[str]:
+def acknowledge(recorder: Recorder, names: list[str], report: Report) -> list[str]:
+    """Report the records if they can be flushed; return the names that still have to be acknowledged: none."""
     if recorder.flush(30):
-        for each in waiting:
-            say(each)
+        for each in names:
+            report(each)
     return []
 
 
-def story(number: int, chance: random.Random) -> list[Record]:
-    """The records of a session; some have no end."""
-    made: list[Record] = [start(number)]
+def session_records(number: int, chance: random.Random) -> list[Record]:
+    """Return the records of a session; some sessions have no end."""
+    records: list[Record] = [start(number)]
     for turn in range(1, chance.randint(2, 5)):
         content = [{"type": "text", "text": "word " * chance.randint(1, 2_000)}]
-        made += [attempt(number, turn, content=content)]
-        made += [tool(number, f"t{turn}", "weather", at=T0 + turn)]
-    return [*made, end(number)] if chance.random() < 0.7 else made
+        records += [attempt(number, turn, content=content)]
+        records += [tool(number, f"t{turn}", "weather", at=T0 + turn)]
+    return [*records, end(number)] if chance.random() < 0.7 else records
 
 
 def name_of(record: Record) -> str:
@@ -140,40 +143,40 @@ def name_of_line(line: Line) -> str | None:
             return None
 
 
-def ingesting(home: Path, say: Said) -> None:
+def ingest_forever(home: Path, report: Report) -> None:
     while True:
         ingest(open_home(home), wait_seconds=0)
 
 
-def reading(home: Path, say: Said) -> None:
-    """Count the attempts again and again: they never become fewer."""
-    before = 0
+def read_forever(home: Path, report: Report) -> None:
+    """Count the attempts repeatedly; report an error if the count decreases."""
+    previous = 0
     while True:
         with connect(home, ingest=False) as connection:
             [count] = connection.execute("SELECT count(*) FROM attempts").fetchone() or (0,)
-        if count < before:
-            say(f"error {count} attempts after {before}")
-        before = count
+        if count < previous:
+            report(f"error {count} attempts after {previous}")
+        previous = count
 
 
-def a_round(home: Path, seed: int, most: int, outcome: Outcome) -> None:
-    """Start everybody, kill everybody, and look whether what was acknowledged is there, once."""
+def run_round(home: Path, seed: int, max_recorders: int, outcome: Outcome) -> None:
+    """Start all processes, kill each at a random time, and collect the acknowledged records."""
     chance = random.Random(seed)
-    recorders = chance.randint(3, max(most, 3))
-    works: list[Callable[[Said], None]] = [
-        partial(recording, home, seed * 100 + n) for n in range(recorders)
+    recorders = chance.randint(3, max(max_recorders, 3))
+    works: list[Callable[[Report], None]] = [
+        partial(record_forever, home, seed * 100 + n) for n in range(recorders)
     ]
-    works += [partial(ingesting, home), partial(reading, home)]
-    begun = time.monotonic()
+    works += [partial(ingest_forever, home), partial(read_forever, home)]
+    started = time.monotonic()
     victims = [
-        Victim(*forked(work), dies=begun + chance.uniform(0.05, 0.25 * len(works)))
+        Victim(*fork(work), dies=started + chance.uniform(0.05, 0.25 * len(works)))
         for work in works
     ]
     while victims:
-        kill_and_hear(victims, outcome)
+        kill_and_collect(victims, outcome)
 
 
-def kill_and_hear(victims: list[Victim], outcome: Outcome) -> None:
+def kill_and_collect(victims: list[Victim], outcome: Outcome) -> None:
     ready, _, _ = select.select([each.pipe for each in victims], [], [], 0.005)
     for victim in list(victims):
         if victim.dies and time.monotonic() >= victim.dies:
@@ -183,30 +186,30 @@ def kill_and_hear(victims: list[Victim], outcome: Outcome) -> None:
         if victim.pipe not in ready:
             continue
         data = os.read(victim.pipe, 65536)
-        victim.heard += data
+        victim.output += data
         if not data:
             os.waitpid(victim.process_id, 0)
             os.close(victim.pipe)
             victims.remove(victim)
-            heard = victim.heard.decode().splitlines()
-            outcome.errors += [line for line in heard if line.startswith("error")]
-            acknowledgments.update(line for line in heard if not line.startswith("error"))
+            lines = victim.output.decode().splitlines()
+            outcome.errors += [line for line in lines if line.startswith("error")]
+            acknowledgments.update(line for line in lines if not line.startswith("error"))
 
 
 acknowledgments: set[str] = set()
 
 
 def check(home: Home, outcome: Outcome) -> None:
-    """Compare the journal with what was acknowledged, and the store with the journal."""
+    """Compare the journal with the acknowledged records, and the store with the journal."""
     lines = [line for each in segment_ids(home) for line in read(facts_path(home, each))]
-    there = Counter(name_of_line(each) for each in lines if isinstance(each, Line))
+    recorded = Counter(name_of_line(each) for each in lines if isinstance(each, Line))
     outcome.acknowledged = len(acknowledgments)
-    outcome.lost = sorted(acknowledgments - there.keys())
-    outcome.doubled = [name for name, count in there.items() if name and count > 1]
+    outcome.lost = sorted(acknowledgments - recorded.keys())
+    outcome.doubled = [name for name, count in recorded.items() if name and count > 1]
     ingest(home)
     ingest(home)
     outcome.findings = [
-        str(each) for each in verify(home).findings if "no whole record" not in each.found
+        str(each) for each in verify(home).findings if "not a complete record" not in each.found
     ]
     kinds = Counter(each.kind for each in lines if isinstance(each, Line))
     with connect(home) as connection:
@@ -216,15 +219,15 @@ def check(home: Home, outcome: Outcome) -> None:
                 outcome.rows[table] = (count, kinds[table])
 
 
-def main(home: str, seed: str, kills: str, most: str) -> None:
+def main(home: str, seed: str, kills: str, max_recorders: str) -> None:
     outcome = Outcome(int(seed))
-    made = open_home(home)
-    made.key()
+    opened = open_home(home)
+    opened.key()
     number = int(seed) * 10
     while outcome.kills < int(kills):
         number += 1
-        a_round(made.path, number, int(most), outcome)
-    check(made, outcome)
+        run_round(opened.path, number, int(max_recorders), outcome)
+    check(opened, outcome)
     print(json.dumps(vars(outcome)))
 
 

@@ -1,4 +1,4 @@
-"""A thousand kills: what was acknowledged is there, once, and every store opens."""
+"""A thousand kills: each acknowledged record is in the journal exactly once, and every store can be opened."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.recording.test_kills import killed
-from tests.soak.under_way import kill_streams, kill_works
+from tests.soak.process_kills import kill_ingests_and_prunes, kill_streaming_clients
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_a_thousand_kills(seed: int, tmp_path: Path) -> None:
-    """Twenty homes, fifty kills each: 3 to 16 recorders, an ingester and a reader."""
+    """Twenty homes with fifty kills each, of 3 to 16 recorders, an ingester and a reader."""
     found = killed(tmp_path / "home", seed, kills=50, most=16)
     assert found["kills"] >= 50
 
@@ -23,14 +23,14 @@ def test_a_thousand_kills(seed: int, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(4))
-def test_fifty_kills_of_streams_under_way(seed: int, tmp_path: Path) -> None:
-    """Real clients die in the middle of streams, with an ingest between."""
-    kill_streams(tmp_path / "home", random.Random(seed), kills=12)
+def test_forty_eight_kills_of_streaming_clients(seed: int, tmp_path: Path) -> None:
+    """Real clients are killed in the middle of streams, with occasional ingests."""
+    kill_streaming_clients(tmp_path / "home", random.Random(seed), kills=12)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(4))
 def test_two_hundred_kills_of_ingests_and_prunes(seed: int, tmp_path: Path) -> None:
-    """Whoever ingests or prunes dies anywhere."""
-    kill_works(tmp_path, random.Random(seed), kills=50)
+    """Processes that ingest or prune are killed at random points."""
+    kill_ingests_and_prunes(tmp_path, random.Random(seed), kills=50)

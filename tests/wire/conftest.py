@@ -1,4 +1,4 @@
-"""What all tests over recorded traffic share."""
+"""Skip all tests of this folder if there is no recorded traffic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.wire import corpus
 
 
 @pytest.fixture(scope="session", autouse=True)
-def wire() -> None:
-    """The recorded traffic is there; where it is not, these tests are skipped."""
+def recorded_traffic() -> None:
+    """Skip the tests if there is no recorded traffic."""
     if not (corpus.folder() / "manifest.json").is_file():
         pytest.skip(corpus.HINT.format(corpus.folder()))

@@ -1,4 +1,4 @@
-"""Recorded conversations with tools, walked again: the store holds who answered whom, and what it cost."""
+"""Recorded conversations with tools, sent again: the store has their turns, tool results, interactions and usage."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from tests.wire import corpus, usage
-from tests.wire.asking import ask_async
-from tests.wire.corpus import Exchange, blocks, continued
-from tests.wire.taking import KEY, Batch, Taken, stored, take
+from tests.wire.corpus import Exchange, blocks, continued_responses
+from tests.wire.recorded_batches import KEY, Batch, RecordedFile, ingested, record_files
+from tests.wire.sdk_requests import send_async
 
 TAG = "multi_turn_tool_use"
 pytestmark = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
-"""What was recorded asks models that are old by now."""
+"""The recorded requests name models that are deprecated by now."""
 
 
 @pytest.fixture(
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The model .* is deprecated:Depre
 def batch(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Batch]:
-    """An eighth of the conversations, walked by the SDK's async client in one event loop."""
+    """An eighth of the conversations, sent by the SDK's async client in one event loop."""
     path = tmp_path_factory.mktemp("conversations")
     with asyncio.Runner() as runner:
 
@@ -42,108 +42,112 @@ def batch(
             yield client
             runner.run(client.close())
 
-        def ask(client: AsyncAnthropic, exchange: Exchange) -> list[str]:
-            return runner.run(ask_async(client, exchange), context=contextvars.copy_context())
+        def send(client: AsyncAnthropic, exchange: Exchange) -> list[str]:
+            return runner.run(send_async(client, exchange), context=contextvars.copy_context())
 
-        taken = take(corpus.batch(request.param, TAG), path, client_of, ask)
-    with stored(path, taken) as batch:
+        files = record_files(corpus.batch(request.param, TAG), path, client_of, send)
+    with ingested(path, files) as batch:
         yield batch
 
 
-def test_every_conversation_is_walked() -> None:
-    """The batches hold each file with tools and several turns once, and there are such files."""
-    held = [file.name for number in range(corpus.BATCHES) for file in corpus.batch(number, TAG)]
-    assert sorted(held) == corpus.files(TAG) != []
+def test_every_conversation_is_in_one_batch() -> None:
+    """The batches contain each file with tools and several turns exactly once; there are such files."""
+    names = [file.name for number in range(corpus.BATCHES) for file in corpus.batch(number, TAG)]
+    assert sorted(names) == corpus.files(TAG) != []
 
 
-def test_the_sdk_hears_the_recorded_calls(batch: Batch) -> None:
-    """The SDK's own types hold the tool calls that were recorded, streamed or not."""
-    for taken in batch.taken:
-        calls = [[call["id"] for call in e.calls] for e in taken.file.exchanges]
-        assert taken.heard == calls, taken.file.name
+def test_the_sdk_returns_the_recorded_tool_calls(batch: Batch) -> None:
+    """The messages of the SDK contain the recorded tool calls, streamed or not."""
+    for recorded in batch.files:
+        calls = [[call["id"] for call in e.calls] for e in recorded.file.exchanges]
+        assert recorded.responses == calls, recorded.file.name
 
 
-def test_each_request_goes_on_from_the_right_answer(batch: Batch) -> None:
-    """An attempt continues the last answer in its history, and turns count the answers before it."""
+def test_each_request_continues_the_last_response_in_its_history(batch: Batch) -> None:
+    """An attempt continues the last response in its history; its turn is the number of earlier responses plus one."""
     sql = "SELECT turn FROM attempts WHERE session_id = $session ORDER BY started_ns"
-    for taken in batch.taken:
-        assert batch.chain(taken) == continued(taken.file.exchanges), taken.file.name
-        assert [turn for (turn,) in batch.rows(sql, taken)] == turns(taken), taken.file.name
+    for recorded in batch.files:
+        assert batch.continued_attempts(recorded) == continued_responses(recorded.file.exchanges), (
+            recorded.file.name
+        )
+        assert [turn for (turn,) in batch.rows(sql, recorded)] == turns(recorded), (
+            recorded.file.name
+        )
 
 
 def test_tool_calls_have_their_results(batch: Batch) -> None:
-    """Each call of an answer stands beside the result that a later request carries, if one does."""
+    """Each tool call of a response is joined with the result in a later request, if there is one."""
     sql = """
-        SELECT asking.started_ns, c.tool_use_id, c.name, c.ordinal, c.result_ns, c.is_error, c.source
-        FROM tool_calls AS c JOIN attempts AS asking USING (session_id, attempt_id)
-        WHERE session_id = $session ORDER BY asking.started_ns, ordinal
+        SELECT caller.started_ns, c.tool_use_id, c.name, c.ordinal, c.result_ns, c.is_error, c.source
+        FROM tool_calls AS c JOIN attempts AS caller USING (session_id, attempt_id)
+        WHERE session_id = $session ORDER BY caller.started_ns, ordinal
     """
-    for taken in batch.taken:
+    for recorded in batch.files:
         starts = "SELECT started_ns FROM attempts WHERE session_id = $session ORDER BY started_ns"
-        number = {started_ns: at for at, (started_ns,) in enumerate(batch.rows(starts, taken))}
+        number = {started_ns: at for at, (started_ns,) in enumerate(batch.rows(starts, recorded))}
         rows = [
-            (number[asked], *call, number.get(answered), is_error, source)
-            for asked, *call, answered, is_error, source in batch.rows(sql, taken)
+            (number[started_ns], *call, number.get(result_ns), is_error, source)
+            for started_ns, *call, result_ns, is_error, source in batch.rows(sql, recorded)
         ]
-        assert rows == paired(taken), taken.file.name
+        assert rows == calls_with_results(recorded), recorded.file.name
 
 
 def test_interactions_begin_with_a_prompt(batch: Batch) -> None:
-    """An interaction goes from a prompt to the answer that calls no tool, to the next prompt, or to the end."""
+    """An interaction lasts from a prompt until a response without tool calls, the next prompt, or the end."""
     sql = """
         SELECT interaction_id, result FROM attempts LEFT JOIN interactions USING (session_id, interaction_id)
         WHERE session_id = $session ORDER BY attempts.started_ns
     """
-    for taken in batch.taken:
-        rows = batch.rows(sql, taken)
+    for recorded in batch.files:
+        rows = batch.rows(sql, recorded)
         ids = list(dict.fromkeys(interaction_id for interaction_id, _ in rows if interaction_id))
-        told = [(ids.index(one) if one else None, result) for one, result in rows]
-        assert told == interactions(taken), taken.file.name
+        found = [(ids.index(each) if each else None, result) for each, result in rows]
+        assert found == interactions(recorded), recorded.file.name
 
 
-def test_usage_of_each_call_is_its_last_count(batch: Batch) -> None:
-    """What each answer of a conversation used is what it counts last."""
-    for taken in batch.taken:
-        counts = [row for exchange in taken.file.exchanges for row in usage.counted(exchange)]
-        assert batch.rows(usage.ROWS, taken) == counts, taken.file.name
+def test_usage_of_each_call_is_its_last_reported_usage(batch: Batch) -> None:
+    """The usage of each response is the usage that it reports last."""
+    for recorded in batch.files:
+        counts = [row for exchange in recorded.file.exchanges for row in usage.usage_rows(exchange)]
+        assert batch.rows(usage.ROWS, recorded) == counts, recorded.file.name
 
 
-def turns(taken: Taken) -> list[int | None]:
-    """The turn of each question: one more than the answers before it; None where it makes none."""
+def turns(recorded: RecordedFile) -> list[int | None]:
+    """Return the turn of each request: the number of earlier responses plus one; None if it is not a model request."""
     found: list[int | None] = []
-    answers = 0
-    for exchange in taken.file.exchanges:
-        found.append(answers + 1 if exchange.asks_model else None)
-        answers += exchange.asks_model and exchange.message is not None
+    responses = 0
+    for exchange in recorded.file.exchanges:
+        found.append(responses + 1 if exchange.is_model_request else None)
+        responses += exchange.is_model_request and exchange.message is not None
     return found
 
 
-def interactions(taken: Taken) -> list[tuple[int | None, str | None]]:
-    """The interaction of each question, from 0, and how it ended."""
+def interactions(recorded: RecordedFile) -> list[tuple[int | None, str | None]]:
+    """Return the interaction of each request, counted from 0, and its result."""
     numbers: list[int | None] = []
     results: list[str | None] = []
     is_open = False
-    for exchange in taken.file.exchanges:
-        if exchange.asks_model and (_is_prompt(exchange) or not is_open):
+    for exchange in recorded.file.exchanges:
+        if exchange.is_model_request and (_is_prompt(exchange) or not is_open):
             results[-1:] = ["interrupted"] if is_open else results[-1:]
             results.append(None)
             is_open = True
         numbers.append(len(results) - 1 if is_open else None)
-        if exchange.asks_model and exchange.message and not exchange.calls:
+        if exchange.is_model_request and exchange.message and not exchange.calls:
             results[-1], is_open = "success", False
     results[-1:] = ["interrupted"] if is_open else results[-1:]
-    return [(at, None if at is None else results[at]) for at in numbers]
+    return [(number, None if number is None else results[number]) for number in numbers]
 
 
 def _is_prompt(exchange: Exchange) -> bool:
-    """Whether nothing that was said after the last answer is a tool's result."""
-    said = itertools.takewhile(lambda m: m["role"] != "assistant", reversed(exchange.messages))
-    return not any(block["type"] == "tool_result" for message in said for block in blocks(message))
+    """Return whether no message after the last response contains a tool result."""
+    new = itertools.takewhile(lambda m: m["role"] != "assistant", reversed(exchange.messages))
+    return not any(block["type"] == "tool_result" for message in new for block in blocks(message))
 
 
-def paired(taken: Taken) -> list[tuple[Any, ...]]:
-    """Each call with the first later question that carries its result: its number, and whether it is an error."""
-    exchanges = taken.file.exchanges
+def calls_with_results(recorded: RecordedFile) -> list[tuple[Any, ...]]:
+    """Return each tool call, the number of the first later request with its result, and whether that is an error."""
+    exchanges = recorded.file.exchanges
     return [
         (at, call["id"], call["name"], ordinal, *_result(exchanges[at + 1 :], at + 1, call["id"]))
         for at, exchange in enumerate(exchanges)

@@ -1,4 +1,4 @@
-"""Every recorded exchange: served, asked again by the real SDK, recorded, counted, frozen and replayed."""
+"""Every recorded exchange: served, sent again by the real SDK, recorded, ingested, frozen and replayed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
-from agentobs.provider.anthropic.messages import fault_of_request
+from agentobs.provider.anthropic.messages import request_error
 from agentobs.records.exchanges import ModelExchange
 from replay import Replayer, load
 from replay.fixture.format import FILE
 from replay.fixture.writer import write
 from tests.wire import corpus, usage
-from tests.wire.asking import ask
-from tests.wire.corpus import Exchange, continued
-from tests.wire.taking import KEY, Batch, questions, stored, take
+from tests.wire.corpus import Exchange, continued_responses
+from tests.wire.recorded_batches import KEY, Batch, ingested, model_exchanges, record_files
+from tests.wire.sdk_requests import send
 
 pytestmark = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
-"""What was recorded asks models that are old by now."""
+"""The recorded requests name models that are deprecated by now."""
 
 
 def client_of(url: str) -> Anthropic:
@@ -37,7 +37,7 @@ REPLAYED = [
     pytest.param(number, marks=[group(number), *([] if number < 2 else [pytest.mark.soak])])
     for number in range(corpus.BATCHES)
 ]
-"""A quarter of the batches is replayed in each run, all of them in a long one."""
+"""A normal run replays a quarter of the batches; a soak run replays all."""
 
 
 @pytest.fixture(
@@ -47,103 +47,109 @@ REPLAYED = [
 def batch(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Batch]:
-    """An eighth of the files, all their exchanges recorded and ingested."""
+    """An eighth of the files; all their exchanges are recorded and ingested."""
     path = tmp_path_factory.mktemp("exchanges")
-    taken = take(corpus.batch(request.param), path, client_of, ask)
-    with stored(path, taken) as batch:
+    files = record_files(corpus.batch(request.param), path, client_of, send)
+    with ingested(path, files) as batch:
         yield batch
 
 
-def test_no_file_is_left_out() -> None:
-    """The batches hold every file of the manifest once, and every exchange that it counts."""
+def test_every_file_is_in_one_batch() -> None:
+    """The batches contain every file of the manifest exactly once, and as many exchanges as the manifest states."""
     batches = [file for number in range(corpus.BATCHES) for file in corpus.batch(number)]
-    held = {file.name: len(file.exchanges) for file in batches}
-    assert len(batches) == len(held) > 0
-    assert held == {entry["file"]: entry["interactions"] for entry in corpus.manifest()}
+    counts = {file.name: len(file.exchanges) for file in batches}
+    assert len(batches) == len(counts) > 0
+    assert counts == {entry["file"]: entry["interactions"] for entry in corpus.manifest()}
 
 
-def test_the_client_hears_what_was_recorded(batch: Batch) -> None:
-    """A recorded client gets each answer's status and bytes as they are."""
-    for taken in batch.taken:
-        assert taken.heard == [(e.status, e.text.encode()) for e in taken.file.exchanges], (
-            taken.file.name
+def test_the_client_receives_the_recorded_responses(batch: Batch) -> None:
+    """A recorded client receives the status and body of each response unchanged."""
+    for recorded in batch.files:
+        assert recorded.responses == [
+            (e.status, e.text.encode()) for e in recorded.file.exchanges
+        ], recorded.file.name
+
+
+def test_the_journal_contains_the_exact_exchanges(batch: Batch) -> None:
+    """Requests and responses that are read from the segments equal the recorded ones, byte for byte."""
+    for recorded in batch.files:
+        recording = batch.recordings[recorded.session_id]
+        found = [journaled(exchange) for exchange in model_exchanges(recording)]
+        assert found == [expected(exchange) for exchange in recorded.file.exchanges], (
+            recorded.file.name
         )
-
-
-def test_the_journal_holds_what_was_on_the_wire(batch: Batch) -> None:
-    """Read back from the segments, questions and answers are the recorded ones, byte for byte."""
-    for taken in batch.taken:
-        recording = batch.recordings[taken.session_id]
-        held = [told(exchange) for exchange in questions(recording)]
-        assert held == [expected(exchange) for exchange in taken.file.exchanges], taken.file.name
         assert (recording.outcome, recording.dropped) == ("completed", 0)
 
 
 def test_the_store_counts_every_attempt(batch: Batch) -> None:
-    """DuckDB holds one row for each exchange, with what its answer says besides its text."""
+    """DuckDB contains one row per exchange, with the facts of its response."""
     sql = """
         SELECT method, status, outcome, error_type, streamed, model_requested, model, stop_reason, message_id,
             request_id, retry_after_ms, message_count, tool_use_count, response_bytes, redactions
         FROM attempts WHERE session_id = $session ORDER BY started_ns
     """
-    for taken in batch.taken:
-        rows = batch.rows(sql, taken)
-        assert rows == [attempt(exchange) for exchange in taken.file.exchanges], taken.file.name
+    for recorded in batch.files:
+        rows = batch.rows(sql, recorded)
+        assert rows == [attempt(exchange) for exchange in recorded.file.exchanges], (
+            recorded.file.name
+        )
 
 
-def test_the_store_knows_which_answer_a_request_goes_on_from(batch: Batch) -> None:
-    """Whatever a client changes in its history, an attempt continues the last answer that stands there."""
-    for taken in batch.taken:
-        assert batch.chain(taken) == continued(taken.file.exchanges), taken.file.name
+def test_each_attempt_continues_the_last_response_in_its_history(batch: Batch) -> None:
+    """An attempt continues the last response in its history, even if the client changed other parts of the history."""
+    for recorded in batch.files:
+        assert batch.continued_attempts(recorded) == continued_responses(recorded.file.exchanges), (
+            recorded.file.name
+        )
 
 
-def test_usage_is_what_the_answer_counts_last(batch: Batch) -> None:
-    """The usage of each attempt is that of the answer's last counts, iterations beside the whole."""
-    for taken in batch.taken:
-        counts = [row for exchange in taken.file.exchanges for row in usage.counted(exchange)]
-        assert batch.rows(usage.ROWS, taken) == counts, taken.file.name
+def test_usage_is_the_last_reported_usage(batch: Batch) -> None:
+    """The usage of each attempt is the usage that the response reports last: the total and its iterations."""
+    for recorded in batch.files:
+        counts = [row for exchange in recorded.file.exchanges for row in usage.usage_rows(exchange)]
+        assert batch.rows(usage.ROWS, recorded) == counts, recorded.file.name
 
 
 @pytest.mark.parametrize("batch", REPLAYED, indirect=True)
 def test_a_frozen_session_replays_byte_for_byte(batch: Batch, tmp_path: Path) -> None:
-    """Frozen, loaded and replayed with nothing to connect to, each question gets the recorded bytes again."""
+    """If a session is frozen, loaded and replayed without a provider, each request receives the recorded bytes."""
     client = client_of("http://127.0.0.1:9")
-    for taken in batch.taken:
+    for recorded in batch.files:
         (tmp_path / FILE).write_bytes(
-            write(batch.recordings[taken.session_id], {"made": "by a test"})
+            write(batch.recordings[recorded.session_id], {"made": "by a test"})
         )
         with Replayer(load(tmp_path)) as replayed:
             agentobs.record(client)
             with agentobs.session("wire"):
-                heard = [ask(client, exchange) for exchange in taken.file.exchanges]
-        assert heard == taken.heard, taken.file.name
-        assert replayed.progress.requests_matched == len(taken.file.exchanges)
+                responses = [send(client, exchange) for exchange in recorded.file.exchanges]
+        assert responses == recorded.responses, recorded.file.name
+        assert replayed.progress.requests_matched == len(recorded.file.exchanges)
 
 
-def told(exchange: ModelExchange) -> dict[str, Any]:
-    """What the journal says of an exchange, a JSON body parsed."""
+def journaled(exchange: ModelExchange) -> dict[str, Any]:
+    """Return an exchange of the journal; its body is parsed if it is JSON."""
     question, answer = exchange.question, exchange.answer
     is_text = question.headers.get("content-type", "").startswith("multipart/")
     return {
-        "asked": (question.method, question.path),
+        "request": (question.method, question.path),
         "body": question.body.decode() if is_text else json.loads(question.body or b"null"),
-        "answered": (answer.status, answer.headers, answer.ending, answer.failure),
+        "response": (answer.status, answer.headers, answer.ending, answer.failure),
         "bytes": answer.body,
     }
 
 
 def expected(exchange: Exchange) -> dict[str, Any]:
-    """What the journal must say of an exchange."""
+    """Return what `journaled` must return for an exchange."""
     return {
-        "asked": (exchange.method, exchange.path),
+        "request": (exchange.method, exchange.path),
         "body": exchange.body,
-        "answered": (exchange.status, headers(exchange), "complete", None),
+        "response": (exchange.status, headers(exchange), "complete", None),
         "bytes": exchange.text.encode(),
     }
 
 
 def headers(exchange: Exchange) -> dict[str, str]:
-    """The recorded headers; where the file's own source took the content type away, that of the body."""
+    """Return the recorded headers; if the source removed the content type, it is derived from the body."""
     stream = "text/event-stream; charset=utf-8"
     return {
         "content-type": stream if exchange.is_stream else "application/json",
@@ -152,9 +158,9 @@ def headers(exchange: Exchange) -> dict[str, str]:
 
 
 def attempt(exchange: Exchange) -> tuple[Any, ...]:
-    """The row that the store must hold for an exchange."""
+    """Return the row that the store must contain for an exchange."""
     message, error, body = exchange.message or {}, exchange.error or {}, exchange.body
-    answer = message or plain(exchange)
+    response = message or json_object(exchange)
     outcome = "http_error" if exchange.status >= 400 else "stream_error" if error else "ok"
     wait = exchange.headers.get("retry-after")
     return (
@@ -164,8 +170,8 @@ def attempt(exchange: Exchange) -> tuple[Any, ...]:
         error.get("type"),
         exchange.is_stream,
         body.get("model") if isinstance(body, dict) else None,
-        answer.get("model"),
-        answer.get("stop_reason"),
+        response.get("model"),
+        response.get("stop_reason"),
         message.get("id"),
         exchange.headers.get("request-id"),
         float(wait) * 1000 if wait else None,
@@ -176,8 +182,11 @@ def attempt(exchange: Exchange) -> tuple[Any, ...]:
     )
 
 
-def plain(exchange: Exchange) -> dict[str, Any]:
-    """The JSON object of an answer that is no message, such as a batch; the old completions are ones."""
+def json_object(exchange: Exchange) -> dict[str, Any]:
+    """Return the JSON object of a response that is not a message, such as a batch or a legacy text completion.
+
+    It is empty if the response is not a JSON object.
+    """
     try:
         parsed = json.loads(exchange.text)
     except ValueError:
@@ -185,16 +194,16 @@ def plain(exchange: Exchange) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def test_no_conversation_that_was_taken_counts_as_faulty() -> None:
-    """What the emulated provider refuses when it is strict, the real one never answered."""
-    refused = {
-        file.name: fault_of_request(exchange.body)
+def test_accepted_requests_have_no_error() -> None:
+    """The strict emulated provider does not reject any request that the real provider accepted."""
+    rejected = {
+        file.name: request_error(exchange.body)
         for file in map(corpus.read, corpus.files())
         for exchange in file.exchanges
         if exchange.status == 200
         and exchange.path.partition("?")[0] == "/v1/messages"
         and isinstance(exchange.body, dict)
         and "thread" not in exchange.body
-        and fault_of_request(exchange.body)
+        and request_error(exchange.body)
     }
-    assert refused == {}
+    assert rejected == {}

@@ -1,4 +1,4 @@
-"""Recorded traffic against the published prices: each part of each call, worked out here by itself."""
+"""The costs of recorded traffic, compared with an independent calculation from the published prices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
-from tests.ledger import published
+from tests.ledger import published_prices
 from tests.store.making import a_home, end, record, session_id, start
 from tests.wire import corpus
 from tests.wire.corpus import Exchange
@@ -28,15 +28,15 @@ pytestmark = pytest.mark.xdist_group("wire-ledger")
 
 DAY = dt.date(2026, 11, 2)
 AT_NS = int(dt.datetime(2026, 11, 2, tzinfo=dt.UTC).timestamp()) * 1_000_000_000
-"""When all of it is asked: a day on which the published prices of the table hold."""
+"""The time of all requests: a day on which the published prices of the table are valid."""
 
 UNKNOWN = {"claude-sonet-4-5", "invalid-model-name", "there-is-no-such-model"}
-"""Models that requests name and nobody has a price for. None of them answered."""
+"""Models that occur in requests and have no price. None of them returned a response."""
 
-COUNTED = {
+CLASS_COUNTS = {
     "batch": 4,
     "cache read": 47,
-    "cache read beyond the input": 45,
+    "cache read larger than the input": 45,
     "cache written for 1 hour": 11,
     "cache written for 5 minutes": 41,
     "cache written for 5 minutes and 1 hour": 6,
@@ -48,12 +48,12 @@ COUNTED = {
     "web fetch": 8,
     "web search": 21,
 }
-"""How many answers of each class there are, so that none is lost."""
+"""The expected number of responses of each class, to detect missing ones."""
 
 
 @functools.cache
-def answers() -> list[tuple[Exchange, list[dict[str, Any]]]]:
-    """Every exchange of which the answer counts tokens, with its messages."""
+def billed_exchanges() -> list[tuple[Exchange, list[dict[str, Any]]]]:
+    """Return every exchange whose response reports usage, with its messages."""
     names = [entry["file"] for entry in corpus.manifest()]
     found = []
     for exchange in (each for name in names for each in corpus.read(name).exchanges):
@@ -63,11 +63,11 @@ def answers() -> list[tuple[Exchange, list[dict[str, Any]]]]:
             messages = [result["message"] for result in results]
         if messages:
             found.append((exchange, messages))
-    return [*found, *responses()]
+    return [*found, *response_only_exchanges()]
 
 
-def responses() -> Iterator[tuple[Exchange, list[dict[str, Any]]]]:
-    """The answers of which only the body was kept; streams stand there without their framing."""
+def response_only_exchanges() -> Iterator[tuple[Exchange, list[dict[str, Any]]]]:
+    """Yield exchanges of which the source kept only the response body; streams are stored without their framing."""
     manifest = json.loads((corpus.folder() / "manifest.json").read_bytes())["files"]
     for entry in sorted((e for e in manifest if e["kind"] == "response_only"), key=str):
         for line in (corpus.folder() / entry["file"]).read_bytes().splitlines():
@@ -81,27 +81,29 @@ def responses() -> Iterator[tuple[Exchange, list[dict[str, Any]]]]:
             yield exchange, [exchange.message]
 
 
-def recorded(number: int, exchange: Exchange) -> ModelExchange:
+def model_exchange(number: int, exchange: Exchange) -> ModelExchange:
     headers = dict(exchange.headers)
-    if "content-type" not in headers:  # taken away by the source
+    if "content-type" not in headers:  # removed by the source
         headers["content-type"] = "text/event-stream" if exchange.is_stream else "application/json"
     chunk = Chunk(exchange.text.encode(), 1)
     return ModelExchange(
-        place=Place(session_id(1), interaction_id="of all"),
+        place=Place(session_id(1), interaction_id="all"),
         attempt_id=f"{number:032x}",
         started_ns=AT_NS + number,
         headers_ns=1,
         ended_ns=2,
-        question=Question("POST", exchange.path, {}, b'{"model":"asked","messages":[]}'),
+        question=Question("POST", exchange.path, {}, b'{"model":"requested","messages":[]}'),
         answer=Answer(exchange.status, headers, (chunk,), "complete"),
     )
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """All of it, recorded and ingested."""
+    """A home with all exchanges, recorded and ingested."""
     home = a_home(tmp_path_factory.mktemp("ledger"))
-    exchanges = [recorded(number, each) for number, (each, _) in enumerate(answers())]
+    exchanges = [
+        model_exchange(number, each) for number, (each, _) in enumerate(billed_exchanges())
+    ]
     record(home, [start(1), *exchanges, end(1)])
     ingest(home)
     return home
@@ -115,7 +117,7 @@ def store(home: Home) -> Iterator[duckdb.DuckDBPyConnection]:
 
 CLASSES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "cache read": lambda u: u.get("cache_read_input_tokens"),
-    "cache read beyond the input": lambda u: (
+    "cache read larger than the input": lambda u: (
         (u.get("cache_read_input_tokens") or 0) > u["input_tokens"]
     ),
     "cache written for 5 minutes": lambda u: _written(u, "5m"),
@@ -143,89 +145,96 @@ def _has(usage: dict[str, Any], kind: str) -> bool:
     return any(entry["type"] == kind for entry in usage.get("iterations") or [])
 
 
-def test_every_class_of_calls_is_there() -> None:
-    """The corpus has these many answers of each class, and more than 60 that are in some class."""
-    usages = [message["usage"] for _, messages in answers() for message in messages]
+def test_every_class_of_calls_occurs() -> None:
+    """The corpus has the expected number of responses of each class, and more than 60 that are in at least one."""
+    usages = [message["usage"] for _, messages in billed_exchanges() for message in messages]
     found = {name: sum(bool(test(usage)) for usage in usages) for name, test in CLASSES.items()}
-    assert found == COUNTED
+    assert found == CLASS_COUNTS
     assert sum(any(test(usage) for test in CLASSES.values()) for usage in usages) > 60
 
 
-def test_each_part_of_every_call(store: duckdb.DuckDBPyConnection) -> None:
-    """Six parts of every call are tokens times the published price, to the last digit, and sum to its cost."""
-    names = ", ".join(f"{name}_usd" for name in published.PARTS)
+def test_every_part_of_each_cost_is_exact(store: duckdb.DuckDBPyConnection) -> None:
+    """Each of the six parts of a call's cost is exactly tokens times published price, and they add up to its cost."""
+    names = ", ".join(f"{name}_usd" for name in published_prices.PARTS)
     rows = store.execute(
         f"SELECT attempt_id, {names}, cost_usd, cost_status FROM costs ORDER BY attempt_id, iteration, cost_usd"
     ).fetchall()
     found: dict[str, list[tuple[Any, ...]]] = {}
     for attempt_id, *money in rows:
         found.setdefault(attempt_id, []).append(tuple(money))
-    for number, (exchange, messages) in enumerate(answers()):
-        expected = [row for message in messages for row in published.rows(message, DAY)]
+    for number, (exchange, messages) in enumerate(billed_exchanges()):
+        expected = [row for message in messages for row in published_prices.rows(message, DAY)]
         if len(messages) > 1:
             expected.sort(key=lambda row: sum(row.values()))
-        told = found.pop(f"{number:032x}")
-        assert [tuple(Fraction(value) for value in row[:6]) for row in told] == [
+        stored = found.pop(f"{number:032x}")
+        assert [tuple(Fraction(value) for value in row[:6]) for row in stored] == [
             tuple(row.values()) for row in expected
         ], exchange.text[:300]
-        assert [Fraction(row[6]) for row in told] == [sum(row.values()) for row in expected]
-        assert {row[7] for row in told} == {_status(message["usage"]) for message in messages}
+        assert [Fraction(row[6]) for row in stored] == [sum(row.values()) for row in expected]
+        assert {row[7] for row in stored} == {_status(message["usage"]) for message in messages}
     assert found == {}
 
 
 def _status(usage: dict[str, Any]) -> str:
-    """Two answers ran in a place without a price; one told no lifetime for all that it wrote to the cache."""
+    """Return the expected certainty of a cost.
+
+    Two responses were generated in a region without a price. One does not report the lifetime of all its cache writes.
+    """
     split = usage.get("cache_creation")
     is_split = not split or sum(split.values()) == usage["cache_creation_input_tokens"]
-    is_usual = usage.get("inference_geo") in (None, "global", "not_available")
-    return "exact" if is_split and is_usual else "estimated"
+    has_priced_region = usage.get("inference_geo") in (None, "global", "not_available")
+    return "exact" if is_split and has_priced_region else "estimated"
 
 
-def test_the_rest_reconcile_as_sums(store: duckdb.DuckDBPyConnection) -> None:
-    """All calls together, and those of each model, cost what the published prices say."""
+def test_the_costs_of_each_model_add_up(store: duckdb.DuckDBPyConnection) -> None:
+    """The total cost of each model equals the sum from the published prices."""
     expected: Counter[str] = Counter()
-    for _, messages in answers():
+    for _, messages in billed_exchanges():
         for message in messages:
             entries = message["usage"].get("iterations") or [{}]
-            for entry, row in zip(entries, published.rows(message, DAY), strict=True):
+            for entry, row in zip(entries, published_prices.rows(message, DAY), strict=True):
                 expected[entry.get("model") or message["model"]] += sum(row.values())  # type: ignore[assignment]
     rows = store.execute("SELECT model, sum(cost_usd) FROM costs GROUP BY model").fetchall()
     assert {model: Fraction(usd) for model, usd in rows} == dict(expected)
 
 
 def test_models_without_a_price_are_listed() -> None:
-    """Every model that a request or an answer names has a price, but for those that are listed here."""
-    asked = {
+    """Every model that a request or response names has a price, except the models in `UNKNOWN`."""
+    requested = {
         exchange.body["model"]
         for entry in corpus.manifest()
         for exchange in corpus.read(entry["file"]).exchanges
         if isinstance(exchange.body, dict) and isinstance(exchange.body.get("model"), str)
     }
-    answered = {message["model"] for _, messages in answers() for message in messages}
+    responding = {message["model"] for _, messages in billed_exchanges() for message in messages}
     unknown = {
         model
-        for model in asked | answered
+        for model in requested | responding
         if resolve(Context(model))[-1].certainty == "unknown_model"
     }
     assert unknown == UNKNOWN
-    assert not unknown & answered
+    assert not unknown & responding
 
 
-def test_batch_results_count_once(tmp_path: Path) -> None:
-    """However often the results of a batch are fetched, each custom_id counts once."""
+def test_batch_results_are_counted_once(tmp_path: Path) -> None:
+    """Each custom_id of a batch is counted once, even if the results are fetched several times."""
     home = a_home(tmp_path)
-    fetched = [each for each, _ in answers() if each.path.endswith("/results")]
-    again = [recorded(number, each) for number, each in enumerate([*fetched, *fetched, *fetched])]
-    record(home, [start(1), *again[:4], end(1)])
+    fetched = [each for each, _ in billed_exchanges() if each.path.endswith("/results")]
+    repeated = [
+        model_exchange(number, each) for number, each in enumerate([*fetched, *fetched, *fetched])
+    ]
+    record(home, [start(1), *repeated[:4], end(1)])
     ingest(home)
-    record(home, [start(2), *again[4:], end(2)])
+    record(home, [start(2), *repeated[4:], end(2)])
     with connect(home, ingest=False) as connection:
         counted = connection.execute("SELECT count(*), sum(cost_usd) FROM costs").fetchone()
-        seen = connection.execute("SELECT count(*), count(DISTINCT batch_result_id) FROM usage")
-        assert seen.fetchone() == (12, 4)
-    messages = [message for each, found in answers() if each in fetched for message in found]
+        rows = connection.execute("SELECT count(*), count(DISTINCT batch_result_id) FROM usage")
+        assert rows.fetchone() == (12, 4)
+    messages = [
+        message for each, found in billed_exchanges() if each in fetched for message in found
+    ]
     expected = sum(
-        sum(row.values()) for message in messages for row in published.rows(message, DAY)
+        sum(row.values()) for message in messages for row in published_prices.rows(message, DAY)
     )
     assert counted is not None
     assert (counted[0], Fraction(counted[1])) == (4, expected)

@@ -1,8 +1,7 @@
-"""Our own loop on recorded conversations: it sends the follow-up requests that were recorded.
+"""The agent loop on recorded conversations: it sends the same follow-up requests as the recorded client.
 
-Requests are compared by their messages, after the forms that mean the same are made one: a text is one
-text block; an absent `is_error` is false; an absent `caller` is a direct call; null says nothing; marks
-of the cache are left out.
+Only the messages of requests are compared. Before that, equivalent forms are normalized: a string is one text block, an
+absent `is_error` is false, an absent `caller` is a direct call, null is absent, and cache breakpoints are removed.
 """
 
 from __future__ import annotations
@@ -27,118 +26,121 @@ from agentobs.recording.wire.exchange_file import read_wire_file
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from tests.wire import corpus
 from tests.wire.corpus import WireFile, blocks
-from tests.wire.taking import KEY, questions, served
-from tests.wire.walking import SECONDS, conversations, runs_on_client, walk
+from tests.wire.loop_driver import SECONDS, conversations, run_conversation, runs_on_client
+from tests.wire.recorded_batches import KEY, model_exchanges, served
 
 TAG = "multi_turn_tool_use"
 pytestmark = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
-"""What was recorded asks models that are old by now."""
+"""The recorded requests name models that are deprecated by now."""
 TABLE = Path(__file__).parents[2] / "docs" / "loop_on_real_conversations.md"
-SHARE = 80
-"""The least part of the files whose every request our loop sends as it was recorded, in percent."""
+MIN_PERCENT = 80
+"""The minimum percentage of files for which every request of the loop must equal the recorded request."""
 
 
 @pytest.mark.parametrize("number", range(corpus.BATCHES))
-def test_the_loop_sends_what_was_recorded(number: int, tmp_path: Path) -> None:
-    """Every request is the recorded one, but in the files of the table, which part where it says."""
+def test_the_loop_sends_the_recorded_requests(number: int, tmp_path: Path) -> None:
+    """Every request equals the recorded one, except in the files of the table, which differ where the table says."""
     files = [file for file in corpus.batch(number, TAG) if runs_on_client(file)]
-    parted = asyncio.run(walk_all(files, tmp_path))
-    listed = {name: place for name, place in table().items() if name in parted}
-    mended = [name for name in listed if parted[name] is None]
-    assert not mended, f"the loop sends what was recorded in these: take them out of {TABLE.name}"
-    assert {name: place for name, place in parted.items() if place} == listed
+    found = asyncio.run(first_differences(files, tmp_path))
+    listed = {name: place for name, place in table().items() if name in found}
+    fixed = [name for name in listed if found[name] is None]
+    assert not fixed, f"these files match now, so remove them from {TABLE.name}: {fixed}"
+    assert {name: place for name, place in found.items() if place} == listed
 
 
-def test_the_table_is_short_and_true() -> None:
-    """Four files of five match; the table names only files that there are, and gives their number."""
+def test_the_table_is_short_and_correct() -> None:
+    """At least 80 percent of the files match; the table names only existing files, and states the correct numbers."""
     names = [name for name in corpus.files(TAG) if runs_on_client(corpus.read(name))]
     listed = table()
     assert set(listed) <= set(names)
     matching = len(names) - len(listed)
-    assert 100 * matching >= SHARE * len(names)
+    assert 100 * matching >= MIN_PERCENT * len(names)
     assert f"In {matching} of {len(names)} files" in TABLE.read_text(encoding="utf-8")
 
 
-async def walk_all(files: list[WireFile], path: Path) -> dict[str, str | None]:
-    """Walk the conversations of each file, and tell where its requests first part from the recorded ones."""
-    walked: list[tuple[WireFile, list[int], str]] = []
-    async with talking(path) as (provider, client):
+async def first_differences(files: list[WireFile], path: Path) -> dict[str, str | None]:
+    """Run the loop on the conversations of each file; return where its requests first differ from the recorded ones."""
+    sessions: list[tuple[WireFile, list[int], str]] = []
+    async with recorded_client(path) as (provider, client):
         for file in files:
             recording = read_wire_file(file.path)
             for numbers in conversations(file):
                 exchanges = tuple(recording.exchanges[number] for number in numbers)
                 provider.load(dataclasses.replace(recording, exchanges=exchanges))
                 with agentobs.session("wire") as session:
-                    await walk(client, [file.exchanges[number] for number in numbers])
-                walked.append((file, numbers, session.session_id))
-    parted: dict[str, str | None] = {}
-    for file, numbers, session_id in walked:
-        place = first_parting(sent(path, session_id), [file.exchanges[n].messages for n in numbers])
-        parted[file.name] = parted.get(file.name) or place
-    return parted
+                    await run_conversation(client, [file.exchanges[number] for number in numbers])
+                sessions.append((file, numbers, session.session_id))
+    differences: dict[str, str | None] = {}
+    for file, numbers, session_id in sessions:
+        recorded = [file.exchanges[number].messages for number in numbers]
+        place = first_difference(sent_messages(path, session_id), recorded)
+        differences[file.name] = differences.get(file.name) or place
+    return differences
 
 
 @asynccontextmanager
-async def talking(path: Path) -> AsyncIterator[tuple[ServedProvider, AsyncAnthropic]]:
-    """A provider that answers in recorded order, and a client of it that is recorded."""
+async def recorded_client(path: Path) -> AsyncIterator[tuple[ServedProvider, AsyncAnthropic]]:
+    """Yield a provider that responds in the recorded order, and a recorded client of it."""
     agentobs.stop_recorder()
     with served(ServeOptions(match="order")) as provider:
         async with AsyncAnthropic(api_key=KEY, base_url=provider.url, timeout=SECONDS) as client:
             yield provider, agentobs.record(client, home=str(path))
-    assert agentobs.stop_recorder(), "not everything was written"
+    assert agentobs.stop_recorder(), "not all records were written"
 
 
-def sent(path: Path, session_id: str) -> list[Any]:
-    """The messages of each request of a session, as they were recorded."""
+def sent_messages(path: Path, session_id: str) -> list[Any]:
+    """Return the messages of each recorded request of a session."""
     home = existing_home(path)
     recording = read_session(home, session_id, segment_ids(home))
-    return [json.loads(exchange.question.body)["messages"] for exchange in questions(recording)]
+    return [
+        json.loads(exchange.question.body)["messages"] for exchange in model_exchanges(recording)
+    ]
 
 
-def first_parting(sent: list[Any], recorded: list[Any]) -> str | None:
-    """Where the requests first differ, counted from 1, or None."""
-    for number, (ours, theirs) in enumerate(zip(sent, recorded, strict=False), 1):
-        if place := parting(plain(ours), plain(theirs), "messages"):
+def first_difference(sent: list[Any], recorded: list[Any]) -> str | None:
+    """Return the first request (counted from 1) and place that differ; None if all requests are equal."""
+    for number, (actual, expected) in enumerate(zip(sent, recorded, strict=False), 1):
+        if place := differing_place(normalized(actual), normalized(expected), "messages"):
             return f"request {number}, {place}"
     return None if len(sent) == len(recorded) else f"request {min(len(sent), len(recorded)) + 1}"
 
 
-def parting(ours: Any, theirs: Any, place: str) -> str | None:
-    """Where two JSON values first differ, or None."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = sorted(ours.keys() | theirs.keys())
-        parts = [(ours.get(key), theirs.get(key), f"{place}.{key}") for key in keys]
-    elif isinstance(ours, list) and isinstance(theirs, list):
+def differing_place(actual: Any, expected: Any, place: str) -> str | None:
+    """Return the path at which two JSON values first differ; None if they are equal."""
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        keys = sorted(actual.keys() | expected.keys())
+        parts = [(actual.get(key), expected.get(key), f"{place}.{key}") for key in keys]
+    elif isinstance(actual, list) and isinstance(expected, list):
         parts = [
-            (*pair, f"{place}[{at}]") for at, pair in enumerate(zip(ours, theirs, strict=False))
+            (*pair, f"{place}[{at}]") for at, pair in enumerate(zip(actual, expected, strict=False))
         ]
-        if len(ours) != len(theirs):
+        if len(actual) != len(expected):
             parts.append((0, 1, f"{place}[{len(parts)}]"))
     else:
-        return None if ours == theirs else place
-    return next((found for part in parts if (found := parting(*part))), None)
+        return None if actual == expected else place
+    return next((found for part in parts if (found := differing_place(*part))), None)
 
 
-def plain(value: Any) -> Any:
-    """Return messages in the one form of those that mean the same; see the first lines of this file."""
+def normalized(value: Any) -> Any:
+    """Return messages with equivalent forms normalized; see the docstring of this module."""
     if isinstance(value, list):
-        return [plain(inner) for inner in value]
+        return [normalized(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     if isinstance(value.get("content"), str) and value.keys() & {"role", "tool_use_id"}:
         value = {**value, "content": blocks(value)}
-    nothing = {"is_error": False, "caller": {"type": "direct"}}
+    defaults = {"is_error": False, "caller": {"type": "direct"}}
     return {
-        key: plain(inner)
+        key: normalized(inner)
         for key, inner in value.items()
         if inner is not None
         and key != "cache_control"
-        and not (key in nothing and inner == nothing[key])
+        and not (key in defaults and inner == defaults[key])
     }
 
 
 def table() -> dict[str, str]:
-    """The files that do not match, each with the place where its requests part from the recorded ones."""
+    """Return the files that do not match, each with the first difference from the recorded requests."""
     lines = TABLE.read_text(encoding="utf-8").splitlines()
     cells = [re.findall(r"`([^`]+)`", line) for line in lines if line.startswith("| `")]
     return {name: place for name, place, *_ in cells}

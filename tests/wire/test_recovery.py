@@ -1,6 +1,7 @@
-"""Real failures and unfinished answers: how each is classified, and what the loop does when it meets each kind.
+"""Real failures and unfinished responses: how each is classified, and how the loop handles each kind.
 
-The recorded bytes are served over loopback HTTP. What recorded traffic lacks is made up elsewhere, and called made.
+The recorded bytes are served over loopback HTTP. Failures that recorded traffic does not contain are tested in
+`tests/agent/test_recovery.py` with synthetic responses.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from agentobs.agent.events import Continuation, Fallback, Message, Retry
 from agentobs.agent.model import output_limits
 from agentobs.agent.model.error_classes import ErrorClass, classify, terminal_reason
 from agentobs.agent.model.retry import Failure, failure_of
+from tests.agent.agent_runs import events_of, of_kind, result_of
 from tests.agent.provider import MODEL, Provider, Reply, message, streamed, text
-from tests.agent.scene import events_of, of_kind, result_of
-from tests.agent.test_recovery import REAL
+from tests.agent.test_recovery import RECORDED_CLASSES
 from tests.wire import corpus
 from tests.wire.corpus import Exchange
 
@@ -29,7 +30,7 @@ REQUEST = httpx2.Request("POST", "http://localhost/v1/messages")
 
 
 def failures() -> Iterator[Exchange]:
-    """Every recorded failure of a request to the model."""
+    """Yield every recorded failure of a model request."""
     for tag in ("status_400", "status_401", "status_404", "status_429", "status_529"):
         yield from _failed(tag)
     yield from _failed("error_event_mid_stream")
@@ -37,11 +38,11 @@ def failures() -> Iterator[Exchange]:
 
 def _failed(tag: str) -> list[Exchange]:
     found = (each for name in corpus.files(tag) for each in corpus.read(name).exchanges)
-    return [each for each in found if each.error and each.asks_model]
+    return [each for each in found if each.error and each.is_model_request]
 
 
 def error_of(exchange: Exchange) -> anthropic.APIStatusError:
-    """The error that the SDK makes of a recorded failure."""
+    """Return the error that the SDK raises for a recorded failure."""
     headers = {k: v for k, v in exchange.headers.items() if k != "content-length"}
     response = httpx2.Response(exchange.status, headers=headers, request=REQUEST)
     body = {"type": "error", "error": exchange.error}
@@ -49,42 +50,42 @@ def error_of(exchange: Exchange) -> anthropic.APIStatusError:
 
 
 def expected(exchange: Exchange) -> ErrorClass:
-    """The class of a recorded failure, read from the exchange alone."""
+    """Return the expected class of a recorded failure, derived from the exchange alone."""
     error = exchange.error or {}
-    said = str(error["message"])
-    if "prompt is too long" in said or "too many total text bytes" in said:
+    error_text = str(error["message"])
+    if "prompt is too long" in error_text or "too many total text bytes" in error_text:
         return "too_long"
-    if exchange.status == 400 and "image" in said:
+    if exchange.status == 400 and "image" in error_text:
         return "image"
-    named: dict[str, ErrorClass] = {
+    by_type: dict[str, ErrorClass] = {
         "authentication_error": "unauthorized",
         "invalid_request_error": "bad_request",
         "not_found_error": "not_found",
         "overloaded_error": "overloaded",
         "rate_limit_error": "rate_limit",
     }
-    return named[error["type"]]
+    return by_type[error["type"]]
 
 
 def test_every_recorded_failure_is_classified() -> None:
-    """Each of the recorded failures is of the class that its own words name, and all real classes are there."""
+    """Each recorded failure has the class that its error type and text name, and all real classes occur."""
     seen: dict[ErrorClass, int] = {}
     for exchange in failures():
         error, kind = error_of(exchange), expected(exchange)
         assert classify(error) == kind, exchange.text
         assert (terminal_reason(error) == "prompt_too_long") is (kind == "too_long")
         failure = failure_of(error, has_content=False, now_ns=0)
-        beside = exchange.headers if exchange.status >= 400 else {}
-        told = {"true": True, "false": False}.get(beside.get("x-should-retry", ""))
-        wait = float(beside["retry-after"]) if "retry-after" in beside else None
-        assert failure == Failure(kind, told, wait, None)
+        headers = exchange.headers if exchange.status >= 400 else {}
+        provider_may_retry = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
+        wait = float(headers["retry-after"]) if "retry-after" in headers else None
+        assert failure == Failure(kind, provider_may_retry, wait, None)
         seen[kind] = seen.get(kind, 0) + 1
-    assert seen.keys() == REAL
+    assert seen.keys() == RECORDED_CLASSES
     assert sum(seen.values()) >= 40
 
 
 def served(exchange: Exchange) -> Reply:
-    """The recorded answer, byte by byte."""
+    """Return the exact recorded response."""
     headers = {k: v for k, v in exchange.headers.items() if k != "content-length"}
     content_type = "text/event-stream" if exchange.is_stream else "application/json"
     return Reply(
@@ -92,27 +93,29 @@ def served(exchange: Exchange) -> Reply:
     )
 
 
-def kinds() -> list[Exchange]:
-    """One recorded failure of each kind: its status, its type and what its headers say of another try."""
+def failure_kinds() -> list[Exchange]:
+    """Return one recorded failure of each kind. A kind is the status, the class and the retry headers."""
     found: dict[Any, Exchange] = {}
     for exchange in failures():
         headers = exchange.headers
-        what = (headers.get("x-should-retry"), "retry-after" in headers)
-        found.setdefault((exchange.status, expected(exchange), *what), exchange)
+        retry_headers = (headers.get("x-should-retry"), "retry-after" in headers)
+        found.setdefault((exchange.status, expected(exchange), *retry_headers), exchange)
     return list(found.values())
 
 
-def test_the_loop_meets_each_kind_of_failure() -> None:
-    """What the provider says will pass is tried again after its wait; all else ends the run, and says why."""
-    for exchange in kinds():
+def test_the_loop_handles_each_kind_of_failure() -> None:
+    """A transient failure is retried after the requested wait; any other failure ends the run with its error."""
+    for exchange in failure_kinds():
         headers = exchange.headers if exchange.status >= 400 else {}
-        told, wait = headers.get("x-should-retry"), float(headers.get("retry-after", 0.5))
-        passes = told == "true" or (told is None and expected(exchange) == "overloaded")
+        should_retry, wait = headers.get("x-should-retry"), float(headers.get("retry-after", 0.5))
+        is_retried = should_retry == "true" or (
+            should_retry is None and expected(exchange) == "overloaded"
+        )
         waits: list[float] = []
         with Provider([served(exchange), streamed(DONE)]) as provider:
             events = events_of(provider, waits=waits)
         result, error = result_of(events), exchange.error or {}
-        if passes:
+        if is_retried:
             assert waits == [wait]
             assert of_kind(events, Retry) == [Retry(1, 1, wait, error["type"], exchange.status)]
             assert result.text == "Done."
@@ -123,54 +126,54 @@ def test_the_loop_meets_each_kind_of_failure() -> None:
             assert result.terminal_reason == reasons.get(expected(exchange), "model_error")
 
 
-def test_a_real_401_is_refreshed_once() -> None:
-    """Though it says that the same request will not pass: with other credentials it is another one."""
-    refusal = served(_failed("status_401")[-1])
-    with Provider([refusal, streamed(DONE)]) as provider:
+def test_a_real_401_is_retried_once_with_new_credentials() -> None:
+    """Although the provider states that the request must not be retried, it is retried with new credentials."""
+    rejection = served(_failed("status_401")[-1])
+    with Provider([rejection, streamed(DONE)]) as provider:
         events = events_of(provider, world={"refresh": lambda: True})
     assert (len(provider.requests), result_of(events).text) == (2, "Done.")
 
 
-def test_real_overloads_make_another_model_answer() -> None:
-    """Three of them in a row, by status and inside a stream, are enough."""
-    by_status, inside = _failed("status_529")[0], _failed("error_event_mid_stream")[0]
-    replies = [served(each) for each in (by_status, inside, by_status)]
+def test_real_overloads_switch_to_the_fallback_model() -> None:
+    """Three consecutive overloads are enough, whether reported by status or inside a stream."""
+    by_status, in_stream = _failed("status_529")[0], _failed("error_event_mid_stream")[0]
+    replies = [served(each) for each in (by_status, in_stream, by_status)]
     with Provider([*replies, streamed(DONE)]) as provider:
         events = events_of(provider, fallback_model="claude-other-1")
     assert of_kind(events, Fallback) == [Fallback(1, MODEL, "claude-other-1")]
     assert result_of(events).text == "Done."
 
 
-def test_real_overloads_where_nobody_attends() -> None:
-    """They are waited for beyond ten retries."""
+def test_real_overloads_in_an_unattended_run() -> None:
+    """An unattended run makes more than ten retries."""
     overload = served(_failed("status_529")[0])
     with Provider([*[overload] * 15, streamed(DONE)]) as provider:
         events = events_of(provider, unattended=True)
     assert (len(of_kind(events, Retry)), result_of(events).text) == (15, "Done.")
 
 
-def unfinished(reason: str) -> list[Exchange]:
-    """The recorded answers that stopped for a reason and call no tool."""
+def unfinished_responses(reason: str) -> list[Exchange]:
+    """Return the recorded responses that have the given stop reason and do not call tools."""
     found = (
         each for name in corpus.files(f"stop:{reason}") for each in corpus.read(name).exchanges
     )
-    answers = [each for each in found if each.asks_model and each.message]
-    return [each for each in answers if _stopped(each) == reason and not each.calls]
+    responses = [each for each in found if each.is_model_request and each.message]
+    return [each for each in responses if _stop_reason(each) == reason and not each.calls]
 
 
-def _stopped(exchange: Exchange) -> str | None:
+def _stop_reason(exchange: Exchange) -> str | None:
     return None if exchange.message is None else exchange.message.get("stop_reason")
 
 
-def words(exchange: Exchange) -> str:
+def response_text(exchange: Exchange) -> str:
     content = exchange.message["content"] if exchange.message else []
     return "\n".join(block["text"] for block in content if block["type"] == "text")
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_the_loop_meets_every_answer_that_was_cut(number: int) -> None:
-    """Each recorded one is void once, and asked for with more room; the second time the model goes on from it."""
-    for exchange in unfinished("max_tokens")[number::4]:
+def test_the_loop_continues_every_truncated_response(number: int) -> None:
+    """The first truncated response is discarded and requested again with a higher limit; the second is continued."""
+    for exchange in unfinished_responses("max_tokens")[number::4]:
         replies = [served(exchange), served(exchange), streamed(DONE)]
         with Provider(replies) as provider:
             events = events_of(provider, stream=exchange.is_stream)
@@ -178,32 +181,32 @@ def test_the_loop_meets_every_answer_that_was_cut(number: int) -> None:
         limit = 64_000 if exchange.is_stream else 21_333
         assert [r["max_tokens"] for r in provider.requests] == [100, limit, limit]
         result = result_of(events)
-        assert (result.subtype, result.text) == ("success", f"{words(exchange)}Done.")
+        assert (result.subtype, result.text) == ("success", f"{response_text(exchange)}Done.")
 
 
-def test_the_loop_meets_every_answer_that_was_paused() -> None:
-    """Each recorded one goes back as it came, and the model goes on from it."""
-    met = 0
-    for exchange in unfinished("pause_turn"):
+def test_the_loop_continues_every_paused_response() -> None:
+    """A paused response is sent back unchanged, and the model continues it."""
+    count = 0
+    for exchange in unfinished_responses("pause_turn"):
         with Provider([served(exchange), streamed(DONE)]) as provider:
             events = events_of(provider, stream=exchange.is_stream)
         (first, _) = of_kind(events, Message)
-        said = provider.requests[1]["messages"]
-        assert [m["role"] for m in said] == ["user", "assistant"]
-        assert said[1]["content"] == [b for b in first.message["content"] if b != text("")]
-        assert result_of(events).text == f"{words(exchange)}\nDone."
-        met += 1
-    assert met == 2
+        messages = provider.requests[1]["messages"]
+        assert [m["role"] for m in messages] == ["user", "assistant"]
+        assert messages[1]["content"] == [b for b in first.message["content"] if b != text("")]
+        assert result_of(events).text == f"{response_text(exchange)}\nDone."
+        count += 1
+    assert count == 2
 
 
-def test_a_recorded_fallback_of_the_provider_is_an_answer() -> None:
-    """Where the provider itself asked another model the answer is one like any other."""
+def test_a_fallback_by_the_provider_is_a_normal_response() -> None:
+    """If the provider itself used another model, its response is handled like any other."""
     (name,) = corpus.files("fallback")
     exchange = next(each for each in corpus.read(name).exchanges if each.message)
     assert json.dumps(exchange.message).count("fallback") >= 1
-    rest = itertools.repeat(served(exchange), 1 + 1 + output_limits.CONTINUATIONS_MAX)
-    with Provider(list(rest)) as provider:
+    replies = itertools.repeat(served(exchange), 1 + 1 + output_limits.CONTINUATIONS_MAX)
+    with Provider(list(replies)) as provider:
         events = events_of(provider, stream=exchange.is_stream)
     assert not of_kind(events, Fallback)
     assert result_of(events).terminal_reason == "max_output_tokens"
-    assert words(exchange) in result_of(events).text
+    assert response_text(exchange) in result_of(events).text

@@ -1,4 +1,4 @@
-"""All of the recorded traffic passes redaction unchanged, but for the places that the documents list."""
+"""Redaction does not change recorded traffic, except at the places that docs/redaction.md lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.wire import corpus
 DOCUMENT = Path(__file__).parents[2] / "docs" / "redaction.md"
 
 
-def listed() -> list[tuple[str, str, str]]:
+def listed_places() -> list[tuple[str, str, str]]:
     """Return the rows of the document's last table."""
     table = DOCUMENT.read_text().rpartition("| --- | --- | --- |\n")[2]
     rows = [
@@ -23,7 +23,7 @@ def listed() -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("batch", range(corpus.BATCHES))
 def test_real_traffic_passes_unchanged(batch: int) -> None:
-    """No question, and no answer with its pieces put together, has anything that is taken for a secret."""
+    """No request, and no response with its chunks joined, contains text that looks like a secret."""
     files = corpus.batch(batch)
     assert files
     found = [
@@ -36,4 +36,4 @@ def test_real_traffic_passes_unchanged(batch: int) -> None:
         for each in find_in_answer(body)
     ]
     names = {file.name for file in files}
-    assert sorted(found) == sorted(row for row in listed() if row[0] in names)
+    assert sorted(found) == sorted(row for row in listed_places() if row[0] in names)

@@ -1,4 +1,4 @@
-"""What an answer counts, and what the store holds of it: the same numbers, in the same order."""
+"""The expected usage rows of a response, and the query that returns the rows of the store in the same order."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ROWS = """
     FROM usage JOIN attempts USING (session_id, attempt_id)
     WHERE session_id = $session ORDER BY started_ns, iteration
 """
-"""Asks the store for the rows of a session that `counted` expects of its answers."""
+"""Returns the usage rows of a session; `usage_rows` returns the expected ones."""
 
 
-def counted(exchange: Exchange) -> list[tuple[Any, ...]]:
-    """Return the rows that an answer's last counts come to: the whole, then its iterations."""
+def usage_rows(exchange: Exchange) -> list[tuple[Any, ...]]:
+    """Return the expected usage rows of a response, by its last counts: first the total, then its iterations."""
     if exchange.path.partition("?")[0].endswith("/results"):
         results = [json.loads(line)["result"] for line in exchange.text.splitlines()]
         return [
             row for result in results if "message" in result for row in _rows(result["message"])
         ]
     if exchange.path.partition("?")[0] == "/v1/complete" and exchange.status == 200:
-        # The old endpoint tells no usage: nothing is known, which is a lower bound.
+        # The legacy endpoint does not report usage, so zeros are recorded as a lower bound.
         return [
             (0, True, exchange.body["model"], 0, 0, None, 0, 0, 0, 0, None, None, "lower_bound")
         ]
@@ -66,5 +66,5 @@ def _row(
 
 
 def _label(text: str | None) -> str | None:
-    """A name as it stands among facts; one that is no label (a source's placeholder) by its digest."""
+    """Return a name as it appears in facts: `digest` if it is not a label (a placeholder of the source)."""
     return "digest" if text is not None and not re.fullmatch(r"[\w.:/@-]{1,128}", text) else text

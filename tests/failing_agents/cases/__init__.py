@@ -1,1 +1,1 @@
-"""One module per failing agent: the rules of its provider, its right fixes and its wrong fix."""
+"""One module per failing agent: the rules of its provider, its right fixes and its wrong fixes."""

@@ -1,14 +1,14 @@
-"""A storm of requests that the provider refuses, until the agent's own retries end."""
+"""A storm of rejected requests, until the agent's own retries are used up."""
 
 from tests.failing_agents.case import Case, Change, Edit
-from tests.failing_agents.provider import Refusal, Reply, Request, text
+from tests.failing_agents.provider import ErrorReply, Reply, Request, text
 
 PATH = "summarize.py"
 
 
 def answer(request: Request) -> Reply:
     if request.body["max_tokens"] > 8192:
-        return Refusal(400, "invalid_request_error", "max_tokens: 20000 > 8192")
+        return ErrorReply(400, "invalid_request_error", "max_tokens: 20000 > 8192")
     if request.prompt.startswith("Which pumps"):
         return [text("Pumps 0 and 6.")]
     return [text("Pumps 0 and 6 need a visit.")]
@@ -16,17 +16,19 @@ def answer(request: Request) -> Reply:
 
 CASE = Case(
     name="big_prompt",
-    shape="raw SDK, sync, retries of its own",
+    shape="raw SDK, sync, own retries",
     tools="none",
-    failure="retry storm of refused requests, raises",
+    failure="retry storm of rejected requests, raises",
     run=(PATH,),
     answer=answer,
     fails=r"Overwhelmed: 4 tries, last status 400",
     succeeds=r"Pumps 0 and 6 need a visit",
     fixes=(
-        Change("a limit that the model has", (Edit(PATH, "max_tokens=20000", "max_tokens=8000"),)),
         Change(
-            "refused requests are not repeated, but made smaller",
+            "a limit that the model allows", (Edit(PATH, "max_tokens=20000", "max_tokens=8000"),)
+        ),
+        Change(
+            "rejected requests are repeated with a smaller limit",
             (
                 Edit(PATH, "    tries = 0\n", "    tries = 0\n    limit = 20000\n"),
                 Edit(PATH, "max_tokens=20000", "max_tokens=limit"),
@@ -44,6 +46,6 @@ CASE = Case(
     named=r"Overwhelmed|400|max_tokens",
     turns=(1,),
     tampered=Change(
-        "another value returned", (Edit(PATH, "    return second\n", '    return "WRONG"\n'),)
+        "a changed return value", (Edit(PATH, "    return second\n", '    return "WRONG"\n'),)
     ),
 )

@@ -1,4 +1,4 @@
-"""A wrong answer of a session that completes: a recorded tool computes wrongly."""
+"""A session completes with a wrong answer, because a recorded tool computes a wrong result."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -13,21 +13,22 @@ def answer(request: Request) -> Reply:
 
 CASE = Case(
     name="convert_wrong",
-    shape="raw SDK, sync, a package",
+    shape="raw SDK, sync, in a package",
     tools="record_tool",
-    failure="wrong answer by a tool, frozen with --turn",
+    failure="wrong answer because of a tool, frozen with --turn",
     run=("main.py",),
     answer=answer,
     fails=r"'km': 16\.3",
     succeeds=r"'km': 42\.2",
     fixes=(
         Change(
-            "times, not by",
+            "multiplication instead of division",
             (Edit("converter/units.py", "miles / MILE", "miles * MILE"),),
             'assert step.tool("miles_to_km").text == "42.2"',
         ),
         Change(
-            "the factor", (Edit("converter/units.py", "MILE = 1.609344", "MILE = 1 / 1.609344"),)
+            "the inverse factor",
+            (Edit("converter/units.py", "MILE = 1.609344", "MILE = 1 / 1.609344"),),
         ),
     ),
     wrong=(
@@ -41,6 +42,6 @@ CASE = Case(
     freeze=("SESSION", "--turn", "1"),
     completes=True,
     tampered=Change(
-        "another value returned", (Edit("converter/app.py", "float(answer.split()[2])}", "-1.0}"),)
+        "a changed return value", (Edit("converter/app.py", "float(answer.split()[2])}", "-1.0}"),)
     ),
 )

@@ -1,4 +1,4 @@
-"""A date and a UUID in the prompt: an error result of a recorded tool."""
+"""The prompt contains a date and a UUID, and a recorded tool returns an error result."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -19,14 +19,14 @@ CASE = Case(
     name="daily_brief",
     shape="raw SDK, async, a date and a UUID in the prompt",
     tools="record_tool",
-    failure="error result of an exception, fail(label)",
+    failure="error result for an exception, fail(label)",
     run=(PATH,),
     answer=answer,
     fails=r"I could not read the plan",
     succeeds=r"Today: 08:15 Robotics",
     fixes=(
         Change(
-            "hours of one digit",
+            "the parser accepts hours of one digit",
             (
                 Edit(
                     PATH,
@@ -36,11 +36,14 @@ CASE = Case(
             ),
             'assert not step.tool("room_plan").is_error',
         ),
-        Change("the data", (Edit(PATH, '("8:15", "Robotics")', '("08:15", "Robotics")'),)),
+        Change(
+            "the data has hours of two digits",
+            (Edit(PATH, '("8:15", "Robotics")', '("08:15", "Robotics")'),),
+        ),
     ),
     wrong=(
         Change(
-            "two lines for one",
+            "one line is split into two",
             (
                 Edit(
                     PATH,
@@ -50,7 +53,7 @@ CASE = Case(
             ),
         ),
         Change(
-            "another error text",
+            "a different error text",
             (
                 Edit(
                     PATH,
@@ -65,6 +68,6 @@ CASE = Case(
     turns=(1,),
     freeze=("--last-failed", "--apply"),
     tampered=Change(
-        "another value returned", (Edit(PATH, "    return answer\n", '    return "WRONG"\n'),)
+        "a changed return value", (Edit(PATH, "    return answer\n", '    return "WRONG"\n'),)
     ),
 )

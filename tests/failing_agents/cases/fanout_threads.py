@@ -1,4 +1,4 @@
-"""Agents in threads, taken as they complete, that differ by the block they were given."""
+"""Agents in threads, whose results are read as they complete; they differ only in the block that they receive."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -23,7 +23,7 @@ def answer(request: Request) -> Reply:
 
 CASE = Case(
     name="fanout_threads",
-    shape="ThreadPoolExecutor and as_completed, agents told apart by a ToolUseBlock",
+    shape="ThreadPoolExecutor and as_completed, agents identified by a ToolUseBlock",
     tools="plain",
     failure="a wrong result early, fail(sentence) at the end",
     run=(PATH,),
@@ -32,7 +32,7 @@ CASE = Case(
     succeeds=r"air: 211, rail: 1204, sea: 0",
     fixes=(
         Change(
-            "no number means none",
+            "no number counts as zero",
             (
                 Edit(
                     PATH,
@@ -41,19 +41,22 @@ CASE = Case(
                 ),
             ),
         ),
-        Change("the source", (Edit(PATH, '"sea": "n/a"', '"sea": "0 million passengers"'),)),
+        Change(
+            "the source has a number",
+            (Edit(PATH, '"sea": "n/a"', '"sea": "0 million passengers"'),),
+        ),
     ),
     wrong=(
         Change(
-            "a sentence less",
+            "surrounding spaces are removed",
             (Edit(PATH, "    text = SOURCES[topic]\n", "    text = SOURCES[topic].strip()\n"),),
         ),
     ),
     named=r"missing in the answer|read_source|delegate",
-    # Agents in one lane share its turns.
+    # Agents in the same lane share its turns.
     turns=tuple(range(1, 9)),
     tampered=Change(
-        "another value returned",
+        "a changed return value",
         (Edit(PATH, "            return text\n", '            return "WRONG"\n'),),
     ),
 )

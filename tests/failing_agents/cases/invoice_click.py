@@ -1,4 +1,4 @@
-"""A click command: the final answer cannot be parsed."""
+"""A click command whose final answer cannot be parsed."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -25,7 +25,7 @@ CASE = Case(
     succeeds=r"TOTAL 93.60 EUR",
     fixes=(
         Change(
-            "the last number is taken",
+            "the last number is used",
             (
                 Edit(
                     PATH,
@@ -48,14 +48,14 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "a variable renamed",
+            "a renamed variable",
             (
                 Edit(PATH, "last = text.split()[-1]\n", "word = text.split()[-1]\n"),
                 Edit(PATH, "return Decimal(last)", "return Decimal(word)"),
             ),
         ),
         Change(
-            "caught and raised again",
+            "the exception is caught and raised again",
             (
                 Edit(
                     PATH,

@@ -1,4 +1,4 @@
-"""langchain: an exception raised in a tool ends the agent."""
+"""A langchain agent that is ended by an exception in a tool."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -21,7 +21,7 @@ CASE = Case(
     succeeds=r"M-3 used 555.0 kWh, M-9 used",
     fixes=(
         Change(
-            "the tool takes separators of thousands",
+            "the tool accepts thousands separators",
             (
                 Edit(
                     "meter.py",
@@ -31,7 +31,7 @@ CASE = Case(
             ),
         ),
         Change(
-            "the tool says what is wrong",
+            "the tool returns an error text",
             (
                 Edit(
                     "meter.py",
@@ -46,7 +46,7 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "a variable renamed",
+            "a renamed variable",
             (
                 Edit(
                     "meter.py",
@@ -60,7 +60,7 @@ CASE = Case(
     named=r"1,012\.5|ValueError|consumption",
     turns=(1,),
     tampered=Change(
-        "another value returned",
+        "a changed return value",
         (Edit("meter.py", 'return str(state["messages"][-1].text)', 'return "WRONG"'),),
     ),
     needs=("langchain==1.4.7", "langchain-anthropic==1.7.7"),

@@ -1,4 +1,4 @@
-"""The raw SDK, async and streamed: the final answer cannot be parsed."""
+"""An agent on the raw SDK, async and streamed, whose final answer cannot be parsed."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -8,7 +8,7 @@ PATH = "src/digest.py"
 
 
 def answer(request: Request) -> Reply:
-    if "plain JSON" in request.said:
+    if "plain JSON" in request.last_text:
         return [text(FENCED.strip("`json\n"))]
     if request.result("search_archive") is None:
         return [call("search_archive", query="tram")]
@@ -36,7 +36,7 @@ CASE = Case(
             ),
         ),
         Change(
-            "the model is asked again",
+            "the model is asked for plain JSON",
             (
                 Edit(
                     PATH,
@@ -53,7 +53,7 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "caught, printed and raised again",
+            "the exception is caught, printed and raised again",
             (
                 Edit(
                     PATH,
@@ -70,7 +70,7 @@ CASE = Case(
     named=r"JSONDecodeError|Expecting value",
     turns=(2,),
     tampered=Change(
-        "another value returned",
+        "a changed return value",
         (Edit(PATH, "return digest\n", "return Digest('WRONG', [])\n"),),
     ),
 )

@@ -1,4 +1,4 @@
-"""agentobs's own loop: a tool fails, and the agent reports a label."""
+"""An agent on the loop of agentobs; a tool fails, and the agent reports a label."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -28,18 +28,18 @@ CASE = Case(
     succeeds=r"Done, box 2019 is labeled tax, rent",
     fixes=(
         Change(
-            "the key is text",
+            "the key is converted to text",
             (Edit(PATH, '", ".join(BOXES[year])', '", ".join(BOXES[str(year)])'),),
             'assert step.tool("find_box").text == "tax, rent"',
         ),
         Change(
-            "the keys are numbers",
+            "the data has numbers as keys",
             (Edit(PATH, '"2019": ["tax", "rent"], "2020"', '2019: ["tax", "rent"], "2020"'),),
         ),
     ),
     wrong=(
         Change(
-            "a variable for the content",
+            "an additional variable",
             (
                 Edit(
                     PATH,
@@ -51,5 +51,5 @@ CASE = Case(
     ),
     named=r"find_box|2019|no-label",
     turns=(1,),
-    tampered=Change("another value returned", (Edit(PATH, "return done.text", 'return "WRONG"'),)),
+    tampered=Change("a changed return value", (Edit(PATH, "return done.text", 'return "WRONG"'),)),
 )

@@ -1,4 +1,4 @@
-"""A recorded tool is wrong in the first turn, and a check at the end tells: frozen with --turn."""
+"""A recorded tool is wrong in the first turn, and a check at the end detects it; frozen with --turn."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -28,14 +28,14 @@ CASE = Case(
     succeeds=r"paid 1500.0 to Ada",
     fixes=(
         Change(
-            "all days count",
+            "all days are added",
             (Edit(PATH, "return sum(worked[1:])", "return sum(worked)"),),
             'assert step.tool("hours").text == "37.5"',
         ),
     ),
     wrong=(
         Change(
-            "a loop for the sum",
+            "the sum is written differently",
             (Edit(PATH, "return sum(worked[1:])", "return sum(h for h in worked[1:])"),),
         ),
     ),
@@ -43,6 +43,6 @@ CASE = Case(
     turns=(1,),
     freeze=("--last-failed", "--turn", "1"),
     tampered=Change(
-        "another value returned", (Edit(PATH, "return r.content[0].text", "return 'WRONG'"),)
+        "a changed return value", (Edit(PATH, "return r.content[0].text", "return 'WRONG'"),)
     ),
 )

@@ -1,4 +1,4 @@
-"""Tools in a pool of threads: an exception raised in one of them."""
+"""Parallel tools in a thread pool, one of which raises an exception."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -23,12 +23,12 @@ CASE = Case(
     succeeds=r"kiln at .*; wheel at Ohio Clay: 588.80 EUR; glaze at",
     fixes=(
         Change(
-            "the missing rate",
+            "the missing rate is added",
             (Edit("scout.py", '"USD": 0.92}', '"USD": 0.92, "CHF": 1.06}'),),
             'assert not step.tool("best_offer").is_error',
         ),
         Change(
-            "unknown currencies are left out",
+            "unknown currencies are skipped",
             (
                 Edit(
                     "scout.py",
@@ -55,7 +55,7 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "caught and raised again",
+            "the exception is caught and raised again",
             (
                 Edit(
                     "scout.py",
@@ -72,7 +72,7 @@ CASE = Case(
     named=r"KeyError|CHF|best_offer",
     turns=(1,),
     tampered=Change(
-        "another value returned",
+        "a changed return value",
         (Edit("scout.py", 'return "".join(b.text for b in answer.content)', 'return "WRONG"'),),
     ),
 )

@@ -1,4 +1,4 @@
-"""State of the module: a history and caches; a check of the final answer."""
+"""State in the module (a history and caches), and a check of the final answer."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -25,9 +25,12 @@ CASE = Case(
     fails=r"6575.00 EUR",
     succeeds=r"657.50 EUR",
     fixes=(
-        Change("cents to euros", (Edit(PATH, "return cents / 10\n", "return cents / 100\n"),)),
         Change(
-            "the catalog in tenths",
+            "the conversion from cents to euros is corrected",
+            (Edit(PATH, "return cents / 10\n", "return cents / 100\n"),),
+        ),
+        Change(
+            "the catalog is changed to tenths of euros",
             (
                 Edit(
                     PATH,
@@ -39,7 +42,7 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "the cache has a size",
+            "the cache has a limit",
             (
                 Edit(
                     PATH,
@@ -49,13 +52,13 @@ CASE = Case(
             ),
         ),
         Change(
-            "the variable is the euros",
+            "an additional variable",
             (Edit(PATH, "    return cents / 10\n", "    eur = cents / 10\n    return eur\n"),),
         ),
     ),
     named=r"quote-above-limit|\bprice\b",
     turns=(1, 2),
     tampered=Change(
-        "another value returned", (Edit(PATH, "    return offer\n", '    return "WRONG"\n'),)
+        "a changed return value", (Edit(PATH, "    return offer\n", '    return "WRONG"\n'),)
     ),
 )

@@ -1,4 +1,4 @@
-"""Two models race, the slower one is cancelled; the winner's answer cannot be converted."""
+"""Two models race, and the slower one is cancelled; the answer of the faster one cannot be converted."""
 
 import time
 
@@ -10,7 +10,7 @@ PATH = "race.py"
 
 def answer(request: Request) -> Reply:
     if "opus" in request.body["model"]:
-        # The good model is slow; nothing depends on how slow.
+        # The good model is slow; its exact delay does not matter.
         time.sleep(0.5)
         return [text("600 g")]
     return [text("1.2 kg" if "bread" in request.prompt else "12 oz")]
@@ -26,18 +26,20 @@ CASE = Case(
     fails=r"KeyError: 'oz'",
     succeeds=r"LIST \{'bread': 1200.0, 'waffles': (340|0)",
     fixes=(
-        Change("the unit", (Edit(PATH, '"kg": 1000}', '"kg": 1000, "oz": 28.35}'),)),
-        Change("unknown units count nothing", (Edit(PATH, "UNITS[unit]", "UNITS.get(unit, 0)"),)),
+        Change(
+            "the missing unit is added", (Edit(PATH, '"kg": 1000}', '"kg": 1000, "oz": 28.35}'),)
+        ),
+        Change("unknown units count as zero", (Edit(PATH, "UNITS[unit]", "UNITS.get(unit, 0)"),)),
     ),
     wrong=(
         Change(
-            "the order of the product",
+            "the factors are swapped",
             (Edit(PATH, "float(number) * UNITS[unit]", "UNITS[unit] * float(number)"),),
         ),
     ),
     named=r"KeyError",
     turns=(2,),
     tampered=Change(
-        "another value returned", (Edit(PATH, "        return weights\n", "        return {}\n"),)
+        "a changed return value", (Edit(PATH, "        return weights\n", "        return {}\n"),)
     ),
 )

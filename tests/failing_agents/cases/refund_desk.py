@@ -1,4 +1,4 @@
-"""The raw SDK, sync: an error result, reported with a label."""
+"""An agent on the raw SDK, sync; a tool returns an error result, and the agent reports a label."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -27,26 +27,26 @@ CASE = Case(
     succeeds=r"Done: refunded 4190 cents",
     fixes=(
         Change(
-            "the tool takes a decimal comma",
+            "the tool accepts a decimal comma",
             (Edit("bot.py", "float(amount) * 100", 'float(amount.replace(",", ".")) * 100'),),
             'assert not step.tool("issue_refund").is_error',
         ),
         Change(
-            "the tool before it gives a decimal point",
+            "the previous tool returns a decimal point",
             (Edit("bot.py", 'total = order["total"]', 'total = order["total"].replace(",", ".")'),),
             turn=1,
         ),
     ),
     wrong=(
         Change(
-            "a variable renamed",
+            "a renamed variable",
             (
                 Edit("bot.py", "cents = round(float", "minor = round(float"),
                 Edit("bot.py", 'f"refunded {cents} cents', 'f"refunded {minor} cents'),
             ),
         ),
         Change(
-            "another error text",
+            "a different error text",
             (Edit("bot.py", "failed: {e}", "is out of order: {e!r}"),),
             only_with_assertion=True,
         ),
@@ -54,7 +54,7 @@ CASE = Case(
     named=r"could not convert string to float|issue_refund|refund-not-issued",
     turns=(2,),
     tampered=Change(
-        "another value returned",
+        "a changed return value",
         (Edit("bot.py", "return reply.content[-1].text", 'return "WRONG"'),),
     ),
     is_quick=True,

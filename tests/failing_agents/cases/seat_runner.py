@@ -1,4 +1,4 @@
-"""The SDK's tool runner, async and streamed, with a recorded tool that raises."""
+"""An agent of the SDK's tool runner, async and streamed, with a recorded tool that raises an exception."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -19,22 +19,22 @@ CASE = Case(
     name="seat_runner",
     shape="the SDK's tool runner, async, streamed",
     tools="record_tool",
-    failure="error result by the runner, then an exception",
+    failure="error result of the runner, then an exception",
     run=(PATH,),
     answer=answer,
     fails=r"NoSeat",
     succeeds=r"Take seat 61",
     fixes=(
         Change(
-            "numbers become text",
+            "the numbers are converted to text",
             (Edit(PATH, "FREE[train][coach])", "map(str, FREE[train][coach]))"),),
             'assert not step.tool("free_seats").is_error',
         ),
-        Change("the seats are text", (Edit(PATH, '"2": [61]}', '"2": ["61"]}'),)),
+        Change("the data has seats as text", (Edit(PATH, '"2": [61]}', '"2": ["61"]}'),)),
     ),
     wrong=(
         Change(
-            "a variable for the seats",
+            "an additional variable",
             (
                 Edit(
                     PATH,
@@ -44,13 +44,13 @@ CASE = Case(
             ),
         ),
         Change(
-            "another message of the exception",
+            "a different exception message",
             (Edit(PATH, "pieces, but no seat", "pieces and still no seat"),),
         ),
     ),
     named=r"free_seats|NoSeat|expected str instance",
     turns=(1,),
     tampered=Change(
-        "another value returned", (Edit(PATH, '"pieces": len(pieces)}', '"pieces": -1}'),)
+        "a changed return value", (Edit(PATH, '"pieces": len(pieces)}', '"pieces": -1}'),)
     ),
 )

@@ -1,4 +1,4 @@
-"""20 seconds of sleep between turns: polls until its own cap raises."""
+"""An agent that sleeps 20 seconds between turns and polls until its own limit raises an exception."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -17,25 +17,27 @@ CASE = Case(
     name="slow_poller",
     shape="raw SDK, sync, 20 s of sleep between turns",
     tools="plain",
-    failure="endless loop until a cap raises",
+    failure="endless loop until a limit raises",
     run=(PATH,),
     answer=answer,
     fails=r"TimeoutError: render-8 is still running after 3 polls",
     succeeds=r"render-8 is finished\.",
     fixes=(
         Change(
-            "what follows DONE does not matter",
+            "text after DONE is ignored",
             (Edit(PATH, 'if raw == "DONE":', 'if raw.startswith("DONE"):'),),
         ),
         Change(
-            "the comment is cut off",
+            "the comment is removed",
             (Edit(PATH, "raw = JOBS[job]\n", 'raw = JOBS[job].partition(" (")[0]\n'),),
         ),
     ),
     wrong=(
-        Change("slower polls", (Edit(PATH, "POLL_SECONDS = 20", "POLL_SECONDS = 25"),)),
         Change(
-            "the cap prints first",
+            "a longer polling interval", (Edit(PATH, "POLL_SECONDS = 20", "POLL_SECONDS = 25"),)
+        ),
+        Change(
+            "the agent prints before it raises",
             (
                 Edit(
                     PATH,
@@ -48,6 +50,6 @@ CASE = Case(
     named=r"TimeoutError|still running|job_status",
     turns=(1, 2, 3),
     tampered=Change(
-        "another value returned", (Edit(PATH, "return response.content[0].text", 'return "WRONG"'),)
+        "a changed return value", (Edit(PATH, "return response.content[0].text", 'return "WRONG"'),)
     ),
 )

@@ -1,4 +1,4 @@
-"""The same invalid query until the agent's own cap reports a failure."""
+"""The model repeats an invalid query until the agent's own limit reports a failure."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -17,14 +17,14 @@ CASE = Case(
     name="sql_loop",
     shape="raw SDK, sync, src layout, with session() inside",
     tools="record_tool",
-    failure="endless loop until a cap calls fail(sentence)",
+    failure="endless loop until a limit calls fail(sentence)",
     run=("-m", "sqlbot.cli", "How much did Bonn sell?"),
     answer=answer,
     fails=r"ANSWER None",
     succeeds=r"ANSWER Bonn sold 200|ANSWER the database",
     fixes=(
         Change(
-            "the tables are made",
+            "the tables are created",
             (
                 Edit(
                     PATH,
@@ -35,7 +35,7 @@ CASE = Case(
             'assert not step.tool("query").text.startswith("ERROR")',
         ),
         Change(
-            "the first error ends it",
+            "the first error ends the loop",
             (
                 Edit(
                     PATH,
@@ -49,7 +49,7 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "a log line",
+            "an additional log line",
             (
                 Edit(
                     PATH,
@@ -63,6 +63,6 @@ CASE = Case(
     turns=(1, 2, 3, 4, 5),
     source_root="src",
     tampered=Change(
-        "another value returned", (Edit(PATH, "return out.content[-1].text", 'return "WRONG"'),)
+        "a changed return value", (Edit(PATH, "return out.content[-1].text", 'return "WRONG"'),)
     ),
 )

@@ -1,4 +1,4 @@
-"""The SDK's tool runner: a tool raises, and the agent reports a sentence."""
+"""An agent of the SDK's tool runner; a tool raises an exception, and the agent reports a sentence."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -21,19 +21,19 @@ CASE = Case(
     name="stock_runner",
     shape="the SDK's tool runner, sync",
     tools="plain",
-    failure="error result by the runner, fail(sentence)",
+    failure="error result of the runner, fail(sentence)",
     run=(PATH,),
     answer=answer,
     fails=r"I cannot see our stock",
     succeeds=r"I have reserved 3 of 4471",
     fixes=(
         Change(
-            "the tool takes the prefix",
+            "the tool accepts the prefix",
             (Edit(PATH, "number = sku\n", 'number = sku.removeprefix("SKU").strip()\n'),),
             'assert not step.tool("stock_level").is_error',
         ),
         Change(
-            "the shelves know the prefix",
+            "the data contains the prefix",
             (
                 Edit(
                     PATH,
@@ -45,14 +45,14 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "a variable renamed",
+            "a renamed variable",
             (
                 Edit(PATH, "number = sku\n", "wanted = sku\n"),
                 Edit(PATH, "{stock[number]} pieces", "{stock[wanted]} pieces"),
             ),
         ),
         Change(
-            "a log line",
+            "an additional log line",
             (
                 Edit(
                     PATH,
@@ -65,6 +65,6 @@ CASE = Case(
     named=r"SKU 4471|stock_level|none was reserved",
     turns=(1,),
     tampered=Change(
-        "another value returned", (Edit(PATH, "    return answer\n", '    return "WRONG"\n'),)
+        "a changed return value", (Edit(PATH, "    return answer\n", '    return "WRONG"\n'),)
     ),
 )

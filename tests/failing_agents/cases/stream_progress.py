@@ -1,4 +1,4 @@
-"""An async generator that yields progress: an answer that cannot be parsed."""
+"""An async generator that yields progress; an answer cannot be parsed."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, text
@@ -33,7 +33,7 @@ CASE = Case(
             ),
         ),
         Change(
-            "counted without the model",
+            "words are counted without the model",
             (
                 Edit(
                     PATH,
@@ -46,7 +46,7 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "another order of addition",
+            "the summands are swapped",
             (Edit(PATH, "total += words_of(final)", "total = words_of(final) + total"),),
         ),
     ),

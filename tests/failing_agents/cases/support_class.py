@@ -1,4 +1,4 @@
-"""A class with methods: the same invalid call until the agent's own cap raises."""
+"""A class with methods; the model repeats an invalid call until the agent's own limit raises an exception."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -18,14 +18,14 @@ CASE = Case(
     name="support_class",
     shape="a class with methods, raw SDK",
     tools="plain",
-    failure="endless loop until a cap raises",
+    failure="endless loop until a limit raises",
     run=(PATH,),
     answer=answer,
     fails=r"GaveUp",
     succeeds=r"A technician comes: booked|handed over to a person",
     fixes=(
         Change(
-            "the error says which form is wanted",
+            "the error names the expected format",
             (
                 Edit(
                     PATH,
@@ -35,7 +35,7 @@ CASE = Case(
             ),
         ),
         Change(
-            "the tool takes days without a year",
+            "the tool accepts days without a year",
             (
                 Edit(
                     PATH,
@@ -46,7 +46,7 @@ CASE = Case(
             'assert not step.tool("book").is_error',
         ),
         Change(
-            "two failures are enough",
+            "the agent stops after two failures",
             (
                 Edit(
                     PATH,
@@ -60,13 +60,13 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "another log line",
+            "a changed log line",
             (Edit(PATH, 'log.info("turn %s: %s", turn, text)', 'log.warning("%s", text)'),),
         ),
     ),
     named=r"GaveUp|invalid day|no appointment|\bbook\b",
     turns=(1, 2, 3, 4, 5, 6),
     tampered=Change(
-        "another value returned", (Edit(PATH, "return reply.content[0].text", 'return "WRONG"'),)
+        "a changed return value", (Edit(PATH, "return reply.content[0].text", 'return "WRONG"'),)
     ),
 )

@@ -1,4 +1,4 @@
-"""pydantic-ai: a tool asks for retries until the framework gives up."""
+"""A pydantic-ai agent; a tool requests retries until the framework gives up."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -24,12 +24,12 @@ CASE = Case(
     succeeds=r"Booked: .*ICE 602",
     fixes=(
         Change(
-            "the right format of dates",
+            "the correct date format",
             (Edit(PATH, '"%d.%m.%Y"', '"%Y-%m-%d"'),),
             'assert not step.tool("book_train").is_error',
         ),
         Change(
-            "ISO dates as well",
+            "ISO dates are accepted, too",
             (
                 Edit(
                     PATH,
@@ -58,6 +58,6 @@ CASE = Case(
     named=r"book_train|not a day|UnexpectedModelBehavior",
     turns=(1, 2, 3, 4),
     tampered=Change(
-        "another value returned", (Edit(PATH, "return result.output", 'return "WRONG"'),)
+        "a changed return value", (Edit(PATH, "return result.output", 'return "WRONG"'),)
     ),
 )

@@ -1,4 +1,4 @@
-"""A wrong answer of a session that completes: the right text is parsed wrongly."""
+"""A session completes with a wrong answer, because a correct response is parsed incorrectly."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, text
@@ -20,14 +20,14 @@ CASE = Case(
     name="triage_wrong",
     shape="raw SDK, async, returns a dataclass",
     tools="none",
-    failure="wrong answer by the parser, frozen with --turn",
+    failure="wrong answer because of the parser, frozen with --turn",
     run=(PATH,),
     answer=answer,
     fails=r"priority=3, team='web'",
     succeeds=r"priority=1, team='payments'",
     fixes=(
         Change(
-            "the last match counts",
+            "the last match is used",
             (
                 Edit(
                     PATH,
@@ -40,7 +40,7 @@ CASE = Case(
             ),
         ),
         Change(
-            "one pattern for the end",
+            "a pattern for the end of the text",
             (
                 Edit(
                     PATH,
@@ -55,7 +55,7 @@ CASE = Case(
     ),
     wrong=(
         Change(
-            "another class of characters", (Edit(PATH, r'r"priority (\d)"', 'r"priority ([0-9])"'),)
+            "a different character class", (Edit(PATH, r'r"priority (\d)"', 'r"priority ([0-9])"'),)
         ),
     ),
     named=r"Verdict|priority|\bweb\b|\bteam\b",
@@ -63,7 +63,7 @@ CASE = Case(
     freeze=("SESSION", "--turn", "2"),
     completes=True,
     tampered=Change(
-        "another value returned",
+        "a changed return value",
         (Edit(PATH, "Verdict(ticket, int(priority[1]), team[1])", "Verdict(ticket, 9, team[1])"),),
     ),
 )

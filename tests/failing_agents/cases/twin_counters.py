@@ -1,4 +1,4 @@
-"""Two agents with the same prompt in a TaskGroup: one of their tools is wrong early, a check at the end tells."""
+"""Two agents with the same prompt in a TaskGroup; a tool is wrong early, and a check at the end detects it."""
 
 from tests.failing_agents.case import Case, Change, Edit
 from tests.failing_agents.provider import Reply, Request, call, text
@@ -26,17 +26,20 @@ CASE = Case(
     succeeds=r"'crates': 73, 'drums': 27",
     fixes=(
         Change(
-            "damaged things are not counted",
+            "damaged items are not counted",
             (Edit(PATH, "if kind in what:", 'if kind in what and "damaged" not in what:'),),
         ),
-        Change("only whole words", (Edit(PATH, "if kind in what:", "if what.startswith(kind):"),)),
+        Change(
+            "only items whose name starts with the kind are counted",
+            (Edit(PATH, "if kind in what:", "if what.startswith(kind):"),),
+        ),
     ),
     wrong=(
         Change(
             "the sum is written differently", (Edit(PATH, "total += n\n", "total = total + n\n"),)
         ),
         Change(
-            "what was counted is printed",
+            "the counts are printed",
             (
                 Edit(
                     PATH,
@@ -47,9 +50,9 @@ CASE = Case(
         ),
     ),
     named=r"counted 78|\bcount\b",
-    # Agents in one lane share its turns.
+    # Agents in the same lane share its turns.
     turns=tuple(range(1, 7)),
     tampered=Change(
-        "another value returned", (Edit(PATH, "    return found\n", '    return "WRONG"\n'),)
+        "a changed return value", (Edit(PATH, "    return found\n", '    return "WRONG"\n'),)
     ),
 )

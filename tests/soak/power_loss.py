@@ -1,7 +1,7 @@
-"""Power losses: what the write path asked of the system is traced, and disks are built as it could leave them.
+"""Power losses: trace the system calls of the write path, and build disk images that a power loss could leave.
 
-What was not synced may be there or not, sector by sector and in any order; a file may be shorter, or have holes; a name
-may be missing where its directory was not synced. What was synced is there.
+Synced data is present. Each sector that was not synced may be present or missing, in any order, so a file may be
+shorter or have holes. A file name may be missing if its directory was not synced.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
-from tests.soak.kills import name_of, name_of_line, story
+from tests.soak.kills import name_of, name_of_line, session_records
 
 SECTOR = 512
-"""What a disk writes as one."""
+"""The number of bytes that a disk writes atomically."""
 
 
 @dataclass
-class Traced:
-    """The operating system, with a note of each call: verb, path, and bytes, a size, or what was acknowledged."""
+class TracedFiles:
+    """The file functions of the operating system, with a trace of all calls."""
 
     trace: list[tuple[str, Path, Any]] = field(default_factory=list)
+    """Function, path, and its argument: the written bytes, a size, an earlier length of the trace, or acknowledged
+    records."""
     paths: dict[int, Path] = field(default_factory=dict)
 
     def files(self) -> Files:
@@ -46,12 +48,12 @@ class Traced:
         return descriptor
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        taken = OS.write(descriptor, data)
-        self.trace.append(("write", self.paths[descriptor], bytes(data[:taken])))
-        return taken
+        written = OS.write(descriptor, data)
+        self.trace.append(("write", self.paths[descriptor], bytes(data[:written])))
+        return written
 
     def sync(self, descriptor: int) -> None:
-        # What is written while this runs may or may not be part of it: only what was there before is.
+        # Only data that was written before this call is certainly synced; data written during the call may not be.
         before = len(self.trace)
         OS.sync(descriptor)
         self.trace.append(("sync", self.paths[descriptor], before))
@@ -70,101 +72,104 @@ class Traced:
         self.trace.append(("unlink", path, None))
 
 
-def traced(folder: Path, seed: int, sync: Any) -> Traced:
-    """Record some sessions; with `always` the trace says what was acknowledged, and when."""
-    chance, found = random.Random(seed), Traced()
-    recorder = Recorder(open_home(folder), Options(files=found.files(), sync=sync))
-    waiting: list[str] = []
+def record_traced(folder: Path, seed: int, sync: Any) -> TracedFiles:
+    """Record some sessions; with `always`, the trace also contains the acknowledged records."""
+    chance, traced = random.Random(seed), TracedFiles()
+    recorder = Recorder(open_home(folder), Options(files=traced.files(), sync=sync))
+    unacknowledged: list[str] = []
     for number in range(seed * 100, seed * 100 + 4):
-        for record in story(number, chance):
+        for record in session_records(number, chance):
             recorder(record)
-            waiting.append(name_of(record))
+            unacknowledged.append(name_of(record))
             if chance.random() < 0.5:
                 assert recorder.flush(30)
                 if sync == "always":
-                    found.trace.append(("acknowledged", folder, waiting))
-                    waiting = []
+                    traced.trace.append(("acknowledged", folder, unacknowledged))
+                    unacknowledged = []
     assert recorder.close(30)
-    return found
+    return traced
 
 
 @dataclass
 class _File:
     data: bytearray = field(default_factory=bytearray)
     durable: int = 0
-    """Its first bytes that were synced."""
+    """The number of bytes from the start that were synced."""
     is_named: bool = False
+    """Whether its directory was synced after it was created."""
 
 
-def image(
-    found: Traced, home: Home, place: Path, seed: int
+def disk_image(
+    traced: TracedFiles, home: Home, folder: Path, seed: int
 ) -> tuple[Home, dict[str, int], set[str]]:
-    """Build a disk as it may be after a power loss at some point; return its home, how much of each file was synced,
-    and what had been acknowledged.
+    """Build a disk image as it may be after a power loss at a random point of the trace.
+
+    Returns its home, the number of synced bytes by file, and the records that had been acknowledged.
     """
     chance = random.Random(seed)
-    end = chance.randint(1, len(found.trace))
+    end = chance.randint(1, len(traced.trace))
     files: dict[Path, _File] = {}
     acknowledged: set[str] = set()
     sizes: list[dict[Path, int]] = []
-    for verb, path, given in found.trace[:end]:
+    for function, path, argument in traced.trace[:end]:
         sizes.append({each: len(file.data) for each, file in files.items()})
-        _apply(files, acknowledged, sizes, verb, path, given)
-    made = Home(place)
-    made.segments.mkdir(parents=True, mode=0o700)
-    (place / "key").write_bytes(b"k" * 32)
+        _apply(files, acknowledged, sizes, function, path, argument)
+    image = Home(folder)
+    image.segments.mkdir(parents=True, mode=0o700)
+    (folder / "key").write_bytes(b"k" * 32)
     for path, file in files.items():
         if file.is_named or chance.random() < 0.5:
-            (made.segments / path.name).write_bytes(_left(file, chance))
+            (image.segments / path.name).write_bytes(_remaining_bytes(file, chance))
     named = {path.name: file.durable for path, file in files.items() if file.is_named}
-    return made, named, acknowledged
+    return image, named, acknowledged
 
 
 def _apply(
     files: dict[Path, _File],
     acknowledged: set[str],
     sizes: list[dict[Path, int]],
-    verb: str,
+    function: str,
     path: Path,
-    given: Any,
+    argument: Any,
 ) -> None:
-    match verb:
+    """Apply one call of the trace; `sizes` holds the size of each file before each earlier call."""
+    match function:
         case "create":
             files[path] = _File()
         case "write":
-            files[path].data += given
+            files[path].data += argument
         case "sync":
             files[path].durable = max(
-                files[path].durable, sizes[given].get(path, 0) if given < len(sizes) else 0
+                files[path].durable, sizes[argument].get(path, 0) if argument < len(sizes) else 0
             )
         case "truncate":
-            del files[path].data[given:]
-            files[path].durable = min(files[path].durable, given)
+            del files[path].data[argument:]
+            files[path].durable = min(files[path].durable, argument)
         case "sync_names":
-            for each in sizes[given] if given < len(sizes) else ():
+            for each in sizes[argument] if argument < len(sizes) else ():
                 if each in files and each.parent == path:
                     files[each].is_named = True
         case "unlink":
             files.pop(path, None)
         case "acknowledged":
-            acknowledged.update(given)
+            acknowledged.update(argument)
 
 
-def _left(file: _File, chance: random.Random) -> bytes:
-    """Return what a disk holds of a file: all that was synced, and of the rest any sectors."""
+def _remaining_bytes(file: _File, chance: random.Random) -> bytes:
+    """Return the bytes of a file after a power loss: all synced bytes, and some of the other sectors."""
     size = chance.choice(
         [file.durable, len(file.data), chance.randint(file.durable, len(file.data))]
     )
-    left = bytearray(file.data[: file.durable]).ljust(size, b"\0")
+    remaining = bytearray(file.data[: file.durable]).ljust(size, b"\0")
     share = chance.choice([0.0, 0.5, 0.9, 1.0])
     for start in range(file.durable // SECTOR * SECTOR, size, SECTOR):
         first, last = max(start, file.durable), min(start + SECTOR, size)
         if first < last and chance.random() < share:
-            left[first:last] = file.data[first:last]
-    return bytes(left)
+            remaining[first:last] = file.data[first:last]
+    return bytes(remaining)
 
 
-def names_in(home: Home) -> set[str]:
-    """Return the records of a home that read back, without raising whatever it holds."""
+def readable_records(home: Home) -> set[str]:
+    """Return the names of all records of a home that can be read; damaged files do not raise an error."""
     lines = [line for each in segment_ids(home) for line in read(facts_path(home, each))]
     return {name for each in lines if isinstance(each, Line) and (name := name_of_line(each))}

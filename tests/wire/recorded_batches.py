@@ -1,4 +1,4 @@
-"""Files of the corpus, served, asked by the real SDK, recorded and ingested: a session for each file."""
+"""Serve files of the corpus, send their requests with the real SDK, record and ingest them: one session per file."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.wire.corpus import Exchange, WireFile
 
 KEY = "sk-ant-api03-this-is-the-key-of-the-test-0123456789"
 C = TypeVar("C")
-H = TypeVar("H")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A file whose exchanges were asked again in one session."""
+class RecordedFile:
+    """A file whose requests were sent again in one session."""
 
     file: WireFile
     session_id: str
-    heard: list[Any]
-    """What the client got for each question."""
+    responses: list[Any]
+    """What the client received for each request."""
 
 
 @dataclass(frozen=True)
@@ -42,68 +42,68 @@ class Batch:
     """Some files, recorded in one home."""
 
     home: Home
-    taken: list[Taken]
+    files: list[RecordedFile]
     database: duckdb.DuckDBPyConnection
 
     @functools.cached_property
     def recordings(self) -> dict[str, Recording]:
-        """All sessions, read back from the segments."""
+        """All sessions, read from the segments."""
         segments = segment_ids(self.home)
-        ids = [taken.session_id for taken in self.taken]
+        ids = [file.session_id for file in self.files]
         return {session_id: read_session(self.home, session_id, segments) for session_id in ids}
 
-    def rows(self, sql: str, taken: Taken) -> list[tuple[Any, ...]]:
-        """Ask the store about a session: `$session` in the statement."""
-        return self.database.execute(sql, {"session": taken.session_id}).fetchall()
+    def rows(self, sql: str, recorded: RecordedFile) -> list[tuple[Any, ...]]:
+        """Query the store; `$session` in the statement is the session of the file."""
+        return self.database.execute(sql, {"session": recorded.session_id}).fetchall()
 
-    def chain(self, taken: Taken) -> list[int | None]:
-        """Ask of each question of a session which one's answer it goes on from; both are numbers."""
+    def continued_attempts(self, recorded: RecordedFile) -> list[int | None]:
+        """Return, for each attempt of a session, the number of the attempt that it continues; None if there is none."""
         rows = self.rows(
             "SELECT attempt_id, continues_attempt_id FROM attempts WHERE session_id = $session ORDER BY started_ns",
-            taken,
+            recorded,
         )
         number = {attempt_id: at for at, (attempt_id, _) in enumerate(rows)}
         return [number[continues] if continues else None for _, continues in rows]
 
 
-def questions(recording: Recording) -> list[ModelExchange]:
+def model_exchanges(recording: Recording) -> list[ModelExchange]:
     """Return the exchanges with the provider."""
     return [e for e in recording.exchanges if isinstance(e, ModelExchange)]
 
 
 @contextmanager
 def served(options: ServeOptions | None = None) -> Iterator[ServedProvider]:
-    """A provider without a recording yet."""
-    nothing = Recording("wire", "nothing", None, None, "completed", None, None, 0, ())
-    with ServedProvider(nothing, options) as provider:
+    """Serve a provider that has no recording yet."""
+    empty = Recording("wire", "nothing", None, None, "completed", None, None, 0, ())
+    with ServedProvider(empty, options) as provider:
         yield provider
 
 
-def take(
+def record_files(
     files: Sequence[WireFile],
     path: Path,
     open_client: Callable[[str], AbstractContextManager[C]],
-    ask: Callable[[C, Exchange], H],
-) -> list[Taken]:
-    """Ask every question of the files again and record it into a home at `path`."""
+    send: Callable[[C, Exchange], R],
+) -> list[RecordedFile]:
+    """Send every request of the files again and record it in a home at `path`."""
     agentobs.stop_recorder()
-    taken: list[Taken] = []
+    recorded: list[RecordedFile] = []
     with served() as provider, open_client(provider.url) as client:
         agentobs.record(client, home=str(path))
         for file in files:
             provider.load(read_wire_file(file.path))
             with agentobs.session("wire") as session:
-                heard = [ask(client, exchange) for exchange in file.exchanges]
-            taken.append(Taken(file, session.session_id, heard))
-    assert agentobs.stop_recorder(), "not everything was written"
-    return taken
+                responses = [send(client, exchange) for exchange in file.exchanges]
+            recorded.append(RecordedFile(file, session.session_id, responses))
+    assert agentobs.stop_recorder(), "not all records were written"
+    return recorded
 
 
 @contextmanager
-def stored(path: Path, taken: list[Taken]) -> Iterator[Batch]:
-    """Ingest a home, and ask its store."""
+def ingested(path: Path, files: list[RecordedFile]) -> Iterator[Batch]:
+    """Ingest a home and open its store."""
     home = existing_home(path)
     report = ingest(home)
     assert report.damaged_records == report.missing_records == report.misfit_records == 0
     with connect(home, ingest=False) as database:
-        yield Batch(home, taken, database)
+        yield Batch(home, files, database)

@@ -1,6 +1,6 @@
-"""The proof of one agent: recorded live, replayed with the provider gone, and then changed in two ways.
+"""The proof of one agent: it is recorded live, replayed without the provider, and replayed with two changes.
 
-python -m tests.agents_elsewhere.proof pydantic_agent
+python -m tests.third_party_agents.proof pydantic_agent
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from pathlib import Path
 from typing import Any
 
 from replay import DivergenceError, Fixture, Replayer
-from tests.agents_elsewhere.provider import SAID, Provider
 from tests.replay.agents import frozen, last_session
 from tests.replay.on_the_wire import NOWHERE, recording
 from tests.replay.raw_provider import raw_provider
+from tests.third_party_agents.provider import FINAL_TEXT, Provider
 
 REPLAYS = 3
-"""How often each recording is replayed: what the scheduler does may not be the same."""
+"""The number of replays of each recording, because scheduling may differ between replays."""
 Run = Callable[..., str]
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of one agent."""
+    """The results for one agent."""
 
     versions: dict[str, str]
-    handed_in: str
-    """How its client is recorded."""
-    asked: int
-    """Requests that the provider got."""
+    recorded_with: str
+    """The call that records its client."""
+    sent: int
+    """Requests that the provider received."""
     recorded: int
     """Requests in the fixture."""
     matched: tuple[int, ...]
     """Requests that each replay matched."""
     prompt: str
-    """The divergence of another prompt: its first line, and the first place that differs."""
+    """The divergence of a replay with a changed prompt: request, path and cause."""
     tool: str
-    """That of another result of a tool."""
+    """The divergence of a replay with a changed tool result."""
 
 
 def prove(run: Run, folder: Path, provider: Provider | None = None) -> tuple[Fixture, Proof]:
-    """Record and replay an agent; return its fixture, and what came of it."""
+    """Record and replay an agent; return its fixture and the proof."""
     provider = provider or Provider()
     with raw_provider([provider.play] * 50) as raw, recording(folder / "home"):
         live = run(raw.url)
-    assert live == SAID, live
+    assert live == FINAL_TEXT, live
     fixture = frozen(folder, last_session(folder / "home"), "trip")
     matched = []
     for _ in range(REPLAYS):
@@ -60,17 +60,17 @@ def prove(run: Run, folder: Path, provider: Provider | None = None) -> tuple[Fix
         matched.append(replay.progress.requests_matched)
     return fixture, Proof(
         versions={},
-        handed_in="",
-        asked=len(raw.asked),
-        recorded=len(fixture.asks),
+        recorded_with="",
+        sent=len(raw.asked),
+        recorded=len(fixture.requests),
         matched=tuple(matched),
-        prompt=diverged(fixture, run, prompt="Trip: where does it rain?"),
-        tool=diverged(fixture, run, rome="snow"),
+        prompt=divergence_of(fixture, run, prompt="Trip: where does it rain?"),
+        tool=divergence_of(fixture, run, rome="snow"),
     )
 
 
-def diverged(fixture: Fixture, run: Run, **changed: str) -> str:
-    """Run a changed agent; return where it parts, in what, and why."""
+def divergence_of(fixture: Fixture, run: Run, **changed: str) -> str:
+    """Replay a changed agent; return the request that diverges, the path in its body, and the cause."""
     try:
         with Replayer(fixture) as replay:
             replay.run(run, NOWHERE, **changed)
@@ -85,12 +85,12 @@ def diverged(fixture: Fixture, run: Run, **changed: str) -> str:
 
 
 def main(name: str) -> dict[str, Any]:
-    """Prove the agent of a module of this folder."""
-    module = importlib.import_module(f"tests.agents_elsewhere.{name}")
+    """Prove the agent of a module in this folder."""
+    module = importlib.import_module(f"tests.third_party_agents.{name}")
     with tempfile.TemporaryDirectory() as folder:
         _, proof = prove(module.run, Path(folder))
     versions = {package: version(package) for package in module.PACKAGES}
-    found = dataclasses.replace(proof, versions=versions, handed_in=module.HANDED_IN)
+    found = dataclasses.replace(proof, versions=versions, recorded_with=module.RECORDED_WITH)
     return dataclasses.asdict(found)
 
 

@@ -1,4 +1,4 @@
-"""What `agentobs freeze` costs with its check, next to a run of the agent itself; each is a process of its own."""
+"""The cost of `agentobs freeze` with its check, compared with a run of the agent; each is a separate process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from benchmarks.report import Section, Verdict
 
 ROUNDS = 7
 AGENT, UNCHECKED, CHECKED = "the agent", "freeze --no-check", "freeze"
-OVER_SECONDS = 1.0
-"""What `freeze` may take beyond twice the agent's own CPU time."""
+MAX_ADDED_SECONDS = 1.0
+"""The target: the maximum CPU time of `freeze` in addition to twice the CPU time of the agent."""
 
 PLAIN = """
 import agentobs
@@ -66,13 +66,13 @@ def answer(prompt):
 LOOP = files("agentobs.cli.demo").joinpath("refund_agent.py").read_text(encoding="utf-8")
 AGENTS = {
     "the SDK alone": (PLAIN, "agent.answer('Refund me.')"),
-    "our loop (the demo)": (LOOP, "asyncio.run(agent.answer('Refund me.'))"),
+    "the loop of agentobs (the demo)": (LOOP, "asyncio.run(agent.answer('Refund me.'))"),
     "pydantic-ai": (FRAMEWORK, "agent.answer('Refund me.')"),
 }
 
 
 def sections() -> Iterator[Section]:
-    """Measure freezing sessions of agents of several kinds."""
+    """Measure the cost of freezing sessions of several kinds of agents."""
     measured: dict[str, list[Round]] = {}
     for name, (source, call) in AGENTS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -89,38 +89,38 @@ def sections() -> Iterator[Section]:
 
 
 def _agent(folder: Path, call: str, _: int) -> Cost:
-    """Return what a recorded run of the agent costs; it is recorded into a home that nothing reads."""
+    """Return the cost of a recorded run of the agent; its recording is not used."""
     return _cost(lambda: _run(folder, call, "other"))
 
 
 def _freeze(folder: Path, options: list[str], _: int) -> Cost:
-    """Return what freezing the session costs, into a folder that is not there yet."""
+    """Return the cost of freezing the session into a new folder."""
     name = "refund-loop" if "refund-loop" in (folder / "agent.py").read_text() else "agent"
     command = [sys.executable, "-m", "agentobs", "--home", "home", "freeze", name, *options]
     shutil.rmtree(folder / "fixtures", ignore_errors=True)
 
     def work() -> None:
-        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-        assert ("replays  yes" in ended.stdout) is not bool(options), ended.stdout
+        completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        assert ("replays: yes" in completed.stdout) is not bool(options), completed.stdout
 
     return _cost(work)
 
 
 def _run(folder: Path, call: str, home: str = "home") -> None:
-    """Run the agent in a process of its own, recorded, against the answers of the demo, all of them streamed."""
-    whole = recording()
-    answered = tuple(
+    """Run and record the agent in a separate process; the provider returns the successful responses of the demo."""
+    demo = recording()
+    successful = tuple(
         each
-        for each in whole.exchanges
+        for each in demo.exchanges
         if isinstance(each, ModelExchange) and each.answer.status == 200
     )
-    served = dataclasses.replace(whole, exchanges=answered)
+    served = dataclasses.replace(demo, exchanges=successful)
     with ServedProvider(served, ServeOptions(match="order")) as provider:
-        given = {"ANTHROPIC_BASE_URL": provider.url, "ANTHROPIC_API_KEY": "made-up"}
+        provider_environ = {"ANTHROPIC_BASE_URL": provider.url, "ANTHROPIC_API_KEY": "made-up"}
         subprocess.run(
             [sys.executable, "-c", f"import agent, asyncio; {call}"],
             cwd=folder,
-            env={**os.environ, **given, "AGENTOBS_HOME": home, "NO_PROXY": "127.0.0.1"},
+            env={**os.environ, **provider_environ, "AGENTOBS_HOME": home, "NO_PROXY": "127.0.0.1"},
             check=True,
         )
 
@@ -142,34 +142,34 @@ def _section(measured: dict[str, list[Round]]) -> Section:
         agent_ms = milliseconds(rounds, AGENT, "process_ns")
         plain, checked = (ratio(rounds, each, AGENT, "process_ns") for each in (UNCHECKED, CHECKED))
         wall = ratio(rounds, CHECKED, AGENT, "wall_ns")
-        over_s = milliseconds(rounds, CHECKED, "process_ns") / 1e3 - 2 * agent_ms / 1e3
+        added_s = milliseconds(rounds, CHECKED, "process_ns") / 1e3 - 2 * agent_ms / 1e3
         rows.append(
             (
                 name,
                 f"{agent_ms:.0f}",
                 f"{plain:.2f}",
                 f"{checked:.2f}",
-                f"{over_s:.2f}",
+                f"{added_s:.2f}",
                 f"{wall:.2f}",
             )
         )
-        what = f"freeze with its check, CPU beyond twice that of the agent: {name}"
-        verdicts.append(Verdict(what, OVER_SECONDS, over_s, "{:.2f} s", _SLOW))
+        label = f"freeze with its check, CPU in addition to twice that of the agent: {name}"
+        verdicts.append(Verdict(label, MAX_ADDED_SECONDS, added_s, "{:.2f} s", _SLOW))
     return Section(
-        "Freezing with its check",
-        f"{ROUNDS} rounds of one process each, its children included. The check replays the fixture in two processes, "
-        "each with its own import of the SDK and of the agent; most of an agent's own time is these imports.",
+        "Freeze with its check",
+        f"{ROUNDS} rounds of one process each, including its child processes. The check replays the fixture in two "
+        "processes, and each of them imports the SDK and the agent. These imports take most of the time of an agent.",
         (
             "agent",
-            "its own CPU, ms",
-            "freeze --no-check, x",
-            "freeze, x",
-            "beyond twice the agent, s",
-            "freeze, wall, x",
+            "agent, CPU, ms",
+            "freeze --no-check, x agent",
+            "freeze, x agent",
+            "in addition to twice the agent, s",
+            "freeze, wall, x agent",
         ),
         tuple(rows),
         tuple(verdicts),
     )
 
 
-_SLOW = "The SDK, or the agent, takes longer to import here than the agent takes to run."
+_SLOW = "On this machine, importing the SDK or the agent takes longer than running the agent."

@@ -1,4 +1,4 @@
-"""Kills in the middle of real work: of a client's streams, and of whoever ingests or prunes."""
+"""Kills of processes at work: clients that stream responses, and processes that ingest or prune."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import agentobs
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
-from agentobs.store.duckdb.retention import What, prune
+from agentobs.store.duckdb.retention import Scope, prune
 from agentobs.store.duckdb.verification import verify
 from tests.agent.provider import Provider, Reply, message, streamed, text
 from tests.store.making import T0, a_home, conversation, everything, python, record, session_id
 
-STREAMING = """
+CLIENT = """
 import os, sys
 import anthropic, agentobs
 from agentobs.recording.session import start_recorder
@@ -27,13 +27,13 @@ agentobs.start(home=sys.argv[1])
 client = agentobs.record(anthropic.Anthropic(api_key="made-up", base_url=sys.argv[2], max_retries=0))
 with agentobs.session("streaming"):
     while True:
-        asked = [{"role": "user", "content": "Hello"}]
-        with client.messages.stream(model="claude-sonnet-5", max_tokens=64, messages=asked) as stream:
+        messages = [{"role": "user", "content": "Hello"}]
+        with client.messages.stream(model="claude-sonnet-5", max_tokens=64, messages=messages) as stream:
             answer = stream.get_final_message()
         if start_recorder().flush(30):
             os.write(1, f"{answer.id}\\n".encode())
 """
-WORKING = """
+COMMAND = """
 import os, sys
 from pathlib import Path
 from agentobs.recording.journal.home import Home
@@ -46,31 +46,33 @@ if sys.argv[2] == "ingest":
 else:
     prune(home, sessions=sys.argv[3:], what=sys.argv[2])
 """
-WORKS: tuple[tuple[What | None, tuple[int, ...]], ...] = (
+COMMANDS: tuple[tuple[Scope | None, tuple[int, ...]], ...] = (
     (None, ()),
     ("all", (1, 3)),
     ("content", (2,)),
 )
-"""What is killed: an ingest, or a prune of something of some sessions."""
+"""The killed commands: an ingest (None), or a prune of everything or the content of some sessions."""
 
 
-def kill_streams(home: Path, chance: random.Random, kills: int) -> None:
-    """Kill clients in the middle of streams, with an ingest now and then: each answer that was acknowledged is there,
-    once, and what was under way is marked."""
+def kill_streaming_clients(home: Path, chance: random.Random, kills: int) -> None:
+    """Kill clients in the middle of streams, with occasional ingests.
+
+    Each acknowledged response is in the store exactly once, and each session has the status `crashed`.
+    """
     acknowledged: set[str] = set()
     numbers = itertools.count(1)
     for _ in range(kills):
         with Provider(_answers(numbers)) as provider:  # type: ignore[arg-type]
-            process = python(STREAMING, home, provider.base_url)
+            process = python(CLIENT, home, provider.base_url)
             assert process.stdout is not None
             acknowledged.add(process.stdout.readline().strip())
             if chance.random() < 0.5:
                 ingest(existing_home(home))
             threading.Event().wait(chance.uniform(0, 0.5))
             process.kill()
-            said, told = process.communicate()
-            acknowledged |= {line for line in said.splitlines() if line}
-            assert "Traceback" not in told
+            output, errors = process.communicate()
+            acknowledged |= {line for line in output.splitlines() if line}
+            assert "Traceback" not in errors
     ingest(existing_home(home))
     rows = agentobs.query(
         "SELECT message_id, count(*), any_value(outcome) FROM attempts GROUP BY 1", home=home
@@ -81,7 +83,7 @@ def kill_streams(home: Path, chance: random.Random, kills: int) -> None:
     statuses = agentobs.query("SELECT status, count(*) FROM sessions GROUP BY 1", home=home)
     assert statuses == [("crashed", kills)]
     found = [str(each) for each in verify(existing_home(home)).findings]
-    assert [each for each in found if "no whole record" not in each] == []
+    assert [each for each in found if "not a complete record" not in each] == []
 
 
 def _answers(numbers: Iterator[int]) -> Iterator[Reply]:
@@ -90,56 +92,59 @@ def _answers(numbers: Iterator[int]) -> Iterator[Reply]:
         yield streamed({**message(*blocks), "id": f"msg_{number}"})
 
 
-def kill_works(folder: Path, chance: random.Random, kills: int) -> None:
-    """Kill an ingest or a prune anywhere: at once nothing is damaged, the next ingest ends it, and all is as before or
-    as after; a store that is built anew agrees."""
+def kill_ingests_and_prunes(folder: Path, chance: random.Random, kills: int) -> None:
+    """Kill ingests and prunes at random points.
+
+    Immediately after the kill, nothing is damaged. After the next ingest, the store is in the state before or after the
+    prune, and a rebuilt store has the same contents.
+    """
     source = a_home(folder)
     for number in range(1, 5):
         record(source, conversation(number, turns=chance.randint(1, 6), at=T0 + number))
         if number == 3:
             ingest(source)
-    ends: dict[What | None, list[dict[str, Any]]] = {}
-    for what, numbers in WORKS:
-        home = _copied(source, folder / "work")
-        _do(home, what, [])
+    valid_states: dict[Scope | None, list[dict[str, Any]]] = {}
+    for scope, numbers in COMMANDS:
+        home = _copy(source, folder / "work")
+        _run(home, scope, [])
         before = _state(home)
-        _do(home, what, [session_id(number) for number in numbers])
-        ends[what] = [before, _state(home)]
+        _run(home, scope, [session_id(number) for number in numbers])
+        valid_states[scope] = [before, _state(home)]
     for _ in range(kills):
-        what, numbers = chance.choice(WORKS)
-        home = _copied(source, folder / "work")
+        scope, numbers = chance.choice(COMMANDS)
+        home = _copy(source, folder / "work")
         sessions = [session_id(number) for number in numbers]
-        process = python(WORKING, home.path, what or "ingest", *sessions)
+        process = python(COMMAND, home.path, scope or "ingest", *sessions)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         threading.Event().wait(chance.uniform(0, 0.6))
         process.kill()
         process.communicate()
         assert verify(home).findings == []
-        _do(home, what, [])
+        _run(home, scope, [])
         found = _state(home)
-        assert found in ends[what]
+        assert found in valid_states[scope]
         assert verify(home).lines()[1:] == []
         home.database.unlink()
-        assert ingest(home).set_aside is None
+        assert ingest(home).damaged_moved_to is None
         assert _state(home) == found
 
 
-def _do(home: Home, what: What | None, sessions: list[str]) -> None:
+def _run(home: Home, scope: Scope | None, sessions: list[str]) -> None:
     ingest(home)
-    if sessions and what:
-        prune(home, sessions=sessions, what=what)
+    if sessions and scope:
+        prune(home, sessions=sessions, what=scope)
 
 
-def _copied(source: Home, place: Path) -> Home:
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(source.path, place)
-    return existing_home(place)
+def _copy(source: Home, folder: Path) -> Home:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source.path, folder)
+    return existing_home(folder)
 
 
 def _state(home: Home) -> dict[str, Any]:
-    """Return what the store says, but for when something was pruned."""
+    """Return all rows of the store, except the times of prunings."""
     with connect(home, ingest=False) as connection:
         rows = everything(connection)
-    pruned = [(row[2], row[4]) for row in rows.pop("prunings")]
-    return {**rows, "pruned": sorted(pruned)}
+    prunings = [(row[2], row[4]) for row in rows.pop("prunings")]
+    return {**rows, "prunings": sorted(prunings)}

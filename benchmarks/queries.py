@@ -1,4 +1,4 @@
-"""What asking the store costs at ten million calls, beside hand-written SQL on a plain table of the same rows."""
+"""The cost of queries with ten million calls, compared with hand-written SQL on plain tables of the same rows."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CALLS = 10_000_000
 ROUNDS = 3
 WARM = 7
 FIRST_NS = 1_790_000_000_000_000_000
-"""2026-09-21. A call each quarter of a second: 29 days."""
+"""2026-09-21. With one call every quarter of a second, the calls span 29 days."""
 STEP_NS = 250_000_000
 LAST_DAY_NS = FIRST_NS + (CALLS - 20_000) * STEP_NS
 
-STORE, JOINED, WORKED_OUT = (
-    "our store",
-    "by hand, prices joined",
-    "by hand, money worked out before",
+STORE, JOINED, PRECOMPUTED = (
+    "agentobs store",
+    "plain table, joined with prices",
+    "plain table, precomputed costs",
 )
 BY_MODEL_DAY = "cost by model and day"
 CACHE, TODAY, SPENT = "cache hit ratio, worst 100 sessions", "spent since yesterday", "spent()"
@@ -64,31 +64,31 @@ _BY_HAND = f"""
 QUERIES: dict[tuple[str, str], str] = {
     (BY_MODEL_DAY, STORE): "cost_by_model_and_day",
     (BY_MODEL_DAY, JOINED): _BY_HAND,
-    (BY_MODEL_DAY, WORKED_OUT): f"SELECT model, at_ns // 86400000000000 AS day, {_SUMS} FROM plain GROUP BY ALL",
+    (BY_MODEL_DAY, PRECOMPUTED): f"SELECT model, at_ns // 86400000000000 AS day, {_SUMS} FROM plain GROUP BY ALL",
     (CACHE, STORE): "cache_efficiency",
-    (CACHE, WORKED_OUT): _RATIO.format(table="plain", written="cache_write_tokens"),
+    (CACHE, PRECOMPUTED): _RATIO.format(table="plain", written="cache_write_tokens"),
     (TODAY, STORE): "spent_today",
-    (TODAY, WORKED_OUT): (
+    (TODAY, PRECOMPUTED): (
         f"SELECT sum(cost_usd), count(*) FILTER (WHERE cost_status <> 'exact') FROM plain WHERE at_ns >= {LAST_DAY_NS}"
     ),
 }  # fmt: skip
 
 
 def sections() -> Iterator[Section]:
-    """Make the rows, ask in processes of their own, and compare."""
+    """Create the rows, run the queries in separate processes, and compare."""
     with tempfile.TemporaryDirectory() as folder:
         home = open_home(Path(folder) / "home")
         _fill(home, Path(folder))
         found: dict[tuple[str, str], list[dict[str, float]]] = {key: [] for key in QUERIES}
         for _ in range(ROUNDS):
             for key in QUERIES:
-                found[key].append(_asked(folder, key))
-        again = [_asked(folder, (SPENT, STORE)) for _ in range(ROUNDS)]
-    yield _section(found, again)
+                found[key].append(_measured(folder, key))
+        spent_results = [_measured(folder, (SPENT, STORE)) for _ in range(ROUNDS)]
+    yield _section(found, spent_results)
 
 
 def _fill(home: Home, folder: Path) -> None:
-    """Publish a store of so many calls, and write the same rows as plain tables into a file beside it."""
+    """Publish a store with `CALLS` calls, and write the same rows as plain tables into another file."""
     path = folder / "draft.duckdb"
     with duckdb.connect(str(path), config=SETTINGS) as connection:
         migrate(connection)
@@ -137,16 +137,16 @@ _ROWS = f"""
 """
 
 
-def _asked(folder: str, key: tuple[str, str]) -> dict[str, float]:
-    """Ask in a new process: cold, then warm, and how much memory it took."""
-    told = subprocess.run(
-        [sys.executable, "-m", "benchmarks.querying", folder, json.dumps(key)],
+def _measured(folder: str, key: tuple[str, str]) -> dict[str, float]:
+    """Run a query in a new process; return its cold time, warm time and memory."""
+    completed = subprocess.run(
+        [sys.executable, "-m", "benchmarks.queries", folder, json.dumps(key)],
         check=True,
         capture_output=True,
         text=True,
     )
-    answer: dict[str, float] = json.loads(told.stdout)
-    return answer
+    result: dict[str, float] = json.loads(completed.stdout)
+    return result
 
 
 def _child(folder: str, key: tuple[str, str]) -> dict[str, float]:
@@ -155,104 +155,108 @@ def _child(folder: str, key: tuple[str, str]) -> dict[str, float]:
     before = _peak_kb()
     started = time.perf_counter()
     connection = _open(folder, key[1])
-    _ask(connection, key)
+    _query(connection, key)
     cold = time.perf_counter() - started
     warm = []
     for _ in range(WARM):
-        at = time.perf_counter()
-        _ask(connection, key)
-        warm.append(time.perf_counter() - at)
+        started = time.perf_counter()
+        _query(connection, key)
+        warm.append(time.perf_counter() - started)
     peak = _peak_kb()
     return {"cold": cold * 1e3, "warm": median(warm) * 1e3, "mb": (peak - before) / 1024}
 
 
 def _peak_kb() -> int:
-    """Return the most memory that this process has had. `getrusage` would tell that of its parent, too."""
+    """Return the peak memory of this process; the value of `getrusage` would include its parent."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def _child_spent(folder: str) -> dict[str, float]:
     home = Home(Path(folder) / "home")
-    at = time.perf_counter()
+    started = time.perf_counter()
     spent(LAST_DAY_NS, home)
-    cold = time.perf_counter() - at
-    at = time.perf_counter()
+    cold = time.perf_counter() - started
+    started = time.perf_counter()
     for _ in range(1000):
         spent(LAST_DAY_NS, home)
-    return {"cold": cold * 1e3, "warm": time.perf_counter() - at, "mb": 0.0}
+    return {"cold": cold * 1e3, "warm": time.perf_counter() - started, "mb": 0.0}
 
 
-def _open(folder: str, who: str) -> duckdb.DuckDBPyConnection:
-    if who == STORE:
+def _open(folder: str, source: str) -> duckdb.DuckDBPyConnection:
+    if source == STORE:
         return connect(Path(folder) / "home", ingest=False)
     return duckdb.connect(str(Path(folder) / "plain.duckdb"), read_only=True)
 
 
-def _ask(connection: duckdb.DuckDBPyConnection, key: tuple[str, str]) -> list[Any]:
+def _query(connection: duckdb.DuckDBPyConnection, key: tuple[str, str]) -> list[Any]:
     sql = QUERIES[key]
     if " " in sql:
         return connection.execute(sql).fetchall()
-    chosen = {"since_ns": LAST_DAY_NS} if sql == "spent_today" else {}
-    return named(connection, sql, **chosen).fetchall()
+    parameters = {"since_ns": LAST_DAY_NS} if sql == "spent_today" else {}
+    return named(connection, sql, **parameters).fetchall()
 
 
 def _section(
-    found: dict[tuple[str, str], list[dict[str, float]]], again: list[dict[str, float]]
+    found: dict[tuple[str, str], list[dict[str, float]]], spent_results: list[dict[str, float]]
 ) -> Section:
-    def least(key: tuple[str, str], what: str) -> float:
-        return float(median(each[what] for each in found[key]))
+    def median_of(key: tuple[str, str], part: str) -> float:
+        return float(median(each[part] for each in found[key]))
 
-    def times(key: tuple[str, str], floor: tuple[str, str]) -> float:
+    def warm_ratio(key: tuple[str, str], floor: tuple[str, str]) -> float:
         pairs = zip(found[key], found[floor], strict=True)
-        return float(median(ours["warm"] / hand["warm"] for ours, hand in pairs))
+        return float(median(a["warm"] / b["warm"] for a, b in pairs))
 
     rows = tuple(
-        (query, who, *(f"{least((query, who), what):,.0f}" for what in ("cold", "warm", "mb")))
-        for query, who in QUERIES
+        (
+            query,
+            source,
+            *(f"{median_of((query, source), part):,.0f}" for part in ("cold", "warm", "mb")),
+        )
+        for query, source in QUERIES
     )
-    kept = median(each["warm"] for each in again)
-    asked = median(each["cold"] for each in again)
+    cached = median(each["warm"] for each in spent_results)
+    uncached = median(each["cold"] for each in spent_results)
     rows += (
         (
-            f"{SPENT}, asked anew / an answer that is kept",
+            f"{SPENT}, uncached / cached",
             STORE,
-            f"{asked:,.0f}",
-            f"{kept:.4f}",
+            f"{uncached:,.0f}",
+            f"{cached:.4f}",
             "",
         ),
     )
-    ours = (BY_MODEL_DAY, STORE)
+    measured = (BY_MODEL_DAY, STORE)
     return Section(
-        f"Asking about {CALLS:,} calls",
-        f"{ROUNDS} rounds, each query in a process of its own; milliseconds. Cold: from connecting to the last row, "
-        f"the file in the system's cache; warm: the median of {WARM} more. Memory beyond the interpreter with its "
-        "imports, MB. Plain tables hold the same rows, once with prices to join, once with the money worked out when "
-        "they were made.",
-        ("query", "asked of", "cold", "warm", "memory"),
+        f"Queries with {CALLS:,} calls",
+        f"{ROUNDS} rounds, each query in a separate process; milliseconds. Cold: from connecting until the last row, "
+        f"with the file in the system's cache. Warm: the median of {WARM} more queries. Memory: MB in addition to "
+        "the interpreter and its imports. The plain tables contain the same rows: one is joined with prices, the "
+        "other contains precomputed costs.",
+        ("query", "source", "cold", "warm", "memory"),
         rows,
         (
-            Verdict(f"{BY_MODEL_DAY}, cold", 1000.0, least(ours, "cold"), "{:.0f} ms", _WHY),
-            Verdict(f"{BY_MODEL_DAY}, memory", 500.0, least(ours, "mb"), "{:.0f} MB", _WHY),
+            Verdict(f"{BY_MODEL_DAY}, cold", 1000.0, median_of(measured, "cold"), "{:.0f} ms", _WHY),
+            Verdict(f"{BY_MODEL_DAY}, memory", 500.0, median_of(measured, "mb"), "{:.0f} MB", _WHY),
             Verdict(
-                f"{BY_MODEL_DAY}, over hand-written SQL that joins the prices, warm",
+                f"{BY_MODEL_DAY}, warm, divided by hand-written SQL that joins the prices",
                 1.2,
-                times(ours, (BY_MODEL_DAY, JOINED)),
+                warm_ratio(measured, (BY_MODEL_DAY, JOINED)),
                 "{:.2f}",
                 _WHY,
             ),
             Verdict(
-                f"{CACHE}, over hand-written SQL, warm",
+                f"{CACHE}, warm, divided by hand-written SQL",
                 1.2,
-                times((CACHE, STORE), (CACHE, WORKED_OUT)),
+                warm_ratio((CACHE, STORE), (CACHE, PRECOMPUTED)),
                 "{:.2f}",
-                "Ours works out what was saved and how sure that is, too.",
+                "The query of agentobs also calculates the savings and their certainty.",
             ),
         ),
     )  # fmt: skip
 
 
-_WHY = "Each row is joined with the price of its day and size, and connecting reads the catalog and the tail."
+_WHY = "Each row is joined with the price of its day and size, and connecting reads the catalog and new records."
 
 if __name__ == "__main__":
     print(json.dumps(_child(sys.argv[1], tuple(json.loads(sys.argv[2])))))

@@ -1,9 +1,8 @@
-"""What our agent loop itself takes, per turn and per tool call, as the history grows.
+"""The cost of the agent loop itself, per turn and per tool call, as the history grows.
 
-The client is one that hands out canned responses: the SDK copies and writes the whole history with each
-request, twenty times what the loop takes, and would hide it. The floor reads every event of the same
-responses with the SDK's decoder, folds them into the message, and calls the same function where the answer
-calls a tool. What the loop takes more is its own.
+The client returns canned responses. The real SDK copies and serializes the complete history for each request, which
+takes twenty times as long as the loop and would hide its cost. The floor decodes every event of the same responses with
+the SDK, folds them into the message, and calls the same tool function. The difference is the loop's own cost.
 """
 
 from __future__ import annotations
@@ -23,91 +22,94 @@ from benchmarks import conversation, measure
 from benchmarks.report import Section, Verdict
 
 HISTORIES = (10, 100, 1000)
-"""Turns that the conversation holds already."""
+"""The number of turns in the history before the run."""
 TURNS = 20
-"""Turns with tools that are run on top of it, and one that ends."""
+"""The number of turns with tools in a run; one turn without tools follows and ends it."""
 CALLS = (1, 10)
-"""Tool calls of each of these turns."""
+"""The number of tool calls in each of these turns."""
 ROUNDS = 7
-FLAT = 1.5
-"""What the loop may take with the longest history, as a multiple of what it takes with the shortest. Our choice."""
+MAX_GROWTH = 1.5
+"""The target: the maximum cost with the longest history, as a multiple of the cost with the shortest."""
 
 
 @tool(read_only=True)
 async def peek(number: int) -> str:
-    """Peek at a number."""
+    """Return a number as text."""
     return str(number)
 
 
 def sections() -> Iterator[Section]:
     """Measure the loop's own time for each length of history and number of calls."""
     rows: list[tuple[str, ...]] = []
-    own: dict[tuple[int, int], float] = {}
+    loop_times: dict[tuple[int, int], float] = {}
     for turns in HISTORIES:
         history = _history(turns)
         for calls in CALLS:
             rounds = _rounds(history, calls)
             floor = measure.milliseconds(rounds, "floor", "thread_ns") / TURNS
-            taken = sorted(
+            loop_ms = sorted(
                 (each["loop"].thread_ns - each["floor"].thread_ns) / TURNS / 1e6 for each in rounds
             )[ROUNDS // 2]
-            own[turns, calls] = taken
+            loop_times[turns, calls] = loop_ms
             ratio = measure.ratio(rounds, "loop", "floor", "thread_ns")
-            rows.append((f"{turns:,}", str(calls), f"{floor:.2f}", f"{taken:.2f}", f"{ratio:.3f}"))
+            rows.append(
+                (f"{turns:,}", str(calls), f"{floor:.2f}", f"{loop_ms:.2f}", f"{ratio:.3f}")
+            )
     first, last = HISTORIES[0], HISTORIES[-1]
     verdicts = [
         Verdict(
-            f"the loop's own time per turn, {calls} to a turn: {last:,} turns of history against {first}",
-            FLAT,
-            own[last, calls] / own[first, calls],
-            why="A run counts a history that it did not write once, at its first turn: it is part of all of them here.",
+            f"growth of the loop's time per turn from {first} to {last:,} turns of history, "
+            f"tool calls per turn: {calls}",
+            MAX_GROWTH,
+            loop_times[last, calls] / loop_times[first, calls],
+            why="The first turn also estimates the size of the existing history; this is included here.",
         )
         for calls in CALLS
     ]
-    a_call = [(own[turns, 10] - own[turns, 1]) / 9 for turns in HISTORIES]
-    told = ", ".join(
-        f"{taken * 1000:.0f} µs at {n:,}" for n, taken in zip(HISTORIES, a_call, strict=True)
+    per_call = [(loop_times[turns, 10] - loop_times[turns, 1]) / 9 for turns in HISTORIES]
+    call_times = ", ".join(
+        f"{each * 1000:.0f} µs at {n:,}" for n, each in zip(HISTORIES, per_call, strict=True)
     )
     yield Section(
         "The agent loop",
-        f"{TURNS} turns with tools on top of a history, CPU of the caller's thread per turn, median of "
-        f"{ROUNDS} interleaved rounds. A further tool call takes {told} turns of history.",
-        ("turns of history", "calls a turn", "floor, ms", "loop's own, ms", "loop / floor"),
+        f"{TURNS} turns with tools after an existing history; CPU of the caller's thread per turn, median of "
+        f"{ROUNDS} interleaved rounds. Each additional tool call takes {call_times} turns of history.",
+        ("turns of history", "calls per turn", "floor, ms", "loop alone, ms", "loop / floor"),
         tuple(rows),
         tuple(verdicts),
     )
 
 
 def _rounds(history: list[dict[str, Any]], calls: int) -> list[measure.Round]:
-    def alone(_: int) -> measure.Cost:
-        return _cost(_alone(history, calls))
+    def floor(_: int) -> measure.Cost:
+        return _cost(_run_floor(history, calls))
 
-    def looped(_: int) -> measure.Cost:
-        return _cost(_looped(history, calls))
+    def loop(_: int) -> measure.Cost:
+        return _cost(_run_loop(history, calls))
 
-    return measure.compare({"floor": alone, "loop": looped}, range(ROUNDS))
+    return measure.compare({"floor": floor, "loop": loop}, range(ROUNDS))
 
 
 def _cost(work: Coroutine[Any, Any, None]) -> measure.Cost:
-    gc.collect()  # what the round before left behind is not this one's
+    gc.collect()  # the garbage of the previous round must not count for this one
     return measure.cost_of(lambda: asyncio.run(work))
 
 
 def _history(turns: int) -> list[dict[str, Any]]:
-    """Return a conversation of so many turns that called a tool, ended by the model."""
+    """Return a conversation of `turns` turns with a tool call, which the model ended."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Begin."}]
     for turn in range(turns):
-        said = {"type": "text", "text": conversation.text(300, turn)}
-        asked = {"type": "tool_use", "id": f"h{turn}", "name": "peek", "input": {"number": turn}}
+        text = {"type": "text", "text": conversation.text(300, turn)}
+        call = {"type": "tool_use", "id": f"h{turn}", "name": "peek", "input": {"number": turn}}
         result = {"type": "tool_result", "tool_use_id": f"h{turn}", "content": str(turn)}
         messages += [
-            {"role": "assistant", "content": [said, asked]},
+            {"role": "assistant", "content": [text, call]},
             {"role": "user", "content": [result]},
         ]
     return [*messages, {"role": "assistant", "content": [{"type": "text", "text": "So far."}]}]
 
 
-def _answers(calls: int) -> Iterator[bytes]:
+def _responses(calls: int) -> Iterator[bytes]:
     for turn in range(TURNS):
         blocks = [
             {"type": "tool_use", "id": f"t{turn}_{n}", "name": "peek", "input": {"number": n}}
@@ -152,12 +154,12 @@ def _stream(blocks: list[dict[str, Any]]) -> bytes:
 
 
 class _Canned:
-    """Stands for the SDK's client: gives a response for each request, and looks at none."""
+    """Replaces the SDK's client: returns the next response, regardless of the request."""
 
     base_url = "http://localhost"
 
     def __init__(self, calls: int) -> None:
-        self._answers = _answers(calls)
+        self._responses = _responses(calls)
         self.messages = self
 
     def with_options(self, **_: object) -> _Canned:
@@ -165,12 +167,12 @@ class _Canned:
 
     async def create(self, **_: object) -> _Canned:
         headers = {"content-type": "text/event-stream"}
-        self.response = httpx2.Response(200, headers=headers, content=next(self._answers))
+        self.response = httpx2.Response(200, headers=headers, content=next(self._responses))
         return self
 
 
-async def _alone(history: list[dict[str, Any]], calls: int) -> None:
-    """Do without the loop what the loop does: ask, read, run, answer."""
+async def _run_floor(history: list[dict[str, Any]], calls: int) -> None:
+    """Do the work of a turn without the loop: send, read, execute the tools, return their results."""
     messages = [*history, {"role": "user", "content": "Go on."}]
     client = _Canned(calls)
     while True:
@@ -178,8 +180,8 @@ async def _alone(history: list[dict[str, Any]], calls: int) -> None:
         message: dict[str, Any] = {}
         async for event in AsyncStream.raw_events(streamed.response):
             fold(message, event.json())
-        asked = [block for block in message["content"] if block["type"] == "tool_use"]
-        if not asked:
+        calls_of_turn = [block for block in message["content"] if block["type"] == "tool_use"]
+        if not calls_of_turn:
             return
         results = [
             {
@@ -187,7 +189,7 @@ async def _alone(history: list[dict[str, Any]], calls: int) -> None:
                 "tool_use_id": block["id"],
                 "content": await peek.function(**block["input"]),
             }
-            for block in asked
+            for block in calls_of_turn
         ]
         messages += [
             {"role": "assistant", "content": message["content"]},
@@ -195,8 +197,8 @@ async def _alone(history: list[dict[str, Any]], calls: int) -> None:
         ]
 
 
-async def _looped(history: list[dict[str, Any]], calls: int) -> None:
-    talk = Conversation(messages=tuple(history))
+async def _run_loop(history: list[dict[str, Any]], calls: int) -> None:
+    conversation_so_far = Conversation(messages=tuple(history))
     options = Options(
         conversation.MODEL,
         max_tokens=1024,
@@ -204,5 +206,7 @@ async def _looped(history: list[dict[str, Any]], calls: int) -> None:
     )
     client: Any = _Canned(calls)
     world = live_world(client, [peek])
-    result = await complete("Go on.", world=world, options=options, tools=[peek], conversation=talk)
+    result = await complete(
+        "Go on.", world=world, options=options, tools=[peek], conversation=conversation_so_far
+    )
     assert result.num_turns == TURNS + 1

@@ -1,4 +1,4 @@
-"""llm with llm-anthropic, which makes a client of its own for each request."""
+"""An agent of llm with llm-anthropic, which creates a client for each request."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import llm
 
 import agentobs
-from tests.agents_elsewhere.provider import PLACES, PROMPT
+from tests.third_party_agents.provider import PLACES, PROMPT
 
 PACKAGES = ("llm", "llm-anthropic", "anthropic")
-HANDED_IN = "`with agentobs.record_all():`"
+RECORDED_WITH = "`with agentobs.record_all():`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
@@ -22,17 +22,17 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
     model.key = "sk-ant-a-made-up-key-0123456789"
 
     async def weather(city: str) -> str:
-        """Look at the sky."""
+        """Return the weather in a city."""
         await asyncio.sleep(0)
         return places[city]
 
     async def research(topic: str) -> str:
-        """Have somebody look something up."""
-        return await said(f"Research the {topic}.", [weather])
+        """Let another agent research a topic."""
+        return await final_text(f"Research the {topic}.", [weather])
 
-    async def said(task: str, tools: list[Any]) -> str:
-        answers = [each async for each in model.chain(task, tools=tools).responses()]
-        return str(await answers[-1].text())
+    async def final_text(task: str, tools: list[Any]) -> str:
+        responses = [each async for each in model.chain(task, tools=tools).responses()]
+        return str(await responses[-1].text())
 
     with agentobs.record_all(), agentobs.session("trip"):
-        return asyncio.run(said(prompt, [weather, research]))
+        return asyncio.run(final_text(prompt, [weather, research]))

@@ -1,4 +1,4 @@
-"""Asking what was recorded, by the real SDK: its typed methods where it has them, its generic ones else."""
+"""Send recorded requests with the real SDK: by a typed method if there is one for the path, else by a generic one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from anthropic import Anthropic, APIStatusError, AsyncAnthropic
 from tests.wire.corpus import Exchange
 
 SECONDS = 30.0
-"""How long one answer may take; also keeps the SDK from demanding a stream for a long answer."""
+"""Timeout of one response. With a timeout, the SDK does not insist on a stream for a long response."""
 
 
-def ask(client: Anthropic, exchange: Exchange) -> tuple[int, bytes]:
-    """Ask the question of an exchange; return the status and the bytes that came."""
+def send(client: Anthropic, exchange: Exchange) -> tuple[int, bytes]:
+    """Send the request of an exchange; return the status and the body of the response."""
     try:
         has_method = exchange.path.startswith("/v1/messages") and exchange.method == "POST"
         return (_typed if has_method else _generic)(client, exchange)
@@ -22,9 +22,12 @@ def ask(client: Anthropic, exchange: Exchange) -> tuple[int, bytes]:
         return error.status_code, error.response.read()
 
 
-async def ask_async(client: AsyncAnthropic, exchange: Exchange) -> list[str]:
-    """Ask as most programs do, a stream through the SDK's helper; return the ids of the tool calls heard."""
-    if not exchange.asks_model:
+async def send_async(client: AsyncAnthropic, exchange: Exchange) -> list[str]:
+    """Send a request as most programs do, with the SDK's helper if it is streamed.
+
+    Returns the IDs of the tool calls in the response.
+    """
+    if not exchange.is_model_request:
         await client._client.request(exchange.method, exchange.path, content=exchange.body)
         return []
     arguments = _arguments(exchange)
@@ -57,28 +60,28 @@ def _messages(client: Anthropic | AsyncAnthropic, exchange: Exchange) -> Any:
 def _arguments(exchange: Exchange) -> dict[str, Any]:
     name, _, value = exchange.path.partition("?")[2].partition("=")
     return {
-        **_named(exchange.body),
+        **_body_arguments(exchange.body),
         "extra_query": {name: value} if name else None,
         "extra_headers": _headers(exchange),
         "timeout": SECONDS,
     }
 
 
-_REQUIRED = ("model", "max_tokens", "messages", "requests")
+_REQUIRED_NAMES = ("model", "max_tokens", "messages", "requests")
 
 
-def _named(body: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a method: what it demands by name, all the rest as it was recorded."""
-    named = {key: body[key] for key in _REQUIRED if key in body}
+def _body_arguments(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a method: required ones by name, all others unchanged in `extra_body`."""
+    required = {key: body[key] for key in _REQUIRED_NAMES if key in body}
     if body.get("stream"):
-        named["stream"] = True
-    return {**named, "extra_body": {k: v for k, v in body.items() if k not in named}}
+        required["stream"] = True
+    return {**required, "extra_body": {k: v for k, v in body.items() if k not in required}}
 
 
 def _generic(client: Anthropic, exchange: Exchange) -> tuple[int, bytes]:
     options: Any = {"headers": _headers(exchange), "timeout": SECONDS}
     if isinstance(exchange.body, str):
-        # An upload with its boundary is sent as it was; the SDK would write one of its own.
+        # An upload is sent unchanged, with its boundary; the SDK would generate another boundary.
         response = _post_text(client, exchange)
     elif exchange.method == "POST":
         response = client.post(
@@ -96,6 +99,8 @@ def _post_text(client: Anthropic, exchange: Exchange) -> httpx2.Response:
     return client._client.post(exchange.path, content=exchange.body.encode(), headers=headers)
 
 
-def _headers(exchange: Exchange, *more: str) -> dict[str, str]:
-    names = ("anthropic-version", "anthropic-beta", *more)
-    return {name: exchange.asked_headers[name] for name in names if name in exchange.asked_headers}
+def _headers(exchange: Exchange, *additional: str) -> dict[str, str]:
+    names = ("anthropic-version", "anthropic-beta", *additional)
+    return {
+        name: exchange.request_headers[name] for name in names if name in exchange.request_headers
+    }

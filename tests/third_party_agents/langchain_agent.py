@@ -1,4 +1,4 @@
-"""An agent of langchain, with another agent as a tool."""
+"""A langchain agent that uses another agent as a tool."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from langchain_anthropic import ChatAnthropic
 from langchain_core.tools import ToolException, tool
 
 import agentobs
-from tests.agents_elsewhere.provider import PLACES, PROMPT
+from tests.third_party_agents.provider import PLACES, PROMPT
 
 PACKAGES = ("langchain", "langchain-anthropic", "langgraph", "anthropic")
-HANDED_IN = "`agentobs.record(model)`"
+RECORDED_WITH = "`agentobs.record(model)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
@@ -30,7 +30,7 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
 
     @tool
     async def weather(city: str) -> str:
-        """Look at the sky."""
+        """Return the weather in a city."""
         await asyncio.sleep(0)
         if city not in places:
             raise ToolException(f"there is no {city}")
@@ -41,14 +41,14 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
 
     @tool
     async def research(topic: str) -> str:
-        """Have somebody look something up."""
-        return await _said(scout, f"Research the {topic}.")
+        """Let another agent research a topic."""
+        return await _final_text(scout, f"Research the {topic}.")
 
     planner = create_agent(model, [weather, research], system_prompt="Plan.")
     with agentobs.session("trip"):
-        return asyncio.run(_said(planner, prompt))
+        return asyncio.run(_final_text(planner, prompt))
 
 
-async def _said(agent: Any, task: str) -> str:
+async def _final_text(agent: Any, task: str) -> str:
     state = await agent.ainvoke({"messages": [{"role": "user", "content": task}]})
     return str(state["messages"][-1].text)

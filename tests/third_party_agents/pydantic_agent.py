@@ -1,4 +1,4 @@
-"""An agent of pydantic-ai, with another agent as a tool; its provider makes the client."""
+"""A pydantic-ai agent that uses another agent as a tool; the framework's provider creates the client."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 import agentobs
-from tests.agents_elsewhere.provider import PLACES, PROMPT
+from tests.third_party_agents.provider import PLACES, PROMPT
 
 PACKAGES = ("pydantic-ai-slim", "anthropic")
-HANDED_IN = "`agentobs.record(agent)`"
+RECORDED_WITH = "`agentobs.record(agent)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
@@ -26,7 +26,7 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
     @scout.tool_plain
     @planner.tool_plain
     async def weather(city: str) -> str:
-        """Look at the sky."""
+        """Return the weather in a city."""
         await asyncio.sleep(0)
         if city not in places:
             raise ModelRetry(f"there is no {city}")
@@ -34,12 +34,12 @@ def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
 
     @planner.tool_plain
     async def research(topic: str) -> str:
-        """Have somebody look something up."""
+        """Let another agent research a topic."""
         return (await scout.run(f"Research the {topic}.")).output
 
     with agentobs.session("trip"):
-        return asyncio.run(_planned(planner, prompt))
+        return asyncio.run(_output(planner, prompt))
 
 
-async def _planned(planner: Agent[None, str], prompt: str) -> str:
+async def _output(planner: Agent[None, str], prompt: str) -> str:
     return (await planner.run(prompt)).output

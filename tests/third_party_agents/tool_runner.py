@@ -1,4 +1,4 @@
-"""The SDK's own tool runner, async: its tools, and agents that a tool starts."""
+"""An agent of the SDK's tool runner, async and sync, with a tool that starts other agents."""
 
 from __future__ import annotations
 
@@ -8,91 +8,91 @@ from typing import Any
 from anthropic import Anthropic, AsyncAnthropic, beta_async_tool, beta_tool
 
 import agentobs
-from tests.agents_elsewhere.provider import PLACES, PROMPT
+from tests.third_party_agents.provider import PLACES, PROMPT
 
 PACKAGES = ("anthropic",)
 KEY = "sk-ant-a-made-up-key-0123456789"
 MODEL = "claude-sonnet-5"
-HANDED_IN = "`agentobs.record(client)`"
+RECORDED_WITH = "`agentobs.record(client)`"
 
 
 def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"], thread: Any = False) -> str:
-    """Let the runner plan the trip; `thread` is handed on to it where it is not None."""
+    """Let the runner plan the trip; `thread` is passed to it unless it is None."""
     return asyncio.run(_run(url, prompt, {**PLACES, "Rome": rome}, thread))
 
 
 async def _run(url: str, prompt: str, places: dict[str, str], thread: Any) -> str:
     client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url))
-    more: dict[str, Any] = {} if thread is None else {"thread": thread}
+    thread_option: dict[str, Any] = {} if thread is None else {"thread": thread}
 
     @beta_async_tool
     async def weather(city: str) -> str:
-        """Look at the sky.
+        """Return the weather in a city.
 
         Args:
-            city: where.
+            city: The name of the city.
         """
         await asyncio.sleep(0)
         return places[city]
 
     @beta_async_tool
     async def research(topic: str) -> str:
-        """Have somebody look something up.
+        """Let another agent research a topic.
 
         Args:
-            topic: what.
+            topic: The topic to research.
         """
-        return await work(f"Research the {topic}.", [weather])
+        return await ask_agent(f"Research the {topic}.", [weather])
 
-    async def work(task: str, tools: list[Any]) -> str:
+    async def ask_agent(task: str, tools: list[Any]) -> str:
         runner = client.beta.messages.tool_runner(
             model=MODEL,
             max_tokens=99,
             tools=tools,
             messages=[{"role": "user", "content": task}],
-            **more,
+            **thread_option,
         )
         message = await runner.until_done()
         return "".join(block.text for block in message.content if block.type == "text")
 
     with agentobs.session("trip"):
-        return await work(prompt, [weather, research])
+        return await ask_agent(prompt, [weather, research])
 
 
 def run_sync(
     url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"], thread: Any = False
 ) -> str:
-    """The same with the sync client, streamed."""
+    """Do the same as `run` with the sync client and streams."""
     client = agentobs.record(Anthropic(api_key=KEY, base_url=url))
     places = {**PLACES, "Rome": rome}
-    more: dict[str, Any] = {} if thread is None else {"thread": thread}
+    thread_option: dict[str, Any] = {} if thread is None else {"thread": thread}
 
     @beta_tool
     def weather(city: str) -> str:
-        """Look at the sky.
+        """Return the weather in a city.
 
         Args:
-            city: where.
+            city: The name of the city.
         """
         return places[city]
 
     @beta_tool
     def research(topic: str) -> str:
-        """Have somebody look something up.
+        """Let another agent research a topic.
 
         Args:
-            topic: what.
+            topic: The topic to research.
         """
-        return work(f"Research the {topic}.", [weather])
+        return ask_agent(f"Research the {topic}.", [weather])
 
-    def work(task: str, tools: list[Any]) -> str:
+    def ask_agent(task: str, tools: list[Any]) -> str:
         runner = client.beta.messages.tool_runner(
             model=MODEL,
             max_tokens=99,
             tools=tools,
             messages=[{"role": "user", "content": task}],
             stream=True,
-            **more,
+            **thread_option,
         )
         last: Any = None
         for stream in runner:
@@ -100,4 +100,4 @@ def run_sync(
         return "".join(block.text for block in last.content if block.type == "text")
 
     with agentobs.session("trip"):
-        return work(prompt, [weather, research])
+        return ask_agent(prompt, [weather, research])

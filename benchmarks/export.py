@@ -1,4 +1,4 @@
-"""What sending telemetry costs: ours beside OpenTelemetry's exporter, to a receiver that does nothing; and memory."""
+"""The cost of sending telemetry, compared with OpenTelemetry's exporter, and the memory that it requires."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind
 
 from agentobs.recording.journal.home import Home, existing_home, open_home
 from agentobs.recording.journal.segments import Segment
-from agentobs.records.backend import Told
+from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import (
     TABLES,
     Attempt,
@@ -42,16 +42,16 @@ from exporters.otlp.backfill import send_recorded
 from exporters.otlp.outbox import Limits
 
 TURNS = 1_000
-"""Turns of one round: each is two spans, a model call and a tool call."""
+"""The number of turns in one round. Each turn has two spans, a model call and a tool call."""
 ROUNDS = 7
 BATCH = 512
 MANY = 100_000
-"""Spans of the session whose memory is measured, where AGENTOBS_BENCH_SPANS says nothing else."""
-FLOOR, AGAIN = "the official exporter alone", "again"
-SENDER = "our encoding and sending alone"
-SDK = "the official SDK and exporter: spans made, then sent"
-AFTER = "ours after the fact: read from the store, made, sent, marked"
-LIVE = "ours live: spans, a log record for each call, and sums"
+"""The default number of spans in the memory benchmark; AGENTOBS_BENCH_SPANS sets another number."""
+FLOOR, REPEATED = "the official exporter alone", "floor, repeated"
+SENDER = "agentobs, encoding and sending alone"
+SDK = "the official SDK and exporter: create and send spans"
+BACKFILL = "agentobs, backfill: read the store, create and send spans, save the progress"
+LIVE = "agentobs, live: spans, one log record per call, and metrics"
 T0 = 1_790_000_000_000_000_000
 SESSION = "5" * 32
 
@@ -59,24 +59,24 @@ _RECEIVER = """
 import socket, sys, threading
 
 def serve(connection):
-    kept = b""
+    buffer = b""
     with connection:
         while True:
-            while b"\\r\\n\\r\\n" not in kept:
+            while b"\\r\\n\\r\\n" not in buffer:
                 data = connection.recv(1 << 20)
                 if not data:
                     return
-                kept += data
-            head, _, body = kept.partition(b"\\r\\n\\r\\n")
-            length = next(int(h[15:]) for h in head.lower().split(b"\\r\\n") if h.startswith(b"content-length:"))
-            left = length - len(body)
-            while left > 0:
+                buffer += data
+            headers, _, body = buffer.partition(b"\\r\\n\\r\\n")
+            length = next(int(h[15:]) for h in headers.lower().split(b"\\r\\n") if h.startswith(b"content-length:"))
+            missing = length - len(body)
+            while missing > 0:
                 data = connection.recv(1 << 20)
                 if not data:
                     return
-                left -= len(data)
-                body = data if left < 0 else b""
-            kept = body[len(body) + left:] if left < 0 else b""
+                missing -= len(data)
+                body = data if missing < 0 else b""
+            buffer = body[len(body) + missing:] if missing < 0 else b""
             connection.sendall(
                 b"HTTP/1.1 200 OK\\r\\ncontent-type: application/x-protobuf\\r\\ncontent-length: 0\\r\\n\\r\\n"
             )
@@ -86,11 +86,11 @@ with socket.create_server(("127.0.0.1", 0)) as server:
     while True:
         threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
 """
-"""Takes whatever is posted, in a process of its own, and says yes."""
+"""The program of the receiver process, which accepts all requests and ignores them."""
 
 
 def sections() -> Iterator[Section]:
-    """Measure exporting."""
+    """Measure the cost of sending telemetry."""
     with receiver() as endpoint, tempfile.TemporaryDirectory() as folder:
         yield _speed(endpoint, Path(folder))
     yield _memory(int(os.environ.get("AGENTOBS_BENCH_SPANS") or MANY))
@@ -98,7 +98,7 @@ def sections() -> Iterator[Section]:
 
 @contextlib.contextmanager
 def receiver() -> Iterator[str]:
-    """Run a receiver; yields its address."""
+    """Run a receiver process while the context is open; yield its URL."""
     with subprocess.Popen(
         [sys.executable, "-c", _RECEIVER], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -112,61 +112,61 @@ def receiver() -> Iterator[str]:
 def _speed(endpoint: str, folder: Path) -> Section:
     facts = list(session(TURNS))
     home = recorded(folder / "home", TURNS)
-    made: list[ReadableSpan] = []
+    spans: list[ReadableSpan] = []
     official = OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces")
-    told = [Told(fact, n) for n, fact in enumerate(facts, 1)]
+    written_facts = [WrittenFact(fact, n) for n, fact in enumerate(facts, 1)]
 
-    def export(spans: list[ReadableSpan]) -> None:
-        for at in range(0, len(spans), BATCH):
-            official.export(spans[at : at + BATCH])
+    def export(finished: list[ReadableSpan]) -> None:
+        for start in range(0, len(finished), BATCH):
+            official.export(finished[start : start + BATCH])
 
     def with_sdk(_: int) -> Cost:
-        kept: list[ReadableSpan] = []
+        created: list[ReadableSpan] = []
 
-        def both() -> None:
-            _make(kept)
-            export(kept)
+        def create_and_export() -> None:
+            _create_spans(created)
+            export(created)
 
-        return cost_of(both)
+        return cost_of(create_and_export)
 
-    def ours(_: int) -> Cost:
-        with otlp.sending(endpoint) as to:
-            batches = [made[at : at + BATCH] for at in range(0, len(made), BATCH)]
-            return cost_of(lambda: [to.send("traces", batch) for batch in batches])
+    def sender(_: int) -> Cost:
+        with otlp.sending(endpoint) as connection:
+            batches = [spans[start : start + BATCH] for start in range(0, len(spans), BATCH)]
+            return cost_of(lambda: [connection.send("traces", batch) for batch in batches])
 
-    def after(_: int) -> Cost:
-        with otlp.sending(endpoint) as to, open_store(home) as store:
-            spoken = profile_named("both")
+    def backfill(_: int) -> Cost:
+        with otlp.sending(endpoint) as connection, open_store(home) as store:
+            profile = profile_named("both")
             return cost_of(
                 lambda: send_recorded(
                     store,
-                    to.send,
-                    spoken,
-                    to.destination,
+                    connection.send,
+                    profile,
+                    connection.destination,
                     signals=("traces",),
-                    again=True,
+                    resend=True,
                 )
             )
 
     def live(_: int) -> Cost:
         backend = otlp.standard(endpoint, limits=Limits(queue_items=10**6, queue_bytes=2**30))
 
-        def hear() -> None:
-            for each in told:
+        def receive_all() -> None:
+            for each in written_facts:
                 backend(each)
 
-        cost = cost_of(hear, lambda: backend.flush(60))
+        cost = cost_of(receive_all, lambda: backend.flush(60))
         assert backend.statistics().dropped == {}
         backend.close()
         return cost
 
-    _make(made)
+    _create_spans(spans)
     variants: dict[str, Callable[[int], Cost]] = {
-        FLOOR: lambda _: cost_of(lambda: export(made)),
-        AGAIN: lambda _: cost_of(lambda: export(made)),
-        SENDER: ours,
+        FLOOR: lambda _: cost_of(lambda: export(spans)),
+        REPEATED: lambda _: cost_of(lambda: export(spans)),
+        SENDER: sender,
         SDK: with_sdk,
-        AFTER: after,
+        BACKFILL: backfill,
         LIVE: live,
     }
     for each in variants.values():
@@ -174,105 +174,107 @@ def _speed(endpoint: str, folder: Path) -> Section:
     measured = compare(variants, range(1, ROUNDS + 1))
     return Section(
         "Sending spans",
-        f"{ROUNDS} rounds of {2 * TURNS:,} spans over HTTP as protobuf, to a receiver in another process that does "
-        "nothing with them; spans of one kind have some 20 attributes, of the other 8. The exporter alone is given "
-        "spans that are finished. CPU is that of the process until the receiver took all. Ours live sends a log "
-        "record for each call, too, which is not counted in the spans.",
-        ("", "CPU a span", "x the exporter alone", "x SDK and exporter", "spans a second"),
+        f"{ROUNDS} rounds of {2 * TURNS:,} spans over HTTP as protobuf, to a receiver in another process that ignores "
+        "them. Spans of one kind have about 20 attributes, spans of the other kind 8. The exporter alone receives "
+        "finished spans. CPU of the process until the receiver has accepted all spans. The live variant also sends one "
+        "log record per call; log records are not counted as spans.",
+        ("", "CPU per span", "x exporter alone", "x SDK and exporter", "spans per second"),
         tuple(
             (
-                who,
-                f"{_each(measured, who, 'process_ns'):.0f} us",
-                f"{ratio(measured, who, FLOOR, 'process_ns'):.2f}",
-                f"{ratio(measured, who, SDK, 'process_ns'):.2f}",
-                f"{1e6 / max(_each(measured, who, 'wall_ns'), 1e-9):,.0f}" if who != LIVE else "",
+                variant,
+                f"{_microseconds(measured, variant, 'process_ns'):.0f} us",
+                f"{ratio(measured, variant, FLOOR, 'process_ns'):.2f}",
+                f"{ratio(measured, variant, SDK, 'process_ns'):.2f}",
+                f"{1e6 / max(_microseconds(measured, variant, 'wall_ns'), 1e-9):,.0f}"
+                if variant != LIVE
+                else "",
             )
-            for who in variants
+            for variant in variants
         ),
     )
 
 
 def _memory(spans: int) -> Section:
-    # What is remembered of calls is bounded: with 20,000 spans it is full.
+    # The tables of recent calls are bounded, and full after 20,000 spans.
     sizes = (max(spans // 5, 2), spans)
-    rows, grown = [], []
+    rows, growth_mb = [], []
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
             recorded(Path(folder) / "home", size // 2)
-            ran = subprocess.run(
-                [sys.executable, "-c", _SENDS, str(Path(folder) / "home")],
+            completed = subprocess.run(
+                [sys.executable, "-c", _SEND_PROGRAM, str(Path(folder) / "home")],
                 capture_output=True,
                 text=True,
                 check=True,
             )
-        taken, before, peak, seconds = (float(each) for each in ran.stdout.split()[-4:])
-        grown.append((peak - before) / 1024)
+        spans_sent, before, peak, seconds = (float(each) for each in completed.stdout.split()[-4:])
+        growth_mb.append((peak - before) / 1024)
         rows.append(
             (
-                f"{int(taken):,}",
+                f"{int(spans_sent):,}",
                 f"{before / 1024:.0f} MB",
                 f"{peak / 1024:.0f} MB",
-                f"{taken / seconds:,.0f}",
+                f"{spans_sent / seconds:,.0f}",
             )
         )
     return Section(
-        "Memory of sending one long session after the fact",
-        "One session, all three signals, in a process of its own: its memory when it is about to begin, and at most.",
-        ("spans", "before", "at most", "spans a second"),
+        "Memory of a backfill of one long session",
+        "One session, all three signals, in a separate process: its memory before the backfill, and its peak memory.",
+        ("spans", "before", "peak", "spans per second"),
         tuple(rows),
         (
             Verdict(
-                f"memory that sending {sizes[1]:,} spans takes beyond that of {sizes[0]:,}",
+                f"additional memory for {sizes[1]:,} instead of {sizes[0]:,} spans",
                 32,
-                grown[1] - grown[0],
+                growth_mb[1] - growth_mb[0],
                 "{:.0f} MB",
-                "Tables of what is remembered fill up to 10,000 entries each.",
+                "The tables of recent calls grow up to 10,000 entries each.",
             ),
         ),
     )
 
 
-_SENDS = """
+_SEND_PROGRAM = """
 import sys, time
 from agentobs.recording.journal.home import existing_home
 from agentobs.store.backend import open_store
-from benchmarks.exporting import receiver
+from benchmarks.export import receiver
 from exporters import otlp
 from exporters.otlp.backfill import send_recorded
 from exporters.conventions.semconv import profile_named
 
 def size(name):
-    # What `getrusage` tells of the most is that of the process that started this one, too.
+    # The peak memory that `getrusage` reports includes the parent process.
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(name))
 
 home = existing_home(sys.argv[1])
-with receiver() as endpoint, otlp.sending(endpoint) as to, open_store(home) as store:
-    before, begun = size("VmRSS"), time.monotonic()
-    report = send_recorded(store, to.send, profile_named("both"), to.destination)
+with receiver() as endpoint, otlp.sending(endpoint) as connection, open_store(home) as store:
+    before, started = size("VmRSS"), time.monotonic()
+    report = send_recorded(store, connection.send, profile_named("both"), connection.destination)
     assert report.is_complete, report.lines()
-    print(report.taken["traces"], before, size("VmHWM"), time.monotonic() - begun)
+    print(report.accepted["traces"], before, size("VmHWM"), time.monotonic() - started)
 """
 
 
 def recorded(path: Path, turns: int) -> Home:
-    """Return a home with one session of so many turns, ingested."""
+    """Record and ingest one session of `turns` turns; return its home."""
     home = open_home(path)
     segment = Segment(home)
-    waiting: list[tuple[str, dict[str, Any]]] = []
+    batch: list[tuple[str, dict[str, Any]]] = []
     for number, fact in enumerate(session(turns), 1):
-        waiting.append((TABLES[type(fact)], {**columns(fact), "session_sequence": number}))
-        if len(waiting) == 10_000:
-            segment.facts.append_all(waiting)
-            waiting.clear()
-    segment.facts.append_all(waiting)
+        batch.append((TABLES[type(fact)], {**columns(fact), "session_sequence": number}))
+        if len(batch) == 10_000:
+            segment.facts.append_all(batch)
+            batch.clear()
+    segment.facts.append_all(batch)
     segment.close()
     ingest(home)
     return existing_home(path)
 
 
 def session(turns: int) -> Iterator[Fact]:
-    """Yield the facts of a session of one interaction with so many turns."""
+    """Yield the facts of a session with one interaction of `turns` turns."""
     main, word, trace = Label("main"), Label("benchmark"), "7" * 32
     yield SessionStart(SESSION, word, T0, None, word, None, word, word, {}, None)
     yield InteractionStart(SESSION, trace, main, T0)
@@ -375,33 +377,33 @@ def _usage(at: int, attempt_id: str) -> UsageRow:
     )
 
 
-CALL: dict[str, Any] = {
+CALL_ATTRIBUTES: dict[str, Any] = {
     f"gen_ai.attribute.number{n}": n if n % 2 else f"value {n}" for n in range(22)
 }
-TOOL: dict[str, Any] = {
+TOOL_ATTRIBUTES: dict[str, Any] = {
     f"gen_ai.attribute.number{n}": n if n % 2 else f"value {n}" for n in range(8)
 }
 
 
-def _make(kept: list[ReadableSpan]) -> None:
-    """Make as many spans as a round has with the SDK, and keep them."""
+def _create_spans(target: list[ReadableSpan]) -> None:
+    """Create the spans of a round with the SDK, and append them to `target`."""
 
-    class Keeps(SpanProcessor):
+    class CollectingProcessor(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
-            kept.append(span)
+            target.append(span)
 
     provider = TracerProvider(shutdown_on_exit=False, span_limits=SpanLimits())
-    provider.add_span_processor(Keeps())
+    provider.add_span_processor(CollectingProcessor())
     tracer = provider.get_tracer("benchmark")
     for turn in range(TURNS):
         at = T0 + turn * 10**9
         for name, attributes, kind in (
-            ("chat", CALL, SpanKind.CLIENT),
-            ("tool", TOOL, SpanKind.INTERNAL),
+            ("chat", CALL_ATTRIBUTES, SpanKind.CLIENT),
+            ("tool", TOOL_ATTRIBUTES, SpanKind.INTERNAL),
         ):
             span = tracer.start_span(name, kind=kind, attributes=attributes, start_time=at)
             span.end(at + 10**8)
 
 
-def _each(measured: list[Round], who: str, part: Part) -> float:
-    return 1e3 * milliseconds(measured, who, part) / (2 * TURNS)
+def _microseconds(measured: list[Round], variant: str, part: Part) -> float:
+    return 1e3 * milliseconds(measured, variant, part) / (2 * TURNS)

@@ -1,4 +1,4 @@
-"""What starting costs: processes of the command line beside an interpreter that does nothing."""
+"""The start-up time of commands, compared with an interpreter that does nothing."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pathlib import Path
 from statistics import median
 
 import agentobs
-from benchmarks.conversation import Size, answer, run
+from benchmarks.conversation import Size, response_chunks, run
 from benchmarks.measure import Cost, Round, compare
-from benchmarks.provider import canned
+from benchmarks.provider import canned_client
 from benchmarks.report import Section, Verdict
 
 ROUNDS = 15
-EMPTY, AGAIN = "python -c pass", "again"
+EMPTY, REPEATED = "python -c pass", "floor, repeated"
 TARGETS = {"agentobs --help": 150.0, "agentobs sql 'select 1'": 600.0, "agentobs cost": 600.0}
-"""Milliseconds over an empty interpreter."""
+"""The maximum time in addition to an empty interpreter, in milliseconds."""
 HEAVY = ("anthropic", "plotly", "genai_prices", "opentelemetry")
-"""What no question to the store needs, and what costs most to import."""
+"""The packages that take longest to import, and that queries of the store do not need."""
 SIZE = Size(deltas=20, result_bytes=1000)
 
 
 def sections() -> Iterator[Section]:
-    """Measure everything about starting."""
+    """Measure the start-up time of commands."""
     with tempfile.TemporaryDirectory() as home:
         _fill(home)
         commands = _commands(home)
@@ -40,10 +40,12 @@ def sections() -> Iterator[Section]:
 
 def _fill(home: str) -> None:
     """Record three short sessions and publish them."""
-    asking = agentobs.record(canned([answer(turn, SIZE) for turn in range(1, 6)]), home=home)
+    client = agentobs.record(
+        canned_client([response_chunks(turn, SIZE) for turn in range(1, 6)]), home=home
+    )
     for name in ("one", "two", "three"):
         with agentobs.session(name):
-            run(asking, 5, SIZE)
+            run(client, 5, SIZE)
     agentobs.stop_recorder()
     subprocess.run([script(), "--home", home, "ingest"], check=True, stdout=subprocess.DEVNULL)
 
@@ -52,7 +54,7 @@ def _commands(home: str) -> dict[str, list[str]]:
     empty = [sys.executable, "-c", "pass"]
     return {
         EMPTY: empty,
-        AGAIN: empty,
+        REPEATED: empty,
         "agentobs --help": [script(), "--help"],
         "agentobs sql 'select 1'": [script(), "--home", home, "sql", "select 1"],
         "agentobs cost": [script(), "--home", home, "cost"],
@@ -60,12 +62,12 @@ def _commands(home: str) -> dict[str, list[str]]:
 
 
 def script() -> str:
-    """Return the command as it is installed beside this interpreter."""
+    """Return the path of the `agentobs` command of this interpreter."""
     return str(Path(sys.executable).with_name("agentobs"))
 
 
 def start(command: list[str], _: int) -> Cost:
-    """Run a process to its end, and return what it cost."""
+    """Run a process until it ends, and return its cost."""
     cpu, wall = _children_ns(), time.perf_counter_ns()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return Cost(wall_ns=time.perf_counter_ns() - wall, process_ns=_children_ns() - cpu)
@@ -77,14 +79,17 @@ def _children_ns() -> int:
 
 
 def _loaded(command: list[str]) -> str:
-    """Return which of the heavy packages a command has imported when it ends."""
-    told = subprocess.run(
-        [sys.executable, "-c", _TELL, *command[1:]], check=True, capture_output=True, text=True
+    """Return the heavy packages that a command has imported when it ends, or `none`."""
+    completed = subprocess.run(
+        [sys.executable, "-c", _PRINT_IMPORTS, *command[1:]],
+        check=True,
+        capture_output=True,
+        text=True,
     )
-    return told.stderr.strip().splitlines()[-1]
+    return completed.stderr.strip().splitlines()[-1]
 
 
-_TELL = f"""
+_PRINT_IMPORTS = f"""
 import sys
 from agentobs.cli import main
 try:
@@ -97,40 +102,42 @@ finally:
 def _section(rounds: list[Round], loaded: dict[str, str]) -> Section:
     names = list(rounds[0])
     return Section(
-        "Starting",
-        f"{ROUNDS} rounds of one process each, over a home of three published sessions. Milliseconds beyond what "
-        f"`{EMPTY}` takes ({_least(rounds, EMPTY):.0f} ms): the least of all rounds, which decides, and the median.",
-        ("", "wall, least", "wall, median", "CPU, median", "imports of " + ", ".join(HEAVY)),
+        "Start-up",
+        f"{ROUNDS} rounds of one process each, with a home of three ingested sessions. Milliseconds in addition to "
+        f"`{EMPTY}` ({_minimum(rounds, EMPTY):.0f} ms). The targets apply to the minimum of all rounds.",
+        ("", "wall, minimum", "wall, median", "CPU, median", "imports of " + ", ".join(HEAVY)),
         tuple(
-            (f"`{name}`" if name != AGAIN else name, *_cells(rounds, name, loaded))
+            (f"`{name}`" if name != REPEATED else name, *_cells(rounds, name, loaded))
             for name in names
         ),
         tuple(_verdict(rounds, name, target) for name, target in TARGETS.items())
-        + tuple(_imports(name, told) for name, told in loaded.items()),
+        + tuple(_imports_verdict(name, packages) for name, packages in loaded.items()),
     )
 
 
 def _cells(rounds: list[Round], name: str, loaded: dict[str, str]) -> tuple[str, ...]:
     wall = median(each[name].wall_ns - each[EMPTY].wall_ns for each in rounds) / 1e6
     cpu = median(each[name].process_ns - each[EMPTY].process_ns for each in rounds) / 1e6
-    least = _least(rounds, name) - _least(rounds, EMPTY)
-    return (f"{least:.0f}", f"{wall:.0f}", f"{cpu:.0f}", loaded.get(name, ""))
+    minimum = _minimum(rounds, name) - _minimum(rounds, EMPTY)
+    return (f"{minimum:.0f}", f"{wall:.0f}", f"{cpu:.0f}", loaded.get(name, ""))
 
 
-def _least(rounds: list[Round], name: str) -> float:
+def _minimum(rounds: list[Round], name: str) -> float:
     return min(each[name].wall_ns for each in rounds) / 1e6
 
 
 def _verdict(rounds: list[Round], name: str, target: float) -> Verdict:
-    over = _least(rounds, name) - _least(rounds, EMPTY)
-    return Verdict(f"`{name}` over an empty interpreter", target, over, "{:.0f} ms", _SLOW)
-
-
-def _imports(name: str, told: str) -> Verdict:
-    count = 0 if told == "none" else len(told.split(", "))
+    added = _minimum(rounds, name) - _minimum(rounds, EMPTY)
     return Verdict(
-        f"heavy packages that `{name}` imports", 0, count, "{:.0f}", f"It imports {told}."
+        f"`{name}` in addition to an empty interpreter", target, added, "{:.0f} ms", _SLOW
     )
 
 
-_SLOW = "What it imports takes longer here."
+def _imports_verdict(name: str, packages: str) -> Verdict:
+    count = 0 if packages == "none" else len(packages.split(", "))
+    return Verdict(
+        f"heavy packages that `{name}` imports", 0, count, "{:.0f}", f"It imports {packages}."
+    )
+
+
+_SLOW = "Its imports take longer on this machine."

@@ -12,6 +12,6 @@ from tests.recording.test_durability import lose_power
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_twenty_thousand_disks(seed: int, tmp_path: Path) -> None:
-    """Forty recordings, five hundred disks each; one in fifty is ingested."""
+def test_twenty_thousand_disk_images(seed: int, tmp_path: Path) -> None:
+    """Forty recordings with five hundred disk images each; one image in fifty is ingested."""
     lose_power(tmp_path, seed, images=500, opened=10)

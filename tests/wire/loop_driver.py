@@ -1,4 +1,4 @@
-"""Walking recorded conversations with the agent loop: its prompts, its tools' recorded results, its answers."""
+"""Run the agent loop on recorded conversations: with their prompts, the recorded tool results and responses."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools.tool import Tool, declared
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
-from tests.wire.corpus import Exchange, WireFile, blocks, continued
+from tests.wire.corpus import Exchange, WireFile, blocks, continued_responses
 
 SERVER_TOOLS = ("web_search", "web_fetch", "code_execution", "tool_search", "advisor")
-"""What the types of tools begin with that the provider runs."""
+"""Prefixes of the types of tools that the provider runs."""
 SECONDS = 30.0
-"""How long an answer may take; also keeps the SDK from demanding a stream for a long one."""
+"""Timeout of one response. With a timeout, the SDK does not insist on a stream for a long response."""
 NO_RESULT = ToolAnswer("no result was recorded", is_error=True, outcome="failed")
 
 
 def runs_on_client(file: WireFile) -> bool:
-    """Whether the client runs every tool that the file declares."""
+    """Return whether the client runs every tool that the file declares."""
     bodies = [e.body for e in file.exchanges if isinstance(e.body, dict)]
     types = [str(tool.get("type")) for e in file.exchanges for tool in e.tools]
     remote = any(body.get("mcp_servers") or body.get("container") for body in bodies)
@@ -34,59 +34,66 @@ def runs_on_client(file: WireFile) -> bool:
 
 
 def conversations(file: WireFile) -> list[list[int]]:
-    """Return the file's conversations of two questions and more, each as the numbers of its exchanges."""
-    before = continued(file.exchanges)
+    """Return the file's conversations of at least two requests, each as the numbers of its exchanges."""
+    continued = continued_responses(file.exchanges)
     paths = []
-    for last in set(range(len(before))) - set(before):
+    for last in set(range(len(continued))) - set(continued):
         path: list[int] = []
         at: int | None = last
         while at is not None:
             path.insert(0, at)
-            at = before[at]
+            at = continued[at]
         if len(path) > 1:
             paths.append(path)
     return paths
 
 
-async def walk(client: AsyncAnthropic, path: Sequence[Exchange]) -> None:
-    """Give the loop the first prompt, and each later one when it has answered the one before."""
-    talk = Conversation(messages=tuple(path[0].messages[:-1]))
-    heard = 0
-    while heard < len(path):
-        prompt = path[heard].messages[-1]["content"]
-        if heard and _holds_results(path[heard].messages[-1]):
+async def run_conversation(client: AsyncAnthropic, path: Sequence[Exchange]) -> None:
+    """Run the loop on each prompt of a conversation, one after the other."""
+    conversation = Conversation(messages=tuple(path[0].messages[:-1]))
+    received = 0
+    while received < len(path):
+        prompt = path[received].messages[-1]["content"]
+        if received and _has_results(path[received].messages[-1]):
             return
-        answers, failed = await _run(client, prompt, path, heard, talk)
-        heard += answers
+        responses, failed = await _run(client, prompt, path, received, conversation)
+        received += responses
         if failed:
             return
 
 
 async def _run(
-    client: AsyncAnthropic, prompt: Any, path: Sequence[Exchange], first: int, talk: Conversation
+    client: AsyncAnthropic,
+    prompt: Any,
+    path: Sequence[Exchange],
+    first: int,
+    conversation: Conversation,
 ) -> tuple[int, bool]:
-    """Run the loop on a prompt, until it ends or has heard the last recorded answer."""
+    """Run the loop on a prompt until it ends or has received the last recorded response.
+
+    Returns the number of responses, and whether the run failed.
+    """
     world = replace(live_world(client), run_tool=_recorded_results(path))
-    heard, failed = 0, False
+    received, failed = 0, False
 
     def tools() -> list[Tool]:
-        """Those of the request that comes next: clients change them between turns."""
-        return [declared(declaration, dict) for declaration in path[first + heard].tools]
+        """Return the tools of the next request; clients change them between turns."""
+        return [declared(declaration, dict) for declaration in path[first + received].tools]
 
     running = run(
-        prompt, world=world, options=_options(path[first]), tools=tools, conversation=talk
+        prompt, world=world, options=_options(path[first]), tools=tools, conversation=conversation
     )
     async with aclosing(running) as events:
         async for event in events:
-            heard += isinstance(event, Message)
+            received += isinstance(event, Message)
             failed = isinstance(event, Result) and event.error is not None
-            if first + heard == len(path):
+            if first + received == len(path):
                 break
-    return heard, failed
+    return received, failed
 
 
 def _options(exchange: Exchange) -> Options:
-    ours = ("model", "max_tokens", "system", "messages", "tools", "stream")
+    set_by_loop = ("model", "max_tokens", "system", "messages", "tools", "stream")
     body = exchange.body
     return Options(
         model=body["model"],
@@ -95,12 +102,12 @@ def _options(exchange: Exchange) -> Options:
         stream=exchange.is_stream,
         max_retries=0,
         permissions=Permissions(mode="bypassPermissions", bypass_confirmed=True),
-        extra={key: value for key, value in body.items() if key not in ours},
+        extra={key: value for key, value in body.items() if key not in set_by_loop},
     )
 
 
 def _recorded_results(path: Sequence[Exchange]) -> Callable[[ToolQuestion], Awaitable[ToolAnswer]]:
-    """Answer each call by a tool that returns what was recorded; an error as it was told."""
+    """Return a function that executes each tool call with its recorded result or error."""
     results = {
         block["tool_use_id"]: block
         for exchange in path
@@ -116,14 +123,14 @@ def _recorded_results(path: Sequence[Exchange]) -> Callable[[ToolQuestion], Awai
         if result.get("is_error"):
             return ToolAnswer(result["content"], is_error=True, outcome="failed")
 
-        async def returns(_: dict[str, Any]) -> Any:
+        async def recorded_result(_: dict[str, Any]) -> Any:
             return result["content"]
 
-        live = live_tools([declared({"name": question.name}, returns)])
+        live = live_tools([declared({"name": question.name}, recorded_result)])
         return await live.run_tool(question)
 
     return run_tool
 
 
-def _holds_results(message: dict[str, Any]) -> bool:
+def _has_results(message: dict[str, Any]) -> bool:
     return any(block["type"] == "tool_result" for block in blocks(message))

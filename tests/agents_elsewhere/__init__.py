@@ -1,1 +1,0 @@
-"""Agents that nobody here wrote, recorded and replayed as they are."""

@@ -1,0 +1,1 @@
+"""Agents of other frameworks, recorded and replayed without changes to the frameworks."""
