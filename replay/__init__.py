@@ -1,10 +1,10 @@
-"""Deterministic replay: the same agent code against recorded answers, and the first divergence.
+"""Deterministic replay: runs an agent against its recorded responses and reports the first divergence.
 
     replayed = Replayer(load("fixtures/refund-loop"))
     with replayed:
         replayed.run()
 
-The names below are imported at first use: the pytest plugin must not cost a test run that replays nothing.
+The public names are imported at first use, so that the pytest plugin does not slow down test runs without replays.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _MODULES = {
     "replay.scenario.replay_options": ("ReplayOptions",),
     "replay.scenario.script": ("calls", "fails", "says"),
 }
-"""The public names by the module that defines them; the imports above repeat them for type checkers."""
+"""The public names by module; the imports above repeat them for type checkers."""
 
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = list(_HOMES)
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'replay' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    """Return the public names, for completion."""
+    """Return the public names, for tab completion."""
     return list(__all__)

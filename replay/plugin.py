@@ -1,6 +1,6 @@
 """The pytest plugin: `@pytest.mark.replay(FIXTURE)`, its fixtures and options, and divergences in reports.
 
-It imports only pytest until a test is marked.
+Only pytest is imported until a test is marked.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 _REPLAY = pytest.StashKey["Replayer"]()
 _PENDING = pytest.StashKey[Any]()
 _DIVERGED = pytest.StashKey[Any]()
-_NAMED = pytest.StashKey["dict[str, set[str]]"]()
+_USED = pytest.StashKey["dict[str, set[str]]"]()
 CHANGES = "replay update"
-"""The property of a test report that names what changed in its fixture."""
+"""The property of a test report that contains the changes of its fixture."""
 NOTE = "replay note"
-"""The property of a test report that holds notes for the reader, even if the test passed."""
+"""The property of a test report that contains notes for the reader, even if the test passed."""
 DIVERGENCE = "divergence"
-"""The property of a test report that contains a divergence as JSON; junit.xml shows it."""
+"""The property of a test report that contains a divergence as JSON, which also appears in junit.xml."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options; a replay needs none of them."""
+    """Add the command-line options, all of which are optional."""
     group = parser.getgroup("replay", "replay of recorded sessions")
     group.addoption(
         "--replay-update",
         nargs="?",
         const="show",
-        type=_update,
+        type=_update_mode,
         metavar="write",
         help="Run marked tests live and show how their fixtures would change; =write writes the changes.",
     )
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--replay-unused",
         choices=("fail", "warn", "ignore"),
         default="fail",
-        help="What to do about fixtures that no test names, if a whole folder of tests was collected.",
+        help="What to do about fixtures that no test uses, if a complete folder of tests was collected.",
     )
     group.addoption(
         "--replay-no-fork",
@@ -74,10 +74,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _update(value: str) -> str:
+def _update_mode(value: str) -> str:
     if value not in ("show", "write"):
         raise argparse.ArgumentTypeError(
-            f"{value!r}: write --replay-update=write, and paths before it"
+            f"invalid value {value!r}: use --replay-update=write, and put test paths before --replay-update"
         )
     return value
 
@@ -86,55 +86,57 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "replay(*fixtures, **options): answer the agent under test from a recorded session, or from each one of a "
-        "folder or pattern; paths are relative to the test's file, else to the root directory; the options are those "
-        "of replay.ReplayOptions",
+        "replay(*fixtures, **options): answer the agent under test from a recorded session, or from each session in a "
+        "folder or pattern; paths are relative to the test's folder, otherwise to the root directory; the options are "
+        "those of replay.ReplayOptions",
     )
-    config.stash[_NAMED] = {}
+    config.stash[_USED] = {}
     if config.option.replay_live and config.option.replay_update:
-        raise pytest.UsageError("--replay-live writes nothing: leave it out to use --replay-update")
+        raise pytest.UsageError(
+            "--replay-live writes no fixture, so it cannot be combined with --replay-update; remove one of them"
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: Any, obj: object) -> None:
-    """Replay a marked test even if it uses none of our fixtures, so that none runs live by mistake."""
+    """Replay a marked test even if it uses no fixture of this plugin, so that it never runs live by mistake."""
     if _is_marked(getattr(collector, "own_markers", ())):
         collector.add_marker(pytest.mark.usefixtures("replay"))
-    own = getattr(obj, "__dict__", {}).get("pytestmark", ())
-    if isinstance(own, list) and _is_marked(own):
+    marks = getattr(obj, "__dict__", {}).get("pytestmark", ())
+    if isinstance(marks, list) and _is_marked(marks):
         pytest.mark.usefixtures("replay")(obj)
 
 
 def _is_marked(marks: Any) -> bool:
-    """Return whether markers say that a test is replayed and does not use the fixture yet."""
+    """Return whether markers contain `replay` without the use of its fixture."""
     names = [(mark.name, mark.args) for mark in marks if isinstance(mark, pytest.Mark)]
     marked = any(name == "replay" for name, _ in names)
     return marked and ("usefixtures", ("replay",)) not in names
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize a test with each fixture if its marker denotes a folder or pattern."""
+    """Parametrize a test with each fixture if its marker selects several."""
     mark = metafunc.definition.get_closest_marker("replay")
     if mark is None or "_replay_place" not in metafunc.fixturenames:
         return
     from agentobs.errors import UsageError
-    from replay.pytest_plugin.marker import many
+    from replay.pytest_plugin.marker import several_fixtures
 
     try:
-        found = many(mark, metafunc.definition.path.parent, metafunc.config.rootpath)
+        found = several_fixtures(mark, metafunc.definition.path.parent, metafunc.config.rootpath)
     except UsageError:
-        return  # the fixture says so
+        return  # the pytest fixture fails with this error
     if found is not None:
         metafunc.parametrize("_replay_place", found.values(), ids=list(found), indirect=True)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Note the fixtures that markers name, and their folders, whether or not the test will be deselected."""
+    """Record the fixtures that a marker selects, even if the test will be deselected."""
     mark = item.get_closest_marker("replay")
     if mark is not None:
-        from replay.pytest_plugin.unused_fixtures import note
+        from replay.pytest_plugin.unused_fixtures import note_used
 
-        note(item.config.stash[_NAMED], mark, item.path.parent, item.config.rootpath)
+        note_used(item.config.stash[_USED], mark, item.path.parent, item.config.rootpath)
 
 
 @pytest.hookimpl(trylast=True)
@@ -158,25 +160,25 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _replay_place(request: pytest.FixtureRequest) -> Path:
     """Return the path of the only fixture of a test."""
     from agentobs.errors import UsageError
-    from replay.pytest_plugin.marker import located, many, paths_of
+    from replay.pytest_plugin.marker import located, paths_of, several_fixtures
 
     if hasattr(request, "param"):
         place: Path = request.param
         return place
     mark, where = _mark(request), (request.path.parent, request.config.rootpath)
-    with _told():
+    with _failing_on_errors():
         [path, *_] = paths_of(mark)
-        if found := many(mark, *where):
+        if found := several_fixtures(mark, *where):
             raise UsageError(
-                f"{len(found)} fixtures, but a method of unittest.TestCase takes one",
+                f"{len(found)} fixtures match, but a method of unittest.TestCase can replay only one",
                 where=str(path),
-                todo="Name it, or write a plain test function",
+                todo="Select one fixture, or write a plain test function",
             )
     return located(path, *where)
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _failing_on_errors() -> Iterator[None]:
     """Fail a test with the message of an agentobs error."""
     from agentobs.errors import AgentobsError
 
@@ -188,14 +190,14 @@ def _told() -> Iterator[None]:
 
 @pytest.fixture
 def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Replayer]:
-    """Return a replay of the fixture that the test's `replay` marker names, open for the whole test.
+    """Return a replay of the fixture in the test's `replay` marker, open during the complete test.
 
     When the test ends, a divergence fails it even if the agent swallowed the exception.
     """
     from replay.agent_code.project import project_at
 
-    with _told():
-        replayed = _prepared(request, _replay_place)
+    with _failing_on_errors():
+        replayed = _new_replay(request, _replay_place)
     request.node.stash[_REPLAY] = replayed
     with project_at(_project(request.config)):
         replayed.__enter__()
@@ -208,56 +210,56 @@ def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Repl
 def _project(config: pytest.Config) -> Path:
     """Return the directory of the agent's files.
 
-    This is pytest's root directory if that has a configuration file, or if pytest was started in it: without one,
-    pytest uses the folder of the test as the root.
+    This is pytest's root directory if it has a configuration file, or if pytest was started in it. Otherwise it is the
+    current directory, because pytest may have chosen the folder of the test as the root.
     """
     here = Path.cwd()
     is_root = config.inipath is not None or here.is_relative_to(config.rootpath)
     return config.rootpath if is_root else here
 
 
-def _prepared(request: pytest.FixtureRequest, place: Path) -> Replayer:
+def _new_replay(request: pytest.FixtureRequest, place: Path) -> Replayer:
     from replay.fixture.format import load
     from replay.playback.replayer import Replayer
-    from replay.pytest_plugin.live_run import Live
+    from replay.pytest_plugin.live_run import LiveRun
     from replay.pytest_plugin.marker import options_of
 
     options = options_of(_mark(request))
     if request.config.option.replay_update:
-        return _renewed(request, place)
+        return _recording_run(request, place)
     fixture = load(place)
-    replayed = (Live if request.config.option.replay_live else Replayer)(fixture, options)
-    replayed.runs_in(request.node.nodeid)
+    replayed = (LiveRun if request.config.option.replay_live else Replayer)(fixture, options)
+    replayed.set_test_id(request.node.nodeid)
     return replayed
 
 
-def _renewed(request: pytest.FixtureRequest, place: Path) -> Replayer:
-    """Return the object that records a test again, or replays a recording that was shown and will be written."""
+def _recording_run(request: pytest.FixtureRequest, place: Path) -> Replayer:
+    """Return a run that records a test again, or a replay of the pending recording that will be written."""
     from replay.fixture.format import load
     from replay.playback.replayer import Replayer
-    from replay.pytest_plugin.live_run import Renewed, empty
+    from replay.pytest_plugin.live_run import RecordingRun, empty
     from replay.pytest_plugin.marker import file_of, options_of
-    from replay.pytest_plugin.renewal import Pending
+    from replay.pytest_plugin.renewal import PendingRecording
 
     temporary, config = request.getfixturevalue("tmp_path_factory"), request.config
     base = temporary.getbasetemp()
     claims = base.parent if hasattr(config, "workerinput") else base
     cache = getattr(config, "cache", None)
     file = file_of(place).resolve()
-    pending = Pending(
+    pending = PendingRecording(
         fixture=file,
         test=request.node.nodeid,
-        shelf=cache.mkdir("agentobs-replay") if cache is not None else None,
+        folder=cache.mkdir("agentobs-replay") if cache is not None else None,
         claims=claims / "replay-claims",
     )
-    waiting = pending.waiting() if config.option.replay_update == "write" else None
-    request.node.stash[_PENDING] = pending, waiting
+    existing = pending.existing() if config.option.replay_update == "write" else None
+    request.node.stash[_PENDING] = pending, existing
     options = options_of(_mark(request))
-    if waiting is not None:
-        return Replayer(load(waiting), options)
+    if existing is not None:
+        return Replayer(load(existing), options)
     is_new = not file.exists()
     home = temporary.mktemp("replay-home")
-    return Renewed(empty(file) if is_new else load(file), home, options, is_new=is_new)
+    return RecordingRun(empty(file) if is_new else load(file), home, options, is_new=is_new)
 
 
 def _mark(request: pytest.FixtureRequest) -> Any:
@@ -290,7 +292,7 @@ def replay_session(replay: Replayer) -> RecordedSession:
 
 @pytest.fixture
 def replay_world(replay_async_client: AsyncAnthropic) -> World:
-    """Return the world in force: for an agent of our loop, with its client, and tools with recorded results."""
+    """Return the world for the agent loop of agentobs, with a client and tools that return recorded results."""
     from replay.pytest_plugin.client_fixtures import world_of
 
     return world_of(replay_async_client)
@@ -306,7 +308,7 @@ def trajectory(snapshot: SnapshotAssertion) -> SnapshotAssertion:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
-    """Judge the replay when the test has returned, so that the test itself fails, and write what it recorded."""
+    """Check the replay when the test has returned, so that the test itself fails, and write its new recording."""
     replayed = item.stash.get(_REPLAY, None)
     if replayed is None:
         return (yield)
@@ -322,65 +324,65 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
             replayed.raise_divergence()
         else:
             replayed.check()
-            _write(item, replayed)
+            _write_recording(item, replayed)
             item.user_properties += [(NOTE, note) for note in replayed.notes]
     except Exception as error:
         item.stash[_DIVERGED] = getattr(error, "divergence", None)
         if item.stash[_DIVERGED] is not None:
-            _forget(item)
+            _discard_failure(item)
         raise
     return result
 
 
 def _has_failed(item: Any) -> bool:
-    """Return whether a `unittest.TestCase` did not end well: pytest keeps that here, and nothing is raised."""
+    """Return whether a `unittest.TestCase` has failed, which pytest stores in the item instead of raising it."""
     return bool(getattr(item, "_excinfo", None))
 
 
-def _forget(item: Any) -> None:
-    """Forget how a `unittest.TestCase` ended, which pytest would report in the place of what is raised."""
+def _discard_failure(item: Any) -> None:
+    """Discard the failure of a `unittest.TestCase`, which pytest would report instead of the raised exception."""
     if _has_failed(item):
         item._excinfo = None
 
 
-def _write(item: pytest.Item, replayed: Replayer) -> None:
-    """Show or write what a test that has passed recorded."""
-    from replay.pytest_plugin.live_run import Renewed
+def _write_recording(item: pytest.Item, replayed: Replayer) -> None:
+    """Show or write the new recording of a test that has passed."""
+    from replay.pytest_plugin.live_run import RecordingRun
 
-    pending, waiting = item.stash.get(_PENDING, (None, None))
+    pending, existing = item.stash.get(_PENDING, (None, None))
     if pending is None:
         return
-    told = None
-    if waiting is not None:
-        told = pending.write_waiting(waiting)
-    elif isinstance(replayed, Renewed) and (recording := replayed.recorded()) is not None:
+    changes = None
+    if existing is not None:
+        changes = pending.write_pending(existing)
+    elif isinstance(replayed, RecordingRun) and (recording := replayed.recorded()) is not None:
         writes = item.config.option.replay_update == "write"
-        told = pending.write_recorded(recording) if writes else pending.show(recording)
-    if told is not None:
+        changes = pending.write_recorded(recording) if writes else pending.show(recording)
+    if changes is not None:
         where = pending.fixture.parent
-        item.user_properties.append((CHANGES, f"{where}: {told or 'unchanged'}"))
+        item.user_properties.append((CHANGES, f"{where}: {changes or 'unchanged'}"))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Show a divergence as its report in place of a traceback, and what else is ours in one line."""
+    """Show the report of a divergence instead of a traceback, and other errors of agentobs in one line."""
     report = yield
     if not (report.failed and call.excinfo):
         return report
     divergence = item.stash.get(_DIVERGED, None) or _divergence(call.excinfo.value)
     if divergence is not None:
-        report.longrepr = _shown(item, divergence.text())
+        report.longrepr = _as_failure(item, divergence.text())
         for properties in (item.user_properties, report.user_properties):
             properties.append((DIVERGENCE, divergence.json()))
         if item.config.option.verbose > 0:
             report.sections.append(("divergence as JSON", divergence.json()))
-    elif item.stash.get(_REPLAY, None) is not None and _is_ours(call.excinfo.value):
-        report.longrepr = _shown(item, str(call.excinfo.value))
+    elif item.stash.get(_REPLAY, None) is not None and _is_agentobs_error(call.excinfo.value):
+        report.longrepr = _as_failure(item, str(call.excinfo.value))
     return report
 
 
 def _divergence(error: BaseException | None) -> Any:
-    """Return the divergence that an exception carries, or one that it was raised from."""
+    """Return the divergence in an exception or in one of its causes; None if there is none."""
     while error is not None:
         if hasattr(error, "divergence"):
             return error.divergence
@@ -388,14 +390,14 @@ def _divergence(error: BaseException | None) -> Any:
     return None
 
 
-def _is_ours(error: BaseException) -> bool:
+def _is_agentobs_error(error: BaseException) -> bool:
     from agentobs.errors import AgentobsError
 
     return isinstance(error, AgentobsError)
 
 
-def _shown(item: pytest.Item, text: str) -> ExceptionChainRepr:
-    """Return a text as what a failed test shows: its first line goes into the summary, all of it into junit.xml."""
+def _as_failure(item: pytest.Item, text: str) -> ExceptionChainRepr:
+    """Return the representation of a failed test: the first line of the text is shown in the summary."""
     path, line, _ = item.location
     crash = ReprFileLocation(path, (line or 0) + 1, text.partition("\n")[0])
     trace = ReprTraceback([ReprEntryNative([f"{text}\n"])], None, "native")
@@ -404,32 +406,32 @@ def _shown(item: pytest.Item, text: str) -> ExceptionChainRepr:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over which fixtures the tests of a worker of xdist name."""
-    for folder, used in getattr(node, "workeroutput", {}).get("replay_named", {}).items():
-        node.config.stash[_NAMED].setdefault(folder, set()).update(used)
+    """Add the fixtures that the tests of an xdist worker use."""
+    for folder, used in getattr(node, "workeroutput", {}).get("replay_used", {}).items():
+        node.config.stash[_USED].setdefault(folder, set()).update(used)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run where fixtures are left that no test names."""
-    config, named = session.config, session.config.stash[_NAMED]
-    if not named or config.option.replay_unused == "ignore":
+    """Fail the run if there are fixtures that no test uses."""
+    config, used = session.config, session.config.stash[_USED]
+    if not used or config.option.replay_unused == "ignore":
         return
     if hasattr(config, "workeroutput"):
-        config.workeroutput["replay_named"] = {folder: list(used) for folder, used in named.items()}
+        config.workeroutput["replay_used"] = {folder: list(paths) for folder, paths in used.items()}
         return
-    from replay.pytest_plugin.unused_fixtures import left
+    from replay.pytest_plugin.unused_fixtures import unused
 
-    config.stash[_LEFT] = found = left(config, named)
+    config.stash[_UNUSED] = found = unused(config, used)
     if found and config.option.replay_unused == "fail" and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-_LEFT = pytest.StashKey["list[str]"]()
+_UNUSED = pytest.StashKey["list[str]"]()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Tell what fixtures change, and which are unused."""
+    """Report the changes of fixtures, notes, and unused fixtures."""
     for title, kind in (("replay update", CHANGES), ("replay notes", NOTE)):
         texts = [
             text
@@ -441,7 +443,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.section(title)
             for text in dict.fromkeys(texts):
                 terminalreporter.line(text)
-    if left := config.stash.get(_LEFT, None):
+    if unused_paths := config.stash.get(_UNUSED, None):
         terminalreporter.section("unused replay fixtures")
-        for path in left:
-            terminalreporter.line(f"{path}: no collected test names it. Delete it, or test it.")
+        for path in unused_paths:
+            terminalreporter.line(
+                f"{path}: no collected test uses this fixture. Delete it, or add a test."
+            )

@@ -1,1 +1,1 @@
-"""The agent's own code: its project, call sites, threads, entry, and state that earlier runs left."""
+"""The agent's code: its project, call sites, threads and entry, and the state that earlier runs have left."""

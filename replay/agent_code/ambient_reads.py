@@ -1,7 +1,7 @@
-"""Reads: what code got from the clock, from `uuid` and from `random` outside the session, and where, until it shows.
+"""Ambient reads: values of the clock, `uuid` and `random` that the agent read without the session.
 
-A replay that is asked for it (`patch="report"`) changes no such read and remembers them. Where a request differs by a
-value that one of them returned, the report names the line.
+A replay with `patch="report"` does not change these reads, but remembers them. If a request differs
+because it contains the value of such a read, the report names the line that read the value.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from agentobs.records.differences import Difference
 from replay.agent_code.call_sites import Site, site_at
 
 READS_MAX = 10_000
-"""How many reads are remembered. Our choice."""
+"""The maximum number of reads that are remembered. Our choice."""
 TEXT_MIN = 5
-"""How many characters a value must have to be known again. Our choice: shorter ones stand anywhere."""
+"""The minimum number of characters of a value that is searched for. Our choice: shorter values occur by chance."""
 
 
 class Reads:
-    """The reads of one replay, the last ones."""
+    """The last reads of a replay."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without reads."""
         self._reads: deque[tuple[str, Any, Site]] = deque(maxlen=READS_MAX)
 
     def note(self, name: str, value: Any, frame: FrameType) -> None:
-        """Remember what a function returned, and who called it."""
+        """Remember the return value of a function, and the place of the caller."""
         self._reads.append((name, value, site_at(frame)))
 
-    def shown_in(self, found: Sequence[Difference]) -> str | None:
-        """Return which read one of some new values holds, in words; None where none does."""
-        reads = (read for each in found if (read := self._in(each)) is not None)
-        return next((f"what {name}() returned at {site.text}" for name, site in reads), None)
+    def source_of(self, found: Sequence[Difference]) -> str | None:
+        """Describe the first read whose value is in one of some differences; None if there is none."""
+        reads = (read for each in found if (read := self._read_in(each)) is not None)
+        return next((f"the return value of {name}() at {site.text}" for name, site in reads), None)
 
-    def _in(self, found: Difference) -> tuple[str, Site] | None:
-        """Return the last read whose value is in the actual value, and not in the recorded one."""
+    def _read_in(self, found: Difference) -> tuple[str, Site] | None:
+        """Return the last read whose value is part of the new value but not of the recorded value; None if none is."""
         new, old = str(found.actual), str(found.expected)
         for name, value, site in reversed(self._reads):
             if any(text in new and text not in old for text in _texts(value)):
@@ -49,7 +49,7 @@ class Reads:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the forms of a value in a text."""
+    """Yield the texts in which a value may appear."""
     texts = [str(value)]
     if isinstance(value, uuid.UUID):
         texts += [value.hex]

@@ -1,4 +1,4 @@
-"""Where in the agent's own code something happens: the innermost frame that is neither ours nor a library's."""
+"""Call sites: the innermost frame that belongs to the agent's code, not to agentobs or a library."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
 from replay.agent_code.project import project
-from replay.agent_code.thread_stacks import outward, thread_frames
+from replay.agent_code.thread_stacks import outer_frames, thread_frames
 
-OURS = tuple(
+OWN_PACKAGES = tuple(
     str(Path(__file__).resolve().parents[2] / name) + os.sep
     for name in ("agentobs", "replay", "exporters", "dashboards")
 )
-"""The folders of our packages, whose frames are not the agent's."""
+"""The folders of the packages of agentobs, whose frames do not belong to the agent."""
 LIBRARIES = tuple(
     {
         str(Path(path).resolve()) + os.sep
@@ -27,9 +27,9 @@ LIBRARIES = tuple(
     }
 )
 FRAMES_MAX = 500
-"""How many frames are looked at, from the innermost. Our choice."""
+"""The maximum number of frames that are examined, from the innermost. Our choice."""
 TASKS_MAX = 20
-"""How many waiting tasks are listed. Our choice."""
+"""The maximum number of waiting tasks that are listed. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +37,27 @@ class Site:
     """A place in the agent's code."""
 
     file: str
-    """Its file; relative to the project directory if it lies under it."""
+    """The file; relative to the project directory if it is inside that directory."""
     line: int
-    """Its line, from 1."""
+    """The line number, from 1."""
     function: str
-    """The function, with its class."""
+    """The name of the function, with its class."""
 
     @property
     def text(self) -> str:
-        """The place as editors take it, and the function."""
+        """The place in a form that editors recognize, and the function."""
         return f"{self.file}:{self.line} in {self.function}"
 
 
 def call_site() -> Site | None:
-    """Return the innermost frame of the agent's code that led here; None if unknown.
+    """Return the innermost call site in the agent's code; None if unknown.
 
-    A task has only its own frames. Where those are all a library's, the one task of the loop that waits in the agent's
-    code, if it is the only one, is the one that the work is done for.
+    The stack of a task contains only its own frames. If all of them belong to libraries, and exactly one other task of
+    the loop waits in the agent's code, the work is attributed to that task.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(FRAMES_MAX):
-        if frame is None or _is_loops(frame.f_code):
+        if frame is None or _is_event_loop(frame.f_code):
             break
         if is_agents(frame.f_code.co_filename):
             return _site(frame.f_code, frame.f_lineno)
@@ -67,14 +67,14 @@ def call_site() -> Site | None:
 
 
 def waiting_tasks() -> list[tuple[str, Site]]:
-    """Return the tasks of the running loop that wait in the agent's code, but for the one that runs now, by name."""
+    """Return the name and the call site of each task of the running loop that waits in the agent's code."""
     try:
-        tasks, here = asyncio.all_tasks(), asyncio.current_task()
+        tasks, current = asyncio.all_tasks(), asyncio.current_task()
     except RuntimeError:
         return []
     found = []
     for task in tasks:
-        site = _waits_at(task.get_coro()) if task is not here and not task.done() else None
+        site = _waits_at(task.get_coro()) if task is not current and not task.done() else None
         if site is not None:
             found.append((task.get_name(), site))
     return sorted(found, key=lambda each: (each[1].file, each[1].line, len(each[0]), each[0]))[
@@ -87,35 +87,40 @@ def site_at(frame: FrameType) -> Site:
     return _site(frame.f_code, frame.f_lineno)
 
 
-def looking_up() -> Site | None:
-    """Return where the one task is, of any event loop, for which a thread of that loop looks a name up."""
+def dns_lookup_site() -> Site | None:
+    """Return the call site of the task that is waiting for a DNS lookup in an event loop's thread pool.
+
+    None unless there is exactly one such call site.
+    """
     try:
-        tasks = list(getattr(asyncio.tasks, "_all_tasks", ()))  # asyncio.all_tasks is of one loop
-    except RuntimeError:  # another thread has just begun one
+        tasks = list(
+            getattr(asyncio.tasks, "_all_tasks", ())
+        )  # asyncio.all_tasks returns the tasks of one loop
+    except RuntimeError:  # another thread has just started a task
         tasks = []
     chains = [list(suspended(task.get_coro())) for task in tasks if not task.done()]
-    # One that has not come to wait for it yet is where its thread is.
-    chains += [list(outward(frame))[::-1] for frame in thread_frames().values()]
+    # A task that does not wait for the lookup yet is still on the stack of its thread.
+    chains += [list(outer_frames(frame))[::-1] for frame in thread_frames().values()]
     found = {
         _innermost(chain)
         for chain in chains
-        if any(frame.f_code.co_qualname == _LOOKS_UP for frame in chain)
+        if any(frame.f_code.co_qualname == _DNS_LOOKUP for frame in chain)
     } - {None}
     return found.pop() if len(found) == 1 else None
 
 
-_LOOKS_UP = "BaseEventLoop.getaddrinfo"
-"""The coroutine of asyncio that has a thread look a name up."""
+_DNS_LOOKUP = "BaseEventLoop.getaddrinfo"
+"""The coroutine of asyncio that runs a DNS lookup in a thread."""
 
 
 def _innermost(frames: list[FrameType]) -> Site | None:
-    """Return the innermost of some frames, outermost first, that is the agent's."""
-    own = [frame for frame in frames if is_agents(frame.f_code.co_filename)]
-    return _site(own[-1].f_code, own[-1].f_lineno) if own else None
+    """Return the innermost of some frames that belongs to the agent; the frames are sorted from the outermost."""
+    agent_frames = [frame for frame in frames if is_agents(frame.f_code.co_filename)]
+    return _site(agent_frames[-1].f_code, agent_frames[-1].f_lineno) if agent_frames else None
 
 
 def site_of(function: Callable[..., Any]) -> Site | None:
-    """Return where a function is written; None where it is not Python, or not the agent's."""
+    """Return where a function is defined; None if it is not a Python function of the agent."""
     for _ in range(16):
         inner = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
         if inner is None:
@@ -131,21 +136,21 @@ def site_of(function: Callable[..., Any]) -> Site | None:
 
 
 def is_agents(file: str) -> bool:
-    """Return whether a file is the agent's: neither ours nor a library's."""
+    """Return whether a file belongs to the agent, not to agentobs or a library."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return False
-    return not file.startswith((*OURS, *LIBRARIES))
+    return not file.startswith((*OWN_PACKAGES, *LIBRARIES))
 
 
-def _is_loops(code: CodeType) -> bool:
-    """Return whether a frame is that of an event loop which runs a task: what lies beyond has not led here."""
+def _is_event_loop(code: CodeType) -> bool:
+    """Return whether a frame is the event loop that runs a task; outer frames did not cause the call."""
     return code.co_name == "_run" and code.co_filename.endswith(
         ("asyncio/events.py", "asyncio\\events.py")
     )
 
 
 def _waits_at(coroutine: Any) -> Site | None:
-    """Return where a suspended coroutine waits: the innermost of its frames that is the agent's."""
+    """Return the innermost frame of a suspended coroutine that belongs to the agent; None if there is none."""
     found = None
     for frame in suspended(coroutine):
         if is_agents(frame.f_code.co_filename):
@@ -154,7 +159,7 @@ def _waits_at(coroutine: Any) -> Site | None:
 
 
 def suspended(coroutine: Any) -> Iterator[FrameType]:
-    """Yield the frames of a suspended coroutine and of those that it awaits."""
+    """Yield the frames of a suspended coroutine and of the coroutines that it awaits, the outermost first."""
     for _ in range(FRAMES_MAX):
         if isinstance(coroutine, CoroutineType):
             frame, coroutine = coroutine.cr_frame, coroutine.cr_await

@@ -1,7 +1,7 @@
-"""The entry: the function that a recording says its agent was started with.
+"""Calling the recorded entry: the function with which the recorded agent was started.
 
-A fixture is a file that others may have written, so its entry is not just any name: it must be a Python
-function that is defined in a file under the current directory, or our own command `agentobs run`.
+A fixture may come from an untrusted source. So the entry must be a Python function that is defined in a file under the
+current directory, or the function of the command `agentobs run`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Any
 
 from agentobs.determinism.annotations import classes_in
 from agentobs.determinism.entry import SCRIPT, required_of
-from agentobs.determinism.values import NotKept, knowing, read_back
+from agentobs.determinism.values import NotKept, declared_classes, from_json
 from agentobs.errors import UsageError
 from replay.agent_code.entry_obstacles import why_not_callable
 from replay.agent_code.project import project
 from replay.fixture.format import Fixture
 
-OWN = "agentobs.cli.run:answer"
+RUN_ENTRY = "agentobs.cli.run:answer"
 """The function that `agentobs run` starts."""
 WRAPPED = ("callback", "fn", "func", "body", "original_function")
-"""The attributes in which wrappers keep their function: click and typer, Prefect, partial, invoke."""
+"""The attributes in which wrappers store their function, in click, typer, Prefect, `functools.partial` and invoke."""
 WRAPPERS_MAX = 10
-"""The maximum number of nested wrappers that are opened. Our choice."""
+"""The maximum number of nested wrappers that are unwrapped. Our choice."""
 FOLDERS_MAX = 2_000
 """The maximum number of folders that are searched for a script. Our choice."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -41,14 +41,14 @@ _NOT_SEARCHED = frozenset({*_INSTALLED, "node_modules", "__pycache__", "venv"})
 
 
 def recorded_call(fixture: Fixture, changes: dict[str, Any]) -> functools.partial[Any]:
-    """Return the recorded entry of a fixture with its recorded arguments.
+    """Return a call of the recorded entry with the recorded arguments.
 
-    A command of click or typer is called as the function that it runs. A method is called on an instance that is
+    For a command of click or typer, the underlying function is called. A method is called on an instance that is
     constructed without arguments.
 
     Args:
         fixture: the fixture.
-        changes: arguments by name that replace recorded ones.
+        changes: arguments that replace recorded arguments, by name.
 
     Raises:
         UsageError: the recording does not name an entry, or the entry cannot be imported, is not defined under the
@@ -59,43 +59,43 @@ def recorded_call(fixture: Fixture, changes: dict[str, Any]) -> functools.partia
         raise UsageError(
             problem.reason,
             where=str(fixture.path),
-            todo=f"Name it with --entry module:name --args JSON, or call it in the test:\n    {lines}\n",
+            todo=f"Pass the function with --entry module:name --args JSON, or call it in the test:\n    {lines}\n",
         )
-    entry, told = str(fixture.header["entry"]), fixture.header["arguments"]
+    entry, arguments = str(fixture.header["entry"]), fixture.header["arguments"]
     module, _, qualified = entry.partition(":")
     if qualified == SCRIPT:
         script = _spec(fixture, module)
         if not _is_agent(Path(str(script.origin))):
             raise _refused(
                 fixture,
-                f"the recorded entry {entry} is a script that does not use agentobs, and is not run",
+                f"the recorded entry {entry} is a script that does not use agentobs, so it is not run",
                 "Pass the function that starts the agent: replay.run(my_agent, ...)",
             )
-        return functools.partial(_run_script, script, list(told.get("argv", ())))
+        return functools.partial(_run_script, script, list(arguments.get("argv", ())))
     function = _callable(fixture, entry)
     try:
-        with knowing(classes_in(_innermost(function))):
-            given = {name: read_back(value) for name, value in told.items()}
+        with declared_classes(classes_in(_innermost(function))):
+            restored = {name: from_json(value) for name, value in arguments.items()}
     except NotKept as error:
         raise _refused(
             fixture,
-            f"an argument of {entry} cannot be read back: {error}",
+            f"an argument of {entry} cannot be restored: {error}",
             "Annotate the parameter with its class, or register the class with agentobs.register_type",
         ) from error
-    args, kwargs = _bound(function, {**given, **changes})
+    args, kwargs = _bound(function, {**restored, **changes})
     return functools.partial(function, *args, **kwargs)
 
 
 def _callable(fixture: Fixture, entry: str) -> Callable[..., Any]:
     """Import an entry, and return the function to call."""
     module, _, qualified = entry.partition(":")
-    if entry != OWN:
+    if entry != RUN_ENTRY:
         _spec(fixture, module)
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:  # the agent's module may raise anything while it is imported
-        found_out = f"the module {module} of the recorded entry cannot be imported: {type(error).__name__}: {error}"
-        raise _refused(fixture, found_out, "Install what it needs, or correct it") from error
+        reason = f"the module {module} of the recorded entry cannot be imported: {type(error).__name__}: {error}"
+        raise _refused(fixture, reason, "Install its dependencies, or fix the module") from error
     parent: Any = None
     for part in qualified.split("."):
         parent, found = found, getattr(found, part, None)
@@ -103,17 +103,18 @@ def _callable(fixture: Fixture, entry: str) -> Callable[..., Any]:
             raise _refused(
                 fixture,
                 f"the recorded entry {entry} does not exist: {module} has no {part}",
-                "If it was renamed, name it with --entry module:name, or pass it: replay.run(my_agent, ...)",
+                "If the function was renamed, pass its new name with --entry module:name, or pass the function itself: "
+                "replay.run(my_agent, ...)",
             )
-    function: Callable[..., Any] = _opened(_instance(fixture, entry, parent, found))
+    function: Callable[..., Any] = _unwrapped(_instance(fixture, entry, parent, found))
     code = getattr(_innermost(function), "__code__", None)
-    if entry == OWN:
+    if entry == RUN_ENTRY:
         return function
     if code is None:
         raise _refused(
             fixture,
-            f"the recorded entry {entry} is a {type(found).__name__}, and not a Python function",
-            "Pass the function that it runs: replay.run(my_agent, ...)",
+            f"the recorded entry {entry} is a {type(found).__name__}, not a Python function",
+            "Pass the underlying function: replay.run(my_agent, ...)",
         )
     if not _is_here(code.co_filename):
         raise _outside(fixture, entry, code.co_filename)
@@ -121,7 +122,7 @@ def _callable(fixture: Fixture, entry: str) -> Callable[..., Any]:
 
 
 def _instance(fixture: Fixture, entry: str, parent: Any, found: Any) -> Any:
-    """Return a method bound to a new instance of its class; anything else as it is."""
+    """Return a method bound to a new instance of its class; return any other object unchanged."""
     name = entry.rpartition(".")[2]
     if not isinstance(parent, type) or not isinstance(
         inspect.getattr_static(parent, name, None), FunctionType
@@ -136,8 +137,8 @@ def _instance(fixture: Fixture, entry: str, parent: Any, found: Any) -> Any:
     return getattr(parent(), name)
 
 
-def _opened(found: Any) -> Any:
-    """Return what a wrapper that is not a function runs, such as the callback of a click command."""
+def _unwrapped(found: Any) -> Any:
+    """Return the function that a wrapper object runs, such as the callback of a click command."""
     for _ in range(WRAPPERS_MAX):
         if isinstance(found, FunctionType | MethodType) or hasattr(found, "__wrapped__"):
             return found
@@ -150,7 +151,7 @@ def _opened(found: Any) -> Any:
 
 
 def _innermost(function: Any) -> Any:
-    """Return the innermost Python function that is run; for an instance, its `__call__`."""
+    """Return the innermost Python function of a callable; for an instance, its `__call__`."""
     for _ in range(WRAPPERS_MAX):
         function = inspect.unwrap(function)
         if isinstance(function, functools.partial):
@@ -162,10 +163,15 @@ def _innermost(function: Any) -> Any:
     return function
 
 
-def _bound(function: Callable[..., Any], given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return arguments by position and by name; those under `*` and positional-only ones are by position."""
-    args = list(given.get("*", ()))
-    named = {name: value for name, value in given.items() if name != "*"}
+def _bound(
+    function: Callable[..., Any], arguments: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Split arguments into positional and keyword arguments.
+
+    The values under the key `*` and the values of positional-only parameters are positional.
+    """
+    args = list(arguments.get("*", ()))
+    named = {name: value for name, value in arguments.items() if name != "*"}
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -175,8 +181,8 @@ def _bound(function: Callable[..., Any], given: dict[str, Any]) -> tuple[list[An
 
 
 def _run_script(spec: ModuleSpec, argv: list[str]) -> Any:
-    """Run a script as `python script.py` does, and return nothing."""
-    before = sys.argv
+    """Run a script as `python script.py` does; return None."""
+    previous = sys.argv
     sys.argv = [str(spec.origin), *argv]
     try:
         runpy.run_path(str(spec.origin), run_name="__main__")
@@ -184,11 +190,11 @@ def _run_script(spec: ModuleSpec, argv: list[str]) -> Any:
         if error.code not in (None, 0):
             raise
     finally:
-        sys.argv = before
+        sys.argv = previous
 
 
 def runs_recorded(call: functools.partial[Any] | None, fixture: Fixture) -> bool:
-    """Return whether a call is the recorded one: of the recorded entry, with its arguments; None stands for it."""
+    """Return whether a call is a call of the recorded entry with the recorded arguments; None means that it is."""
     if call is None:
         return True
     module, name = (getattr(call.func, key, None) for key in ("__module__", "__qualname__"))
@@ -198,32 +204,32 @@ def runs_recorded(call: functools.partial[Any] | None, fixture: Fixture) -> bool
         bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
     except (TypeError, ValueError):
         return False
-    given = dict(bound.arguments)
+    passed = dict(bound.arguments)
     bound.apply_defaults()
-    return fixture.header.get("arguments") in (given, dict(bound.arguments))
+    return fixture.header.get("arguments") in (passed, dict(bound.arguments))
 
 
 def _spec(fixture: Fixture, module: str) -> ModuleSpec:
-    """Return the file of a module of the agent, without importing the module.
+    """Return the import spec of a module of the agent, without importing the module.
 
     Raises:
         UsageError: there is no such module, or it is not under the current directory.
     """
-    here = str(project())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    directory = str(project())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
     entry = str(fixture.header["entry"])
     package = module.partition(".")[0]
-    found = _found(package)
+    found = _spec_of(package)
     if found is None and package == module and (folder := _folder_of(f"{module}.py")) is not None:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
-        found = _found(package)
+        found = _spec_of(package)
     if found is None:
         raise _refused(
             fixture,
-            f"the recorded entry {entry} is not in a file under {here}: there is no module {module}",
-            "Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
+            f"the recorded entry {entry} is not in a file under {directory}: there is no module {module}",
+            "Run from the directory that contains the module, or pass the function: replay.run(my_agent, ...)",
         )
     places = list(found.submodule_search_locations or [])
     place = found.origin or (places[0] if places else None)
@@ -231,13 +237,12 @@ def _spec(fixture: Fixture, module: str) -> ModuleSpec:
         raise _outside(fixture, entry, str(place))
     if package == module:
         return found
-    whole = importlib.util.find_spec(
-        module
-    )  # imports its parent packages, which are under the current directory
-    return whole if whole is not None else found
+    # This imports the parent packages, which are under the current directory.
+    spec = importlib.util.find_spec(module)
+    return spec if spec is not None else found
 
 
-def _found(package: str) -> ModuleSpec | None:
+def _spec_of(package: str) -> ModuleSpec | None:
     if package in sys.modules and getattr(sys.modules[package], "__spec__", None) is None:
         return None
     try:
@@ -247,7 +252,7 @@ def _found(package: str) -> ModuleSpec | None:
 
 
 def _folder_of(file: str) -> Path | None:
-    """Return the folder under the current directory that holds a script; None if there is none, or more than one."""
+    """Return the folder under the current directory that contains a script; None unless there is exactly one."""
     found: list[Path] = []
     for count, (folder, folders, files) in enumerate(os.walk(project())):
         folders[:] = sorted(
@@ -261,7 +266,7 @@ def _folder_of(file: str) -> Path | None:
 
 
 def _is_agent(script: Path) -> bool:
-    """Return whether a script uses agentobs, so that a fixture from somebody else cannot start any other script."""
+    """Return whether a script uses agentobs, so that an untrusted fixture cannot start other scripts."""
     try:
         return "agentobs" in script.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -269,25 +274,25 @@ def _is_agent(script: Path) -> bool:
 
 
 def _is_here(file: str | None) -> bool:
-    """Return whether a file is the project's own: it lies under the project directory, and is not part of Python."""
+    """Return whether a file belongs to the project: it is inside the project directory, and not part of Python."""
     if file is None:
         return False
     path = Path(file).resolve()
-    here = project().resolve()
+    directory = project().resolve()
     return (
-        path.is_relative_to(here)
+        path.is_relative_to(directory)
         and path.exists()
         and _INSTALLED.isdisjoint(path.parts)
         and not any(path.is_relative_to(each) for each in _libraries())
-        # A project may hold its environment, and may lie in one.
+        # A project may contain its virtual environment, or be inside one.
         and not any(
-            path.is_relative_to(each) and not here.is_relative_to(each) for each in _prefixes()
+            path.is_relative_to(each) and not directory.is_relative_to(each) for each in _prefixes()
         )
     )
 
 
 def _libraries() -> Iterator[Path]:
-    """Yield the directories of the standard library and of what is installed."""
+    """Yield the directories of the standard library and of installed packages."""
     for name in ("stdlib", "platstdlib", "purelib", "platlib"):
         if path := sysconfig.get_path(name):
             yield Path(path).resolve()
@@ -295,7 +300,7 @@ def _libraries() -> Iterator[Path]:
 
 
 def _prefixes() -> Iterator[Path]:
-    """Yield the directories of Python, and of the virtual environment if it runs in one."""
+    """Yield the directories of Python, and of the virtual environment if there is one."""
     for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix):
         yield Path(prefix).resolve()
 
@@ -304,7 +309,7 @@ def _outside(fixture: Fixture, entry: str, file: str) -> UsageError:
     return _refused(
         fixture,
         f"the recorded entry {entry} is not in a file under {project()}, but in {file}, so it is not started",
-        "Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
+        "Run from the directory that contains the module, or pass the function: replay.run(my_agent, ...)",
     )
 
 
@@ -312,23 +317,24 @@ def _refused(fixture: Fixture, found: str, todo: str) -> UsageError:
     return UsageError(found, where=str(fixture.path), todo=todo)
 
 
-def let_go(awaitable: Any) -> None:
-    """Let go of a coroutine that will not be awaited, without a warning about it."""
+def close_coroutine(awaitable: Any) -> None:
+    """Let go of a coroutine that will not be as_coroutine, without a warning about it."""
     if inspect.iscoroutine(awaitable):
         awaitable.close()
 
 
-async def awaited(awaitable: Any) -> Any:
-    """Await whatever can be awaited."""
+async def as_coroutine(awaitable: Any) -> Any:
+    """Wrap an awaitable in a coroutine."""
     return await awaitable
 
 
-def drained(generator: Iterator[Any], has_ended: Callable[[], bool]) -> list[Any]:
-    """Iterate over a generator to its end, and return the list of what it yielded.
+def drain(generator: Iterator[Any], has_ended: Callable[[], bool]) -> list[Any]:
+    """Iterate over a generator to its end; return the list of its values.
 
     Args:
         generator: the generator.
-        has_ended: returns, after each value, whether the recorded consumer stopped here; then it is closed.
+        has_ended: is called after each value; returns whether the recorded consumer stopped at this value. Then the
+            generator is closed.
     """
     values: list[Any] = []
     for value in generator:
@@ -339,8 +345,8 @@ def drained(generator: Iterator[Any], has_ended: Callable[[], bool]) -> list[Any
     return values
 
 
-async def adrained(generator: AsyncIterator[Any], has_ended: Callable[[], bool]) -> list[Any]:
-    """Like `drained`, for an async generator."""
+async def drain_async(generator: AsyncIterator[Any], has_ended: Callable[[], bool]) -> list[Any]:
+    """Like `drain`, for an async generator."""
     values: list[Any] = []
     async for value in generator:
         values.append(value)

@@ -1,6 +1,6 @@
-"""Obstacles: why a replay cannot start an agent from its recording alone, and what to add to the test.
+"""Entry obstacles: why a replay cannot start an agent from its recording alone, and what to add to the test.
 
-`why_not_callable` is a function of the first line of a fixture; it imports nothing.
+`why_not_callable` uses only the first line of a fixture, and imports nothing.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from replay.comparison.alignment import safe
 
 @dataclass(frozen=True, slots=True)
 class NotCallable:
-    """Why the recorded entry cannot be called, and the lines that call it in a test."""
+    """The reason why the recorded entry cannot be called, and the lines that call it in a test."""
 
     reason: str
-    """One sentence without a final period, such as `agent:main was called with client (httpx2:Client), which ...`."""
+    """A sentence without a final period, such as `agent:main was called with client (httpx2:Client), which ...`."""
     lines: tuple[str, str]
     """Two lines of Python for the test: an import and the call, with `...` for unknown parts."""
 
 
 def why_not_callable(header: Mapping[str, Any]) -> NotCallable | None:
-    """Return why a replay cannot call the recorded entry; None if it can, as far as the recording shows.
+    """Return why a replay cannot call the recorded entry; None if the recording shows no obstacle.
 
     Args:
-        header: the first line of a fixture (`Fixture.header`), or a mapping with `entry`, `arguments` and `obstacle`
-            of a `Recording`.
+        header: the first line of a fixture (`Fixture.header`), or a mapping with the keys `entry`, `arguments` and
+            `entry_obstacle`.
     """
     entry, obstacle = header.get("entry"), header.get("entry_obstacle") or {}
     if isinstance(entry, str) and header.get("arguments") is not None:
@@ -51,8 +51,8 @@ def _unknown(entry: str, obstacle: Mapping[str, Any]) -> str:
 def _arguments(entry: str, obstacle: Mapping[str, Any]) -> str:
     lost = obstacle.get("lost")
     lost = lost if isinstance(lost, dict) else {}
-    named = ", ".join(f"{safe(str(name))} ({safe(str(of))})" for name, of in lost.items())
-    return f"{entry} was called with {named or 'values'}, which a fixture cannot hold"
+    named = ", ".join(f"{safe(str(name))} ({safe(str(kind))})" for name, kind in lost.items())
+    return f"{entry} was called with {named or 'values'}, which cannot be stored in a fixture"
 
 
 def _constructor(entry: str, obstacle: Mapping[str, Any]) -> str:
@@ -63,7 +63,7 @@ def _constructor(entry: str, obstacle: Mapping[str, Any]) -> str:
 def _nested(entry: str, obstacle: Mapping[str, Any]) -> str:
     outer = safe(str(obstacle.get("outer") or "another function"))
     module = entry.partition(":")[0]
-    return f"the session was started by a function that is defined inside of {module}:{outer}"
+    return f"the session was started by a function that is defined inside {module}:{outer}"
 
 
 _REASONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
@@ -101,11 +101,11 @@ _REASONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
 def _lines(
     kind: str, module: str, name: str, obstacle: Mapping[str, Any], names: list[str]
 ) -> tuple[str, str]:
-    """Return an import and a call; only identifiers from the recording enter them, never code."""
+    """Return an import and a call as source lines, which contain only identifiers from the recording."""
     parts = name.split(".") if name else []
     if not (_MODULE.fullmatch(module) and all(part.isidentifier() for part in parts)):
         module, parts = "", []
-    given = ", ".join(f"{each}=..." for each in names if each.isidentifier())
+    arguments = ", ".join(f"{each}=..." for each in names if each.isidentifier())
     if kind == "import":
         return (
             f"import importlib, {module or 'my_agent'} as agent",
@@ -114,15 +114,18 @@ def _lines(
     if not parts:
         return (
             f"from {module or 'my_agent'} import my_function",
-            f"replay.run(my_function{', ' * bool(given)}{given})",
+            f"replay.run(my_function{', ' * bool(arguments)}{arguments})",
         )
     call = ".".join(parts)
     if kind in ("constructor", "view", "method"):
-        call = f"{'.'.join(parts[:-1])}({_given(obstacle)}).{parts[-1]}"
-    return f"from {module} import {parts[0]}", f"replay.run({call}{', ' * bool(given)}{given})"
+        call = f"{'.'.join(parts[:-1])}({_constructor_arguments(obstacle)}).{parts[-1]}"
+    return (
+        f"from {module} import {parts[0]}",
+        f"replay.run({call}{', ' * bool(arguments)}{arguments})",
+    )
 
 
-def _given(obstacle: Mapping[str, Any]) -> str:
+def _constructor_arguments(obstacle: Mapping[str, Any]) -> str:
     needs = [str(each) for each in obstacle.get("needs", ())]
     return ", ".join(f"{each}=..." for each in needs if each.isidentifier())
 

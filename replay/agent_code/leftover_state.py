@@ -1,8 +1,8 @@
-"""Leftovers: state that an earlier run in this process has left in the agent's modules.
+"""Leftover state: changes that an earlier run in this process has left in the agent's modules.
 
-A cache, a module-level list or a shared client can make the second agent run differ from the first.
-The modules are measured when they are first seen (lengths, sizes of caches, plain values) and again when a replay
-begins; a divergence of that replay names what had changed in between.
+A cache, a module-level list or a shared client can make the second run of an agent differ from the first. The modules
+are measured when they are first seen (lengths, sizes of caches, plain values), and again when a replay starts. If the
+replay diverges, the report names the values that had changed by then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ NAMED_MAX = 6
 VALUES_MAX = 2000
 """The maximum number of values that are measured per module. Our choice."""
 TODO = (
-    "run each replay in a process of its own, as pytest does without --replay-no-fork, or reset it"
+    "reset this state between replays, or run each replay in its own process (pytest does this unless --replay-no-fork "
+    "is set)"
 )
 _CONTAINERS = (list, dict, set, deque, bytearray)
 _PLAIN = (type(None), bool, int, float, str, bytes)
@@ -42,10 +43,10 @@ class Measure:
     kind: str
     """`lru_cache`, the type of a container, `value` or `object`."""
     size: Any
-    """Entries, items, the value itself, or the identity of an object."""
+    """The number of entries or items, the value itself, or the identity of an object."""
 
     def change(self, now: Measure) -> str:
-        """Describe how a value differs from this measure, without its content; empty if it does not differ."""
+        """Describe how a value has changed since this measure, without its content; empty if it has not changed."""
         if self == now:
             return ""
         if now.kind == "lru_cache":
@@ -56,39 +57,39 @@ class Measure:
 
 
 class State:
-    """What was measured and replayed in this process."""
+    """The measures of modules, and the replays of this process."""
 
     def __init__(self) -> None:
         self.first: dict[str, tuple[int, dict[str, Measure]]] = {}
-        """The first measures of each module of the agent, with the identity of the module."""
+        """The identity of each module of the agent and its first measures, by the name of the module."""
         self.replayed: dict[str, str] = {}
-        """The fixtures that were replayed in this process, each with the last test that replayed it."""
+        """The last test that replayed each fixture in this process, by the path of the fixture."""
         self.is_isolated = False
-        """Whether this process runs one test, so that nothing has to be measured."""
+        """Whether this process runs only one test, so that nothing has to be measured."""
         self.seen = 0
         """The number of imported modules at the last measurement."""
         self.known: dict[str, bool] = {}
-        """Whether a file is the agent's."""
+        """Whether a file belongs to the agent, by its path."""
 
 
 NAMED_STATE = "left state that can cause this"
-"""What a hint contains if it names the state that has changed."""
+"""The part of a hint that shows that the hint names the changed state."""
 
 
 def rely_on_isolation() -> None:
-    """Measure nothing: this process runs one test."""
-    process.part(State).is_isolated = True
+    """Measure nothing, because this process runs only one test."""
+    process.state(State).is_isolated = True
 
 
 def observe() -> None:
     """Measure the modules of the agent that have not been measured yet."""
-    state = process.part(State)
+    state = process.state(State)
     if state.is_isolated or len(sys.modules) == state.seen:
         return
     state.seen = len(sys.modules)
     for name, module in _modules():
         if state.first.get(name, (0,))[0] != id(module):
-            # The content of a cache comes from a run, even if the cache is seen for the first time.
+            # A cache that is not empty was filled by an earlier run, even if it is seen for the first time.
             found = dict(_measures(module))
             empty = {
                 key: Measure(each.kind, 0)
@@ -99,17 +100,17 @@ def observe() -> None:
 
 
 def begin(fixture: Fixture) -> str:
-    """Note that a replay begins; return a hint about state that an earlier run has left, or an empty string."""
-    state = process.part(State)
+    """Note the start of a replay; return a hint at state that an earlier run has left, or an empty string."""
+    state = process.state(State)
     entry = fixture.header.get("entry")
-    where = process_history.ran_in(entry) if isinstance(entry, str) else None
+    where = process_history.first_test_of(entry) if isinstance(entry, str) else None
     key = str(fixture.path.resolve())
     earlier = state.replayed.get(key, where)
-    own = str(entry or "").partition(":")[0]
+    entry_module = str(entry or "").partition(":")[0]
     changed = (
         []
         if state.is_isolated
-        else sorted(_changed(own), key=lambda each: not each.startswith(own))
+        else sorted(_changed(entry_module), key=lambda each: not each.startswith(entry_module))
     )
     observe()
     state.replayed[key] = current_test()
@@ -118,7 +119,7 @@ def begin(fixture: Fixture) -> str:
 
 def forget() -> None:
     """Forget all earlier runs and measures."""
-    state = process.part(State)
+    state = process.state(State)
     state.seen = 0
     state.first.clear()
     state.replayed.clear()
@@ -126,7 +127,7 @@ def forget() -> None:
 
 
 def current_test() -> str:
-    """Return the id of the test that pytest runs, or an empty string."""
+    """Return the ID of the test that pytest is running, or an empty string."""
     return world.environment().get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
@@ -147,13 +148,13 @@ def _hint(earlier: str | None, changed: list[str]) -> str:
     return f"{ran}{where} and {NAMED_STATE}: {named}{more}; {TODO}"
 
 
-def _changed(own: str) -> Iterator[str]:
-    """Yield the values that differ from their first measure, each by its module and name."""
-    state = process.part(State)
+def _changed(entry_module: str) -> Iterator[str]:
+    """Yield the qualified names of the values that differ from their first measure, with the change."""
+    state = process.state(State)
     seen: set[int] = set()
     for name, module in _modules():
         known, before = state.first.get(name, (0, {}))
-        if known != id(module) or (name != own and _TEST_MODULE.fullmatch(name)):
+        if known != id(module) or (name != entry_module and _TEST_MODULE.fullmatch(name)):
             continue
         for key, now in _measures(module, seen):
             change = before[key].change(now) if key in before else ""
@@ -162,7 +163,7 @@ def _changed(own: str) -> Iterator[str]:
 
 
 def _modules() -> list[tuple[str, ModuleType]]:
-    """Return the modules of the agent, not those of this package or of libraries."""
+    """Return the modules of the agent, without modules of agentobs and libraries."""
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -172,35 +173,35 @@ def _modules() -> list[tuple[str, ModuleType]]:
 
 
 def _is_agents(file: str) -> bool:
-    state = process.part(State)
+    state = process.state(State)
     if file not in state.known:
         state.known[file] = is_agents(str(Path(file).resolve()))
     return state.known[file]
 
 
 def _measures(module: ModuleType, seen: set[int] | None = None) -> Iterator[tuple[str, Measure]]:
-    """Yield the values of a module that can hold state, with their names."""
-    done = set() if seen is None else seen
+    """Yield the name and the measure of each value of a module that can hold state."""
+    measured = set() if seen is None else seen
     for name, value in itertools.islice(list(vars(module).items()), VALUES_MAX):
         if name.startswith("__") or isinstance(value, ModuleType):
             continue
-        is_own = getattr(value, "__module__", None) == module.__name__
+        is_defined_here = getattr(value, "__module__", None) == module.__name__
         if isinstance(value, type):
-            yield from _within(name, value, done) if is_own else ()
+            yield from _within(name, value, measured) if is_defined_here else ()
             continue
         if not isinstance(value, _PLAIN):
-            if id(value) in done:
+            if id(value) in measured:
                 continue
-            done.add(id(value))
+            measured.add(id(value))
         measure = _measure(value)
         if measure is not None:
             yield name, measure
-        if measure is not None and measure.kind == "object" and is_own:
-            yield from _within(name, value, done)
+        if measure is not None and measure.kind == "object" and is_defined_here:
+            yield from _within(name, value, measured)
 
 
 def _within(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Measure]]:
-    """Yield the values of a class or of an object that can hold state."""
+    """Yield the name and the measure of each attribute of a class or an object that can hold state."""
     for inner, held in list(getattr(value, "__dict__", {}).items()):
         if inner.startswith("__") or id(held) in seen:
             continue
@@ -210,7 +211,7 @@ def _within(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Measur
 
 
 def _measure(value: Any) -> Measure | None:
-    """Return the measure of a value; None for code."""
+    """Return the measure of a value; None if the value is code."""
     if callable(value):
         info = getattr(value, "cache_info", None)
         return (

@@ -1,6 +1,6 @@
-"""The project directory: the folder that contains the agent's files and must contain its entry.
+"""The project directory, which contains the agent's files and must contain its entry.
 
-It is the current directory, unless a trial runs the agent in another one.
+It is the current directory, except in a trial that runs the agent in a different directory.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ class State:
 
     def __init__(self) -> None:
         self.directory: Path | None = None
-        """None stands for the current directory."""
+        """None for the current directory."""
 
 
 def project() -> Path:
     """Return the absolute path of the directory that contains the agent's files."""
-    return process.part(State).directory or Path.cwd()
+    return process.state(State).directory or Path.cwd()
 
 
 @contextlib.contextmanager
 def project_at(directory: Path) -> Iterator[None]:
     """Make `directory` the project directory while the context is open, independent of the current directory."""
-    state = process.part(State)
-    before, state.directory = state.directory, directory
+    state = process.state(State)
+    previous, state.directory = state.directory, directory
     try:
         yield
     finally:
-        state.directory = before
+        state.directory = previous

@@ -1,1 +1,1 @@
-"""From a mismatch to a divergence: its causes, its report, and the judgment at the end."""
+"""Analysis of mismatches: the report of a divergence, its causes, and the check of the outcome at the end."""

@@ -1,4 +1,4 @@
-"""The outcome: whether all recorded exchanges were used at the end of a replay, and whether it ended the same way."""
+"""The check at the end of a replay: whether all recorded exchanges were used, and the session ended as recorded."""
 
 from __future__ import annotations
 
@@ -13,77 +13,83 @@ from agentobs.records.differences import differences
 from agentobs.records.exchanges import is_inside_answer
 from agentobs.records.facts import SessionEnd
 from agentobs.records.labels import is_label
-from replay.analysis.divergence_report import missed, missing, not_asked, report
-from replay.comparison.difference_kinds import nature_of
+from replay.analysis.divergence_report import changed_call, missing, report, unused_answer
+from replay.comparison.difference_kinds import common_nature
 from replay.divergence.divergence_facts import Cause
-from replay.matching.interaction_ends import Results, ended_otherwise, results_of, went_beside
-from replay.progress.replay_state import State
-
-SAME_PATH = "all requests and tool calls were the recorded ones; the agent judged them differently"
-"""The reason for another end after the recorded path."""
-OTHER_RESULT = (
-    "all requests and tool calls matched, but the agent returned a different result. If this value is new in each run, "
-    "name a rule that hides it, or do not compare it: compare_result=False"
+from replay.matching.interaction_ends import (
+    Results,
+    different_end,
+    is_of_abandoned_agent,
+    results_of,
 )
-"""The reason for another result after the recorded path, and what to do if the result is right."""
+from replay.progress.replay_state import ReplayState
+
+SAME_PATH = "all requests and tool calls match the recording, but the session ended differently"
+"""The cause in the report if the session ended differently after the recorded path."""
+DIFFERENT_RESULT = (
+    "all requests and tool calls match the recording, but the agent returned a different result. If this value changes "
+    "in each run, add a normalizer for it, or set compare_result=False"
+)
+"""The cause in the report if the agent returned a different result after the recorded path, and what to do if that
+result is expected."""
 DIGEST = "digest:"
-"""The prefix of the label that stands for a text which is not a label itself."""
+"""The prefix of a label that replaces a text which is not a label itself."""
 
 
-def judge_path(state: State) -> None:
-    """Raise if a recorded exchange was not used, or had another answer or end.
+def judge_path(state: ReplayState) -> None:
+    """Check that all recorded exchanges were used, and had the recorded answers and ends.
 
     Raises:
-        DivergenceError: for the first of them.
+        DivergenceError: for the first exchange that was not used or differs.
     """
-    for lane in state.lanes.values():
-        if state.calls.is_answered(lane.name):
+    for lane in state.exchanges.lanes.values():
+        if state.exchanges.calls.is_answered(lane.name):
             continue
-        if lane.left and not went_beside(state.fixture, lane.name):
-            raise state.error(missing(state, lane))
-    for answer in state.answers.left:
-        if state.calls.is_answered(answer.lane):
+        if lane.unused and not is_of_abandoned_agent(state.setup.fixture, lane.name):
+            raise state.findings.diverge(missing(state, lane))
+    for answer in state.exchanges.answers.unused:
+        if state.exchanges.calls.is_answered(answer.lane):
             continue
-        if not went_beside(state.fixture, answer.lane):
-            raise state.error(not_asked(state, answer))
-    now = results_of(record for record, _ in state.records)
-    # Outside a session the loop emits neither its own answers nor its end.
-    if call := state.calls.missed(functions_alone=not now):
-        raise state.error(missed(state, call))
-    if now and state.fixture.interaction_results is not None:
-        _judge_results(state, state.fixture.interaction_results, now)
+        if not is_of_abandoned_agent(state.setup.fixture, answer.lane):
+            raise state.findings.diverge(unused_answer(state, answer))
+    now = results_of(record for record, _ in state.observations.records)
+    # Outside of a session, the loop does not emit the calls that it answers itself, nor its end.
+    if call := state.exchanges.calls.first_changed(functions_only=not now):
+        raise state.findings.diverge(changed_call(state, call))
+    if now and state.setup.fixture.interaction_results is not None:
+        _judge_results(state, state.setup.fixture.interaction_results, now)
 
 
-def judge_refusal(state: State, error: BaseException) -> None:
-    """Raise if the agent ended with a provider error after which it retried in the recording.
-
-    Raises:
-        DivergenceError: it did.
-    """
-    for lane in state.lanes.values() if isinstance(error, APIStatusError) else ():
-        asked = [ask for ask in lane.asks if ask not in lane.left]
-        if lane.left and asked and asked[-1].number in state.unread:
-            raise state.error(missing(state, lane)) from error
-
-
-def is_recorded_error(state: State, error: BaseException) -> bool:
-    """Return whether the agent raised the exception that the recorded session ended with.
-
-    If a session declared a reason, that is not the class of its exception, which is recorded separately.
-    """
-    header = state.fixture.header
-    came = state.renaming.clean_end(type(error).__name__)
-    ended_with = (header.get("reason"), header.get("exception"))
-    return any(each is not None and state.renaming.same(each, came) for each in ended_with)
-
-
-def judge_outcome(state: State) -> None:
-    """Raise if the session ended differently from the recording.
+def judge_refusal(state: ReplayState, error: BaseException) -> None:
+    """Check that the agent did not end with a provider error after which the recorded agent retried.
 
     Raises:
-        DivergenceError: it did.
+        DivergenceError: the agent ended with such an error.
     """
-    end, header = state.session_end, state.fixture.header
+    for lane in state.exchanges.lanes.values() if isinstance(error, APIStatusError) else ():
+        used = [each for each in lane.requests if each not in lane.unused]
+        if lane.unused and used and used[-1].number in state.requests.unread_errors:
+            raise state.findings.diverge(missing(state, lane)) from error
+
+
+def is_recorded_error(state: ReplayState, error: BaseException) -> bool:
+    """Return whether the agent raised the same exception as the recorded session.
+
+    If a session declared a reason for its failure, the class of its exception is recorded separately from the reason.
+    """
+    header = state.setup.fixture.header
+    name = state.setup.renaming.clean_outcome(type(error).__name__)
+    recorded = (header.get("reason"), header.get("exception"))
+    return any(each is not None and state.setup.renaming.matches(each, name) for each in recorded)
+
+
+def judge_outcome(state: ReplayState) -> None:
+    """Check that the session ended as in the recording.
+
+    Raises:
+        DivergenceError: the session ended differently.
+    """
+    end, header = state.observations.session_end, state.setup.fixture.header
     if end is None or header.get("outcome") not in ("completed", "failed"):
         return
     reason = reason_now(state, end)
@@ -92,66 +98,78 @@ def judge_outcome(state: State) -> None:
     if old != new:
         found = differences(old, new)
         summary = "the session ended differently"
-        raise state.error(report(state, "outcome", state.lane("main"), summary, found, SAME_PATH))
+        raise state.findings.diverge(
+            report(state, "outcome", state.exchanges.main, summary, found, SAME_PATH)
+        )
 
 
-def reason_now(state: State, end: SessionEnd) -> str | None:
-    """Return why the session ended this time, in the words of the recording if both mean the same."""
-    recorded: str | None = state.fixture.header["reason"]
+def reason_now(state: ReplayState, end: SessionEnd) -> str | None:
+    """Return the reason of the live session; the recorded reason if the two match."""
+    recorded: str | None = state.setup.fixture.header["reason"]
     if end.reason is None or recorded is None:
         return end.reason
     if recorded.startswith(DIGEST) and not is_label(end.reason):
-        return recorded  # a fixture from before reasons were kept in words: it cannot be compared
-    came = state.renaming.clean_end(end.reason)
-    if state.renaming.same(recorded, came):
+        return (
+            recorded  # an older fixture with a digest instead of the text, which cannot be compared
+        )
+    live = state.setup.renaming.clean_outcome(end.reason)
+    if state.setup.renaming.matches(recorded, live):
         return recorded
-    return state.renaming.read(recorded, came)
+    return state.setup.renaming.with_recorded_names(recorded, live)
 
 
-def judge_result(state: State) -> None:
-    """Raise if the session returned a different result than the recorded one.
+def judge_result(state: ReplayState) -> None:
+    """Check that the session returned the recorded result.
 
-    Nothing is compared if the recording has no result, if it could not be kept, or if the session has not ended here.
+    Nothing is compared if the recording has no result, if the result could not be stored, or if the session has not
+    ended.
 
     Raises:
-        DivergenceError: it did.
+        DivergenceError: the session returned a different result.
     """
-    old, came = compared_results(state)
-    if canonical(old) == canonical(came):
+    old, new = compared_results(state)
+    if canonical(old) == canonical(new):
         return
-    found = differences(old, came)
-    if state.accepting is not None:
-        state.accepting.takes_result(found, came)
+    found = differences(old, new)
+    if state.path.acceptance is not None:
+        state.path.acceptance.accept_result(found, new)
         return
     summary = "the session returned a different result"
-    lane, cause = state.lane("main"), Cause("decision", OTHER_RESULT)
-    told = report(
-        state, "result", lane, summary, found, cause=cause, between=True, nature=nature_of(found)
+    lane, cause = state.exchanges.main, Cause("decision", DIFFERENT_RESULT)
+    divergence = report(
+        state,
+        "result",
+        lane,
+        summary,
+        found,
+        cause=cause,
+        between=True,
+        nature=common_nature(found),
     )
-    raise state.error(told)
+    raise state.findings.diverge(divergence)
 
 
-def compared_results(state: State) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the session returned when it was recorded and now, each as an object with the key `result`.
+def compared_results(state: ReplayState) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the recorded and the live result of the session, each as an object with the key `result`.
 
-    The two are equal if they mean the same, up to secrets and normalized values. Both are empty if nothing is compared;
-    the second one is empty if the session returned nothing this time.
+    The two are equal if the results match, up to secrets and normalized values. Both are empty if nothing is compared;
+    the live one is empty if the session returned nothing.
     """
-    recorded, now = state.fixture.result, state.result
-    if recorded is None or is_not_kept(recorded.value) or not state.options.compare_result:
+    recorded, now = state.setup.fixture.result, state.observations.result
+    if recorded is None or is_not_kept(recorded.value) or not state.setup.options.compare_result:
         return {}, {}
-    if state.session_end is None:
+    if state.observations.session_end is None:
         return {}, {}
     old = {"result": recorded.value}
     new = {"result": _comparable(recorded.value, now.value)} if now is not None else {}
-    texts = canonical(old), state.renaming.clean_end(canonical(new))
-    if state.renaming.same(*texts):
+    texts = canonical(old), state.setup.renaming.clean_outcome(canonical(new))
+    if state.setup.renaming.matches(*texts):
         return old, old
-    return old, json.loads(state.renaming.read(*texts))
+    return old, json.loads(state.setup.renaming.with_recorded_names(*texts))
 
 
 def _comparable(old: Any, new: Any) -> Any:
-    """Return a value with the parts that the recording could not keep replaced by those of the recording."""
+    """Return a live value in which the parts that could not be recorded are replaced by their recorded placeholders."""
     if is_not_kept(old):
         return old
     if isinstance(old, dict) and isinstance(new, dict):
@@ -163,14 +181,16 @@ def _comparable(old: Any, new: Any) -> Any:
     return new
 
 
-def _judge_results(state: State, recorded: Results, now: Results) -> None:
+def _judge_results(state: ReplayState, recorded: Results, now: Results) -> None:
     recorded = {lane: ends for lane, ends in recorded.items() if not is_inside_answer(lane)}
-    found = ended_otherwise(recorded, now)
+    found = different_end(recorded, now)
     if found is None:
         return
     lane, old, new = found
     summary = "an interaction ended differently"
     differ = differences({lane: old}, {lane: new})
-    raise state.error(
-        report(state, "outcome", state.lane(lane), summary, differ, SAME_PATH, between=True)
+    raise state.findings.diverge(
+        report(
+            state, "outcome", state.exchanges.lane(lane), summary, differ, SAME_PATH, between=True
+        )
     )

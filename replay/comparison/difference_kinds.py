@@ -1,4 +1,4 @@
-"""Kinds of differences: blanks, secrets, an order, values that are new in each run."""
+"""Kinds of differences, such as whitespace, secrets, order, and values that are new in each run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from agentobs.records.differences import Difference, unequal
-from replay.comparison.alignment import only_blanks
+from agentobs.records.differences import Difference, unequal_spans
+from replay.comparison.alignment import only_whitespace_differs
 from replay.comparison.placeholders import bare
-from replay.comparison.rule_proposals import LOOKED_AT, hiding_of
+from replay.comparison.rule_proposals import DIFFERENCES_MAX, hidden_values
 
 Nature = Literal[
     "",
@@ -24,14 +24,14 @@ Nature = Literal[
 ]
 """What all differences of a divergence have in common:
 
-- `whitespace`: only blanks differ;
+- `whitespace`: only whitespace differs;
 - `redaction`: only placeholders of secrets differ;
 - `element order`: the same elements in a different order;
-- `normalizer gap`: values that are new in each run, and that no active rule covers;
+- `normalizer gap`: only values that are new in each run differ, and no active rule covers them;
 - `number`: only numbers differ;
-- `schema`: the declaration of a tool;
-- `SDK version`: a part that the SDK writes, in another version;
-- `timing`: it depends on when something happened;
+- `schema`: only declarations of tools differ;
+- `SDK version`: only values that the SDK writes differ, and the version of the SDK has changed;
+- `timing`: the difference depends on time or on the order of events;
 - the empty string: none of these.
 """
 
@@ -45,44 +45,44 @@ NATURES: dict[Nature, str] = {
     "SDK version": "SDK version",
     "timing": "timing",
 }
-"""The kinds in the words of the report."""
+"""The phrases for these kinds in reports."""
 
 _NUMBER = re.compile(r"-?\d{1,30}(?:[.,]\d{1,30})?(?:[eE][+-]?\d{1,4})?")
 
 
-def nature_of(found: Sequence[Difference]) -> Nature:
-    """Return what all differences have in common; an empty string if that has no name."""
-    looked = found[:LOOKED_AT]
-    if not looked:
+def common_nature(found: Sequence[Difference]) -> Nature:
+    """Return the kind that all differences have in common; an empty string if there is none."""
+    examined = found[:DIFFERENCES_MAX]
+    if not examined:
         return ""
     for nature, holds in _COMMON:
-        if all(holds(each) for each in looked):
+        if all(holds(each) for each in examined):
             return nature
     return ""
 
 
 def _is_whitespace(each: Difference) -> bool:
-    return _texts(each) and only_blanks(each.expected, each.actual)
+    return _texts(each) and only_whitespace_differs(each.expected, each.actual)
 
 
 def _is_redaction(each: Difference) -> bool:
-    """Return whether only secrets differ: another one, another kind, or one that only one side redacted."""
+    """Return whether only secrets differ: in their value, in their kind, or because only one side redacted them."""
     if not _texts(each):
         return False
     if "[redacted:" not in each.expected and "[redacted:" not in each.actual:
         return False
     old, new = (_TOKEN.findall(bare(text)) for text in (each.expected, each.actual))
-    places = [("".join(old[a:b]), "".join(new[c:d])) for a, b, c, d in unequal(old, new)]
-    # Each position alone: the text after a secret is not part of it.
-    return all(_is_masked(*place) or _is_masked(*place[::-1]) for place in places)
+    pairs = [("".join(old[a:b]), "".join(new[c:d])) for a, b, c, d in unequal_spans(old, new)]
+    # Each place is compared separately, because the text after a secret is not part of it.
+    return all(_is_masked(*pair) or _is_masked(*pair[::-1]) for pair in pairs)
 
 
 _TOKEN = re.compile(r"\[redacted\]|\s+|(?:(?!\[redacted\])\S)+")
-"""A placeholder, blanks, or a word up to either of them."""
+"""A placeholder, whitespace, or a word that ends before one of them."""
 
 
 def _is_masked(masked: str, plain: str) -> bool:
-    """Return whether a text is a redacted form of another one."""
+    """Return whether `masked` is a redacted form of `plain`."""
     parts = masked.split("[redacted]")
     if len(parts) < 2 or not (plain.startswith(parts[0]) and plain.endswith(parts[-1])):
         return False
@@ -116,7 +116,7 @@ _COMMON: tuple[tuple[Nature, Any], ...] = (
     ("whitespace", _is_whitespace),
     ("redaction", _is_redaction),
     ("element order", _is_reordered),
-    ("normalizer gap", hiding_of),
+    ("normalizer gap", hidden_values),
     ("number", _is_number),
 )
 

@@ -1,7 +1,8 @@
-"""Proposals: which rules would hide a difference between a recorded and a live value, and what each of them hides.
+"""Proposals of rules that would hide the difference between a recorded and a live value.
 
-`propose_rules` answers that for two texts or JSON values; it reads nothing else. A report uses the parts of it: the
-rules for each place that differs. Rules are proposed only if they hide the whole difference, and as few as do.
+`propose_rules` returns the rules for two texts or JSON values, and the values that each rule hides. A report contains
+the rules for each place that differs. Rules are proposed only if they hide the whole difference, and as few rules as
+possible.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from typing import Any
 
 from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import Difference, differences
-from replay.comparison.normalizers import Normalizing
+from replay.comparison.normalizers import ActiveNormalizers
 from replay.comparison.value_forms import FORMS, Form, span_of
 
-LOOKED_AT = 1_000
+DIFFERENCES_MAX = 1_000
 """The maximum number of differences that are examined, to limit the time. Our choice."""
 TEXT_MAX = 200_000
 """The maximum length of a text for which rules are searched, in characters. Our choice."""
-TOGETHER_MAX = 6
-"""The maximum number of rules that are proposed together for one text. Our choice."""
+RULES_MAX = 6
+"""The maximum number of rules that are proposed for one text. Our choice."""
 CANDIDATES_MAX = 10
-"""The maximum number of rules of which combinations are tried. Our choice."""
+"""The maximum number of rules whose combinations are tried. Our choice."""
 SHOWN_CHARACTERS = 80
 """The maximum number of characters of a hidden value that a proposal shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenValue:
-    """A pair of values that a rule hides."""
+    """A recorded and a live value whose difference a rule hides."""
 
     rule: str
     """The name of the rule."""
@@ -48,42 +49,42 @@ class Proposal:
     rule: str
     """The name of the rule, for `--normalize` and `normalizers`."""
     words: str
-    """What the values look like."""
+    """A phrase for the values, such as `a time`."""
     leaves: int
-    """How many of the differences it hides, alone or together with the other proposed rules."""
+    """The number of differences that the rule hides, alone or in combination with the other proposed rules."""
     of: int
-    """How many differences there are."""
+    """The number of all differences."""
     hides: tuple[str, ...] = ()
-    """The first recorded values that it hides, without duplicates."""
+    """The first recorded values that the rule hides, without duplicates."""
 
     @property
     def text(self) -> str:
-        """The hidden values in one phrase: `time hides "23:59" (2 of 3 differences)`."""
+        """The rule and the values that it hides, such as `time would hide "23:59" (2 of 3 differences)`."""
         part = "" if self.leaves == self.of else f" ({self.leaves} of {self.of} differences)"
         shown = " and ".join(json.dumps(each, ensure_ascii=False) for each in self.hides)
-        return f"{self.rule} hides {shown or self.words}{part}"
+        return f"{self.rule} would hide {shown or self.words}{part}"
 
 
 def propose_rules(recorded: Any, now: Any) -> list[HiddenValue] | None:
-    """Return the values that rules would have to hide so that two texts or JSON values are the same.
+    """Return the values that rules would have to hide to make two texts or JSON values equal.
 
-    The rules to name are `{each.rule for each in result}`. Nothing outside the arguments is read, and a rule is
-    proposed only if a replay with it would accept the pair: what was one value must be one value now.
+    The names of the rules are `{each.rule for each in result}`. Nothing except the arguments is read. A rule is
+    proposed only if a replay with this rule would accept the pair, so values that were equal must still be equal.
 
     Args:
         recorded: the recorded text or JSON value.
-        now: the live one.
+        now: the live text or JSON value.
 
     Returns:
-        One entry per pair of different values, by place and rule; an empty list if both are the same; None if something
-        differs that no rule hides.
+        One entry per pair of different values, sorted by place and rule; an empty list if both are equal; None if no
+        rules hide all differences.
     """
     found = differences(recorded, now)
-    if len(found) > LOOKED_AT:
+    if len(found) > DIFFERENCES_MAX:
         return None
     hidden: list[HiddenValue] = []
     for each in found:
-        values = hiding_of(each)
+        values = hidden_values(each)
         if values is None:
             return None
         hidden += values
@@ -94,8 +95,8 @@ def propose_rules(recorded: Any, now: Any) -> list[HiddenValue] | None:
     return list(dict.fromkeys(hidden))
 
 
-def hiding_of(difference: Difference) -> list[HiddenValue] | None:
-    """Return the values that rules would have to hide so that a difference disappears; None if no rules do."""
+def hidden_values(difference: Difference) -> list[HiddenValue] | None:
+    """Return the values that rules would have to hide to remove a difference; None if no rules can remove it."""
     if difference.change != "changed":
         return None
     old, new = difference.expected, difference.actual
@@ -116,11 +117,11 @@ def hiding_of(difference: Difference) -> list[HiddenValue] | None:
 
 
 def proposals(found: Sequence[Difference]) -> tuple[Proposal, ...]:
-    """Return the rules that would hide differences, each with the number of differences and the hidden values."""
+    """Return the rules that would hide differences, each with the number of these differences and the hidden values."""
     leaves: dict[str, int] = {}
     texts: dict[str, dict[str, None]] = {}
-    for each in found[:LOOKED_AT]:
-        values = hiding_of(each) or []
+    for each in found[:DIFFERENCES_MAX]:
+        values = hidden_values(each) or []
         for rule in dict.fromkeys(value.rule for value in values):
             leaves[rule] = leaves.get(rule, 0) + 1
         for value in values:
@@ -133,9 +134,9 @@ def proposals(found: Sequence[Difference]) -> tuple[Proposal, ...]:
 
 
 def _combinations(old: str, new: str) -> Iterator[Sequence[Form]]:
-    """Yield sets of forms that may hide a difference, smallest first; each form finds values that differ."""
+    """Yield the sets of forms that might hide a difference, smallest sets first. Each form finds values that differ."""
     candidates = [form for form in FORMS if _values(form, old) != _values(form, new)]
-    for size in range(1, min(TOGETHER_MAX, len(candidates)) + 1):
+    for size in range(1, min(RULES_MAX, len(candidates)) + 1):
         yield from itertools.combinations(candidates[:CANDIDATES_MAX], size)
 
 
@@ -144,10 +145,10 @@ def _values(form: Form, text: str) -> list[str]:
 
 
 def _pairs(rules: Sequence[str], old: str, new: str) -> list[HiddenValue] | None:
-    """Return the pairs of different values if rules make two JSON texts equal, else None."""
-    normalizing = Normalizing(rules)
-    olds, news, pairs = normalizing.plain(old, new)
-    if olds != news or pairs is None or not normalizing.fit(pairs):
+    """Return the pairs of different values if rules make two JSON texts equal; else None."""
+    normalizers = ActiveNormalizers(rules)
+    olds, news, pairs = normalizers.normalized(old, new)
+    if olds != news or pairs is None or not normalizers.can_pair(pairs):
         return None
     return [HiddenValue(rule, _decoded(a), _decoded(b)) for rule, a, b in pairs if a != b]
 
@@ -157,7 +158,7 @@ def _accepts(rules: Sequence[str], old: str, new: str) -> bool:
 
 
 def _decoded(value: str) -> str:
-    """Return a value of JSON text without its JSON escapes."""
+    """Return a value from JSON text without JSON escapes."""
     try:
         return str(json.loads(f'"{value}"'))
     except ValueError:

@@ -1,10 +1,10 @@
-r"""The forms of values that are new in each run, each with the rule that hides it: `uuid`, `time`, `tmp_path`, ...
+r"""The forms of values that are new in each run, one for each built-in rule: `uuid`, `time`, `tmp_path`, ...
 
-The patterns are applied to JSON text. There a line feed before a value is a backslash and an `n`, and a backslash of a
-Windows path is doubled. Every quantifier is bounded, so that the time of a search grows with the length of the text.
+The patterns are applied to JSON text, in which a line feed is a backslash and an `n`, and a backslash of a Windows path
+is doubled. All quantifiers are bounded, so the duration of a search is proportional to the length of the text.
 
-If an alternative of a pattern has a named group whose name begins with `value`, only that group is the value; the text
-around it is context that has to be there.
+If an alternative of a pattern has a group whose name starts with `value`, only this group is the value; the rest of the
+match is required context.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ class Form:
     name: str
     """The name of its rule, such as `uuid`."""
     words: str
-    """The phrase for such a value in reports: `a uuid`."""
+    """The phrase for such a value in reports: `a UUID`."""
     pattern: re.Pattern[str]
     is_measured: bool = False
-    """Whether each value is a new reading, such as of a clock, so that equal values may become different. The values
-    of other forms are identities: equal ones must stay equal."""
+    """Whether each value is a new measurement, such as a clock reading, so that two equal values may differ in a
+    replay. The values of other forms are identities: equal values must stay equal."""
 
 
 def _after(characters: str) -> str:
-    r"""Return a boundary: none of these characters may precede it, except as the letter of a JSON escape (`\n`)."""
+    r"""Return a lookbehind for the start of a value: none of these characters may precede it.
+
+    The letter of a JSON escape such as `\n` may precede it nevertheless.
+    """
     return rf"(?:(?<![{characters}])|(?<=\\[nrtbf]))"
 
 
@@ -38,7 +41,7 @@ def _any(*patterns: str) -> str:
 
 _START = _after(r"\w")
 _SEPARATOR = r"[\s\"':=\\#(\[]{1,6}"
-"""Between a label and its value: `pid 1`, `pid=1`, `"pid": 1`."""
+"""The characters between a label and its value: `pid 1`, `pid=1`, `"pid": 1`."""
 
 # Paths ------------------------------------------------------------------------------------------------------------
 _SLASH = r"(?:\\{1,4}|/)"
@@ -124,7 +127,7 @@ _STAMP = (
 _ALONE = _after(r"\w:.")
 _TIME_PATTERN = (
     r"(?=[0-9JFMASONDTWtwd])"
-    + _any(  # most characters begin none of these, so they are rejected after one test
+    + _any(  # most characters start none of these alternatives, so one test rejects them
         _FILE_TIME,
         rf"{_DATE}(?:{_THEN}{_TIME}(?:\s{_YEAR}\b)?)?",
         _WEEK,
@@ -184,7 +187,7 @@ _NANOID = (
     r"(?![\w-]{0,14}[a-z]{7})[A-Za-z0-9_-]{21}(?![\w-])"
 )
 _LENGTHS = (128, 96, 64, 56, 40, 32, 16)
-"""Hex digits of sha512, sha384, sha256, sha224, sha1, md5, and of 64 bits."""
+"""The numbers of hex digits of SHA-512, SHA-384, SHA-256, SHA-224, SHA-1, MD5 and 64-bit values."""
 _HASH = _any(
     _after(r"\w-")
     + r"(?=\d{0,127}[a-f])(?=[a-f]{0,127}\d)"
@@ -235,36 +238,36 @@ _HOST = _any(
 FORMS = tuple(
     Form(name, words, re.compile(pattern), is_measured)
     for name, words, pattern, is_measured in (
-        ("uuid", "a uuid", _UUID, False),
+        ("uuid", "a UUID", _UUID, False),
         ("time", "a time", _TIME_PATTERN, True),
         ("duration", "a duration", _DURATION, True),
-        ("timestamp", "seconds since 1970", _TIMESTAMP, True),
+        ("timestamp", "a Unix timestamp", _TIMESTAMP, True),
         ("tmp_path", "a temporary path", _TMP_PATH, False),
         ("home_path", "a home directory", _HOME_PATH, False),
         ("ulid", "a ULID", _ULID, False),
         ("ksuid", "a KSUID", _KSUID, False),
-        ("object_id", "an id of MongoDB", _OBJECT_ID, False),
+        ("object_id", "a MongoDB ObjectId", _OBJECT_ID, False),
         ("hash", "a hash", _HASH, False),
-        ("nanoid", "a nanoid", _NANOID, False),
+        ("nanoid", "a Nano ID", _NANOID, False),
         ("address", "a memory address", _ADDRESS, False),
-        ("thread_id", "a thread", _THREAD, False),
-        ("port", "a port", _PORT, False),
-        ("pid", "the id of a process", _PID, False),
-        ("host", "the name of a host", _HOST, False),
+        ("thread_id", "a thread ID", _THREAD, False),
+        ("port", "a port number", _PORT, False),
+        ("pid", "a process ID", _PID, False),
+        ("host", "a host name", _HOST, False),
     )
 )
-"""All forms, in the order in which they are proposed. See `APPLIED` for the order in which they are applied."""
+"""All forms, in the order in which reports propose them. `APPLIED` is the order in which they are applied."""
 
 _FIRST = ("tmp_path", "home_path", "duration", "hash")
 APPLIED = {
     name: at
     for at, name in enumerate([*_FIRST, *(form.name for form in FORMS if form.name not in _FIRST)])
 }
-"""The position of each rule in the order in which rules are applied. Paths come before the values that they contain.
-Hashes come before UUIDs, because some hashes look like the hex form of a UUID."""
+"""The position of each rule in the order in which rules are applied. Paths come before the values that they contain,
+and hashes before UUIDs, because some hashes look like the hex form of a UUID."""
 
 
 def span_of(match: re.Match[str]) -> tuple[int, int]:
-    """Return the span of the value in a match: that of the group `value...` if it matched, else the whole match."""
+    """Return the span of the value in a match: of the group `value...` if it matched, otherwise of the whole match."""
     group = match.lastgroup
     return match.span(group) if group and group.startswith("value") else match.span()

@@ -1,1 +1,1 @@
-"""Divergences: the first one as a value, its text, and the comparison of two sessions."""
+"""Divergences: the description of a divergence, its rendering as text, and the comparison of two sessions."""

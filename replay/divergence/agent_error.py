@@ -1,4 +1,4 @@
-"""Agent errors: the report of an agent that ended with an error in a replay: its progress, and where it raised."""
+"""Agent errors: the report of an agent that raised an exception in a replay."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ from replay.comparison.alignment import safe
 from replay.divergence.divergence_facts import Progress
 
 VERSION = 1
-"""The version of its JSON. Within a version, keys are only added."""
+"""The version of the JSON report. Within a version, keys may be added, but not changed or removed."""
 MESSAGE_MAX = 200
-"""Characters of the error message that are shown. Our choice."""
-FRAMES_TOLD = 20
-"""How many of the agent's frames are shown, the innermost ones. Our choice."""
+"""The maximum number of characters of the error message that are shown. Our choice."""
+FRAMES_MAX = 20
+"""The maximum number of the agent's frames that are shown, from the innermost frame. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An agent that raised."""
+    """The report of an agent that raised an exception."""
 
     name: str
-    """The fixture's name."""
+    """The name of the fixture."""
     request: int
-    """How many requests the agent itself had sent, without those of agents that it started."""
+    """The number of requests that the main agent had sent, without requests of its sub-agents."""
     requests: int
-    """How many it sent in the recording."""
+    """The number of requests that the main agent sent in the recording."""
     error: str
-    """The type of the error."""
+    """The class of the exception."""
     message: str
-    """Its message, on one line and without secrets."""
+    """The message of the exception, on one line and without secrets."""
     frames: tuple[Site, ...]
-    """Where it was raised: only the agent's own frames, the innermost last."""
+    """The stack of the exception: only frames of the agent's code, the innermost frame last."""
     faults: tuple[str, ...]
-    """The faults that were injected before."""
+    """The faults that were injected before the exception."""
     progress: Progress
-    """How many of the recorded requests and tool calls were used."""
+    """The numbers of recorded requests and tool calls that were matched."""
 
     def text(self) -> str:
-        """Return the report for people; the first line is the verdict."""
-        told = self.progress
+        """Return the report as text; the first line is a summary."""
         at = f"  {self.frames[-1].file}:{self.frames[-1].line}" if self.frames else ""
         error = f"{self.error}: {self.message}" if self.message else self.error
         place = f"after request {self.request} of {self.requests}"
@@ -52,14 +51,15 @@ class Raised:
             f"  {'raised at' if not at else '':<10} {frame.text}"
             for at, frame in enumerate(reversed(self.frames))
         ]
-        asked, called = told.requests - told.requests_matched, told.tools - told.tools_matched
-        if asked or called:
-            left = f"{asked} recorded request{'s' * (asked != 1)} and {called} tool call{'s' * (called != 1)}"
-            lines.append(f"  after it   {left} never made")
+        requests = self.progress.requests - self.progress.requests_matched
+        calls = self.progress.tools - self.progress.tools_matched
+        if requests or calls:
+            request_text = f"{requests} recorded request{'s' * (requests != 1)}"
+            lines.append(f"  unused     {request_text} and {calls} tool call{'s' * (calls != 1)}")
         return "\n".join(lines)
 
     def json(self) -> str:
-        """Return it for programs."""
+        """Return the report as JSON."""
         return json.dumps(
             {"version": VERSION, "kind": "raised", **asdict(self)}, ensure_ascii=False
         )
@@ -68,20 +68,20 @@ class Raised:
 def raised_of(
     error: BaseException,
     name: str,
-    asked: tuple[int, int],
+    counts: tuple[int, int],
     faults: tuple[str, ...],
     progress: Progress,
     secrets: Sequence[bytes] = (),
 ) -> Raised:
-    """Return the report of an exception of the agent.
+    """Build the report of an exception of the agent.
 
     Args:
         error: the exception.
         name: the name of the fixture.
-        asked: how many requests it had sent itself, and the recorded number.
-        faults: the faults that were injected before.
-        progress: how far it came.
-        secrets: the credentials of its requests.
+        counts: the number of requests that the main agent had sent, and the recorded number.
+        faults: the faults that were injected before the exception.
+        progress: the progress of the replay.
+        secrets: the credentials of the requests, which are redacted.
     """
     kind, message = (
         redact(text.encode("utf-8", "replace"), secrets).decode("utf-8", "replace")
@@ -89,10 +89,10 @@ def raised_of(
     )
     return Raised(
         name,
-        *asked,
+        *counts,
         kind,
         safe(" ".join(message.split())[:MESSAGE_MAX]),
-        tuple(_frames(error))[-FRAMES_TOLD:],
+        tuple(_frames(error))[-FRAMES_MAX:],
         faults,
         progress,
     )

@@ -1,6 +1,6 @@
-"""The divergence: the first request that differs from the recorded one, with all that is known about it.
+"""The divergence: the first difference between a replay and its recording, as a value.
 
-It is a value: `replay.divergence.rendering` makes a report for people of it, `json` one for programs.
+`text` renders it for people (see `replay.divergence.rendering`), and `json` for programs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from anthropic import AnthropicError
 
-from agentobs.errors import RecordingError, ReplaySays, UsageError
+from agentobs.errors import RecordingError, ReplayEnd, UsageError
 from agentobs.redaction import redact
 from replay.divergence.divergence_facts import DivergenceFacts
-from replay.divergence.rendering import COLUMNS, explanation, told
+from replay.divergence.rendering import COLUMNS, explanation, report_text
 
 SHOWN = 6
-"""How many differences a report shows; of the rest, only the number."""
+"""The maximum number of differences that a report shows; the others are counted."""
 VERSION = 1
-"""The version of a divergence's JSON. Within a version, keys are only added."""
+"""The version of the JSON. Within a version, keys may be added, but not changed or removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,55 +27,57 @@ class Divergence(DivergenceFacts):
     """The first difference between a recording and its replay, as a report."""
 
     def text(self, columns: int = COLUMNS) -> str:
-        """Return the report for people, without secrets.
+        """Return the report as text, without secrets.
 
         Args:
-            columns: the maximum width of a line, except for commands.
+            columns: the maximum width of the lines, except for commands.
         """
-        return _clean(told(self, columns))
+        return _clean(report_text(self, columns))
 
     def explanation(self, columns: int = COLUMNS) -> str:
-        """Return the trace from the difference to its origin, for people."""
+        """Return the causal chain from the difference to its origin, as text without secrets."""
         return _clean(explanation(self, columns))
 
     def json(self) -> str:
-        """Return the same facts as JSON, without secrets."""
+        """Return all facts as JSON, without secrets."""
         value = {"agentobs_divergence": VERSION, **dataclasses.asdict(self)}
         return _clean(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
-class DivergenceError(AnthropicError, ReplaySays):
-    """Raised when a replay diverges from its recording, and again by every later request.
+class DivergenceError(AnthropicError, ReplayEnd):
+    """Raised when a replay diverges from its recording, and again by each later request.
 
     It is an `AnthropicError`, so that the SDK neither retries nor wraps it.
 
     Attributes:
-        divergence: the facts.
+        divergence: the description of the divergence.
     """
 
     def __init__(self, divergence: Divergence) -> None:
-        """Hold the facts of a divergence."""
+        """Create the error for a divergence."""
         self.divergence = divergence
         super().__init__(divergence.text())
 
 
-class ReplayStopped(AnthropicError, ReplaySays):
-    """Raised instead of a response where `until` ends the recorded path; it is not an error."""
+class ReplayStopped(AnthropicError, ReplayEnd):
+    """Raised instead of a response if `until` has ended the recorded path. It does not mean that anything failed."""
 
 
 class ReplayEnded(BaseException):
-    """Raised instead of `ReplayStopped` if an agent catches that and continues; not caught by `except Exception`."""
+    """Raised if an agent catches `ReplayStopped` and continues; `except Exception` does not catch it."""
 
 
-class NotNamedError(UsageError, AnthropicError, ReplaySays):
-    """Raised if a mutating tool would have to run that was not named; raised again by every later request, because an
-    agent may treat it as a tool failure.
+class NotNamedError(UsageError, AnthropicError, ReplayEnd):
+    """Raised if a mutating tool would run that was not named.
+
+    It is raised again by each later request, because an agent may treat it as a failure of the tool.
     """
 
 
-class NotSendableError(RecordingError, AnthropicError, ReplaySays):
-    """Raised instead of sending a request whose signed values were altered, which the provider would reject; raised
-    again by every later request.
+class NotSendableError(RecordingError, AnthropicError, ReplayEnd):
+    """Raised instead of sending a request that the provider would reject, because its signed values were altered.
+
+    It is raised again by each later request.
     """
 
 

@@ -1,4 +1,4 @@
-"""The parts of a divergence: where it is, the progress of the replay, and its likely causes."""
+"""The parts of a divergence: its location, the progress of the replay, and its probable causes."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ Kind = Literal[
     "result",
     "network",
 ]
-"""What differs: the body of a request; a recorded request that never came; an additional request; a
-later request, too early; a request that came too late or too soon; a tool call; another question of the loop; the end;
-the result; a connection.
+"""The kind of divergence, in this order: the body of a request differs; a recorded request was not sent; an additional
+request was sent; a later request was sent too early; the agent makes no progress; a tool call differs; another input of
+the agent loop differs; the end differs; the result differs; the agent tried to open a connection.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of the replay."""
+    """The progress of a replay."""
 
     requests_matched: int
-    """Requests that matched the recorded ones."""
+    """The number of requests that matched recorded requests."""
     requests: int
-    """Requests of the recording."""
+    """The number of recorded requests."""
     tools_matched: int
-    """Recorded tool calls that were made."""
+    """The number of recorded tool calls that were made."""
     tools: int
-    """Tool calls of the recording; only the agent loop of agentobs and recorded functions report them."""
+    """The number of recorded tool calls, which only the agentobs loop and recorded functions report."""
     answers_matched: int = 0
-    """Other recorded questions that were asked: those to the world besides model and tools."""
+    """Other recorded exchanges that occurred: exchanges with the world, except model requests and tool calls."""
     answers: int = 0
-    """Questions to the world besides model and tools."""
+    """Exchanges of the recording with the world, except model requests and tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +51,25 @@ class LaneProgress:
     """The progress of one lane."""
 
     lane: str
-    """Its name."""
+    """The name of the lane."""
     asked: int
-    """How many of its requests matched the recorded ones."""
+    """How many requests of the lane matched the recorded requests."""
     of: int
-    """How many were recorded."""
+    """How many requests the lane has in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """The recorded exchanges that were unused at the divergence, all of them a consequence."""
+class UnusedExchanges:
+    """The recorded exchanges that were unused when the replay diverged, as a consequence of the divergence."""
 
     requests: int = 0
-    """Requests, except the one that was due."""
+    """Requests that were not sent, not counting the request that was expected next."""
     tools: int = 0
-    """Tool calls."""
+    """Tool calls that were not made."""
     answers: int = 0
-    """Questions to the world besides model and tools."""
+    """Exchanges with the world that did not occur, except model requests and tool calls."""
     following: tuple[str, ...] = ()
-    """The next recorded steps, one short line each."""
+    """The next recorded steps, one line for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +77,31 @@ class Waiting:
     """A task or a thread that waits in the agent's code while the replay diverges."""
 
     task: str
-    """Its name."""
+    """The name of the task or thread."""
     site: Site
-    """Where it waits."""
+    """The line of the agent's code at which it waits."""
     what: str = ""
-    """What it waits for, or `computes`; empty if that is unknown."""
+    """What it waits for, or `computes`; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """An earlier event that was accepted as the recorded path but may not have been."""
+    """An earlier event that was accepted as part of the recorded path, but may not belong to it."""
 
     lane: str
-    """The lane in which it happened."""
+    """The lane of the event."""
     request: int | None
     """The number of the request in the fixture."""
     text: str
-    """What it was, in one sentence."""
+    """A description of the event, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionChange:
-    """A package with another version than in the recording."""
+    """A package whose version has changed since the recording."""
 
     package: str
-    """Its name on the package index."""
+    """The name of the package on the package index."""
     recorded: str
     """The recorded version."""
     now: str
@@ -123,10 +123,10 @@ CauseKind = Literal[
     "arguments",
     "other",
 ]
-"""The origin of a difference: the result of a tool call; a named section of the system prompt; another part of it;
-the declaration of a tool; the set of tools; a message that the agent wrote; an option, or the headers, of the request;
-another version of the SDK; what counts as a secret; a decision of the agent loop; the arguments that the agent was
-started with.
+"""The origin of a difference: the result of a tool call; a named section of the system prompt; another part of the
+system prompt; the declaration of a tool; the set of tools; a message that the agent wrote; an option of the request; a
+header of the request; a different version of the SDK; the redaction rules; a decision of the agent loop; the arguments
+with which the agent was started; any other origin.
 """
 
 
@@ -137,23 +137,24 @@ class Cause:
     kind: CauseKind
     """The kind of origin."""
     text: str
-    """In one sentence."""
+    """A description of the cause, in one sentence."""
     site: Site | None = None
-    """The line of the agent's code: of the tool's function if a tool is the cause, otherwise of the request."""
+    """The line in the agent's code: the function of the tool if a tool is the cause, otherwise the line that sent the
+    request."""
     tool: str | None = None
-    """The tool, by name."""
+    """The name of the tool."""
     tool_use_id: str | None = None
-    """The ID of its call."""
+    """The ID of the tool call."""
     input: Any = field(default=None, repr=False)
-    """The arguments of the call."""
+    """The arguments of the tool call."""
     place: str | None = None
-    """The section of a prompt, property of a tool, or option."""
+    """The name of the prompt section, the tool property, or the option."""
     line: int | None = None
     """The line of the prompt, from 1."""
     message: int | None = None
-    """Which message, from 0."""
+    """The index of the message, from 0."""
     contains: str | None = None
-    """The fact about the machine, the process or the moment in the new value, by name: `the current directory`."""
+    """What the new value contains of the environment, such as `the current directory` or the date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,69 +162,69 @@ class Link:
     """One step from a difference back to its origin."""
 
     what: str
-    """A description in one line."""
+    """A description of the step in one line."""
     site: Site | None = None
-    """Where it is in the agent's code."""
+    """The line of the agent's code for this step."""
     request: int | None = None
-    """The request of the fixture that it belongs to."""
+    """The number of the step's request in the fixture."""
 
 
 @dataclass(frozen=True, slots=True)
 class DivergenceFacts:
-    """The first difference between a recording and its replay, with all its facts."""
+    """All facts about the first difference between a recording and its replay."""
 
     fixture: str
     """The fixture's name."""
     path: str
     """The fixture's folder."""
     kind: Kind
-    """What differs."""
+    """The kind of divergence."""
     lane: str
-    """The lane in which it happened."""
+    """The lane of the divergence."""
     number: int
     """The number of the request in the lane, from 1."""
     of: int
     """How many requests the lane has in the recording."""
     turn: int | None
-    """The turn of the lane; None if the request makes none."""
+    """The turn in the lane; None if the request does not belong to a turn."""
     summary: str
     """What happened, in one sentence."""
     differences: tuple[Difference, ...]
-    """The first places where they differ, in reading order."""
+    """The first differences between the recorded and the new request, in reading order."""
     more: int
-    """How many differences are not in `differences`."""
+    """The number of differences that are not in `differences`."""
     progress: Progress
     """How much of the recorded path was completed."""
-    left: Left
-    """What was never asked."""
+    left: UnusedExchanges
+    """The recorded steps that did not occur."""
     nature: Nature = ""
     """What all the differences have in common."""
     request: int | None = None
-    """The number of that request in the fixture, counted over all lanes."""
+    """The number of the request in the fixture, counted over all lanes."""
     attempt: int = 1
-    """Which attempt of that request, from 1."""
+    """The number of the attempt of the request, from 1."""
     cause: Cause | None = None
-    """Its probable origin; None if that is unknown."""
+    """The probable cause; None if it is unknown."""
     chain: tuple[Link, ...] = ()
-    """The trace from the difference to its origin."""
+    """The causal chain from the difference back to its origin."""
     sent: Site | None = None
-    """The line of the agent's code that sent the request; None if there was no frame of it."""
+    """The line of the agent's code that sent the request; None if no frame of the agent's code was on the stack."""
     lanes: tuple[LaneProgress, ...] = ()
     """The progress of each lane."""
     waiting: tuple[Waiting, ...] = ()
-    """The tasks, and if the agent makes no progress the threads, that wait in its code."""
+    """The tasks that wait in the agent's code, and, if the agent makes no progress, the threads."""
     suspicions: tuple[Suspicion, ...] = ()
-    """What was suspicious earlier, in order."""
+    """Earlier events that may not belong to the recorded path, in order."""
     proposals: tuple[Proposal, ...] = ()
     """The rules that would hide differences."""
     versions: tuple[VersionChange, ...] = ()
-    """The packages with other versions than in the recording."""
+    """The packages whose version has changed since the recording."""
     commands: tuple[str, ...] = ()
-    """Commands to continue with, each ready to type."""
+    """Commands to run next."""
     normalized: tuple[str, ...] = ()
-    """The rules that have hidden differences so far, each with the number of values."""
+    """The rules that have hidden differences so far, each with the number of hidden values."""
 
     @property
     def why(self) -> str:
-        """The probable cause in a sentence, or an empty string."""
+        """The text of the probable cause, or an empty string."""
         return self.cause.text if self.cause else ""

@@ -1,4 +1,4 @@
-"""Rendering of a divergence for people: one line first, the difference, then facts, each after its label."""
+"""Rendering of a divergence as text: a summary line, the differences, and labeled facts."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from agentobs.records.display import listed
 from replay.agent_code.call_sites import Site
 from replay.comparison.alignment import aligned, safe, width
 from replay.comparison.difference_kinds import NATURES
-from replay.divergence.divergence_facts import DivergenceFacts, Left, Waiting
+from replay.divergence.divergence_facts import DivergenceFacts, UnusedExchanges, Waiting
 
 DIFFER = "the requests differ"
-"""The summary that needs no line, because the difference is shown."""
+"""The summary that is not printed, because the difference itself is shown."""
 COMPUTES = "computes"
-"""The activity of a thread that waits for nothing, in `Waiting.what`."""
+"""The value of `Waiting.what` for a thread that does not wait."""
 COLUMNS = 100
-"""The default width of a report. Our choice: it fits into every review tool."""
+"""The default width of a report. Our choice, so that reports fit into code review tools."""
 COLUMNS_MIN = 60
-"""Below this width each line would hold one word."""
+"""The minimum width; in narrower reports, each line would contain only one word."""
 MARGIN = 13
-"""Columns before the text of a fact: two blanks, its label, a blank."""
+"""The number of columns before the text of a fact: two spaces, the label, and a space."""
 SHOWN = 6
-"""How many lanes, tasks and earlier facts are shown; of the rest, only the number."""
+"""The maximum number of lanes, tasks and earlier events that are shown; the others are counted."""
 
 
-def told(found: DivergenceFacts, columns: int = COLUMNS) -> str:
-    """Return the report of a divergence, with no line longer than `columns` except commands."""
+def report_text(found: DivergenceFacts, columns: int = COLUMNS) -> str:
+    """Return the report of a divergence. No line is longer than `columns`, except for commands."""
     columns = max(columns, COLUMNS_MIN)
-    lines = [*_head(found, columns), ""]
+    lines = [*_first_lines(found, columns), ""]
     if not found.differences or found.summary != DIFFER:
         lines += [*_wrapped(found.summary, 2, columns), ""]
     for difference in found.differences:
@@ -47,15 +47,15 @@ def told(found: DivergenceFacts, columns: int = COLUMNS) -> str:
 
 
 def explanation(found: DivergenceFacts, columns: int = COLUMNS) -> str:
-    """Return the trace from a difference to its origin, one step per line."""
+    """Return the causal chain from a difference to its origin, one step per line, and the next recorded steps."""
     columns = max(columns, COLUMNS_MIN)
     lines = ["", "  causal chain"]
     for at, link in enumerate(found.chain):
-        lead = "    " if at == 0 else f"    {'  ' * (at - 1)}<- "
-        wrapped = _wrapped(link.what, len(lead), columns, link.site)
-        lines += [lead + wrapped[0].strip(), *wrapped[1:]]
+        indent = "    " if at == 0 else f"    {'  ' * (at - 1)}<- "
+        wrapped = _wrapped(link.what, len(indent), columns, link.site)
+        lines += [indent + wrapped[0].strip(), *wrapped[1:]]
     if not found.chain:
-        lines.append("    the chain ends here")
+        lines.append("    unknown")
     if found.left.following:
         lines += ["", "  next in the recording"]
         lines += [line for each in found.left.following for line in _wrapped(each, 4, columns)]
@@ -67,18 +67,18 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _head(found: DivergenceFacts, columns: int) -> list[str]:
+def _first_lines(found: DivergenceFacts, columns: int) -> list[str]:
     p = found.progress
     parts = [f"{p.requests_matched} of {p.requests} requests"]
     parts += [f"{p.tools_matched} of {p.tools} tool calls"] if p.tools else []
-    parts += [f"{p.answers_matched} of {p.answers} other questions"] if p.answers else []
+    parts += [f"{p.answers_matched} of {p.answers} other exchanges"] if p.answers else []
     attempt = f", attempt {found.attempt}" if found.attempt > 1 else ""
     turn = f", turn {found.turn}" if found.turn else ""
     where = f"{safe(found.lane)}, request {found.number} of {found.of}{attempt}{turn}"
     if found.number > found.of:
         where = f"{safe(found.lane)}, after request {found.of} of {found.of}"
     if not found.of:
-        where = f"{safe(found.lane)}, which has no request in the recording"
+        where = f"{safe(found.lane)}, which has no requests in the recording"
     first = f"DIVERGED  {safe(found.fixture)}  {where}"
     matched = f"({listed(parts)} matched)"
     if width(first) + 3 + len(matched) <= columns:
@@ -98,16 +98,16 @@ def _facts(found: DivergenceFacts) -> Iterator[tuple[str, list[Fact]]]:
     yield from _present("kind", [_kind(found)])
     yield from _present("rules", _proposed(found))
     yield from _present("hidden", [listed(found.normalized)])
-    changed = [f"{v.package} {v.recorded} then, {v.now} now" for v in found.versions]
+    changed = [f"{v.package} {v.recorded} (recorded), {v.now} (now)" for v in found.versions]
     yield from _present("versions", [listed(changed)])
     yield from _present(
-        "asked at", [safe(found.sent.text) if found.sent != site and found.sent else ""]
+        "sent at", [safe(found.sent.text) if found.sent != site and found.sent else ""]
     )
-    yield from _present("earlier", _some([safe(each.text) for each in found.suspicions]))
+    yield from _present("earlier", _limited([safe(each.text) for each in found.suspicions]))
     lanes = [f"{safe(each.lane)} {each.asked} of {each.of}" for each in found.lanes]
-    yield from _present("lanes", [listed(_some(lanes))] if len(lanes) > 1 else [])
-    yield from _present("waiting", _some(_waits(found)))
-    yield from _present("after it", [after(found.left)])
+    yield from _present("lanes", [listed(_limited(lanes))] if len(lanes) > 1 else [])
+    yield from _present("waiting", _limited(_waiting(found)))
+    yield from _present("unused", [unused_text(found.left)])
     yield from _present("next", list(found.commands))
 
 
@@ -119,17 +119,17 @@ def _present(
         yield name, known
 
 
-def _some(facts: list[str]) -> list[str]:
-    left = len(facts) - SHOWN
-    return [*facts[:SHOWN], f"{left} more"] if left > 0 else facts
+def _limited(facts: list[str]) -> list[str]:
+    hidden = len(facts) - SHOWN
+    return [*facts[:SHOWN], f"{hidden} more"] if hidden > 0 else facts
 
 
 def _why(found: DivergenceFacts) -> str:
     cause = found.cause
     if cause is None:
         return ""
-    holds = f"; it contains {cause.contains}" if cause.contains else ""
-    return f"{cause.text}{holds}"
+    contains = f"; the new value contains {cause.contains}" if cause.contains else ""
+    return f"{cause.text}{contains}"
 
 
 def _kind(found: DivergenceFacts) -> str:
@@ -138,19 +138,20 @@ def _kind(found: DivergenceFacts) -> str:
 
 
 def _proposed(found: DivergenceFacts) -> list[str]:
-    """Return the rules that would hide differences with what each hides, and how to enable them."""
+    """Return the rules that would hide differences, with the values that each of them hides, and how to add them."""
     if not found.proposals:
         return []
     names = json.dumps([each.rule for each in found.proposals])
-    hidden = [safe(each.text) for each in found.proposals]
-    return [f"would hide it: {'; '.join(hidden)}", f"to add: normalizers={names}"]
+    texts = [safe(each.text) for each in found.proposals]
+    them = "them" if len(texts) > 1 else "it"
+    return ["; ".join(texts), f"to add {them}: normalizers={names}"]
 
 
-def _waits(found: DivergenceFacts) -> list[str]:
-    """Return where tasks wait, each place once; with what they wait for, if known."""
+def _waiting(found: DivergenceFacts) -> list[str]:
+    """Return the places where tasks wait, each once, or, if it is known, what each task waits for."""
     places = Counter(each.site for each in found.waiting if not each.what)
     known = [
-        f"{safe(each.task)} {_doing(each)} at {safe(each.site.text)}"
+        f"{safe(each.task)} {_activity(each)} at {safe(each.site.text)}"
         for each in found.waiting
         if each.what
     ]
@@ -160,41 +161,41 @@ def _waits(found: DivergenceFacts) -> list[str]:
     ]
 
 
-def _doing(waiting: Waiting) -> str:
+def _activity(waiting: Waiting) -> str:
     return waiting.what if waiting.what == COMPUTES else f"waits for {safe(waiting.what)}"
 
 
-def after(left: Left) -> str:
-    """Return the unused part of the recording, in a sentence; empty if nothing is left."""
-    parts = [count(left.requests, "recorded request")] if left.requests > 0 else []
-    parts += [count(left.tools, "tool call")] if left.tools > 0 else []
-    parts += [count(left.answers, "other question")] if left.answers > 0 else []
-    return f"{listed(parts)} never made" if parts else ""
+def unused_text(unused: UnusedExchanges) -> str:
+    """Return the numbers of unused recorded exchanges as text; empty if all were used."""
+    parts = [count(unused.requests, "recorded request")] if unused.requests > 0 else []
+    parts += [count(unused.tools, "recorded tool call")] if unused.tools > 0 else []
+    parts += [count(unused.answers, "other exchange")] if unused.answers > 0 else []
+    return listed(parts)
 
 
 def _wrapped(text: str, margin: int, columns: int, site: Site | None = None) -> list[str]:
-    """Return text in lines of at most `columns`, each after a margin; words that are too long are broken.
+    """Wrap text into lines of at most `columns`, each with a margin. Words that are too long are broken.
 
-    A place in the code follows the text, or gets a line of its own, and is never broken, so that editors recognize it.
+    A place in the code is put after the text or on a separate line. It is never broken, so that editors recognize it.
     """
-    room, lines, line = columns - margin, list[str](), ""
-    for word in _words(text, room):
+    width_max, lines, line = columns - margin, list[str](), ""
+    for word in _words(text, width_max):
         joined = f"{line}{word}" if line else word.lstrip(" ")
-        if width(joined.rstrip(" ")) > room and line:
+        if width(joined.rstrip(" ")) > width_max and line:
             lines.append(line)
             joined = word.lstrip(" ")
         line = joined
     at = safe(site.text) if site else ""
-    if at and width(line) + 3 + width(at) <= room:
+    if at and width(line) + 3 + width(at) <= width_max:
         line, at = f"{line}   {at}", ""
     return [" " * margin + each.rstrip(" ") for each in [*lines, line, *([at] if at else [])]]
 
 
-def _words(text: str, room: int) -> Iterator[str]:
-    """Yield words with the blanks before them, none wider than `columns`."""
+def _words(text: str, columns: int) -> Iterator[str]:
+    """Yield words with the spaces before them; no word is wider than `columns`."""
     word = ""
     for character in safe(text):
-        if (character == " " and word.strip(" ")) or width(word.strip(" ") + character) > room:
+        if (character == " " and word.strip(" ")) or width(word.strip(" ") + character) > columns:
             yield word
             word = ""
         word += character

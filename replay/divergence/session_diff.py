@@ -1,8 +1,8 @@
-"""Session diff: two sessions side by side, step by step, with the time, tokens and cost of each step.
+"""Session diff: the comparison of two sessions step by step, with the time, tokens and cost of each step.
 
-Steps are aligned by facts without content: their kind, their tool calls, and their sizes. So sessions without content
-can be compared, and two runs with different texts are still aligned. If texts are given, they decide which of several
-similar steps belong together, and are shown.
+Steps are aligned by facts: their kind, their tool calls, and their sizes. So sessions without content can be compared,
+and sessions with different texts are still aligned. If texts are given, they decide which of several similar steps are
+aligned, and their differences are included.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Literal
 from agentobs.provider.dialect import Block, Turn
 from agentobs.provider.registry import dialect_of_body, history
 from agentobs.records.canonical_json import digest
-from agentobs.records.differences import Difference, differences, shortened, unequal
+from agentobs.records.differences import Difference, differences, shortened, unequal_spans
 from replay.comparison.placeholders import bare
 
 StepKind = Literal["request", "tool_call", "decision"]
 CostStatus = Literal["exact", "lower_bound", "estimated"]
 Change = Literal["same", "changed", "removed", "added"]
 VERSION = 1
-"""The version of a comparison's JSON. Within a version, keys are only added."""
+"""The version of the JSON. Within a version, keys may be added, but not changed or removed."""
 MEASURES = (
     "input_tokens",
     "output_tokens",
@@ -32,7 +32,7 @@ MEASURES = (
     "cost_usd",
     "duration_ns",
 )
-"""What a step used. It is shown and summed, but is not a change by itself, because it varies from run to run."""
+"""The usage of a step. It is shown and summed, but a different usage is not a change, because it varies in each run."""
 COMPARED = (
     "name",
     "model",
@@ -42,9 +42,9 @@ COMPARED = (
     "input_bytes",
     "result_bytes",
 )
-"""The identity of a step: if one of these differs, the step has changed."""
+"""The facts that are compared: if one of them differs, the step has changed."""
 TEXTS_SHOWN = 3
-"""How many differences of two texts are shown."""
+"""The maximum number of differences of two texts that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class Part:
 
     kind: StepKind
     lane: str
-    """Its lane, by the positions of the calls that started it, because IDs differ from run to run."""
+    """The lane, names after the calls that started it and their order, because call IDs differ in each run."""
     turn: int | None
     name: str
-    """The endpoint of a request, or the tool."""
+    """The endpoint of a request, or the name of the tool."""
     model: str | None = None
     outcome: str | None = None
-    """How it ended; for an approval, the decision, and who made it."""
+    """The outcome; for an approval, the decision, and who made it."""
     stop_reason: str | None = None
     calls: str | None = None
-    """The tools that a response calls, by name, separated by blanks; None for none."""
+    """The names of the tools that a response calls, separated by spaces; None if it calls none."""
     input_bytes: int | None = None
     """The size of a tool's input, in bytes."""
     result_bytes: int | None = None
@@ -71,27 +71,27 @@ class Part:
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     cost_usd: Decimal | None = None
-    """None if the model has no known price, and for steps that have no cost of their own."""
+    """None if the price of the model is not known, or if steps of this kind have no cost."""
     cost_status: str | None = None
     """The certainty of the cost: `exact`, `lower_bound` or `estimated`; None if there is none."""
     duration_ns: int | None = None
     texts: dict[str, Any] | None = field(default=None, repr=False)
-    """The texts, if they are compared: `input` and `result` of a call; `asked`, see `asked_since`, and
-    `answer` of a request.
+    """The texts, if content is compared: `input` and `result` of a call; `asked` (see `new_in_request`) and `answer` of
+    a request.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A step of one session next to that of the other one."""
+    """A step of the first session and the aligned step of the second session."""
 
     change: Change
     a: Part | None
     b: Part | None
     differs: tuple[str, ...] = ()
-    """The names of what differs, from `COMPARED`; and `texts`."""
+    """The names of the facts that differ, from `COMPARED`; also `texts` if the texts differ."""
     differences: tuple[Difference, ...] = field(default=(), repr=False)
-    """Where the texts differ."""
+    """The first differences of the texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +106,18 @@ class Totals:
     cache_read_tokens: int
     cache_write_tokens: int
     cost_usd: Decimal | None
-    """Of all requests with a known price; None if there is none."""
+    """The cost of all requests with a known price; None if there are none."""
     unpriced: int
-    """Requests with usage but without a known price."""
+    """The number of requests with usage but without a known price."""
     cost_status: CostStatus
-    """The certainty of the cost; with unpriced requests it is a lower bound."""
+    """The certainty of the cost; a lower bound if there are unpriced requests."""
     duration_ns: int
-    """The sum of the durations of all steps, also of concurrent ones."""
+    """The sum of the durations of all steps, including concurrent steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two sessions side by side."""
+    """The comparison of two sessions."""
 
     pairs: tuple[Pair, ...]
     a: Totals
@@ -125,38 +125,39 @@ class Comparison:
 
     @property
     def changes(self) -> int:
-        """How many steps differ."""
+        """The number of steps that differ."""
         return sum(pair.change != "same" for pair in self.pairs)
 
     @property
     def has_texts(self) -> bool:
-        """Whether content was compared as well."""
+        """Whether content was compared, too."""
         return any(part.texts is not None for x in self.pairs for part in (x.a, x.b) if part)
 
     def json(self, a: dict[str, Any], b: dict[str, Any]) -> str:
-        """Return all of it as JSON, costs as decimal text; `a` and `b` identify the sessions."""
+        """Return the comparison as JSON, with costs as decimal strings. `a` and `b` identify the sessions."""
         value = {
             "agentobs_diff": VERSION,
             "a": {**a, **asdict(self.a)},
             "b": {**b, **asdict(self.b)},
             "content": self.has_texts,
-            "steps": [_bare(asdict(pair)) for pair in self.pairs],
+            "steps": [_without_none(asdict(pair)) for pair in self.pairs],
         }
         return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
 def compared(a: Sequence[Part], b: Sequence[Part]) -> Comparison:
-    """Align two sessions by step, lane by lane; lanes are in the order of the first session."""
+    """Align the steps of two sessions, lane by lane, in the order of the lanes of the first session."""
     lanes = list(dict.fromkeys(part.lane for part in (*a, *b)))
     pairs: list[Pair] = []
     for lane in lanes:
-        own = [part for part in a if part.lane == lane]
-        pairs += _aligned(own, [part for part in b if part.lane == lane])
+        pairs += _aligned(
+            [part for part in a if part.lane == lane], [part for part in b if part.lane == lane]
+        )
     return Comparison(tuple(pairs), totals(a), totals(b))
 
 
 def totals(parts: Sequence[Part]) -> Totals:
-    """Return the totals of steps."""
+    """Return the totals of some steps."""
     priced = [part.cost_usd for part in parts if part.cost_usd is not None]
     used = [part for part in parts if part.input_tokens or part.output_tokens]
     kinds = [part.kind for part in parts]
@@ -182,12 +183,12 @@ def _cost_status(used: Sequence[Part]) -> CostStatus:
     return "exact" if states <= {"exact"} else "lower_bound"
 
 
-def answer_of(turn: Turn) -> list[Any]:
-    """Return the model's response without IDs, which differ in each run."""
-    return [_said(block) for block in turn.blocks]
+def response_parts(turn: Turn) -> list[Any]:
+    """Return the blocks of a response without IDs, which differ in each run."""
+    return [_without_id(block) for block in turn.blocks]
 
 
-def _said(block: Block) -> dict[str, Any]:
+def _without_id(block: Block) -> dict[str, Any]:
     match block.kind:
         case "text" | "reasoning":
             return {"type": block.type, "text": block.text}
@@ -197,79 +198,78 @@ def _said(block: Block) -> dict[str, Any]:
             return {"type": block.type}
 
 
-def asked_since(before: Any, body: Any, answer: Sequence[Any] = ()) -> dict[str, Any]:
-    """Return the part of a request that is new since the previous one of its lane, without IDs, which differ in each
-    run.
+def new_in_request(previous: Any, body: Any, response: Sequence[Any] = ()) -> dict[str, Any]:
+    """Return the part of a request that is new since the previous request of its lane, without IDs.
 
-    That is each changed part (system, tools, options), and the messages after those of the previous request; all of
-    them if the history was changed. The previous response, `answer`, is omitted if it is repeated unchanged. So a
-    difference is shown where it arises, and only there.
+    It contains each part that has changed (system, tools, options), and the messages after the messages of the previous
+    request, or all messages if the history was changed. The previous response is left out if it is repeated unchanged.
+    So a difference is shown only in the step in which it arises.
     """
-    old, new = _without_ids(before), _without_ids(body)
+    old, new = _without_ids(previous), _without_ids(body)
     if not isinstance(new, dict):
         return {} if new is None else {"text": new}
     old = old if isinstance(old, dict) else {}
-    since = {key: value for key, value in new.items() if key not in old or old[key] != value}
-    since |= {key: None for key in old if key not in new}
+    added = {key: value for key, value in new.items() if key not in old or old[key] != value}
+    added |= {key: None for key in old if key not in new}
     dialect = dialect_of_body(new)
-    key, told, former = dialect.history_key, history(new), history(old)
-    if isinstance(old.get(key), list) and key in since:
-        known = [dialect.without_breakpoints(each) for each in told[: len(former)]]
-        if known == [dialect.without_breakpoints(each) for each in former]:
-            more = told[len(former) :]
-            echoes = bool(more) and answer_of(dialect.turn(more[0])) == answer
-            since[key] = more[1:] if echoes else more
-    return since
+    key, messages, old_messages = dialect.history_key, history(new), history(old)
+    if isinstance(old.get(key), list) and key in added:
+        shared = [dialect.without_breakpoints(each) for each in messages[: len(old_messages)]]
+        if shared == [dialect.without_breakpoints(each) for each in old_messages]:
+            more = messages[len(old_messages) :]
+            repeats = bool(more) and response_parts(dialect.turn(more[0])) == response
+            added[key] = more[1:] if repeats else more
+    return added
 
 
 def _without_ids(value: Any) -> Any:
-    """Return a request without IDs of blocks, and with all secrets looking the same."""
-    return _bared(dialect_of_body(value).without_ids(value))
+    """Return a request without IDs of blocks, and with the same placeholder for all secrets."""
+    return _with_equal_placeholders(dialect_of_body(value).without_ids(value))
 
 
-def _bared(value: Any) -> Any:
+def _with_equal_placeholders(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _bared(inner) for key, inner in value.items()}
+        return {key: _with_equal_placeholders(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_bared(each) for each in value]
+        return [_with_equal_placeholders(each) for each in value]
     return bare(value) if isinstance(value, str) else value
 
 
-def plain_lanes(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, str]:
-    """Return names for lanes that are the same in each agent run.
+def stable_lane_names(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, str]:
+    """Return names for lanes that are the same in each run of the agent.
 
     Args:
-        lanes: the recorded names of the lanes, each after its parent.
-        calls: the tool of each call, by its ID.
+        lanes: the recorded names of the lanes.
+        calls: the name of the tool of each call, by the ID of the call.
     """
-    named: dict[str, str] = {}
+    names: dict[str, str] = {}
     counts: dict[str, int] = {}
     for lane in sorted(lanes, key=lambda each: each.count("/")):
         parent, _, started_by = lane.rpartition("/")
         if not parent:
-            named[lane] = lane
+            names[lane] = lane
             continue
-        what = calls.get(started_by) or started_by.partition(":")[0]
-        what = what if started_by in calls or ":" in started_by else "agent"
-        under = f"{named.get(parent, parent)}/{what}"
-        counts[under] = counts.get(under, 0) + 1
-        named[lane] = f"{under}#{counts[under]}"
-    return named
+        starter = calls.get(started_by) or started_by.partition(":")[0]
+        starter = starter if started_by in calls or ":" in started_by else "agent"
+        path = f"{names.get(parent, parent)}/{starter}"
+        counts[path] = counts.get(path, 0) + 1
+        names[lane] = f"{path}#{counts[path]}"
+    return names
 
 
 def _aligned(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Pair]:
-    """Yield aligned steps: first those that are identical, then, between those, the ones of one kind."""
+    """Yield aligned steps: identical steps are aligned first; between them, steps of the same kind and name."""
     at_a = at_b = 0
-    for a1, a2, b1, b2 in unequal([_mark(x) for x in a], [_mark(x) for x in b]):
+    for a1, a2, b1, b2 in unequal_spans([_key(x) for x in a], [_key(x) for x in b]):
         yield from map(_pair, a[at_a:a1], b[at_b:b1])
-        yield from _sorted(a[a1:a2], b[b1:b2])
+        yield from _aligned_by_kind(a[a1:a2], b[b1:b2])
         at_a, at_b = a2, b2
     yield from map(_pair, a[at_a:], b[at_b:])
 
 
-def _sorted(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Pair]:
+def _aligned_by_kind(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Pair]:
     at_a = at_b = 0
-    for a1, a2, b1, b2 in unequal([_sort(x) for x in a], [_sort(x) for x in b]):
+    for a1, a2, b1, b2 in unequal_spans([_kind(x) for x in a], [_kind(x) for x in b]):
         yield from map(_pair, a[at_a:a1], b[at_b:b1])
         yield from (Pair("removed", part, None) for part in a[a1:a2])
         yield from (Pair("added", None, part) for part in b[b1:b2])
@@ -277,14 +277,14 @@ def _sorted(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Pair]:
     yield from map(_pair, a[at_a:], b[at_b:])
 
 
-def _sort(part: Part) -> tuple[str, ...]:
+def _kind(part: Part) -> tuple[str, ...]:
     return part.kind, part.name
 
 
-def _mark(part: Part) -> tuple[Any, ...]:
-    said = json.dumps(part.texts, sort_keys=True, default=str) if part.texts else ""
+def _key(part: Part) -> tuple[Any, ...]:
+    texts = json.dumps(part.texts, sort_keys=True, default=str) if part.texts else ""
     facts = (getattr(part, name) for name in COMPARED)
-    return part.kind, *facts, digest(said.encode("utf-8", "surrogatepass"))
+    return part.kind, *facts, digest(texts.encode("utf-8", "surrogatepass"))
 
 
 def _pair(a: Part, b: Part) -> Pair:
@@ -296,8 +296,8 @@ def _pair(a: Part, b: Part) -> Pair:
     return Pair("changed" if differs else "same", a, b, tuple(differs), shown)
 
 
-def _bare(value: Any) -> Any:
-    """Return a value without unknown fields: most steps have few facts."""
+def _without_none(value: Any) -> Any:
+    """Return a value without the fields that are None, because most fields do not apply to a step."""
     if isinstance(value, dict):
-        return {k: _bare(v) for k, v in value.items() if v is not None}
-    return [_bare(each) for each in value] if isinstance(value, list | tuple) else value
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return [_without_none(each) for each in value] if isinstance(value, list | tuple) else value

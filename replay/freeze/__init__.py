@@ -1,1 +1,1 @@
-"""Freezing: converts a recorded session to a fixture and a pytest file."""
+"""Freezing: the conversion of a recorded session to a fixture and a pytest file."""

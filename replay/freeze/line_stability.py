@@ -1,7 +1,7 @@
-"""Line stability: freezing a session again changes only the lines of what changed.
+"""Line stability: freezing a session again changes only the lines whose content has changed.
 
-A response arrives in other chunks and at other times in each recording. If everything else is unchanged, its
-chunks and times stay those of the existing fixture.
+In each recording, a response arrives in different chunks and at different times. If nothing else in a response has
+changed, the chunks and times of the existing fixture are kept.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from collections.abc import Iterator
 from agentobs.records.canonical_json import digest
 
 _OTHERS = ("request", "tool", "world", "end")
-"""The lines that end a response."""
+"""The kinds of lines that come after the lines of a response."""
 
 
-def settled(data: bytes, old: bytes | None) -> bytes:
-    """Return the bytes of a fixture without unnecessary changes against an older one.
+def stabilized(data: bytes, old: bytes | None) -> bytes:
+    """Return the bytes of a fixture without unnecessary changes to the older version `old`.
 
-    If only the session, the day and the versions of the recording differ, the older one is returned.
+    If only the session ID, the day and the versions of the recording differ, `old` is returned.
     """
     if old is None:
         return data
     known: defaultdict[str, deque[object]] = defaultdict(deque)
     try:
-        for answer in _answers(old):
-            known[_essence(answer)].append(json.loads(answer[0]).get("chunks"))
+        for response in _responses(old):
+            known[_response_key(response)].append(json.loads(response[0]).get("chunks"))
     except (ValueError, AttributeError):
-        return data  # it is not a fixture
+        return data  # the old file is not a fixture
     lines = data.splitlines(keepends=True)
-    for at, answer in zip(_places(lines), list(_answers(data)), strict=True):
-        chunks = known[_essence(answer)]
+    for at, response in zip(_positions(lines), list(_responses(data)), strict=True):
+        chunks = known[_response_key(response)]
         if chunks:
-            value = {**json.loads(answer[0]), "chunks": chunks.popleft()}
+            value = {**json.loads(response[0]), "chunks": chunks.popleft()}
             lines[at] = _line(value)
     body = b"".join(lines[:-1])
     new = body + _line({**json.loads(lines[-1]), "digest": digest(body)})
-    return old if _without_day(new) == _without_day(old) else new
+    return old if _without_origin(new) == _without_origin(old) else new
 
 
-def _answers(data: bytes) -> Iterator[list[bytes]]:
-    """Yield each answer's lines."""
+def _responses(data: bytes) -> Iterator[list[bytes]]:
+    """Yield the lines of each response."""
     lines = data.splitlines(keepends=True)
-    for at in _places(lines):
+    for at in _positions(lines):
         end = at + 1
         while end < len(lines) and not _is_of(lines[end], _OTHERS):
             end += 1
         yield lines[at:end]
 
 
-def _places(lines: list[bytes]) -> list[int]:
+def _positions(lines: list[bytes]) -> list[int]:
     return [at for at, line in enumerate(lines) if _is_of(line, ("response",))]
 
 
@@ -58,15 +58,15 @@ def _is_of(line: bytes, kinds: tuple[str, ...]) -> bool:
     return line.startswith(tuple(f'{{"{kind}": '.encode() for kind in kinds))
 
 
-def _essence(answer: list[bytes]) -> str:
-    """Return a response without its number, its chunks and its times."""
-    head = json.loads(answer[0])
-    told = {key: value for key, value in head.items() if key not in ("response", "chunks")}
-    return json.dumps([told, *(line.decode("utf-8", "surrogateescape") for line in answer[1:])])
+def _response_key(lines: list[bytes]) -> str:
+    """Return the content of a response without its number, its chunks and its times."""
+    first = json.loads(lines[0])
+    kept = {key: value for key, value in first.items() if key not in ("response", "chunks")}
+    return json.dumps([kept, *(line.decode("utf-8", "surrogateescape") for line in lines[1:])])
 
 
-def _without_day(data: bytes) -> list[bytes]:
-    """Return the lines of a fixture, the first one without the time, versions and session of the recording."""
+def _without_origin(data: bytes) -> list[bytes]:
+    """Return the lines of a fixture, without the day, the versions and the session ID in the first line."""
     first, *others = data.splitlines()
     header = json.loads(first)
     kept = {

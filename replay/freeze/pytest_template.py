@@ -1,42 +1,42 @@
-"""The test that `freeze` writes next to a fixture.
+"""The template of the test that `freeze` writes next to a fixture.
 
-It is a function of the fixture alone, so that `freeze` recognizes a test that nobody edited and can replace it. Only
-labels of the recording enter it: no text of a session becomes code.
+The test depends only on the fixture, so `freeze` can recognize a test that was not edited, and replace it. It contains
+only labels from the recording; no text of a session becomes code.
 """
 
 from __future__ import annotations
 
 from replay.fixture.failing_turn import Failure, failure_of
-from replay.fixture.fixture_folder import word
+from replay.fixture.fixture_folder import plain_word
 from replay.fixture.format import Fixture
 
 
-def test_of(fixture: Fixture) -> str:
-    """Return the test of a fixture: of the fix for a session that failed, else of the whole path."""
+def generated_test(fixture: Fixture) -> str:
+    """Return the source of the test of a fixture: of the fix if the session failed, otherwise of the complete path."""
     failure = failure_of(fixture)
-    known = fixture.header.get("entry") and fixture.header.get("arguments") is not None
-    alone = "" if known else _HOW
-    first = "" if known else f"{_HOW}, "
-    about = f"The recorded session {word(fixture.name)}, replayed offline."
+    is_callable = fixture.header.get("entry") and fixture.header.get("arguments") is not None
+    arguments = "" if is_callable else _PLACEHOLDER
+    first_argument = "" if is_callable else f"{_PLACEHOLDER}, "
+    about = f"The recorded session {plain_word(fixture.name)}, replayed offline."
     head = '"""{about}"""\n\nimport pytest\n'
     if failure is None:
         test = _SAME_PATH if fixture.until_turn is None else _SAME_PART
-        body = test.format(how=alone, turn=fixture.until_turn)
+        body = test.format(call=arguments, turn=fixture.until_turn)
         return "\n\n".join((head.format(about=about), body))
     about = f"{about}\n\nIt failed in turn {failure.turn}: {failure.reason}.\n"
-    reaches = _REACHES.format(how=first, turn=failure.turn)
+    reaches = _REACHES.format(call=first_argument, turn=failure.turn)
     fixed = _FIXED.format(
-        how=first,
+        call=first_argument,
         turn=failure.live_from,
         tools=_tools(failure),
-        why=_NAMED if failure.tools else "",
+        note=_NAMED_TOOLS if failure.tools else "",
         example=_example(failure),
     )
     return "\n\n".join((head.format(about=about), reaches, fixed))
 
 
 def _tools(failure: Failure) -> str:
-    """Return the `tools` argument; functions are named, because those that change external state only run by name."""
+    """Return the `tools` argument. It names functions, because those with side effects run only if they are named."""
     if not failure.tools:
         return ', tools="live"'
     return f", tools=[{', '.join(f'{chr(34)}{name}{chr(34)}' for name in failure.tools)}]"
@@ -49,39 +49,39 @@ def _example(failure: Failure) -> str:
     return f'assert not step.tool("{name}").is_error'
 
 
-_HOW = "..."
-"""The placeholder if the recorded entry cannot be called: the user replaces it with the function that starts the
-agent, and its arguments."""
+_PLACEHOLDER = "..."
+"""The placeholder in the generated test if the recorded entry cannot be called. The user replaces it with the function
+that starts the agent, and its arguments."""
 
 _SAME_PATH = '''@pytest.mark.replay("recording.jsonl")
 def test_same_path(replay):
-    """The agent makes the recorded requests, step by step, and ends as recorded."""
-    replay.run({how})
+    """The agent sends the recorded requests in order, and ends as recorded."""
+    replay.run({call})
 '''
 
 _SAME_PART = '''@pytest.mark.replay("recording.jsonl")
 def test_same_path(replay):
-    """The agent makes the recorded requests up to the one after turn {turn}, where the recording was cut off."""
-    replay.run({how})
+    """The agent sends the recorded requests up to the one after turn {turn}, where the recording was cut off."""
+    replay.run({call})
 '''
 
 _REACHES = '''@pytest.mark.replay("recording.jsonl")
 def test_reaches_the_failure(replay):
-    """The agent makes the recorded requests up to turn {turn}, before the fix and after it."""
-    replay.reach({how}turn={turn})
+    """The agent sends the recorded requests up to turn {turn}, before and after the fix."""
+    replay.reach({call}turn={turn})
 '''
 
-_NAMED = """    # By name, because a tool that changes something outside runs only if it is named: use a stand-in here.
+_NAMED_TOOLS = """    # Tools with side effects run only if they are named here. Replace them with test doubles.
 """
 
 _FIXED = '''@pytest.mark.replay("recording.jsonl")
 def test_fixed(replay):
-    """From turn {turn} on the agent differs from the session that failed, and does not fail.
+    """From turn {turn} on, the agent differs from the failed session, and it does not fail.
 
-    Red until the bug is fixed. From that turn on the tools run live: replace those that must not.
-    Add what the agent must do there, for example: {example}
+    This test fails until the bug is fixed. From that turn on, tools run live; replace the tools that must not run.
+    Add an assertion about what the agent must do there, for example: {example}
     """
-{why}    step = replay.until_change({how}turn={turn}{tools})
+{note}    step = replay.until_change({call}turn={turn}{tools})
     assert step.differs, step.describe()
     assert not step.failed, step.describe()
 '''

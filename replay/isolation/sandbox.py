@@ -1,8 +1,8 @@
 """The sandbox: one test in a forked process, from its setup to its teardown.
 
-The child runs pytest's own protocol, with every plugin that takes part in it. What pytest would show or count (reports,
-warnings, snapshots, coverage) is sent to the process that waits. Fixtures that were set up before the fork are
-used as they are, and are torn down by the process that set them up.
+The child runs pytest's own protocol with all plugins. Everything that pytest would show or count (reports, warnings,
+snapshots, coverage) is sent to the waiting process. Fixtures that were set up before the fork are used as they are, and
+are torn down by the process that set them up.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from agentobs.errors import AgentobsError
-from replay.isolation.template_process import Scratch, Send
-from replay.isolation.transfer import Coverage, Snapshots, packed_warning, plain
+from replay.isolation.template_process import OutputFiles, Send
+from replay.isolation.transfer import Coverage, Snapshots, picklable, picklable_warning
 
 SILENCED = (
     "pytest_runtest_logstart",
@@ -37,27 +37,27 @@ PER_PROCESS = ("anyio", "pytest_asyncio", "pytest_trio")
 def run_test(
     item: pytest.Item,
     send: Send,
-    scratch: Scratch,
+    files: OutputFiles,
     filters: Sequence[Any],
     fixtures: Iterable[Any],
 ) -> None:
-    """Run a test and send its results; the last message of a test that ran to its end is `done`.
+    """Run a test and send its results. If the test runs to its end, the last message is `done`.
 
     Args:
         item: the test.
-        send: sends a message to the process that waits.
-        scratch: where captured output and the traceback of a crash go.
-        filters: the warning filters that were in force outside of any test.
+        send: sends a message to the waiting process.
+        files: the files for captured output and for the traceback of a crash.
+        filters: the warning filters that apply outside of tests.
         fixtures: the definitions of fixtures that may have been set up before the fork.
     """
-    scratch.clear()
-    faulthandler.enable(file=scratch.descriptor("trace"))
-    _capture_into(item.config, scratch)
+    files.clear()
+    faulthandler.enable(file=files.descriptor("trace"))
+    _capture_into(item.config, files)
     _drop_inherited(item, fixtures)
     _forget_children()
     _forward(item.config, send)
     warnings.filters[:] = filters  # type: ignore[index]  # a list, at run time
-    # Imported in the template: it needs the recorder, which the process of pytest may do without.
+    # It is not imported at the top, because it needs the recorder, which the process of pytest need not import.
     importlib.import_module("replay.agent_code.leftover_state").rely_on_isolation()
     snapshots, coverage = Snapshots(item), Coverage()
     send("begun", None)
@@ -70,13 +70,15 @@ def run_test(
         _tear_down(item)
         send("exit", (str(error.msg), error.returncode))
     try:
-        for kind, value in (("snapshots", snapshots.taken()), ("coverage", coverage.taken())):
+        for kind, value in (("snapshots", snapshots.data()), ("coverage", coverage.data())):
             if value is not None:
                 send(kind, value)
-        _end(item.config)
-    except Exception as error:  # of a plugin or of the agent; it is the test's, not the run's
-        is_ours = isinstance(error, AgentobsError)
-        send("broken", str(error) if is_ours else traceback.format_exc())
+        _clean_up(item.config)
+    except (
+        Exception
+    ) as error:  # an error of a plugin or the agent fails this test, not the complete run
+        is_known = isinstance(error, AgentobsError)
+        send("broken", str(error) if is_known else traceback.format_exc())
     send("done", None)
 
 
@@ -86,29 +88,28 @@ def is_per_process(function: Any) -> bool:
 
 
 def flush_terminal(config: pytest.Config) -> None:
-    """Empty the buffer of the terminal; a worker of xdist has none."""
+    """Flush the buffer of the terminal, which does not exist in a worker of xdist."""
     if config.pluginmanager.hasplugin("terminalreporter"):
         config.get_terminal_writer().flush()
 
 
 class _Forwarder:
-    """Sends what pytest would display or count."""
+    """Sends everything that pytest would display or count."""
 
     def __init__(self, config: pytest.Config, send: Send) -> None:
         self._config, self._send = config, send
         self.is_on = False
-        """Ignore past warnings, which pytest repeats when a plugin is registered."""
+        """Whether warnings are sent; not at first, because pytest repeats past warnings when a plugin is registered."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._send("report", plain(data))
+        self._send("report", picklable(data))
 
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
     ) -> None:
         if self.is_on:
-            told = packed_warning(warning_message), when, nodeid, location
-            self._send("warning", told)
+            self._send("warning", (picklable_warning(warning_message), when, nodeid, location))
 
     def pytest_enter_pdb(self) -> None:
         """Lift the time limit while a person debugs."""
@@ -116,7 +117,7 @@ class _Forwarder:
 
 
 def _forward(config: pytest.Config, send: Send) -> None:
-    """Make hooks that display or count results only send them."""
+    """Replace the hooks that display or count results by a plugin that sends them."""
     for name in SILENCED:
         caller = getattr(config.hook, name)
         for implementation in caller.get_hookimpls():
@@ -126,8 +127,8 @@ def _forward(config: pytest.Config, send: Send) -> None:
     forwarder.is_on = True
 
 
-def _capture_into(config: pytest.Config, scratch: Scratch) -> None:
-    """Capture output into files of this child, which can be read when it has crashed."""
+def _capture_into(config: pytest.Config, files: OutputFiles) -> None:
+    """Capture output into files that can still be read after this child has crashed."""
     manager = config.pluginmanager.get_plugin("capturemanager")
     captured: Any = getattr(manager, "_global_capturing", None)
     if manager is None or captured is None:
@@ -136,9 +137,9 @@ def _capture_into(config: pytest.Config, scratch: Scratch) -> None:
         capture: Any = getattr(captured, name, None)
         if not hasattr(capture, "targetfd"):
             continue
-        os.dup2(scratch.descriptor(name), capture.tmpfile.fileno())
+        os.dup2(files.descriptor(name), capture.tmpfile.fileno())
         if capture._state == "started":
-            os.dup2(scratch.descriptor(name), capture.targetfd)
+            os.dup2(files.descriptor(name), capture.targetfd)
     manager.read_global_capture()
 
 
@@ -164,13 +165,13 @@ def _tear_down(item: pytest.Item) -> None:
 
 
 def _forget_children() -> None:
-    """Forget child processes of `multiprocessing` that another process started, so that this one does not end them."""
+    """Forget the `multiprocessing` children of the parent process, so that this process does not end them."""
     if (module := sys.modules.get("multiprocessing.process")) is not None:
         module._children = set()  # type: ignore[attr-defined]
 
 
-def _end(config: pytest.Config) -> None:
-    """Do the cleanup of a process that exits without running `atexit` handlers."""
+def _clean_up(config: pytest.Config) -> None:
+    """Clean up, because this process exits without running `atexit` handlers."""
     if (sessions := sys.modules.get("agentobs.recording.session")) is not None:
         sessions.stop_recorder()
     if (module := sys.modules.get("multiprocessing.util")) is not None:

@@ -1,9 +1,9 @@
 """Test processes: a template that is forked early, and a child of it for each test.
 
-The template is a copy of this process that only waits. Each `Template.run` makes it fork a child. The child starts with
-the state that the template had when it was forked, regardless of what has happened in this process since. A child sends
-messages through its own pipe; the template reaps it and reports how it ended. When this process dies, the template
-sees the end of its socket, kills its child and exits.
+The template is a copy of this process that only waits. For each `Template.run` it forks a child. The child starts with
+the state that the template had when it was forked, whatever has happened in this process since. A child sends messages
+through its own pipe; the template reaps it and reports its exit status. When this process dies, the socket of the
+template is closed, so it kills its child and exits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 from agentobs.errors import UsageError
 
 Send = Callable[[str, Any], None]
-"""Sends a message, by its kind and its value, to the process that waits for the test."""
+"""Sends a message, with a kind and a value, to the process that waits for the test."""
 BLOCKED = {
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM")
@@ -41,15 +41,15 @@ BLOCKED = {
 }
 """Signals that are blocked until a new process has its own handlers."""
 BEGIN_SECONDS = 180.0
-"""How long a child may take until its first message. Our choice: generous even for a busy machine."""
+"""How long a child may take to send its first message. Our choice: generous even for a busy machine."""
 INTERRUPT_SECONDS = (1.0, 2.0, 5.0)
 """How long an interrupted child may take to end: by itself, after SIGINT, and after SIGKILL."""
 OWN_PACKAGES = ("agentobs", "replay", "exporters")
-"""Packages that the template imports in advance like third-party ones."""
+"""Packages of agentobs, which the template imports in advance like third-party packages."""
 CLOSE_SECONDS, CLOSE_POLLS = 5.0, 1000
 """How long a template may take to exit, and how often that is checked."""
 _FRAME = struct.Struct("!I")
-_NOTE = struct.Struct("!ci")
+_COMMAND = struct.Struct("!ci")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class Death:
         return f"was killed by signal {-self.status}"
 
 
-class Scratch:
-    """Files that outlive a child and hold its captured output and its traceback."""
+class OutputFiles:
+    """Files that outlive a child and contain its captured output and its traceback."""
 
     def __init__(self) -> None:
-        """Create the files; they have no name in the file system."""
+        """Create the files, without names in the file system."""
         names = ("out", "err", "trace")
         self._files = {name: tempfile.TemporaryFile() for name in names}  # noqa: SIM115  # see `close`
 
@@ -89,7 +89,7 @@ class Scratch:
             os.lseek(file.fileno(), 0, os.SEEK_SET)
 
     def text(self, name: str) -> str:
-        """Return what a file holds."""
+        """Return the text of a file."""
         descriptor = self.descriptor(name)
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode("utf-8", "replace")
 
@@ -100,7 +100,7 @@ class Scratch:
 
 
 class Template:
-    """A copy of this process, from which children are forked; to be closed."""
+    """A copy of this process from which children are forked; it must be closed."""
 
     def __init__(
         self, work: Callable[[int, Send], None], prepare: Callable[[], None] | None = None
@@ -109,21 +109,21 @@ class Template:
 
         Args:
             work: runs in the child, with the number that `run` passes.
-            prepare: runs in the template before it forks the first child, to save the children time.
+            prepare: runs in the template before the first child is forked, to save time in the children.
         """
         self._work, self._prepare = work, prepare
-        self._socket, served = socket.socketpair()
+        self._socket, template_socket = socket.socketpair()
         _flush()
         with _blocked():
             self.process_id = _fork()
             if self.process_id == 0:
-                _never_return(lambda: self._serve(served))
-        served.close()
+                _never_return(lambda: self._serve(template_socket))
+        template_socket.close()
 
     def run(self, number: int, seconds: float | None) -> Generator[tuple[str, Any]]:
         """Fork a child and yield its messages, and finally `("ended", Death)`.
 
-        A generator that is closed early, as by Ctrl-C, ends the child first.
+        If the generator is closed early, for example by Ctrl-C, it ends the child first.
 
         Args:
             number: the argument of `work`.
@@ -137,10 +137,10 @@ class Template:
         try:
             _flush()
             try:
-                socket.send_fds(self._socket, [_NOTE.pack(b"R", number)], [writer])
+                socket.send_fds(self._socket, [_COMMAND.pack(b"R", number)], [writer])
             finally:
                 os.close(writer)
-            for message in self._watched(messages, seconds):
+            for message in self._messages_of_child(messages, seconds):
                 is_over = message[0] == "ended"
                 yield message
         except (BrokenPipeError, ConnectionError, EOFError) as error:
@@ -155,13 +155,15 @@ class Template:
                 self._interrupt()
             os.close(reader)
 
-    def _watched(self, messages: _Messages, seconds: float | None) -> Iterator[tuple[str, Any]]:
+    def _messages_of_child(
+        self, messages: _Messages, seconds: float | None
+    ) -> Iterator[tuple[str, Any]]:
         """Yield the messages of a child; kill it if it sends none for too long."""
         poll = select.poll()
         for descriptor in (messages.descriptor, self._socket.fileno()):
             poll.register(descriptor, select.POLLIN | select.POLLHUP)
         limit: float | None = BEGIN_SECONDS
-        # faulthandler writes where a child stands that is aborted; the template goes last.
+        # SIGABRT lets faulthandler write the stack of the child; the template itself is killed last.
         steps = [signal.SIGABRT, signal.SIGKILL, None]
         while True:
             ready = dict(poll.poll(None if limit is None else limit * 1000))
@@ -183,10 +185,10 @@ class Template:
                 self._kill(steps.pop(0))
 
     def _status(self) -> int:
-        note = self._socket.recv(_NOTE.size)
-        if len(note) < _NOTE.size:
+        data = self._socket.recv(_COMMAND.size)
+        if len(data) < _COMMAND.size:
             raise EOFError
-        status: int = _NOTE.unpack(note)[1]
+        status: int = _COMMAND.unpack(data)[1]
         return status
 
     def _kill(self, number: int | None) -> None:
@@ -194,10 +196,10 @@ class Template:
         if number is None:
             os.kill(self.process_id, signal.SIGKILL)
         else:
-            self._socket.sendall(_NOTE.pack(b"K", number))
+            self._socket.sendall(_COMMAND.pack(b"K", number))
 
     def _interrupt(self) -> None:
-        """End a child: let it finish its teardown, then interrupt it, then kill it."""
+        """End a child: first wait for its teardown, then interrupt it, then kill it."""
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN | select.POLLHUP)
         steps = (None, signal.SIGINT, signal.SIGKILL)
@@ -210,7 +212,7 @@ class Template:
                     return
 
     def close(self) -> None:
-        """End the template, and a child that still runs. Calling it again has no effect."""
+        """End the template and its running child, if any. A second call has no effect."""
         if self._socket.fileno() < 0:
             return
         self._socket.close()
@@ -223,24 +225,24 @@ class Template:
             os.kill(self.process_id, signal.SIGKILL)
             os.waitpid(self.process_id, 0)
 
-    def _serve(self, served: socket.socket) -> None:
-        """Fork a child for each request, until the socket ends. Runs in the template."""
+    def _serve(self, template_socket: socket.socket) -> None:
+        """Fork a child for each command, until the socket is closed. Runs in the template."""
         self._socket.close()
-        _Server(served, self._work).serve(self._prepare)
+        _Server(template_socket, self._work).serve(self._prepare)
 
 
 class _Server:
-    """The template's side."""
+    """Runs in the template and forks its children."""
 
-    def __init__(self, served: socket.socket, work: Callable[[int, Send], None]) -> None:
-        self._socket, self._work = served, work
+    def __init__(self, template_socket: socket.socket, work: Callable[[int, Send], None]) -> None:
+        self._socket, self._work = template_socket, work
         self._child = 0
-        self._learned: set[str] = set()
-        self._names = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
+        self._imported: set[str] = set()
+        self._names_file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
 
     def serve(self, prepare: Callable[[], None] | None) -> None:
-        self._wakes, wakes = os.pipe()
-        for descriptor in (self._wakes, wakes):
+        self._wake_reader, wake_writer = os.pipe()
+        for descriptor in (self._wake_reader, wake_writer):
             os.set_blocking(descriptor, False)
         before = {number: signal.getsignal(number) for number in (*BLOCKED, signal.SIGCHLD)}
         for number in (signal.SIGINT, signal.SIGALRM):
@@ -248,26 +250,26 @@ class _Server:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        woken = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        previous_writer = signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN | select.POLLHUP)
-        poll.register(self._wakes, select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
         if prepare is not None:
             with _quiet(), contextlib.suppress(Exception):
                 prepare()
             _freeze()
         while True:
             ready = dict(poll.poll())
-            if self._wakes in ready:
-                os.read(self._wakes, 4096)
+            if self._wake_reader in ready:
+                os.read(self._wake_reader, 4096)
                 self._reap()
             if self._socket.fileno() in ready:
-                note, received, *_ = socket.recv_fds(self._socket, _NOTE.size, 1)
-                if len(note) < _NOTE.size:
-                    self._end()
+                data, received, *_ = socket.recv_fds(self._socket, _COMMAND.size, 1)
+                if len(data) < _COMMAND.size:
+                    self._kill_child()
                     return
-                command, number = _NOTE.unpack(note)
+                command, number = _COMMAND.unpack(data)
                 if command == b"K":
                     if self._child:
                         os.kill(self._child, number)
@@ -276,9 +278,9 @@ class _Server:
                 with _blocked():
                     self._child = _fork()
                     if self._child == 0:
-                        for descriptor in (self._wakes, wakes):
+                        for descriptor in (self._wake_reader, wake_writer):
                             os.close(descriptor)
-                        signal.set_wakeup_fd(woken)
+                        signal.set_wakeup_fd(previous_writer)
                         for each, handler in before.items():
                             signal.signal(each, signal.SIG_DFL if handler is None else handler)
                         self._socket.close()
@@ -298,11 +300,13 @@ class _Server:
         try:
             self._work(number, send)
         finally:
-            names = [name for name in list(sys.modules) if name not in known and _is_foreign(name)]
-            self._names.seek(0)
-            self._names.truncate()
-            self._names.write(json.dumps(names).encode())
-            self._names.flush()
+            names = [
+                name for name in list(sys.modules) if name not in known and _is_third_party(name)
+            ]
+            self._names_file.seek(0)
+            self._names_file.truncate()
+            self._names_file.write(json.dumps(names).encode())
+            self._names_file.flush()
             _flush()
 
     def _reap(self) -> None:
@@ -312,27 +316,27 @@ class _Server:
         if not found:
             return
         self._child = 0
-        self._socket.sendall(_NOTE.pack(b"E", os.waitstatus_to_exitcode(status)))
-        self._names.seek(0)
-        data = self._names.read()
-        self._names.seek(0)
-        self._names.truncate()
-        self._learn(json.loads(data) if data else ())
+        self._socket.sendall(_COMMAND.pack(b"E", os.waitstatus_to_exitcode(status)))
+        self._names_file.seek(0)
+        data = self._names_file.read()
+        self._names_file.seek(0)
+        self._names_file.truncate()
+        self._import_for_children(json.loads(data) if data else ())
 
-    def _learn(self, names: Sequence[str]) -> None:
+    def _import_for_children(self, names: Sequence[str]) -> None:
         """Import third-party modules that a child has imported, so that the next child has them already."""
-        new = [name for name in names if name not in self._learned]
-        self._learned.update(new)
+        new = [name for name in names if name not in self._imported]
+        self._imported.update(new)
         with _quiet():
             for name in new:
-                # A child that needs it imports it itself, and shows the error.
+                # If an import fails, the next child that needs the module reports the error.
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         if new:
             _freeze()
 
-    def _end(self) -> None:
-        self._names.close()
+    def _kill_child(self) -> None:
+        self._names_file.close()
         if self._child:
             os.kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
@@ -355,10 +359,10 @@ class _Messages:
             is_open = bool(data)
         except BlockingIOError:
             pass
-        return list(self._whole()), is_open
+        return list(self._complete()), is_open
 
     def rest(self) -> Iterator[tuple[str, Any]]:
-        """Yield the last messages of a child that has ended; an incomplete one is dropped."""
+        """Yield the last messages of a child that has ended, except an incomplete one."""
         while True:
             before = len(self._data)
             try:
@@ -367,9 +371,9 @@ class _Messages:
                 break
             if len(self._data) == before:
                 break
-        yield from self._whole()
+        yield from self._complete()
 
-    def _whole(self) -> Iterator[tuple[str, Any]]:
+    def _complete(self) -> Iterator[tuple[str, Any]]:
         while len(self._data) >= _FRAME.size:
             [size] = _FRAME.unpack_from(self._data)
             if len(self._data) < _FRAME.size + size:
@@ -381,7 +385,7 @@ class _Messages:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop output and warnings; a child that does the same work shows its own."""
+    """Discard output and warnings, which a child that does the same work shows again."""
     dropped = io.StringIO()
     with (
         contextlib.redirect_stdout(dropped),
@@ -401,8 +405,8 @@ def _freeze() -> None:
 def _fork() -> int:
     """Fork this process.
 
-    Other threads do not exist in the child. The locks of the standard library and of this package are recreated
-    there, so the warning of Python 3.12 and later about forking a process with threads is suppressed.
+    Other threads do not exist in the child, where the standard library and agentobs create their locks again. So the
+    warning of Python 3.12 and later about forking a process with threads is suppressed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -420,7 +424,7 @@ def _blocked() -> Iterator[None]:
 
 
 def _never_return(work: Callable[[], None]) -> NoReturn:
-    """Do the work of a forked process and exit, without handlers of `atexit` and without returning to its caller."""
+    """Do the work of a forked process and exit, without `atexit` handlers and without returning to the caller."""
     status = 70
     try:
         work()
@@ -452,8 +456,8 @@ def _write(descriptor: int, data: bytes) -> None:
 _LIBRARY = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 
 
-def _is_foreign(name: str) -> bool:
-    """Return whether a module belongs to the standard library or to an installed package, not to the user."""
+def _is_third_party(name: str) -> bool:
+    """Return whether a module belongs to the standard library or an installed package, and not to the user."""
     if name.partition(".")[0] in OWN_PACKAGES:
         return True
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)

@@ -14,14 +14,14 @@ import pytest
 from agentobs.errors import UsageError
 
 
-def plain(value: Any) -> Any:
-    """Return a value whose parts can be pickled; a part that cannot is replaced by its `repr`."""
+def picklable(value: Any) -> Any:
+    """Return a value in which each part that cannot be pickled is replaced by its `repr`."""
     if isinstance(value, dict):
-        return {plain(key): plain(inner) for key, inner in value.items()}
+        return {picklable(key): picklable(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [plain(inner) for inner in value]
+        return [picklable(inner) for inner in value]
     if type(value) is tuple:
-        return tuple(plain(inner) for inner in value)
+        return tuple(picklable(inner) for inner in value)
     if value is None or type(value) in (str, int, float, bool, bytes):
         return value
     try:
@@ -31,44 +31,44 @@ def plain(value: Any) -> Any:
     return value
 
 
-def packed_warning(message: warnings.WarningMessage) -> dict[str, Any]:
-    """Return a recorded warning as plain values; a class that cannot be pickled becomes the first base that can."""
+def picklable_warning(message: warnings.WarningMessage) -> dict[str, Any]:
+    """Return a recorded warning as values that can be pickled; its class may be replaced by a base class."""
     names = ("filename", "lineno", "line")
-    told: dict[str, Any] = {name: getattr(message, name) for name in names}
-    base = next(each for each in message.category.__mro__ if not isinstance(plain(each), str))
-    told["category"] = base
-    kept = plain(message.message)
-    told["message"] = kept if isinstance(kept, Warning) else base(str(message.message))
-    return told
+    fields: dict[str, Any] = {name: getattr(message, name) for name in names}
+    base = next(each for each in message.category.__mro__ if not isinstance(picklable(each), str))
+    fields["category"] = base
+    kept = picklable(message.message)
+    fields["message"] = kept if isinstance(kept, Warning) else base(str(message.message))
+    return fields
 
 
-def take_warning(item: pytest.Item, value: tuple[dict[str, Any], Any, str, Any]) -> None:
+def record_warning(item: pytest.Item, value: tuple[dict[str, Any], Any, str, Any]) -> None:
     """Record a warning of a test in this process."""
-    told, when, nodeid, location = value
-    message = warnings.WarningMessage(**told)
-    given = {"warning_message": message, "when": when, "nodeid": nodeid, "location": location}
-    item.ihook.pytest_warning_recorded.call_historic(kwargs=given)
+    fields, when, nodeid, location = value
+    message = warnings.WarningMessage(**fields)
+    arguments = {"warning_message": message, "when": when, "nodeid": nodeid, "location": location}
+    item.ihook.pytest_warning_recorded.call_historic(kwargs=arguments)
 
 
 class Snapshots:
     """The snapshots of syrupy that a test compares with or writes."""
 
     def __init__(self, item: pytest.Item) -> None:
-        """Note the snapshots that existed before the test."""
+        """Remember the snapshots that existed before the test."""
         self._session = getattr(item.config, "_syrupy", None)
         self._before = len(self._session._assertions) if self._session is not None else 0
         self._writes = {key: dict(each) for key, each in self._queued().items()}
 
-    def taken(self) -> dict[str, Any] | None:
-        """Return the assertions of a test and the snapshots to write, or None.
+    def data(self) -> dict[str, Any] | None:
+        """Return the assertions of a test and the snapshots to write; None if there are none.
 
         Raises:
             UsageError: the class that writes its snapshots cannot be imported by another process.
         """
         if self._session is None:
             return None
-        asserted = [
-            (each.extension_class, [_told(result) for result in each.executions.values()])
+        assertions = [
+            (each.extension_class, [_fields(result) for result in each.executions.values()])
             for each in self._session._assertions[self._before :]
         ]
         writes = [
@@ -77,77 +77,77 @@ class Snapshots:
             for (location, index), data in queued.items()
             if self._writes.get(key, {}).get((location, index)) is not data
         ]
-        value = {"asserted": asserted, "writes": writes}
+        value = {"asserted": assertions, "writes": writes}
         try:
             pickle.dumps(value)
         except Exception as error:
             raise UsageError(
-                f"the snapshots of this test cannot be handed over: {error}",
+                f"the snapshots of this test cannot be transferred to the pytest process: {error}",
                 todo="Define its snapshot extension at the top level of a module, or use --replay-no-fork",
             ) from error
-        return value if asserted or writes else None
+        return value if assertions or writes else None
 
     def _queued(self) -> dict[Any, dict[Any, Any]]:
         return self._session._queued_snapshot_writes if self._session is not None else {}
 
 
-def _told(result: Any) -> dict[str, Any]:
+def _fields(result: Any) -> dict[str, Any]:
     names = (each.name for each in dataclasses.fields(result) if each.name != "test_location")
-    told = {name: getattr(result, name) for name in names}
-    if told.get("exception") is not None:
-        told["exception"] = RuntimeError(str(told["exception"]))
-    return told
+    fields = {name: getattr(result, name) for name in names}
+    if fields.get("exception") is not None:
+        fields["exception"] = RuntimeError(str(fields["exception"]))
+    return fields
 
 
-def take_snapshots(item: pytest.Item, value: dict[str, Any]) -> None:
-    """Count the snapshots of a test in this process, and queue those to write."""
+def merge_snapshots(item: pytest.Item, value: dict[str, Any]) -> None:
+    """Count the snapshots of a test in this process, and queue the snapshots to write."""
     syrupy: Any = importlib.import_module("syrupy.assertion")
     location = importlib.import_module("syrupy.location").PyTestLocation(item)
     session = item.config._syrupy  # type: ignore[attr-defined]
     for extension, results in value["asserted"]:
-        asserted = syrupy.SnapshotAssertion(
+        assertions = syrupy.SnapshotAssertion(
             session=session,
             extension_class=extension,
             test_location=location,
             update_snapshots=session.update_snapshots,
         )
         for at, result in enumerate(results):
-            asserted.executions[at] = syrupy.AssertionResult(**result, test_location=location)
-        asserted._executions = len(results)
+            assertions.executions[at] = syrupy.AssertionResult(**result, test_location=location)
+        assertions._executions = len(results)
     for key, index, data in value["writes"]:
         session._queued_snapshot_writes[key][location, index] = data
 
 
 class Coverage:
-    """The lines that coverage.py sees in a test; nothing if it does not measure."""
+    """The coverage data of a test; empty if coverage.py does not measure in this process."""
 
     def __init__(self) -> None:
-        """Measure into memory: the data file is that of the process that waits."""
-        self._measured = _measured()
+        """Measure into memory, because the data file belongs to the waiting process."""
+        self._measured = _measurement()
         if self._measured is not None:
             data = sys.modules["coverage"].CoverageData(no_disk=True)
             self._measured._data = data
             self._measured._collector.use_data(data, self._measured.config.context)
 
-    def taken(self) -> bytes | None:
-        """Return what was measured, or None."""
+    def data(self) -> bytes | None:
+        """Return the measured data; None if coverage.py does not measure."""
         if self._measured is None:
             return None
         data: bytes = self._measured.get_data().dumps()
         return data
 
 
-def take_coverage(value: bytes) -> None:
-    """Add what was measured in a test to what this process measures."""
-    measured = _measured()
+def merge_coverage(value: bytes) -> None:
+    """Add the coverage data of a test to the data of this process."""
+    measured = _measurement()
     if measured is not None:
         data = sys.modules["coverage"].CoverageData(no_disk=True)
         data.loads(value)
         measured.get_data().update(data)
 
 
-def _measured() -> Any:
-    """Return the measurement of coverage.py that runs in this process, or None."""
+def _measurement() -> Any:
+    """Return the active measurement of coverage.py in this process, or None."""
     module = sys.modules.get("coverage")
     measured = module.Coverage.current() if module is not None else None
     return measured if getattr(measured, "_collector", None) is not None else None

@@ -1,7 +1,7 @@
-"""Warm-up: what the SDK builds at its first use, built once before test processes are forked.
+"""Warm-up: work that the SDK does at its first use is done once, before test processes are forked.
 
-The SDK's models build their validators when the first answer is read, which takes longer than a whole replay. Here a
-client reads made-up answers of every kind: a message, a stream and an error. Nothing leaves the process.
+The SDK's models build their validators when the first response is parsed, which takes longer than a complete replay.
+Here a client parses one made-up response of each kind: a message, a stream and an error. Nothing leaves the process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from agentobs.provider.dialect import Block, Draft, Tokens
 from agentobs.provider.registry import ANTHROPIC
 
 _DIALECT = ANTHROPIC
-_CALL = Block("call", "call", id="toolu_1", name="look", value={})
+_CALL = Block("call", "call", id="toolu_1", name="lookup", value={})
 _MESSAGE = Draft("msg_1", "claude-opus-4-5", [_CALL], Tokens(input=1, output=1))
 _STREAM = Draft("msg_1", "claude-opus-4-5", [Block("text", "text", text="a")], Tokens(1, 1))
 _PROMPT = _DIALECT.request_message("user", [Block("text", "text", text="a")])
-_ASKS = {
+_REQUEST = {
     **json.loads(_DIALECT.request_body("claude-opus-4-5", [json.dumps(_PROMPT).encode()])),
     _DIALECT.output_limit_key: 1,
 }
@@ -28,16 +28,16 @@ _KEY = "a-made-up-key"
 
 
 def warm_up() -> None:
-    """Let a client of the SDK, and an async one, read an answer of every kind."""
+    """Parse a response of each kind with a sync and an async client of the SDK."""
     with (
-        httpx2.Client(transport=httpx2.MockTransport(_answer), trust_env=False) as http,
+        httpx2.Client(transport=httpx2.MockTransport(_respond), trust_env=False) as http,
         anthropic.Anthropic(api_key=_KEY, http_client=http, max_retries=0) as client,
     ):
-        client.messages.create(**_ASKS)
-        with client.messages.stream(**_ASKS) as stream:
+        client.messages.create(**_REQUEST)
+        with client.messages.stream(**_REQUEST) as stream:
             stream.get_final_message()
         try:
-            client.messages.create(**_ASKS, extra_headers={"x-fails": "1"})
+            client.messages.create(**_REQUEST, extra_headers={"x-fails": "1"})
         except anthropic.BadRequestError:
             pass
     asyncio.run(_warm_up_async())
@@ -45,18 +45,18 @@ def warm_up() -> None:
 
 async def _warm_up_async() -> None:
     async with (
-        httpx2.AsyncClient(transport=httpx2.MockTransport(_answer), trust_env=False) as http,
+        httpx2.AsyncClient(transport=httpx2.MockTransport(_respond), trust_env=False) as http,
         anthropic.AsyncAnthropic(api_key=_KEY, http_client=http, max_retries=0) as client,
     ):
-        await client.messages.create(**_ASKS)
-        async with client.messages.stream(**_ASKS) as stream:
+        await client.messages.create(**_REQUEST)
+        async with client.messages.stream(**_REQUEST) as stream:
             await stream.get_final_message()
 
 
-def _answer(request: httpx2.Request) -> httpx2.Response:
+def _respond(request: httpx2.Request) -> httpx2.Response:
     if "x-fails" in request.headers:
         return _response(400, "application/json", _DIALECT.error_body(400, "a"))
-    if not _DIALECT.asks_for_stream(json.loads(request.content)):
+    if not _DIALECT.wants_stream(json.loads(request.content)):
         return _response(200, "application/json", _DIALECT.response_body(_MESSAGE))
     kind, events = _DIALECT.response_stream(_STREAM)
     return _response(200, kind, b"".join(events))

@@ -1,1 +1,1 @@
-"""Matching: which recorded exchange a live request corresponds to."""
+"""Matching of live requests and questions with recorded exchanges."""

@@ -1,8 +1,8 @@
-"""Lanes: the order in which recorded requests may be sent, and which of them a live request is.
+"""Lanes: the order in which the requests of a lane may be sent, and the matching of live with recorded requests.
 
-Requests of a lane that never overlapped come in the recorded order. The order of requests that overlapped was chance:
-such a request may come as soon as the requests have been sent whose responses it continues. Requests are compared byte
-for byte first; the canonical form is built only if that fails.
+Requests of a lane that never overlapped must be sent in the recorded order. The order of overlapping requests was
+random, so such a request may be sent as soon as the requests whose responses it continues have been sent. Requests are
+first compared byte for byte; the canonical form is built only if the bytes differ.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentobs.determinism.callers import told_of
+from agentobs.determinism.callers import matching_digests
 from agentobs.provider.registry import dialect_of, meaningful_headers, message_of
 from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences, shortened
 from agentobs.records.exchanges import Origin, Question
 from replay.comparison.placeholders import Renaming
 from replay.fixture.body_parts import value_of
-from replay.fixture.format import Ask, Fixture
+from replay.fixture.format import Fixture, RecordedRequest
 from replay.matching.nearest_request import nearest
 from replay.matching.spine import Drift, spine_of
 
 DRIFT_SHOWN = 20
-"""How many differences of a request are reported as drift; of the rest, only the number. Our choice."""
+"""The maximum number of differences of a request that are reported as drift; the others are counted. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A request that concurrent requests of its lane are identical to, so that nothing distinguished them."""
+    """A match of a request that could not be distinguished from identical concurrent requests of its lane."""
 
-    taken: int
+    chosen: int
     """The recorded request that was chosen: the first unused one."""
     others: tuple[int, ...]
-    """The other requests that match as well."""
+    """The other recorded requests that match equally well."""
 
     @property
     def text(self) -> str:
-        """Return what happened, and how to make the requests distinguishable, in two sentences."""
-        tied = sorted((self.taken, *self.others))
+        """A description of the guess, and how to make the requests distinguishable."""
+        tied = sorted((self.chosen, *self.others))
         named = f"{', '.join(map(str, tied[:-1]))} and {tied[-1]}"
         return (
-            f"request {self.taken} was matched only by its position: requests {named} are identical and may be "
+            f"request {self.chosen} was matched only by its position: requests {named} are identical and may be "
             "concurrent, and their callers have equal arguments. Pass each caller a different argument, or send "
             "each request inside `with agentobs.span(NAME)`, and record again"
         )
@@ -51,14 +51,14 @@ class Guess:
 class Mismatch:
     """A live request that matches no recorded request of its lane."""
 
-    expected: Ask | None
-    """The request that was due; None if the lane had no more."""
-    elsewhere: Ask | None
-    """A later request of the lane that is identical to this one."""
+    expected: RecordedRequest | None
+    """The recorded request that was due; None if all requests of the lane were used."""
+    elsewhere: RecordedRequest | None
+    """A later recorded request of the lane that matches the live request; None if there is none."""
 
 
 class Lane:
-    """The requests of one lane of a fixture, some of them used."""
+    """The requests of one lane of a fixture, and which of them were used."""
 
     def __init__(
         self,
@@ -67,195 +67,207 @@ class Lane:
         renaming: Renaming,
         match: Literal["strict", "spine"] = "strict",
     ) -> None:
-        """Use the lane called `name`; a lane that was not recorded is empty."""
+        """Create the lane with a name; a lane that was not recorded is empty."""
         self._fixture, self._renaming, self._match = fixture, renaming, match
         self._spines: dict[int, str | None] = {}
         self.drift: list[Drift] = []
-        """Differences in requests that were matched by their spine."""
+        """The differences of requests that were matched by their spine."""
         self.name = name
-        self.asks = [ask for ask in fixture.asks if ask.lane == name]
-        self._left = list(self.asks)
+        self.requests = [each for each in fixture.requests if each.lane == name]
+        self._unused = list(self.requests)
         self._equal: set[int] = set()
         """The requests that matched byte for byte."""
-        self._is_free = any(ask.after is not None for ask in self.asks)
+        self._is_unordered = any(each.after is not None for each in self.requests)
         self.turns = 0
+        """The last turn of the used requests that have a response."""
         self.guesses: list[Guess] = []
-        """The requests that were distinguished from identical ones by their order only, and may get the responses of
-        others.
-        """
+        """The matches that were determined only by the order of identical requests, so the responses may be swapped."""
 
     @property
-    def asked(self) -> int:
-        """How many requests were used."""
-        return len(self.asks) - len(self._left)
+    def used_count(self) -> int:
+        """The number of requests that were used."""
+        return len(self.requests) - len(self._unused)
 
     @property
-    def left(self) -> list[Ask]:
-        """The requests that were not used yet."""
-        return list(self._left)
+    def unused(self) -> list[RecordedRequest]:
+        """The requests that were not used yet, in recorded order."""
+        return list(self._unused)
 
-    def lacks(self, number: int) -> bool:
-        """Return whether this request or one before it is unused."""
-        return bool(self._left) and self._left[0].number <= number
+    def has_unused_until(self, number: int) -> bool:
+        """Return whether the request with a number, or a request before it, is unused."""
+        return bool(self._unused) and self._unused[0].number <= number
 
-    def asked_after(self, turn: int, path: str | None) -> Ask | None:
-        """Return the first request to a path that was recorded after a turn; None stands for any turn."""
-        last = max(at for at, ask in enumerate(self.asks) if ask.turn == turn)
-        later = self.asks[last + 1 :]
+    def first_after(self, turn: int, path: str | None) -> RecordedRequest | None:
+        """Return the first request after a turn to a path, or, if `path` is None, to any path that makes turns."""
+        last = max(at for at, each in enumerate(self.requests) if each.turn == turn)
+        later = self.requests[last + 1 :]
         if path is None:
-            return next((a for a in later if dialect_of(a.path).makes_turns(a.path)), None)
-        return next((ask for ask in later if ask.path == path), None)
+            return next((r for r in later if dialect_of(r.path).makes_turns(r.path)), None)
+        return next((each for each in later if each.path == path), None)
 
-    def due(self) -> list[Ask]:
-        """Return the requests that may come now, in recorded order."""
-        if not self._is_free:
-            return self._left[:1]
-        left = {ask.number for ask in self._left}
-        due: list[Ask] = []
-        for place, ask in enumerate(self._left):
-            ready = not place if ask.after is None else not (ask.after & left)
-            if ready:
-                due.append(ask)
+    def due(self) -> list[RecordedRequest]:
+        """Return the requests that may be sent next, in recorded order."""
+        if not self._is_unordered:
+            return self._unused[:1]
+        unused = {each.number for each in self._unused}
+        due: list[RecordedRequest] = []
+        for position, each in enumerate(self._unused):
+            is_due = position == 0 if each.after is None else not (each.after & unused)
+            if is_due:
+                due.append(each)
         return due
 
-    def take(self, question: Question, since: int | None = None) -> Ask | Mismatch:
-        """Return the recorded request that `question` matches, and mark it as used; or the mismatch.
+    def match(self, question: Question, previous: int | None = None) -> RecordedRequest | Mismatch:
+        """Return the recorded request that a live request matches, and mark it as used; or return the mismatch.
 
-        `since` is the request that the same task sent before, or the one that started it.
+        `previous` is the previous request of the same task, or the request that started the task.
         """
         due = self.due()
-        for ask in due:
-            if self._same_bytes(ask, question):
-                if ask.caller is not None:
-                    ask = self._of_origin(ask, due, question, since)
-                return self._taken(ask)
-        for ask, alike in self._by_origin(due, question, since):
+        for each in due:
+            if self._same_bytes(each, question):
+                if each.caller is None:
+                    return self.use(each)
+                return self.use(self._with_same_caller(each, due, question, previous))
+        for each, tied in self._by_caller(due, question, previous):
             others: list[int] = []
-            if alike and self._may_be(ask, question):
-                others = [each.number for each in alike if self._may_be(each, question)]
-            if self._same_meaning(ask, question):
+            if tied and self._may_match(each, question):
+                others = [other.number for other in tied if self._may_match(other, question)]
+            if self._same_meaning(each, question):
                 if others:
-                    self.guesses.append(Guess(ask.number, tuple(others)))
-                return self._taken(ask)
-        if self._match == "spine" and (known := self._of_spine(due, question)) is not None:
-            return self._taken(known)
-        elsewhere = next((ask for ask in self._left if self._same_meaning(ask, question)), None)
+                    self.guesses.append(Guess(each.number, tuple(others)))
+                return self.use(each)
+        if self._match == "spine" and (found := self._with_same_spine(due, question)) is not None:
+            return self.use(found)
+        elsewhere = next((r for r in self._unused if self._same_meaning(r, question)), None)
         return Mismatch(self._nearest(due, question), elsewhere)
 
-    def settle(self, ask: Ask) -> Ask:
-        """Mark a request as used that another one has replaced."""
-        return self._taken(ask)
-
-    def place_of(self, ask: Ask) -> int:
+    def position_of(self, request: RecordedRequest) -> int:
         """Return the number of a request in this lane, from 1."""
-        return [each.number for each in self.asks].index(ask.number) + 1
+        return [each.number for each in self.requests].index(request.number) + 1
 
-    def put_back(self, ask: Ask) -> None:
+    def put_back(self, request: RecordedRequest) -> None:
         """Mark a request as unused again."""
-        left = {each.number for each in self._left} | {ask.number}
-        self._left = [each for each in self.asks if each.number in left]
-        asked = [each for each in self.asks if each.number not in left]
-        self.turns = max((each.turn or 0 for each in asked if is_answered(each)), default=0)
+        unused = {each.number for each in self._unused} | {request.number}
+        self._unused = [each for each in self.requests if each.number in unused]
+        used = [each for each in self.requests if each.number not in unused]
+        self.turns = max((each.turn or 0 for each in used if is_answered(each)), default=0)
 
-    def _taken(self, ask: Ask) -> Ask:
-        self._left.remove(ask)
-        self._renaming.hear(lambda: said_in(ask))
-        self.turns = max(self.turns, ask.turn or 0) if is_answered(ask) else self.turns
-        return ask
+    def use(self, request: RecordedRequest) -> RecordedRequest:
+        """Mark a request as used, because a live request matches or replaces it; return the request."""
+        self._unused.remove(request)
+        self._renaming.note_answer(lambda: response_text(request))
+        self.turns = max(self.turns, request.turn or 0) if is_answered(request) else self.turns
+        return request
 
-    def _of_spine(self, due: list[Ask], question: Question) -> Ask | None:
-        """Return the first request with the same spine, preferably one that is due."""
-        came = value_of(asked_body(question, self._renaming))
-        spine = spine_of(came)
+    def _with_same_spine(
+        self, due: list[RecordedRequest], question: Question
+    ) -> RecordedRequest | None:
+        """Return the first request with the same spine, preferably a request that is due; None if there is none."""
+        live_body = value_of(cleaned_body(question, self._renaming))
+        spine = spine_of(live_body)
         if spine is None:
             return None
-        for ask in (*due, *(each for each in self._left if each not in due)):
-            if (ask.method, ask.path) != (question.method, question.path):
+        for request in (*due, *(each for each in self._unused if each not in due)):
+            if (request.method, request.path) != (question.method, question.path):
                 continue
-            if ask.number not in self._spines:
-                self._spines[ask.number] = spine_of(value_of(self._fixture.body(ask.number)))
-            if self._spines[ask.number] == spine:
-                old = compared(ask, value_of(self._fixture.body(ask.number)))
-                found = differences(old, compared(question, came))
+            number = request.number
+            if number not in self._spines:
+                self._spines[number] = spine_of(value_of(self._fixture.body(number)))
+            if self._spines[number] == spine:
+                old = compared_form(request, value_of(self._fixture.body(number)))
+                found = differences(old, compared_form(question, live_body))
                 shown, more = tuple(map(shortened, found[:DRIFT_SHOWN])), len(found) - DRIFT_SHOWN
-                self.drift.append(Drift(self.name, ask.number, ask not in due, shown, max(more, 0)))
-                return ask
+                is_early = request not in due
+                self.drift.append(Drift(self.name, number, is_early, shown, max(more, 0)))
+                return request
         return None
 
-    def _of_origin(self, first: Ask, due: list[Ask], question: Question, since: int | None) -> Ask:
-        """Return which of several identical requests this one is: the one sent from the same place, otherwise the
-        first.
-        """
-        equal = [
-            a for a in due if a.caller is not None and self._fixture.is_same(first.number, a.number)
+    def _with_same_caller(
+        self,
+        first: RecordedRequest,
+        due: list[RecordedRequest],
+        question: Question,
+        previous: int | None,
+    ) -> RecordedRequest:
+        """Return the request with the best caller match among the requests that are identical to `first`."""
+        identical = [
+            r for r in due if r.caller is not None and self._fixture.is_same(first.number, r.number)
         ]
-        likeness = _likenesses(equal, question, since)
-        best = max(likeness.values())
-        nearest = [ask for ask in equal if likeness[ask.number] == best]
-        answered = [ask for ask in nearest if ask.answer.status == 200]
-        if len(answered) > 1:  # else the others are tries of the same
-            others = tuple(ask.number for ask in nearest[1:])
-            self.guesses.append(Guess(nearest[0].number, others))
-        return nearest[0]
+        scores = _caller_scores(identical, question, previous)
+        best = max(scores.values())
+        tied = [each for each in identical if scores[each.number] == best]
+        # Identical requests without a successful response are earlier attempts of one call.
+        if sum(each.answer.status == 200 for each in tied) > 1:
+            others = tuple(each.number for each in tied[1:])
+            self.guesses.append(Guess(tied[0].number, others))
+        return tied[0]
 
-    def _by_origin(
-        self, due: list[Ask], question: Question, since: int | None
-    ) -> Iterator[tuple[Ask, list[Ask]]]:
+    def _by_caller(
+        self, due: list[RecordedRequest], question: Question, previous: int | None
+    ) -> Iterator[tuple[RecordedRequest, list[RecordedRequest]]]:
         """Yield candidate requests, best caller match first; each with the candidates that tie with it."""
-        told = [ask for ask in due if ask.caller is not None]
-        likeness = _likenesses(told, question, since)
-        likest = iter(sorted(told, key=lambda ask: likeness[ask.number], reverse=True))
+        with_caller = [each for each in due if each.caller is not None]
+        scores = _caller_scores(with_caller, question, previous)
+        best_first = iter(sorted(with_caller, key=lambda each: scores[each.number], reverse=True))
         for each in due:
             if each.caller is None:
                 yield each, []
             else:
-                ask = next(likest)
-                like = likeness[ask.number]
-                yield ask, [o for o in told if o is not ask and likeness[o.number] == like]
+                request = next(best_first)
+                score = scores[request.number]
+                yield (
+                    request,
+                    [r for r in with_caller if r is not request and scores[r.number] == score],
+                )
 
-    def _may_be(self, ask: Ask, question: Question) -> bool:
-        """Return whether a live request may be a recorded one, ignoring secrets; nothing is recorded."""
-        if not same_head(ask, question) or ask.path != question.path:
+    def _may_match(self, request: RecordedRequest, question: Question) -> bool:
+        """Return whether a live request could match a recorded request; no secrets are paired."""
+        if not same_headers(request, question) or request.path != question.path:
             return False
         texts = []
-        for body in (self._fixture.body(ask.number), asked_body(question, self._renaming)):
+        for body in (self._fixture.body(request.number), cleaned_body(question, self._renaming)):
             value = value_of(body)
             texts.append(
                 body.decode("utf-8", "surrogateescape") if value is None else canonical(value)
             )
-        return self._renaming.may_be(*texts)
+        return self._renaming.may_match(*texts)
 
-    def _nearest(self, due: list[Ask], question: Question) -> Ask | None:
-        """Return the due request to compare with; at the start, one that was sent before the first was answered."""
-        if due and not self.asked:
-            first = next((ask for ask in due if not (ask.starts_after or ask.ends_after)), due[0])
-            due = [
-                ask for ask in due if ask.number <= (first.last_issued_before_end or first.number)
-            ]
-        came = value_of(asked_body(question, self._renaming)) if len(due) > 1 else None
+    def _nearest(self, due: list[RecordedRequest], question: Question) -> RecordedRequest | None:
+        """Return the due request that a live request is compared with in a report; None if none is due.
+
+        For the first request of a lane, only requests that were sent before the first response ended are considered.
+        """
+        if due and not self.used_count:
+            first = next((r for r in due if not (r.starts_after or r.ends_after)), due[0])
+            last_number = first.last_issued_before_end or first.number
+            due = [each for each in due if each.number <= last_number]
+        live_body = value_of(cleaned_body(question, self._renaming)) if len(due) > 1 else None
         return nearest(
-            due, lambda ask: value_of(self._fixture.body(ask.number)), question.path, came
+            due, lambda each: value_of(self._fixture.body(each.number)), question.path, live_body
         )
 
-    def _same_bytes(self, ask: Ask, question: Question) -> bool:
-        if not same_head(ask, question) or ask.path != question.path:
+    def _same_bytes(self, request: RecordedRequest, question: Question) -> bool:
+        if not same_headers(request, question) or request.path != question.path:
             return False
-        body = self._fixture.body(ask.number)
-        if body != question.body or not self._fits(ask, body):
+        body = self._fixture.body(request.number)
+        if body != question.body or not self._is_consistent(request, body):
             return False
-        self._equal.add(ask.number)
+        self._equal.add(request.number)
         return True
 
-    def _fits(self, ask: Ask, body: bytes) -> bool:
-        """Return whether equal bytes may match at this position; in a known history, only new messages are checked."""
-        if self._renaming.normalizing is None and b"[redacted:" not in body:
-            return True
-        texts = [ask.path, *self._new_in(ask, body)]
-        return self._renaming.same_all((text, text) for text in texts)
+    def _is_consistent(self, request: RecordedRequest, body: bytes) -> bool:
+        """Return whether the secrets and normalized values of equal bodies can be paired.
 
-    def _new_in(self, ask: Ask, body: bytes) -> list[str]:
-        normalizing, shape = self._renaming.normalizing, ask.shape
-        if shape.get("based_on") in self._equal and not (normalizing and normalizing.has_functions):
+        If the history was already compared, only new messages are checked.
+        """
+        if self._renaming.normalizers is None and b"[redacted:" not in body:
+            return True
+        texts = [request.path, *self._new_texts(request, body)]
+        return self._renaming.all_match((text, text) for text in texts)
+
+    def _new_texts(self, request: RecordedRequest, body: bytes) -> list[str]:
+        normalizers, shape = self._renaming.normalizers, request.shape
+        if shape.get("based_on") in self._equal and not (normalizers and normalizers.has_functions):
             return [
                 canonical(new)
                 for new in (*shape.get("add_messages", ()), *shape.get("set_keys", {}).values())
@@ -263,57 +275,60 @@ class Lane:
         value = value_of(body)
         return [body.decode("utf-8", "surrogateescape") if value is None else canonical(value)]
 
-    def _same_meaning(self, ask: Ask, question: Question) -> bool:
-        if not same_head(ask, question):
+    def _same_meaning(self, request: RecordedRequest, question: Question) -> bool:
+        if not same_headers(request, question):
             return False
-        asked = self._renaming.clean(question.path.encode(), question.secrets).decode()
-        paths = ask.path, ask.path if ask.path == question.path else asked
-        recorded, came = self._fixture.body(ask.number), asked_body(question, self._renaming)
-        bare = without_boundary(came, question.headers)
-        if self._renaming.same_bytes(without_boundary(recorded, ask.headers), bare, paths):
+        path = self._renaming.clean(question.path.encode(), question.secrets).decode()
+        paths = request.path, request.path if request.path == question.path else path
+        recorded = self._fixture.body(request.number)
+        live = cleaned_body(question, self._renaming)
+        old_bytes = without_boundary(recorded, request.headers)
+        if self._renaming.bytes_match(old_bytes, without_boundary(live, question.headers), paths):
             return True
-        old, new = value_of(recorded), value_of(came)
+        old, new = value_of(recorded), value_of(live)
         if old is None or new is None:
             return False
-        return self._renaming.same_all([paths, (canonical(old), canonical(new))])
+        return self._renaming.all_match([paths, (canonical(old), canonical(new))])
 
 
-def _likenesses(
-    asks: list[Ask], question: Question, since: int | None
+def _caller_scores(
+    requests: list[RecordedRequest], question: Question, previous: int | None
 ) -> dict[int, tuple[int, bool, int, list[bool], bool]]:
-    """Return a score for each recorded request, by its number, of how well its caller matches that of the live one.
+    """Return, by the number of each recorded request, a score of how well its caller matches the live caller.
 
-    The greatest score matches best. It compares, in this order: the values of the caller that the recorded one lacks,
-    the job, the values that only the recorded one has (which include values that are new in each run), the values of
-    the nearest frames, and the previous request.
+    The highest score is the best match. It compares, in this order: the number of values of the live caller that the
+    recorded caller lacks, the job, the number of values that only the recorded caller has (some of them may be new in
+    each run), the values of the nearest frames, and the previous request of the task.
     """
-    told = told_of((digest for ask in asks for digest in ask.caller or ()), question.origin)
-    started = {ask.job for ask in asks if ask.job and is_of_job(ask.job, question.origin)}
-    # The common ancestor of the jobs is the one that matches none of the others.
-    own = started or {""}
+    matching = matching_digests(
+        (digest for each in requests for digest in each.caller or ()), question.origin
+    )
+    jobs = {r.job for r in requests if r.job and is_recorded_job(r.job, question.origin)}
+    # If the live job matches none of the recorded paths, it is the common ancestor, whose path is empty.
+    jobs = jobs or {""}
     return {
-        ask.number: (
-            -len(told.difference(ask.caller or ())),
-            ask.job in own,
-            -len(set(ask.caller or ()) - told),
-            [digest in told for digest in ask.caller or ()],
-            ask.task_previous == since,
+        each.number: (
+            -len(matching.difference(each.caller or ())),
+            each.job in jobs,
+            -len(set(each.caller or ()) - matching),
+            [digest in matching for digest in each.caller or ()],
+            each.task_previous == previous,
         )
-        for ask in asks
+        for each in requests
     }
 
 
-def is_of_job(job: str, origin: Origin | None) -> bool:
-    """Return whether the path to the job of a request is the recorded one."""
+def is_recorded_job(job: str, origin: Origin | None) -> bool:
+    """Return whether the path to the job of a live request ends with a recorded path."""
     if origin is None or origin.job is None:
         return False
     steps = job.split("/")
-    own = [element for element, _, _ in origin.job.path]
-    return own[len(own) - len(steps) :] == steps
+    live = [element for element, _, _ in origin.job.path]
+    return live[len(live) - len(steps) :] == steps
 
 
-def asked_body(question: Question, renaming: Renaming) -> bytes:
-    """Return a body as it would have been recorded: without secrets, its own credentials first."""
+def cleaned_body(question: Question, renaming: Renaming) -> bytes:
+    """Return a live body as the recorder would store it: without secrets, including the credentials of the request."""
     return renaming.clean(question.body, question.secrets)
 
 
@@ -323,31 +338,33 @@ def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
     return body.replace(boundary.strip('"').encode(), b"boundary") if is_form else body
 
 
-def same_head(ask: Ask, question: Question) -> bool:
-    """Return whether the method and the relevant headers are the recorded ones."""
-    old, new = ask.headers, question.headers
-    return ask.method == question.method and all(
+def same_headers(request: RecordedRequest, question: Question) -> bool:
+    """Return whether the method and the meaningful headers of a live request match the recorded request."""
+    old, new = request.headers, question.headers
+    return request.method == question.method and all(
         old.get(n) == new.get(n) for n in meaningful_headers()
     )
 
 
-def said_in(ask: Ask) -> str:
-    """Return a response body as JSON text, or unchanged if it is not JSON."""
-    message = message_of(ask.path, ask.answer).raw
-    return canonical(message) if message else ask.answer.body.decode("utf-8", "surrogateescape")
+def response_text(request: RecordedRequest) -> str:
+    """Return a response body as canonical JSON text, or unchanged if it is not JSON."""
+    message = message_of(request.path, request.answer).raw
+    if message:
+        return canonical(message)
+    return request.answer.body.decode("utf-8", "surrogateescape")
 
 
-def compared(question: Ask | Question, body: Any) -> Any:
-    """Return the compared form of a request; the headers are included only if they differ."""
-    head = {"method": question.method, "path": question.path}
-    meant = {k: v for k, v in question.headers.items() if k in meaningful_headers()}
+def compared_form(question: RecordedRequest | Question, body: Any) -> Any:
+    """Return the parts of a request that are compared: the body, the method, the path and the meaningful headers."""
+    line = {"method": question.method, "path": question.path}
+    headers = {k: v for k, v in question.headers.items() if k in meaningful_headers()}
     return (
-        {**body, "(request)": {**head, **meant}}
+        {**body, "(request)": {**line, **headers}}
         if isinstance(body, dict)
-        else {"body": body, **head, **meant}
+        else {"body": body, **line, **headers}
     )
 
 
-def is_answered(ask: Ask) -> bool:
-    """Return whether the response to a request was received completely, without an error."""
-    return ask.answer.status == 200 and ask.answer.ending == "complete"
+def is_answered(request: RecordedRequest) -> bool:
+    """Return whether a request got a complete response without an error."""
+    return request.answer.status == 200 and request.answer.ending == "complete"

@@ -1,7 +1,7 @@
-"""The nearest request: which of several due requests an unknown one is compared with.
+"""The nearest request: the one of several due requests with which an unknown request is compared in a report.
 
 Concurrent requests may come in any order. An unknown request most likely belongs to the conversation that it continues,
-and its differences are clearest in comparison with that one.
+and a comparison with the request of that conversation shows the fewest differences.
 """
 
 from __future__ import annotations
@@ -12,39 +12,53 @@ from typing import Any
 
 from agentobs.provider.registry import dialect_of_body, history
 from agentobs.records.canonical_json import canonical
-from replay.fixture.format import Ask
+from replay.fixture.format import RecordedRequest
 
 COMPARED = 2000
-"""Characters of a message that are compared for similarity. Our choice."""
+"""How many characters of a message are compared for similarity. Our choice."""
 
 
-def nearest(due: Sequence[Ask], body_of: Callable[[Ask], Any], path: str, came: Any) -> Ask | None:
-    """Return the due request that is most similar to the live one; the first of equally similar ones.
+def nearest(
+    due: Sequence[RecordedRequest],
+    body_of: Callable[[RecordedRequest], Any],
+    path: str,
+    live_body: Any,
+) -> RecordedRequest | None:
+    """Return the due request that is most similar to the live request; the first of several equally similar requests.
 
     Args:
         due: the requests that may come now.
         body_of: returns the parsed body of a request.
         path: the URL path of the live request.
-        came: its parsed body.
+        live_body: the parsed body of the live request.
     """
     if len(due) < 2:
         return next(iter(due), None)
-    return min(due, key=lambda ask: (*_unlike(body_of(ask), came), ask.path != path))
+    return min(due, key=lambda each: (*_distance(body_of(each), live_body), each.path != path))
 
 
-def _unlike(old: Any, new: Any) -> tuple[float, ...]:
-    """Return the distance of two bodies: messages from the first difference on, its text, and the other fields."""
+def _distance(old: Any, new: Any) -> tuple[float, ...]:
+    """Return the distance of two bodies, as numbers that are compared in order.
+
+    The numbers are: how many messages there are from the first difference on, how much the first differing message has
+    changed, and how many other fields differ.
+    """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return (float(canonical(old) != canonical(new)), 0.0, 0.0)
-    before, now = ([canonical(entry) for entry in history(body)] for body in (old, new))
-    same = 0
-    for one, other in zip(before, now, strict=False):
+    old_entries, new_entries = (
+        [canonical(entry) for entry in history(body)] for body in (old, new)
+    )
+    equal = 0
+    for one, other in zip(old_entries, new_entries, strict=False):
         if one != other:
             break
-        same += 1
-    left = max(len(before), len(now)) - same
-    one, other = (each[same][:COMPARED] if same < len(each) else "" for each in (before, now))
-    alike = SequenceMatcher(None, one, other, autojunk=False).ratio() if left else 1.0
+        equal += 1
+    remaining = max(len(old_entries), len(new_entries)) - equal
+    one, other = (
+        each[equal][:COMPARED] if equal < len(each) else "" for each in (old_entries, new_entries)
+    )
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    similarity = matcher.ratio() if remaining else 1.0
     keys = (old.keys() | new.keys()) - {dialect_of_body(old).history_key}
     others = sum(canonical(old.get(key)) != canonical(new.get(key)) for key in keys)
-    return float(left), 1.0 - alike, float(others)
+    return float(remaining), 1.0 - similarity, float(others)

@@ -1,8 +1,8 @@
-"""The spine: identifies requests of clients whose bodies vary from run to run.
+"""The spine of a request, which identifies requests of clients whose bodies vary from run to run.
 
 The spine of a conversation consists of its prompts, the model's responses and the answered tool calls. Reminders that
-the client inserts, and the order and wording of tools and system prompts, are not part of it. A replay that matches by
-spine takes a request for the first recorded one with the same spine; other differences are reported as drift.
+the client inserts, the tools and the system prompt are not part of it. A replay that matches by spine matches a request
+with the first recorded request that has the same spine; all other differences are reported as drift.
 """
 
 from __future__ import annotations
@@ -19,36 +19,38 @@ from agentobs.records.differences import Difference
 from replay.comparison.placeholders import bare
 
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
-"""Text that clients insert into prompts; this is Claude Code's tag for it."""
+"""Text that clients insert into prompts; this is the tag that Claude Code uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The differences of a request that was matched by its spine."""
+    """The differences between a live request and the recorded request with the same spine."""
 
     lane: str
     request: int
     """The number of the request in the fixture."""
     out_of_order: bool
-    """Whether it came before it was due."""
+    """Whether the request was sent before it was due."""
     differences: tuple[Difference, ...]
     more: int
     """How many differences are not in `differences`."""
 
 
 def spine_of(body: Any) -> str | None:
-    """Return the spine of a parsed request body; None if it has none."""
+    """Return a digest of the spine of a parsed request body; None if the body has no messages."""
     dialect = dialect_of_body(body)
     if not isinstance(body, dict) or not isinstance(body.get(dialect.history_key), list):
         return None
-    listed = [dialect.turn(entry) for entry in history(body) if isinstance(entry, dict)]
-    said = [each for turn in listed for each in _said(turn, dialect)]
-    answered = {str(result.id) for turn in listed for result in turn.results}
-    before = dialect.continues(body)
-    return digest(canonical([said, sorted(answered), before]).encode("utf-8", "surrogatepass"))
+    turns = [dialect.turn(entry) for entry in history(body) if isinstance(entry, dict)]
+    parts = [part for turn in turns for part in _parts(turn, dialect)]
+    answered = {str(result.id) for turn in turns for result in turn.results}
+    continued_id = dialect.continues(body)
+    return digest(
+        canonical([parts, sorted(answered), continued_id]).encode("utf-8", "surrogatepass")
+    )
 
 
-def _said(turn: Turn, dialect: Dialect) -> Iterator[list[str]]:
+def _parts(turn: Turn, dialect: Dialect) -> Iterator[list[str]]:
     for block in turn.blocks:
         match block.kind:
             case "text":
@@ -58,8 +60,8 @@ def _said(turn: Turn, dialect: Dialect) -> Iterator[list[str]]:
             case "result":
                 continue
             case _ if turn.role == "assistant" and not block.id:
-                rest = dialect.without_breakpoints([block.raw])
-                yield [turn.role, block.type, bare(canonical(rest))]
+                block_value = dialect.without_breakpoints([block.raw])
+                yield [turn.role, block.type, bare(canonical(block_value))]
             case _ if turn.role == "assistant":
                 yield [turn.role, block.type, str(block.id)]
             case _:

@@ -1,8 +1,8 @@
-"""The world of a replay: what the loop asks besides model and tools is answered from the fixture.
+"""The recorded answers to the questions that the agent loop sends to the world, except for LLM requests and tool calls.
 
-An answer belongs to a lane, a kind and a key. Questions about a call (its approval, validation, paths) are identified
-by the call ID. Other questions recur as well, and are answered only after as many requests of their lane as
-in the recording. Empty answers to polls are not recorded; a missing answer means empty.
+An answer has a lane, a kind and a key. The key of a question about a call (its approval, validation or paths) is the ID
+of the call. Other questions can recur with the same key, so they are answered only after their lane has sent as many
+requests as in the recording. Empty answers to polls are not recorded; a missing answer means an empty answer.
 """
 
 from __future__ import annotations
@@ -24,43 +24,45 @@ from agentobs.world import Abort
 from replay.comparison.placeholders import Renaming, bare
 from replay.fixture.format import RecordedAnswer
 
-OF_A_CALL: tuple[AskKind, ...] = ("consent", "check", "path")
-"""Questions about one tool call, whose ID is their key."""
+ABOUT_CALLS: tuple[AskKind, ...] = ("consent", "check", "path")
+"""Kinds of questions about a tool call; their key is the ID of the call."""
 
 WHY: dict[AskKind, str] = {
-    "consent": "the permission rules, the mode or the tool's own settings differ from the recording",
-    "check": "the tool's own check was added or changed since the recording",
-    "path": "the tool's path parameters differ from the recording",
-    "tool_set": "the tools that may be missing differ from the recording",
+    "consent": "the permission rules, the permission mode or the settings of the tool differ from the recording",
+    "check": "the check of the tool was added or changed since the recording",
+    "path": "the path parameters of the tool differ from the recording",
+    "tool_set": "the optional tools differ from the recording",
     "spent_today": "the daily budget differs from the recording",
-    "steering": "the agent checks for user messages at other points than in the recording",
-    "follow_up": "the agent stops at another point than in the recording",
+    "steering": "the agent checks for user messages at different points than in the recording",
+    "follow_up": "the agent stops at a different point than in the recording",
     "hook": "the hooks or their inputs differ from the recording",
     "refresh": "the rejection or renewal of the credentials differs from the recording",
     "conversation": "the session that is resumed differs from the recording",
     "section": "the sections of the system prompt, or which of them are volatile, differ from the recording",
-    "memory": "the conversation is compacted at another point than in the recording",
-    "keep": "the result that is too long differs from the recording",
+    "memory": "the conversation is compacted at a different point than in the recording",
+    "keep": "the oversized tool result differs from the recording",
     "limit": "the budget, or the recorded amount spent, has changed",
-    "background": "background agents end at other points than in the recording",
-    "elapsed": "the agent reads the clock at other points than in the recording",
-    "compacted": "the conversation is compacted on request at another point than in the recording",
-    "abort": "the run was stopped at a point in the recording that it did not reach now",
+    "background": "background agents end at different points than in the recording",
+    "elapsed": "the agent reads the clock at different points than in the recording",
+    "compacted": "the conversation is compacted on request at a different point than in the recording",
+    "abort": "in the recording, the run was stopped at a point that this replay did not reach",
 }
-"""The probable cause if such a question differs from the recorded one."""
+"""The probable cause if a question of this kind differs from the recorded question."""
 
-Asked = Callable[[str], int]
-"""Returns how many requests of a lane were sent so far."""
+RequestCounter = Callable[[str], int]
+"""Returns the number of requests that a lane has sent so far."""
 
 
-class Answers:
-    """The recorded answers of the world, some of them used."""
+class WorldAnswers:
+    """The recorded answers of the world, and which of them were used."""
 
-    def __init__(self, recorded: list[RecordedAnswer], asked: Asked, renaming: Renaming) -> None:
+    def __init__(
+        self, recorded: list[RecordedAnswer], request_count: RequestCounter, renaming: Renaming
+    ) -> None:
         """Use the answers of a fixture."""
         self._recorded = [a for a in recorded if not is_inside_answer(a.lane)]
-        self._asked, self._renaming = asked, renaming
-        self._given: set[int] = set()
+        self._request_count, self._renaming = request_count, renaming
+        self._used: set[int] = set()
         self._by_key: dict[tuple[str, AskKind, str], list[RecordedAnswer]] = {}
         for answer in self._recorded:
             key = answer.lane, answer.question.kind, bare(answer.question.key)
@@ -69,59 +71,59 @@ class Answers:
 
     @property
     def total(self) -> int:
-        """How many answers were recorded."""
+        """The number of recorded answers."""
         return len(self._recorded)
 
     @property
-    def left(self) -> list[RecordedAnswer]:
+    def unused(self) -> list[RecordedAnswer]:
         """The unused answers, in recorded order."""
-        return [answer for answer in self._recorded if id(answer) not in self._given]
+        return [answer for answer in self._recorded if id(answer) not in self._used]
 
-    def of(self, lane: str, question: WorldQuestion) -> RecordedAnswer | None:
-        """Return the recorded answer to a question by its lane, kind and key, without using it."""
-        # Most questions are polls for a message or an abort that never came: they must cost nothing.
+    def find(self, lane: str, question: WorldQuestion) -> RecordedAnswer | None:
+        """Return the recorded answer to a question, without marking it as used; None if there is none."""
+        # This must be fast if nothing was recorded, because most questions are polls for a message or an abort.
         if not self._by_key:
             return None
         known = self._by_key.get((lane, question.kind, question.key))
         if known is None:
-            cleaned = bare(self._renaming.clean_text(question.key))
-            known = self._by_key.get((lane, question.kind, cleaned), [])
+            key = bare(self._renaming.clean_text(question.key))
+            known = self._by_key.get((lane, question.kind, key), [])
         for answer in known:
-            if id(answer) in self._given:
+            if id(answer) in self._used:
                 continue
-            if question.kind in OF_A_CALL or answer.after <= self._asked(lane):
+            if question.kind in ABOUT_CALLS or answer.after <= self._request_count(lane):
                 return answer
         return None
 
-    def give(self, answer: RecordedAnswer) -> Any:
-        """Return an answer and mark it as used."""
-        self._given.add(id(answer))
-        self._renaming.hear(lambda: canonical(answer.answer))
+    def use(self, answer: RecordedAnswer) -> Any:
+        """Mark an answer as used; return its value."""
+        self._used.add(id(answer))
+        self._renaming.note_answer(lambda: canonical(answer.answer))
         return answer.answer
 
-    def told(self, exchange: WorldExchange) -> None:
-        """Note that the loop reported where it was stopped."""
+    def note_abort(self, exchange: WorldExchange) -> None:
+        """Use the recorded abort if the loop reports that it was stopped at the recorded point."""
         if exchange.question.kind != "abort":
             return
         lane, point = exchange.place.lane, exchange.question.key
         for each in _points(point):
-            recorded = self.of(lane, WorldQuestion("abort", each))
+            recorded = self.find(lane, WorldQuestion("abort", each))
             if recorded is not None:
-                self.give(recorded)
+                self.use(recorded)
                 return
 
-    def stops_in(self, lane: str) -> bool:
+    def was_stopped_in(self, lane: str) -> bool:
         """Return whether a run of a lane was stopped in the recording."""
         return lane in self._stopped
 
-    def stops(self, lane: str, point: str, count: int) -> bool:
-        """Return whether the run was stopped there in the recording; called for each event of a stream."""
-        return any(self._stops_at(lane, each, count) for each in _points(point))
+    def was_stopped_at(self, lane: str, point: str, count: int) -> bool:
+        """Return whether the run was stopped at a point in the recording; called for each event of a stream."""
+        return any(self._has_abort(lane, each, count) for each in _points(point))
 
-    def _stops_at(self, lane: str, point: str, count: int) -> bool:
+    def _has_abort(self, lane: str, point: str, count: int) -> bool:
         if (lane, "abort", point) not in self._by_key:
             return False
-        recorded = self.of(lane, WorldQuestion("abort", point))
+        recorded = self.find(lane, WorldQuestion("abort", point))
         if recorded is None or not isinstance(recorded.answer, dict):
             return False
         stopped = recorded.answer.get("count")
@@ -129,85 +131,89 @@ class Answers:
 
 
 def _points(point: str) -> tuple[str, ...]:
-    """Return where the run that stops here may have been told to stop.
+    """Return the points under which the recording may contain an abort at this point.
 
-    A run that was stopped while its request was being sent could not know whether it had been sent. If
-    it had not, the recorded stop follows fewer requests, and is found before this one is sent.
+    If a run is stopped while it sends a request, it is not known whether the request was sent. If it was not, the
+    recorded abort comes after fewer requests, and is found before this request is sent.
     """
-    before, _, after = point.partition(":unsent:")
-    return (point, f"{before}:streaming:{after}") if after else (point,)
+    prefix, _, suffix = point.partition(":unsent:")
+    return (point, f"{prefix}:streaming:{suffix}") if suffix else (point,)
 
 
 class RecordedAbort(Abort):
-    """Stops a run where it was stopped in the recording, and nowhere else."""
+    """Stops a run exactly at the points at which it was stopped in the recording."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: WorldAnswers) -> None:
         """Use the recorded answers."""
         super().__init__()
         self._answers = answers
 
     def stop(self) -> None:
-        """Does nothing: the recording determines where the run is stopped."""
+        """Do nothing, because the recording determines where the run stops."""
 
-    def under(self) -> Abort:
-        """Return itself: the stop of a run that another one started is recorded in its own lane."""
+    def child(self) -> Abort:
+        """Return this object, because the stop of a nested run is recorded in its own lane."""
         return self
 
-    def reached(self, point: str, count: int) -> bool:
-        """Return whether the run was stopped here; a later run of the same lane continues."""
-        return self._answers.stops(lane_here(), point, count)
+    def should_stop(self, point: str, count: int) -> bool:
+        """Return whether the run was stopped at this point in the recording."""
+        return self._answers.was_stopped_at(current_lane(), point, count)
 
     async def wait(self) -> None:
-        """Wait forever: answers of a replay come immediately, so nothing needs to be interrupted."""
+        """Wait forever. Answers in a replay arrive immediately, so nothing has to be interrupted."""
         await asyncio.get_running_loop().create_future()
 
 
-LEFT_SECONDS = 30.0
-"""How long a replay waits for an agent that was abandoned in the recording, and is awaited now. Our choice."""
+ABANDONED_WAIT_SECONDS = 30.0
+"""How long a replay waits for an agent that was abandoned in the recording but is awaited in the replay. Our choice."""
+
+CHECK_SECONDS = 0.02
+"""The interval of the checks for a divergence during this wait. Our choice."""
 
 
-LOOK_SECONDS = 0.02
-"""How often it checks meanwhile whether the replay has diverged elsewhere. Our choice."""
+async def wait_for_cancellation(
+    error: Callable[[], BaseException], check: Callable[[], None] | None = None
+) -> Any:
+    """Wait until the caller is cancelled, because the recording does not contain an answer.
 
-
-async def never(error: Callable[[], BaseException], look: Callable[[], None] | None = None) -> Any:
-    """Wait until the caller is cancelled, because the continuation is unknown; raise if nothing cancels it.
-
-    `look` raises if there is nothing more to wait for.
+    Args:
+        error: returns the exception to raise if the caller is not cancelled in time.
+        check: is called repeatedly, and raises an exception if waiting is pointless.
     """
-    for _ in range(int(LEFT_SECONDS / LOOK_SECONDS)):
-        if look is not None:
-            look()
-        await asyncio.sleep(LOOK_SECONDS)
+    for _ in range(int(ABANDONED_WAIT_SECONDS / CHECK_SECONDS)):
+        if check is not None:
+            check()
+        await asyncio.sleep(CHECK_SECONDS)
     raise error()
 
 
-def silence(kind: AskKind) -> Any:
-    """Return the meaning of a missing answer to one of the `SILENT` questions."""
+def missing_answer(kind: AskKind) -> Any:
+    """Return the empty answer that a missing answer to one of the `SILENT` questions stands for."""
     return [] if kind in ("steering", "follow_up", "background") else None
 
 
-def lane_here() -> str:
+def current_lane() -> str:
     """Return the lane of the caller."""
-    here = tracing.place()
-    return here.lane if here else "main"
+    place = tracing.place()
+    return place.lane if place else "main"
 
 
-def same_question(recorded: WorldQuestion, came: WorldQuestion, renaming: Renaming) -> bool:
-    """Return whether two questions are the same, ignoring secrets."""
-    old, new = canonical(meant(recorded)), canonical(meant(came))
-    return renaming.same(old, new if old == new else renaming.clean_text(new))
+def same_question(recorded: WorldQuestion, live: WorldQuestion, renaming: Renaming) -> bool:
+    """Return whether a live question matches the recorded question, up to a renaming of secrets."""
+    old, new = canonical(compared_question(recorded)), canonical(compared_question(live))
+    return renaming.matches(old, new if old == new else renaming.clean_text(new))
 
 
-def meant(question: WorldQuestion) -> Any:
-    """Return the compared form of a question: for approvals without the wording and the tool's name, which may change.
+def compared_question(question: WorldQuestion) -> Any:
+    """Return the parts of a question that are compared.
 
-    What the loop observed is not part of the question, because it depends on the order of events.
+    In approvals, the wording and the name of the tool may change. Observations of the loop are not compared, because
+    they depend on the order of events.
     """
     if question.kind in ECHOED:
         return None
-    match question.kind, question.asked:
+    match question.kind, question.payload:
         case "consent", {"about": {"tool": _, **about}}:
             return about
         case _:
-            return question.asked
+            return question.payload

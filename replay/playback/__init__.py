@@ -1,1 +1,1 @@
-"""Playback: the replayer, which gives the agent the recorded answers."""
+"""Playback: the replayer, which gives the agent the recorded responses."""

@@ -1,7 +1,7 @@
-"""Answering: live requests are compared with the recording and answered from it.
+"""The answerer: compares live requests with the recording and answers them from it.
 
-Requests to the provider come from the transport, all other questions from the agent loop's world. A request that is not
-the recorded one is a divergence, which is raised where it happens.
+Requests to the provider come from the transport, all other questions from the agent loop's world. A request that does
+not match the recorded one is a divergence, which is raised in the code that made the request.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from agentobs import world
-from agentobs.determinism.multiprocessing_children import note
+from agentobs.determinism.multiprocessing_children import refuse
 from agentobs.provider.registry import dialect_of
-from agentobs.recording.wire.responses import Onward
+from agentobs.recording.wire.responses import ForwardRequest
 from agentobs.records.exchanges import (
     MADE_BY_THE_LOOP,
     SILENT,
@@ -36,22 +36,22 @@ from replay.divergence.divergence import (
     ReplayStopped,
 )
 from replay.fixture.body_parts import value_of
-from replay.fixture.format import Ask, RecordedTool
-from replay.matching.interaction_ends import went_beside
-from replay.matching.lane import Lane, Mismatch, asked_body
+from replay.fixture.format import RecordedRequest, RecordedTool
+from replay.matching.interaction_ends import is_of_abandoned_agent
+from replay.matching.lane import Lane, Mismatch, cleaned_body
 from replay.matching.tool_calls import same_answer, same_call
 from replay.matching.world_answers import (
     RecordedAbort,
-    lane_here,
-    never,
+    current_lane,
+    missing_answer,
     same_question,
-    silence,
+    wait_for_cancellation,
 )
-from replay.playback.completion_order import Turn
-from replay.playback.function_calls import verified_otherwise
-from replay.playback.hang import out_of_turn, waits_for
-from replay.progress.answer_delivery import answer_of
-from replay.progress.replay_state import State, key_of
+from replay.playback.completion_order import ResponseGate
+from replay.playback.function_calls import verified_result_mismatch
+from replay.playback.hang import awaited_ends, ended_out_of_order
+from replay.progress.answer_delivery import delivered_response
+from replay.progress.replay_state import ReplayState
 from replay.scenario.departure import is_reaction, is_refused
 from replay.scenario.fork_plan import message_ids
 from replay.scenario.tool_policies import Policy, policy_of
@@ -60,54 +60,64 @@ REFUSALS_MAX = 50
 """How many requests after the recorded path raise an `Exception`; no agent retries after the next one. Our choice."""
 
 
-class Answering:
-    """Answers for the provider, the tools and all other sources."""
+class Answerer:
+    """Answers requests to the provider, tool calls, and all other questions of the agent loop."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ReplayState) -> None:
         """Answer from the recording in `state`."""
         self._state = state
-        self._repeats = 0
+        self._setup, self._exchanges = state.setup, state.exchanges
+        self._path, self._findings = state.path, state.findings
+        self._repetitions = 0
         """How many requests were made after a divergence."""
-        fork = state.options.fork
-        self._replayed = message_ids(state.fixture, fork.turn) if fork else frozenset[str]()
+        fork = state.setup.options.fork
+        self._replayed_messages = (
+            message_ids(state.setup.fixture, fork.turn) if fork else frozenset[str]()
+        )
         """The IDs of the messages that a fork replays, which cost nothing."""
 
     def answer(self, question: Question, place: Place) -> Answer:
         """Answer a request to the provider from the recording."""
-        if world.process_id() != self._state.process_id:
-            return note(self._state.stranger, question, place)
+        if world.process_id() != self._state.agent.process_id:
+            return refuse(self._state.agent.foreign_requests_file, question, place)
         with self._state.lock:
             self._check_divergence()
-            lane = self._state.lane(place.lane)
-            if self._state.has_ended(lane):
+            lane = self._exchanges.lane(place.lane)
+            if self._path.is_cut_off(lane):
                 raise self._cut_off()
-            taken = self._state.take(lane, question) if not self._is_next(lane, question) else None
-            if self._state.is_past(lane) and not isinstance(taken, Ask):
-                return self._beyond(question)
-            if isinstance(taken, Mismatch) and self._is_beyond(lane, taken.expected):
-                return Answer(None, {}, (), "cancelled")
-            if not isinstance(taken, Ask):
-                assert taken is not None
-                if self._departs(question, taken):
-                    return self._beyond(question)
-                raise self._state.error(mismatch(self._state, lane, question, taken))
-            made = self._state.faults.answer(taken, lane) if self._state.faults.all else None
-            if made is not None:
-                lane.put_back(taken)
-                return made
-            self._state.numbers[key_of(question)] = taken.number
-            self._state.move(taken, 0)
-            if self._state.is_live and self._state.clock is not None:
-                self._state.clock.go_live()  # the calls of this answer are the first that run for real
-            # The agent loop of agentobs, which alone names its turn, waits by the world's clock: the headers decide how
-            # it continues.
-            answer = answer_of(
-                taken,
-                self._state.options,
-                is_ours=place.turn is not None,
-                stops=self._state.answers.stops_in(place.lane),
+            found = (
+                None if self._is_later_turn(lane, question) else self._state.match(lane, question)
             )
-            return self._in_turn(answer, taken, lane, is_ours=place.interaction_id is not None)
+            if self._path.has_ended(lane) and not isinstance(found, RecordedRequest):
+                return self._later_response(question)
+            if isinstance(found, Mismatch) and self._is_past_abandonment(lane, found.expected):
+                return Answer(None, {}, (), "cancelled")
+            if not isinstance(found, RecordedRequest):
+                assert found is not None
+                if self._departs(question, found):
+                    return self._later_response(question)
+                raise self._findings.diverge(mismatch(self._state, lane, question, found))
+            faults = self._exchanges.faults
+            faulty = faults.response(found, lane) if faults.all else None
+            if faulty is not None:
+                lane.put_back(found)
+                return faulty
+            self._state.requests.note_answered(question, found)
+            self._setup.move_clock(found, 0)
+            if self._path.is_live and self._state.agent.clock is not None:
+                # The tool calls in this response are the first that run live.
+                self._state.agent.clock.go_live()
+            # Only the agent loop of agentobs names its turn. It waits by the world's clock, so that the recorded
+            # headers determine its retries.
+            response = delivered_response(
+                found,
+                self._setup.options,
+                is_agent_loop=place.turn is not None,
+                is_stopped=self._exchanges.answers.was_stopped_in(place.lane),
+            )
+            return self._with_gate(
+                response, found, lane, is_agent_loop=place.interaction_id is not None
+            )
 
     def _check_divergence(self) -> None:
         """Raise the first divergence again; if an agent has caught it too often, raise an error that it does not catch.
@@ -116,219 +126,237 @@ class Answering:
             DivergenceError: there is a divergence.
             ReplayEnded: the divergence was raised too often.
         """
-        if self._state.divergence is not None:
-            self._repeats += 1
-        if self._repeats > REFUSALS_MAX:
+        if self._findings.divergence is not None:
+            self._repetitions += 1
+        if self._repetitions > REFUSALS_MAX:
             raise ReplayEnded("the agent repeats its requests after a divergence")
-        self._state.raise_divergence()
+        self._findings.raise_first()
 
-    def _in_turn(self, answer: Answer, ask: Ask, lane: Lane, *, is_ours: bool) -> Answer:
-        """Return an answer that is held until the answers that ended before it have ended; most wait for none."""
-        is_stopped = answer.ending == "cancelled" and not is_ours
-        cancelled_at_ms = ask.cancelled_at_ms if is_stopped else None
+    def _with_gate(
+        self, response: Answer, ask: RecordedRequest, lane: Lane, *, is_agent_loop: bool
+    ) -> Answer:
+        """Return a response that is held until the responses that ended before it have ended; most are not held."""
+        was_cancelled = response.ending == "cancelled" and not is_agent_loop
+        cancelled_at_ms = ask.cancelled_at_ms if was_cancelled else None
         is_free = (
             not (ask.starts_after or ask.ends_after or ask.ended_jobs)
             and ask.last_issued_before_end is None
         )
         if is_free and cancelled_at_ms is None:
-            # Another answer may be held up by the thread that reads this one.
-            self._state.asked_in[ask.number] = threading.get_ident()
-            return answer
+            # The thread that reads this response may hold up another one.
+            self._state.requests.threads[ask.number] = threading.get_ident()
+            return response
 
         def error(missing: list[int]) -> DivergenceError:
             with self._state.lock:
-                return self._state.error(out_of_turn(self._state, lane, ask, missing))
+                return self._findings.diverge(ended_out_of_order(self._state, lane, ask, missing))
 
-        says = functools.partial(waits_for, lane, ask)
-        gate = Turn(self._state, lane, ask, cancelled_at_ms=cancelled_at_ms, says=says, error=error)
-        return dataclasses.replace(answer, gate=gate)
+        gate = ResponseGate(
+            self._state,
+            lane,
+            ask,
+            cancelled_at_ms=cancelled_at_ms,
+            describe=functools.partial(awaited_ends, lane, ask),
+            error=error,
+        )
+        return dataclasses.replace(response, gate=gate)
 
     def _cut_off(self) -> Exception:
-        return ReplayStopped(f"the session was frozen up to turn {self._state.fixture.until_turn}")
+        return ReplayStopped(f"the session was frozen up to turn {self._setup.fixture.until_turn}")
 
     def stopped(self) -> Exception:
-        """Return the error for a client that continues to read where it had stopped in the recording."""
-        return ReplayStopped("the client stopped reading here when this was recorded")
+        """Return the error for a client that reads past the point where it stopped reading in the recording."""
+        return ReplayStopped("in the recording, the client stopped reading here")
 
-    def _is_beyond(self, lane: Lane, expected: object = None) -> bool:
+    def _is_past_abandonment(self, lane: Lane, expected: object = None) -> bool:
         """Return whether an agent that was abandoned in the recording has come further now."""
-        return expected is None and went_beside(self._state.fixture, lane.name)
+        return expected is None and is_of_abandoned_agent(self._setup.fixture, lane.name)
 
-    def _departs(self, question: Question, missed: Mismatch) -> bool:
-        """Return whether the agent may leave the recorded path with a request that was not recorded."""
-        state, due = self._state, missed.expected
-        departure = state.departure
+    def _departs(self, question: Question, mismatch: Mismatch) -> bool:
+        """Record that the agent leaves the recorded path with this request, if it may; return whether it does."""
+        departure, due = self._path.departure, mismatch.expected
         if departure is None:
             return False
-        if not departure.has_happened and state.lane("main").turns < departure.failing_turn:
-            if missed.elsewhere is not None:
+        if not departure.has_happened and self._exchanges.main.turns < departure.failing_turn:
+            if mismatch.elsewhere is not None:
                 return False
             if due is not None and not (
-                is_refused(due) or is_reaction(due, *state.bodies(due, question))
+                is_refused(due) or is_reaction(due, *self._setup.parsed_bodies(due, question))
             ):
                 return False
-        return state.departs(due)
+        return self._path.depart(due)
 
-    def _beyond(self, question: Question) -> Answer:
-        """Answer a request after the recorded path: live, from the script, or not at all.
+    def _later_response(self, question: Question) -> Answer:
+        """Return the scripted response to a request after the recorded path.
 
         Raises:
-            Onward: it goes to the provider.
-            ReplayStopped: there is no answer.
+            ForwardRequest: a fork sends the request to the provider.
+            ReplayStopped: the script has no response for the request.
         """
-        state = self._state
-        state.beyond.append((question.path, asked_body(question, state.renaming)))
-        if state.options.fork is not None:
+        path, fork = self._path, self._setup.options.fork
+        path.later_requests.append((question.path, cleaned_body(question, self._setup.renaming)))
+        if fork is not None:
             if has_masked(question.body):
                 raise self._not_sendable(question)
-            raise Onward(state.options.fork.changed(question.body))
-        number = len(state.beyond)
-        if number > len(state.script) + REFUSALS_MAX:
+            raise ForwardRequest(fork.changed(question.body))
+        number = len(path.later_requests)
+        if number > len(path.script) + REFUSALS_MAX:
             raise ReplayEnded(
                 f"the agent keeps making requests that a replay does not answer ({number} so far)"
             )
-        if number > len(state.script):
-            raise ReplayStopped(f"replayed until turn {state.until}")
-        asked = value_of(question.body)
-        return state.script[number - 1].answer(number, asked if isinstance(asked, dict) else {})
+        if number > len(path.script):
+            raise ReplayStopped(f"replayed until turn {path.last_turn}")
+        body = value_of(question.body)
+        return path.script[number - 1].answer(number, body if isinstance(body, dict) else {})
 
     def _not_sendable(self, question: Question) -> Exception:
-        """Return the error for a request that holds sealed values whose organization IDs were removed."""
-        state = self._state
-        state.refused = state.refused or NotSendableError(
-            f"a request to {question.path.partition('?')[0]} holds a signed or encrypted value whose organization ID "
-            "was removed. It was not sent, because the provider would refuse it",
-            where=str(state.fixture.path),
-            todo="Fork from the home that holds the recorded session (agentobs --home DIR fork ...)",
+        """Return the error for a request that contains sealed values whose organization IDs were removed."""
+        return self._findings.reject(
+            NotSendableError(
+                f"a request to {question.path.partition('?')[0]} holds a signed or encrypted value whose organization "
+                "ID was removed. It was not sent, because the provider would refuse it",
+                where=str(self._setup.fixture.path),
+                todo="Fork from the home that holds the recorded session (agentobs --home DIR fork ...)",
+            )
         )
-        return state.refused
 
-    def _is_next(self, lane: Lane, question: Question) -> bool:
-        """Return whether this is the request that `until` waits for: the next one for a message."""
+    def _is_later_turn(self, lane: Lane, question: Question) -> bool:
+        """Return whether a request starts a turn after the end of the recorded path."""
         is_message = dialect_of(question.path).makes_turns(question.path)
-        return self._state.is_past(lane) and is_message
+        return self._path.has_ended(lane) and is_message
 
     def world(self, live: World) -> World:
         """Return the world that answers from the recording instead of the live one."""
 
         def stop_tool(tool_use_id: str) -> None:
-            if (lane_here(), tool_use_id) in self._state.calls.live:
+            if (current_lane(), tool_use_id) in self._exchanges.calls.live:
                 live.stop_tool(tool_use_id)
 
         def is_billed(message: Mapping[str, Any]) -> bool:
-            known = message.get("id")
-            return known not in self._replayed if known else self._state.is_live
+            message_id = message.get("id")
+            if not message_id:
+                return self._path.is_live
+            return message_id not in self._replayed_messages
 
-        self._state.functions.append(live.tool_function)
+        self._state.observations.function_finders.append(live.tool_function)
         return dataclasses.replace(
             live,
-            sections=self._sections,
+            sections=self._keep_sections,
             run_tool=self._tool_runner(live),
-            tool_name=self._tool_name,
+            tool_name=self._recorded_tool_name,
             stop_tool=stop_tool,
             ask=functools.partial(self._ask, live),
-            abort=RecordedAbort(self._state.answers),
-            is_billed=is_billed if self._replayed else live.is_billed,
+            abort=RecordedAbort(self._exchanges.answers),
+            is_billed=is_billed if self._replayed_messages else live.is_billed,
             sleep=functools.partial(self._sleep, live),
         )
 
     async def _sleep(self, live: World, seconds: float) -> None:
-        """Do not wait, unless everything is live."""
-        await (live if self._state.is_live else self._state.given).sleep(seconds)
+        """Sleep in virtual time, or in real time once everything runs live."""
+        await (live if self._path.is_live else self._setup.ambient).sleep(seconds)
 
     async def _ask(self, live: World, question: WorldQuestion) -> Any:
-        """Answer other questions of the world than those about model and tools."""
+        """Answer a question of the agent loop that is neither a model request nor a tool call."""
         with self._state.lock:
-            self._state.raise_divergence()
-            name = lane_here()
-            lane, recorded = self._state.lane(name), self._state.answers.of(name, question)
-            same = recorded is not None and same_question(
-                recorded.question, question, self._state.renaming
-            )
-            if recorded is not None and same:
-                return self._state.answers.give(recorded)
-            is_past = self._state.is_past(lane)
+            self._findings.raise_first()
+            name = current_lane()
+            lane = self._exchanges.lane(name)
+            recorded = self._exchanges.answers.find(name, question)
+            if recorded is not None and same_question(
+                recorded.question, question, self._setup.renaming
+            ):
+                return self._exchanges.answers.use(recorded)
+            has_ended = self._path.has_ended(lane)
             answer: Awaitable[Any]
-            if is_past and self._state.options.fork is not None:
+            if has_ended and self._setup.options.fork is not None:
                 answer = live.ask(question)
             elif recorded is None and question.kind in SILENT:
-                return silence(question.kind)
-            elif is_past or self._state.departs():
-                # After the recorded path there is nobody to ask, in particular no person.
-                answer = world.nobody(question)
-            elif recorded is None and self._is_beyond(lane):
-                known = functools.partial(world_mismatch, self._state, lane, question, None)
-                answer = never(lambda: self._state.error(known()), self._state.raise_divergence)
+                return missing_answer(question.kind)
+            elif has_ended or self._path.depart():
+                # Nothing after the recorded path is answered, in particular no approval by a person.
+                answer = world.answer_unattended(question)
+            elif recorded is None and self._is_past_abandonment(lane):
+                describe = functools.partial(world_mismatch, self._state, lane, question, None)
+                answer = wait_for_cancellation(
+                    lambda: self._findings.diverge(describe()), self._findings.raise_first
+                )
             else:
-                raise self._state.error(world_mismatch(self._state, lane, question, recorded))
+                raise self._findings.diverge(world_mismatch(self._state, lane, question, recorded))
         return await answer
 
-    def _sections(self, sections: Sequence[tuple[str, str]]) -> None:
+    def _keep_sections(self, sections: Sequence[tuple[str, str]]) -> None:
         """Keep the sections of the next system prompt of a lane."""
-        self._state.sections[lane_here()] = sections
+        self._state.observations.sections[current_lane()] = sections
 
-    def _tool_name(self, name: str, former: Sequence[str]) -> str:
+    def _recorded_tool_name(self, name: str, former: Sequence[str]) -> str:
         """Return the recorded name of a tool: its own, otherwise the first of its aliases."""
-        if not former or name in self._state.fixture.tool_names:
+        recorded = self._setup.fixture.tool_names
+        if not former or name in recorded:
             return name
-        return next((old for old in former if old in self._state.fixture.tool_names), name)
+        return next((old for old in former if old in recorded), name)
 
     def _tool_runner(self, live: World) -> Any:
         async def run_tool(question: ToolQuestion) -> ToolAnswer:
-            self._state.raise_divergence()
-            lane = lane_here()
-            recorded = self._state.calls.of(lane, question.tool_use_id)
-            if (failed := self._failed(question, recorded)) is not None:
-                return self._state.calls.ran(lane, question.tool_use_id, failed)
+            self._findings.raise_first()
+            lane, calls = current_lane(), self._exchanges.calls
+            recorded = calls.find(lane, question.tool_use_id)
+            if (failed := self._injected_failure(question, recorded)) is not None:
+                return calls.note_answer(lane, question.tool_use_id, failed)
             policy = self._policy(live, question, recorded)
             if policy == "execute":
-                return await self._ran(live, lane, question, recorded)
-            missing = functools.partial(tool_mismatch, self._state, lane, question, None)
-            if recorded is None and self._is_beyond(self._state.lane(lane)):
-                await never(lambda: self._state.error(missing()), self._state.raise_divergence)
+                return await self._run_live(live, lane, question, recorded)
+            describe = functools.partial(tool_mismatch, self._state, lane, question)
+            if recorded is None and self._is_past_abandonment(self._exchanges.lane(lane)):
+                await wait_for_cancellation(
+                    lambda: self._findings.diverge(describe(None)), self._findings.raise_first
+                )
             if (
                 recorded is None
                 or recorded.answer.outcome in MADE_BY_THE_LOOP
-                or not same_call(recorded.question, question, self._state.renaming)
+                or not same_call(recorded.question, question, self._setup.renaming)
             ):
-                if self._state.departs():
-                    self._state.check_departed(
+                if self._path.depart():
+                    self._path.check_call_after_departure(
                         question.name, is_mutating=live.is_mutating(question.name)
                     )
-                    return await self._ran(live, lane, question, recorded)
-                raise self._state.error(tool_mismatch(self._state, lane, question, recorded))
+                    return await self._run_live(live, lane, question, recorded)
+                raise self._findings.diverge(describe(recorded))
             if policy == "verify":
-                answer = await self._ran(live, lane, question, recorded)
-                if not same_answer(recorded.answer, answer, self._state.renaming):
-                    raise self._state.error(verified_otherwise(self._state, lane, recorded, answer))
-                return answer
-            self._state.calls.came(recorded)
-            return self._state.calls.ran(lane, question.tool_use_id, recorded.answer)
+                result = await self._run_live(live, lane, question, recorded)
+                if not same_answer(recorded.answer, result, self._setup.renaming):
+                    raise self._findings.diverge(
+                        verified_result_mismatch(self._state, lane, recorded, result)
+                    )
+                return result
+            calls.mark_matched(recorded)
+            return calls.note_answer(lane, question.tool_use_id, recorded.answer)
 
         return run_tool
 
-    def _failed(self, question: ToolQuestion, recorded: RecordedTool | None) -> ToolAnswer | None:
-        """Return the answer of a call that is made to fail; None if it is not."""
-        turn = self._state.calls.turn_of(recorded) if recorded is not None else None
-        if (answer := self._state.faults.tool(question.name, turn)) is not None:
-            self._state.calls.came(recorded)
+    def _injected_failure(
+        self, question: ToolQuestion, recorded: RecordedTool | None
+    ) -> ToolAnswer | None:
+        """Return the result of a call that a fault makes fail; None if no fault does."""
+        turn = self._exchanges.calls.turn_of(recorded) if recorded is not None else None
+        if (answer := self._exchanges.faults.tool_result(question.name, turn)) is not None:
+            self._exchanges.calls.mark_matched(recorded)
         return answer
 
-    async def _ran(
+    async def _run_live(
         self, live: World, lane: str, question: ToolQuestion, recorded: RecordedTool | None
     ) -> ToolAnswer:
-        """Run a tool live."""
-        self._state.calls.live.add((lane, question.tool_use_id))
-        self._state.calls.came(recorded)
-        answer = await live.run_tool(question)
-        return self._state.calls.ran(lane, question.tool_use_id, answer)
+        """Run a tool live, and return its result."""
+        calls = self._exchanges.calls
+        calls.live.add((lane, question.tool_use_id))
+        calls.mark_matched(recorded)
+        return calls.note_answer(lane, question.tool_use_id, await live.run_tool(question))
 
     def _policy(self, live: World, question: ToolQuestion, recorded: RecordedTool | None) -> Policy:
-        if recorded is not None and self._state.is_before(recorded):
+        if recorded is not None and self._path.is_before_live_turns(recorded):
             return "replay"
         name = question.name
         is_mutating = live.is_mutating(name)
-        if recorded is None and self._state.beyond:
-            self._state.check_beyond(name, is_mutating=is_mutating)
-            return "execute"  # the call of an answer that was not recorded
-        return policy_of(self._state.tools, name, is_mutating=is_mutating)
+        if recorded is None and self._path.later_requests:
+            self._state.check_later_call(name, is_mutating=is_mutating)
+            return "execute"  # a call in a response that was not recorded
+        return policy_of(self._path.tools, name, is_mutating=is_mutating)

@@ -1,13 +1,14 @@
 """Completion order: concurrent responses end in the order in which they ended in the recording.
 
-Which of several requests is answered first decides the path of an agent that waits for the first of them. Replayed
-responses arrive immediately, so each waits for those that ended before it. If the code has changed, these may never
-come; or they may wait for this one, if others started first by chance. As soon as nothing else can happen, the response
-that ended first continues, and the report says so. At the deadline it is a divergence.
+If an agent waits for the first of several responses, the order in which they end determines its path. Replayed
+responses arrive immediately, so each one is held until the responses that ended before it have ended. If the code has
+changed, they may never come; or they may wait for this one, if their requests were sent in another order by chance. As
+soon as nothing else can happen, the response that ended first in the recording continues, which a report of a later
+divergence mentions. At the deadline it is a divergence itself.
 
-If the recorded client gave up a request, its response is held until this client gives up, too. That is often a timeout,
-to which the virtual clock jumps as soon as nothing else can run. The held response has its own alarm, so that a client
-which is more patient than the recorded one does not wait forever.
+If the recorded client gave up a request, its response is held until the live client gives up as well. That is often a
+timeout, to which the virtual clock jumps as soon as nothing else can run. The held response has its own alarm, so that
+a client that waits longer than the recorded one does not wait forever.
 """
 
 from __future__ import annotations
@@ -19,164 +20,165 @@ from agentobs import world
 from agentobs.records.exchanges import Point
 from replay.divergence.divergence import DivergenceError
 from replay.divergence.divergence_facts import Suspicion
-from replay.fixture.format import Ask
+from replay.fixture.format import RecordedRequest
 from replay.matching.lane import Lane
-from replay.progress.replay_state import State
-from replay.virtual_time.event_loops import busy_threads, loop_here, timers
+from replay.progress.replay_state import ReplayState
+from replay.virtual_time.event_loops import busy_threads, current_loop, pending_timers
 from replay.virtual_time.thread_states import Activity
 from replay.virtual_time.virtual_clock import Hold, VirtualClock
 
-SETTLED_LOOKS = 32
-"""How many times other tasks may run after a response has ended, before the next one does: a task whose request is
-answered has ended by then, and its waiter continues. Our choice: each layer of tasks takes two or three.
+SETTLING_CHECKS = 32
+"""How many times other tasks may run after a response has ended, before the next one ends. By then the task that sent
+the request has ended, and the code that waits for the task continues. Our choice: each layer of tasks takes two or
+three.
 """
-SETTLED_NS = 20_000_000
-"""How long threads get in the same case, in nanoseconds, if nothing shows whether they still run. Our choice."""
-RUNNING_LOOKS = 250
+SETTLING_NS = 20_000_000
+"""How long threads may run in the same case, in nanoseconds, if it is unknown whether they still run. Our choice."""
+RUNNING_CHECKS = 250
 """How many checks may find that other tasks still run, before the response continues anyway. Our choice: half a second
 or more.
 """
-QUICK_LOOKS = 300
-LOOK_SECONDS = 0.002
-"""After how many checks there is a pause between two, and how long. Our choice."""
-IDLE_LOOKS = 64
+QUICK_CHECKS = 300
+CHECK_SECONDS = 0.002
+"""The number of checks without a pause in between, and the pause between later checks. Our choice."""
+IDLE_CHECKS = 64
 IDLE_NS = 1_000_000_000
 """How many consecutive checks must find the event loop idle, and for how long the agent must have sent nothing,
 before nothing more is expected. Our choice.
 """
 BLOCKED_NS = 20_000_000
-"""How long the virtual clock must have found nothing able to run. Our choice."""
+"""For how long the virtual clock must have found that nothing can run. Our choice."""
 UNKNOWN_SECONDS = 60.0
 """The assumed duration of a response whose duration was not recorded. Our choice."""
 PATIENCE = 0.5
-"""After which part of the deadline a response continues out of turn if nothing shows that nothing else can happen:
+"""The part of the deadline after which a response continues out of order although something else might still happen:
 among threads without a virtual clock, or while a thread waits for something real. Our choice.
 """
 MARGIN_MS = 5_000
-"""How much longer than the recorded client this one may take to give up its request. Our choice."""
-
-
+"""How much longer than the recorded client the live one may take to give up its request. Our choice."""
 PAUSES_SECONDS = 1.0
-"""Virtual seconds that other tasks may pause before the request that a response is held for. Our choice."""
+"""For how many virtual seconds other tasks may pause before they send a request that a held response waits for. Our
+choice.
+"""
 
 
-class Turn:
-    """Holds a response until those that ended before it have been delivered."""
+class ResponseGate:
+    """Holds a response until the responses that ended before it have been delivered."""
 
     def __init__(
         self,
-        state: State,
+        state: ReplayState,
         lane: Lane,
-        ask: Ask,
+        request: RecordedRequest,
         *,
         cancelled_at_ms: tuple[int, int] | None,
-        says: Callable[[list[int]], str],
+        describe: Callable[[list[int]], str],
         error: Callable[[list[int]], DivergenceError],
     ) -> None:
-        """Hold the response to `ask`.
+        """Hold the response to `request`.
 
         Args:
             state: the progress of the replay.
             lane: the lane of the request.
-            ask: the request.
-            cancelled_at_ms: when its client gave it up, see `Ask.cancelled_at_ms`; None if it did not, or is the agent
-                loop of agentobs.
-            says: describes what it waits for.
-            error: creates the error for a wait in vain.
+            request: the recorded request.
+            cancelled_at_ms: when its client gave it up, see `RecordedRequest.cancelled_at_ms`; None if it did not give
+                up, or is the agent loop of agentobs.
+            describe: returns a description of the requests that the response waits for, given their numbers.
+            error: creates the error if these requests do not end.
         """
-        self._state, self._lane, self._ask = state, lane, ask
-        self._stopped_ms, self._says, self._error = cancelled_at_ms, says, error
-        self._looks = self._idle = self._settled = 0
-        self._since_ns = self._held_ns = 0
+        self._state, self._lane, self._request = state, lane, request
+        self._cancelled_ms, self._describe, self._error = cancelled_at_ms, describe, error
+        self._checks = self._idle_checks = self._settling_checks = 0
+        self._settling_since_ns = self._held_ns = 0
         self._alarm: object = None
         self._hold = Hold(threading.get_ident())
-        self._seen = (0, 0)
-        self._is_told = False
-        state.asked_in[ask.number] = threading.get_ident()
+        self._last_progress = (0, 0)
+        self._is_reported = False
+        state.requests.threads[request.number] = threading.get_ident()
 
-    def look(self, point: Point) -> float | None:
+    def check(self, point: Point) -> float | None:
         """Return after how many seconds to check again, or None if the response may continue.
 
         Raises:
-            DivergenceError: there is one, or the awaited responses do not come.
+            DivergenceError: the replay has diverged, or the awaited responses do not come.
         """
         state = self._state
-        state.raise_divergence()
-        if state.beyond:
-            return None  # others may never be answered
+        state.findings.raise_first()
+        if state.path.later_requests:
+            return None  # later requests may never be answered
         if point == "stop":
-            return self._stopping()
-        before = self._ask.starts_after | (self._ask.ends_after if point == "end" else frozenset())
-        over = self._ask.ended_jobs if point == "end" else frozenset()
-        missing = sorted((before - state.ended) | state.unfinished(over))
-        if not missing and not (point == "end" and self._has_others()):
-            return self._settling() if before or over else None
-        if missing and self._holds_up(missing):
+            return self._await_cancellation()
+        earlier = self._request.starts_after | (
+            self._request.ends_after if point == "end" else frozenset()
+        )
+        jobs = self._request.ended_jobs if point == "end" else frozenset()
+        missing = sorted((earlier - state.requests.finished) | state.requests.unfinished(jobs))
+        if not missing and not (point == "end" and self._lacks_request()):
+            return self._settle() if earlier or jobs else None
+        if missing and self._blocks_reader(missing):
             return None
-        if not self._is_left():
+        if not self._is_wait_over():
             return self._pause()
-        return self._out_of_turn(missing)
+        return self._continue_out_of_order(missing)
 
-    def _has_others(self) -> bool:
-        """Return whether a request is missing that had been sent when the response ended."""
-        return self._ask.last_issued_before_end is not None and self._lane.lacks(
-            self._ask.last_issued_before_end
+    def _lacks_request(self) -> bool:
+        """Return whether a request was not sent yet that had been sent when the recorded response ended."""
+        return self._request.last_issued_before_end is not None and self._lane.has_unused_until(
+            self._request.last_issued_before_end
         )
 
-    def _holds_up(self, missing: list[int]) -> bool:
-        """Return whether this blocks the only thread that could read the awaited response."""
-        if loop_here() is not None or busy_threads(None, self._state.threads):
+    def _blocks_reader(self, missing: list[int]) -> bool:
+        """Return whether this response blocks the only thread that could read the awaited responses."""
+        if current_loop() is not None or busy_threads(None, self._state.agent.earlier_threads):
             return False
         here = threading.get_ident()
-        return all(self._state.asked_in.get(number) == here for number in missing)
+        return all(self._state.requests.threads.get(number) == here for number in missing)
 
-    def _out_of_turn(self, missing: list[int]) -> float | None:
-        """Let the response continue if nothing else can happen, the one that ended first before the others."""
+    def _continue_out_of_order(self, missing: list[int]) -> float | None:
+        """Let the response continue if it is the first of the held ones, because nothing else can happen."""
         if not missing:
             return None  # a concurrent request is no longer sent: that is reported at the end
         state = self._state
-        if state.idle_ns() > state.options.deadline_seconds * 1e9:
+        if state.agent.idle_ns() > state.setup.options.deadline_seconds * 1e9:
             raise self._error(missing)
         if not self._is_first():
             return self._pause()
-        if self._is_told:
+        if self._is_reported:
             return None
-        self._is_told = True
-        text = (
-            f"{self._says(missing)}; it continued without that, because nothing else could happen"
-        )
-        state.suspicions.append(Suspicion(self._lane.name, self._ask.number, text))
+        self._is_reported = True
+        text = f"{self._describe(missing)}; it continued because nothing else could happen"
+        state.findings.suspicions.append(Suspicion(self._lane.name, self._request.number, text))
         return None
 
     def _is_first(self) -> bool:
         """Return whether all held responses ended after this one in the recording, or their order is unknown."""
-        waiting = set(self._state.waiting)
-        free = [number for number in waiting if not self._behind(number) & waiting]
-        return not free or min(free) == self._ask.number
+        held = set(self._state.requests.held)
+        free = [number for number in held if not self._predecessors(number) & held]
+        return not free or min(free) == self._request.number
 
-    def _behind(self, number: int) -> set[int]:
-        """Return all requests that ended before this one."""
-        found, left = set[int](), [number]
-        while left:
-            ask = self._state.fixture.asks[left.pop() - 1]
-            new = (ask.starts_after | ask.ends_after) - found
+    def _predecessors(self, number: int) -> set[int]:
+        """Return all requests that ended before a request."""
+        found, remaining = set[int](), [number]
+        while remaining:
+            request = self._state.setup.fixture.requests[remaining.pop() - 1]
+            new = (request.starts_after | request.ends_after) - found
             found |= new
-            left += new
+            remaining += new
         return found
 
-    def _settling(self) -> float | None:
+    def _settle(self) -> float | None:
         """Give other tasks time to process their responses."""
-        self._state.waiting.discard(self._ask.number)
-        if not self._settled:
-            self._since_ns = world.monotonic()
-        self._settled += 1
-        if loop_here() is not None and self._settled <= SETTLED_LOOKS:
+        self._state.requests.held.discard(self._request.number)
+        if not self._settling_checks:
+            self._settling_since_ns = world.monotonic()
+        self._settling_checks += 1
+        if current_loop() is not None and self._settling_checks <= SETTLING_CHECKS:
             return 0.0
         if self._is_settled():
-            if self._state.clock is not None:
-                self._state.clock.let_go(self._hold)
+            if self._state.agent.clock is not None:
+                self._state.agent.clock.release(self._hold)
             return None
-        return LOOK_SECONDS
+        return CHECK_SECONDS
 
     def _is_settled(self) -> bool:
         """Return whether the other tasks have run as far as they can."""
@@ -184,82 +186,89 @@ class Turn:
         if (clock := self._virtual()) is not None:
             self._hold.ident = threading.get_ident()
             activity = clock.settle(self._hold)
-        elif loop_here() is not None:
+        elif current_loop() is not None:
             return True
         if activity == "running":
-            return self._settled > RUNNING_LOOKS
-        return activity == "blocked" or world.monotonic() - self._since_ns >= SETTLED_NS
+            return self._settling_checks > RUNNING_CHECKS
+        settling_ns = world.monotonic() - self._settling_since_ns
+        return activity == "blocked" or settling_ns >= SETTLING_NS
 
-    def _stopping(self) -> float | None:
-        """Wait for the code that stopped the recorded client to stop this one."""
-        if self._stopped_ms is None:
-            return None if self._is_left(1.0) else self._pause()
+    def _await_cancellation(self) -> float | None:
+        """Hold the response of a client that gave up its request in the recording until it gives up again."""
+        if self._cancelled_ms is None:
+            return None if self._is_wait_over(1.0) else self._pause()
         clock = self._virtual()
         if clock is not None:
             # Twice the time that the recorded client waited, plus some seconds.
-            seconds = (2 * self._stopped_ms[1] + MARGIN_MS) / 1000
-            return (
-                None
-                if self._rings(clock, "stop", seconds) or self._is_over(clock)
-                else self._pause()
-            )
+            seconds = (2 * self._cancelled_ms[1] + MARGIN_MS) / 1000
+            is_over = self._has_alarm_rung(clock, "stop", seconds) or self._is_stuck(clock)
+            return None if is_over else self._pause()
         self._held_ns = self._held_ns or world.monotonic()
         held_ms = (world.monotonic() - self._held_ns) / 1e6
-        is_late = held_ms > self._stopped_ms[0] + MARGIN_MS
-        return None if is_late or self._is_left(1.0) else self._pause()
+        is_late = held_ms > self._cancelled_ms[0] + MARGIN_MS
+        return None if is_late or self._is_wait_over(1.0) else self._pause()
 
-    def _rings(self, clock: VirtualClock, alarm: object, seconds: float) -> bool:
-        """Return whether this many seconds have passed since the first call while nothing else could run."""
+    def _has_alarm_rung(self, clock: VirtualClock, alarm: object, seconds: float) -> bool:
+        """Set an alarm at the first call; return whether it has rung, after so many seconds in which nothing could run.
+
+        Args:
+            clock: the clock.
+            alarm: identifies the alarm; another value sets a new one.
+            seconds: when it rings.
+        """
         if alarm != self._alarm:
             self._alarm = alarm
             clock.set_alarm(id(self), seconds)
         return clock.has_rung(id(self))
 
-    def _took_seconds(self) -> float:
-        """Return the longest time to hold the response: its recorded duration, plus a margin for pauses of other tasks.
+    def _hold_seconds(self) -> float:
+        """Return how long to hold the response at most: its recorded duration, plus a margin for pauses of other tasks.
 
-        A timeout of its client is longer, so that it does not fire first.
+        The timeout of its client is longer, so that it does not fire first.
         """
-        took_ms = self._ask.pieces[-1][1] if self._ask.pieces else 0
+        took_ms = self._request.chunks[-1][1] if self._request.chunks else 0
         return (took_ms / 1000 or UNKNOWN_SECONDS) + PAUSES_SECONDS
 
     def _virtual(self) -> VirtualClock | None:
         """Return the clock by which the agent waits; None if its time is real."""
-        clock = self._state.clock
+        clock = self._state.agent.clock
         return None if clock is None or clock.is_live else clock
 
     def _pause(self) -> float:
-        self._looks, self._settled = self._looks + 1, 0
+        self._checks, self._settling_checks = self._checks + 1, 0
         if (clock := self._virtual()) is not None:
             self._hold.ident = threading.get_ident()
             clock.hold(self._hold)
-        return 0.0 if self._looks < QUICK_LOOKS and loop_here() is not None else LOOK_SECONDS
+        is_quick = self._checks < QUICK_CHECKS and current_loop() is not None
+        return 0.0 if is_quick else CHECK_SECONDS
 
-    def _is_left(self, patience: float = PATIENCE) -> bool:
-        """Return whether nothing more comes that it might wait for."""
+    def _is_wait_over(self, patience: float = PATIENCE) -> bool:
+        """Return whether nothing can happen any more that the response might wait for."""
         state = self._state
-        state.waiting.add(self._ask.number)
+        state.requests.held.add(self._request.number)
         if (clock := self._virtual()) is not None:
-            progress = ("end", len(state.ended), self._lane.asked)
-            return self._rings(clock, progress, self._took_seconds()) or self._is_over(clock)
-        scheduled = timers(len(state.waiting), state.threads)
-        seen = len(state.ended), self._lane.asked
-        self._idle = self._idle + 1 if scheduled is not None and seen == self._seen else 0
-        self._seen = seen
-        if state.idle_ns() > state.options.deadline_seconds * 1e9 * patience:
+            progress = ("end", len(state.requests.finished), self._lane.used_count)
+            has_rung = self._has_alarm_rung(clock, progress, self._hold_seconds())
+            return has_rung or self._is_stuck(clock)
+        scheduled = pending_timers(len(state.requests.held), state.agent.earlier_threads)
+        current = len(state.requests.finished), self._lane.used_count
+        is_idle = scheduled is not None and current == self._last_progress
+        self._idle_checks = self._idle_checks + 1 if is_idle else 0
+        self._last_progress = current
+        if state.agent.idle_ns() > state.setup.options.deadline_seconds * 1e9 * patience:
             return True
-        return self._idle > IDLE_LOOKS and not scheduled and state.idle_ns() > IDLE_NS
+        return self._idle_checks > IDLE_CHECKS and not scheduled and state.agent.idle_ns() > IDLE_NS
 
-    def _is_over(self, clock: VirtualClock) -> bool:
+    def _is_stuck(self, clock: VirtualClock) -> bool:
         """Return whether nothing can run any more, or the agent made no progress until the deadline."""
         patience = PATIENCE if clock.is_outside else 1.0
-        is_late = self._state.idle_ns() > self._state.options.deadline_seconds * 1e9 * patience
-        return is_late or clock.blocked_ns > BLOCKED_NS
+        limit_ns = self._state.setup.options.deadline_seconds * 1e9 * patience
+        return self._state.agent.idle_ns() > limit_ns or clock.blocked_ns > BLOCKED_NS
 
-    def over(self) -> None:
-        """Note that the response is not held any more."""
-        self._settled, self._alarm = 0, None
-        self._state.waiting.discard(self._ask.number)
-        if self._state.clock is not None:
-            self._state.clock.let_go(self._hold)
-            self._state.clock.drop_alarm(id(self))
+    def close(self) -> None:
+        """Stop holding the response."""
+        self._settling_checks, self._alarm = 0, None
+        self._state.requests.held.discard(self._request.number)
+        if self._state.agent.clock is not None:
+            self._state.agent.clock.release(self._hold)
+            self._state.agent.clock.drop_alarm(id(self))

@@ -1,12 +1,12 @@
 """The network guard: nothing leaves the process during a replay, and attempts are reported with their caller.
 
 An audit hook sees every attempt of this process to connect, to send a datagram or to look up a name, in any library.
-Hooks cannot be removed, so one is installed at the first replay and checks whether a replay is open. Child
-processes get variables that name a proxy which refuses connections, in all the environments that Python passes to them.
+Hooks cannot be removed, so one is installed at the first replay and checks whether a replay is open. Child processes
+that Python starts get environment variables for a proxy which refuses connections.
 
-Not covered are: connections from before the replay; foreign code that opens sockets without the interpreter;
-children that ignore proxies, and `multiprocessing` children that are spawned. Unix sockets are allowed: they end on
-this machine, and children are answered over one.
+Not covered are connections from before the replay, native code that opens sockets without the interpreter, children
+that ignore proxies, and `multiprocessing` children that are spawned. Unix sockets are allowed, because they do not
+leave this machine, and the replay answers child processes over one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 from agentobs import world
 from agentobs.runtime import process
-from replay.agent_code.call_sites import Site, call_site, looking_up
+from replay.agent_code.call_sites import Site, call_site, dns_lookup_site
 
 Refuse = Callable[[str, Site | None], BaseException]
 """Creates the exception for an attempt to reach an address, with its caller."""
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-"""The variables that tell curl, Python, Go, Node and others about a proxy."""
+"""The variables from which curl, Python, Go, Node and others read the proxy."""
 UNPROXIED = ("NO_PROXY", "no_proxy")
-"""The variables that name hosts which are reached without a proxy."""
+"""The variables for hosts to which a proxy does not apply."""
 
 
 class State:
@@ -39,56 +39,62 @@ class State:
     def __init__(self) -> None:
         self.refuse: Refuse | None = None
         """None while no replay is guarded."""
-        self.closed: Callable[[], None] | None = None
-        """Closes the proxies in the environment of this process."""
+        self.set_proxies: Callable[[], None] | None = None
+        """Sets the proxies that refuse connections in the environment of this process."""
         self.is_installed = False
         """Whether the audit hook is installed, which lasts until the process ends."""
 
 
 @contextlib.contextmanager
 def no_network(refuse: Refuse) -> Iterator[None]:
-    """Raise what `refuse` returns for each attempt to reach an internet address; disable the network of children."""
-    state = process.part(State)
+    """Refuse each attempt to reach an internet address, and disable the network of child processes.
+
+    Args:
+        refuse: returns the exception to raise.
+    """
+    state = process.state(State)
     if not state.is_installed:
         sys.addaudithook(functools.partial(_hook, state))
         state.is_installed = True
-    before = state.refuse, state.closed
+    before = state.refuse, state.set_proxies
     with contextlib.ExitStack() as stack:
-        closed = stack.enter_context(_closed_proxies())
+        variables = stack.enter_context(_closed_proxies())
         state.refuse = refuse
-        state.closed = functools.cache(lambda: stack.enter_context(world.replaced_environ(closed)))
+        state.set_proxies = functools.cache(
+            lambda: stack.enter_context(world.replaced_environ(variables))
+        )
         try:
             yield
         finally:
-            state.refuse, state.closed = before
+            state.refuse, state.set_proxies = before
 
 
 @contextlib.contextmanager
 def _closed_proxies() -> Iterator[dict[str, str]]:
-    """Give every child a proxy that refuses connections, and yield the variables.
+    """Give every child process a proxy that refuses connections, and yield its environment variables.
 
-    The environment of this process is not changed: a client that finds a proxy there loads certificates for it, which
-    costs more than a whole replay. The port is bound without a listener, so that it refuses, and no other program gets
-    it.
+    The environment of this process is not changed, because a client that finds a proxy there loads certificates for it,
+    which takes longer than a complete replay. The port is bound without a listener, so that it refuses connections and
+    no other program gets it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
         bound.bind(("127.0.0.1", 0))
         proxy = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        closed = dict.fromkeys(PROXIES, proxy) | dict.fromkeys(UNPROXIED, "")
+        variables = dict.fromkeys(PROXIES, proxy) | dict.fromkeys(UNPROXIED, "")
         init: Any = subprocess.Popen.__init__
 
         @functools.wraps(init)
-        def begin(self: Any, *args: Any, **kwargs: Any) -> None:
-            given = args[_ENV] if len(args) > _ENV else kwargs.get("env")
-            env = {**(world.environment() if given is None else given), **closed}
+        def init_with_proxies(self: Any, *args: Any, **kwargs: Any) -> None:
+            passed = args[_ENV] if len(args) > _ENV else kwargs.get("env")
+            env = {**(world.environment() if passed is None else passed), **variables}
             if len(args) > _ENV:
                 init(self, *args[:_ENV], env, *args[_ENV + 1 :], **kwargs)
             else:
                 init(self, *args, **{**kwargs, "env": env})
 
-        subprocess.Popen.__init__ = begin  # type: ignore[method-assign]
+        subprocess.Popen.__init__ = init_with_proxies  # type: ignore[method-assign]
         try:
-            yield closed
+            yield variables
         finally:
             subprocess.Popen.__init__ = init  # type: ignore[method-assign]
 
@@ -100,29 +106,31 @@ _ENV = 10
 def _hook(state: State, event: str, arguments: tuple[Any, ...]) -> None:
     if state.refuse is None:
         return
-    if event in _BEGINS and state.closed is not None:
-        state.closed()
+    if event in _PROGRAM_STARTS and state.set_proxies is not None:
+        state.set_proxies()
     elif event.startswith("socket.") and (address := _address(event, arguments)) is not None:
-        raise state.refuse(address, _who())
+        raise state.refuse(address, _caller())
 
 
-_BEGINS = frozenset(("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"))
-"""Ways to start a program that inherit the environment of this process."""
+_PROGRAM_STARTS = frozenset(("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"))
+"""Audit events of calls that start a program with the environment of this process."""
 
 
 def _address(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """Return the target of an attempt; None if it reaches nobody."""
+    """Return the target of an attempt to use the network; None if it is allowed."""
     match event, arguments:
         case (
             ("socket.connect" | "socket.sendto" | "socket.sendmsg"),
-            (asked, (host, port, *_)),
-        ) if getattr(asked, "family", None) in (socket.AF_INET, socket.AF_INET6):
+            (connecting, (host, port, *_)),
+        ) if getattr(connecting, "family", None) in (socket.AF_INET, socket.AF_INET6):
             return f"{_text(host)}:{port}"
-        case "socket.getaddrinfo", (host, port, *_) if host not in _HERE:
+        case "socket.getaddrinfo", (host, port, *_) if host not in _LOCAL_NAMES:
             return f"{_text(host)}:{_text(port)}"
-        case (("socket.gethostbyname" | "socket.gethostbyaddr"), (host, *_)) if host not in _HERE:
+        case (("socket.gethostbyname" | "socket.gethostbyaddr"), (host, *_)) if (
+            host not in _LOCAL_NAMES
+        ):
             return _text(host)
-        case "socket.getnameinfo", ((host, *_), *_) if host not in _HERE:
+        case "socket.getnameinfo", ((host, *_), *_) if host not in _LOCAL_NAMES:
             return _text(host)
     return None
 
@@ -131,17 +139,17 @@ def _text(part: Any) -> str:
     return part.decode("ascii", "replace") if isinstance(part, bytes) else str(part)
 
 
-_HERE = (
+_LOCAL_NAMES = (
     *(None, "", b"", "localhost", b"localhost", "127.0.0.1", b"127.0.0.1", "::1", b"::1"),
     *(socket.gethostname(), socket.gethostname().encode()),
 )
-"""Names that may be looked up: a server of the test itself binds to them, and libraries look up this machine."""
+"""Names that may be looked up: servers in the test bind to them, and libraries look up the name of this machine."""
 
 
-def _who() -> Site | None:
+def _caller() -> Site | None:
     """Return the caller, or the task for which a thread of the event loop looks up a name."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return call_site() or looking_up()
+        return call_site() or dns_lookup_site()
     return call_site()

@@ -1,7 +1,7 @@
-"""Open replays: the replays that are open in this process, each nested in the one before.
+"""Open replays: the replays that are open in this process, each nested in the previous one.
 
-A replay belongs to the whole process: every client, thread and child of it is answered. So there is one at a time, or
-several nested ones; two concurrent ones would be answered from each other's recordings.
+A replay answers every client, thread and child of the process. Therefore only one replay, or several nested ones, may
+be open: the agents of two concurrent replays would get responses from each other's recordings.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ class Opened:
     """An open replay, and everything that must be undone when it ends."""
 
     def __init__(self) -> None:
-        """Open it here, in this thread and task.
+        """Open a replay in this thread and task.
 
         Raises:
-            UsageError: another one is open in another thread or task.
+            UsageError: a replay is open in another thread or task.
         """
-        state = process.part(State)
+        state = process.state(State)
         self.stack = ExitStack()
-        """What is undone at its end."""
+        """The cleanup at the end of the replay."""
         self.has_ended = False
-        """Whether it was told to end; it ends when all nested ones have ended."""
+        """Whether it should end; it does when all nested replays have ended."""
         self._thread, self._task = threading.current_thread(), _task()
         with _lock:
-            if state.open and not state.open[-1]._holds(self):
+            if state.open and not state.open[-1]._may_contain(self):
                 raise UsageError(
                     "a replay is already open in this process",
                     todo="Run them one after the other, or in processes (pytest -n)",
                 )
             state.open.append(self)
 
-    def _holds(self, other: Opened) -> bool:
-        """Return whether another one starts where this one did: in its task, or in any task if this one started in
-        none.
+    def _may_contain(self, other: Opened) -> bool:
+        """Return whether a replay may be nested in this one.
+
+        It must be in the same thread and task; in any task if this one was opened outside of tasks.
         """
         return self._thread is other._thread and self._task in (None, other._task)
 
     def end(self) -> None:
-        """Undo everything, at the latest when all nested replays have ended.
+        """Clean up when all nested replays have ended.
 
-        Each restores the state that it found, so only the innermost one can.
+        Each replay restores the state that it found, so only the innermost one can be cleaned up.
         """
-        state = process.part(State)
+        state = process.state(State)
         with _lock:
             self.has_ended = True
             ended: list[Opened] = []
             while state.open and state.open[-1].has_ended:
                 ended.append(state.open.pop())
-            with (
-                ExitStack() as ending
-            ):  # closes the last pushed first, and all whatever one of them raises
+            # The stack closes the replays in reverse order, and all of them even if one raises.
+            with ExitStack() as cleanup:
                 for each in reversed(ended):
-                    ending.push(each.stack)
+                    cleanup.push(each.stack)
 
 
 class State:

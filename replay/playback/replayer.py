@@ -1,9 +1,9 @@
 """The replayer: runs an agent in a world that answers from a fixture, and finds where it diverges.
 
-While a `Replayer` is open, every instrumented client of the process is answered from the fixture, tools of
-the agent loop answer from it too, waits take no time, records go to the replay instead of a journal,
-and no network connection is allowed. The first divergence is kept: every later request raises it again, and
-so does the end of the replay, even if the agent swallowed it.
+While a `Replayer` is open, every instrumented client of the process gets its responses from the fixture, and so do the
+tools of the agent loop. Waits take no time, records go to the replay instead of a journal, and network connections are
+not allowed. The first divergence is kept: every later request raises it again, and so does the end of the replay, even
+if the agent swallowed the exception.
 """
 
 from __future__ import annotations
@@ -27,8 +27,14 @@ from agentobs.sink import Record, sink
 from agentobs.tracing.ambient import Patch
 from replay.agent_code import leftover_state
 from replay.agent_code.call_sites import Site
-from replay.agent_code.entry_call import adrained, awaited, drained, let_go, recorded_call
-from replay.analysis.divergence_report import end_reason, missing, refused, report
+from replay.agent_code.entry_call import (
+    as_coroutine,
+    close_coroutine,
+    drain,
+    drain_async,
+    recorded_call,
+)
+from replay.analysis.divergence_report import end_reason, missing, network_divergence, report
 from replay.analysis.outcome import (
     compared_results,
     is_recorded_error,
@@ -43,22 +49,23 @@ from replay.divergence.divergence import DivergenceError, ReplayEnded, ReplaySto
 from replay.divergence.divergence_facts import Progress, Suspicion
 from replay.fixture.body_parts import value_of
 from replay.fixture.failing_turn import failure_of
-from replay.fixture.fixture_folder import keep
-from replay.fixture.format import Ask, Fixture
+from replay.fixture.fixture_folder import write_fixture
+from replay.fixture.format import Fixture, RecordedRequest
 from replay.fixture.trajectory import trajectory
 from replay.matching.lane import is_answered
 from replay.matching.spine import Drift
-from replay.playback.answerer import Answering
-from replay.playback.child_processes import children
+from replay.playback.answerer import Answerer
+from replay.playback.child_processes import answered_children
 from replay.playback.foreign_processes import watched_processes
-from replay.playback.function_calls import Functions
+from replay.playback.function_calls import FunctionCalls
 from replay.playback.hang import deadline
 from replay.playback.network_guard import no_network
 from replay.playback.open_replays import Opened
 from replay.playback.retry_delay import backoff
 from replay.progress.acceptance import Accepted
-from replay.progress.answer_delivery import factor
-from replay.progress.replay_state import State, with_body
+from replay.progress.answer_delivery import speed_factor
+from replay.progress.observations import with_body
+from replay.progress.replay_state import ReplayState
 from replay.scenario.departure import Departure, repeats
 from replay.scenario.next_step import Expectation, Next, Step, decisions_of, step_of
 from replay.scenario.replay_options import STRICT, ReplayOptions, ToolPolicy
@@ -69,7 +76,7 @@ Entry = Callable[..., Any] | EllipsisType | None
 """How to start the agent: a function, the `...` of a frozen test that was not filled in, or the recorded entry point.
 """
 KEYS = ("ANTHROPIC_API_KEY",)
-"""The SDK requires a key before it sends anything; a replay provides a dummy."""
+"""Variables for the API key, which the SDK requires before it sends anything; a replay sets them to a dummy."""
 
 
 class Replayer:
@@ -78,38 +85,40 @@ class Replayer:
     def __init__(self, fixture: Fixture, options: ReplayOptions = STRICT) -> None:
         """Prepare to answer from `fixture`."""
         self.fixture, self.options = fixture, options
-        self._state = State(fixture, options)
-        self._answering = Answering(self._state)
+        self._state = ReplayState(fixture, options)
+        self._answerer = Answerer(self._state)
         self._opened: Opened | None = None
         self.notes: list[str] = []
-        """Notes for the reader of the test report, which appear even if the test passes."""
+        """Notes for the test report, which appear even if the test passes."""
 
     def __enter__(self) -> Replayer:
         """Start answering from the fixture.
 
         Raises:
-            UsageError: it is open already, or another one is in another thread or task of this process.
+            UsageError: it is already open, or a replay is open in another thread or task of this process.
         """
         with self._opening() as stack:
-            self._state.leftovers = leftover_state.begin(self.fixture)
+            self._state.findings.leftovers = leftover_state.begin(self.fixture)
             forks = self.options.fork is not None
             if self.options.fork is not None:
                 parent = lineage.Parent(self.fixture.session_id, self.options.fork.turn)
                 stack.enter_context(lineage.forking(parent))
-            called = Functions(self._state)
-            stack.enter_context(self._answers(called))
-            hears = sink.overheard if forks else sink.redirect
-            stack.enter_context(hears(self._state.collect))
-            if not factor(self.options):
-                self._state.clock = stack.enter_context(virtual_time())
+            functions = FunctionCalls(self._state)
+            stack.enter_context(self._answering(functions))
+            receive = sink.observed if forks else sink.redirect
+            stack.enter_context(receive(self._state.collect))
+            if not speed_factor(self.options):
+                self._state.agent.clock = stack.enter_context(virtual_time())
             else:
                 stack.enter_context(real_time())
-            patch = get_args(Patch) if self._is_noting else self._state.given.patch
+            patch = get_args(Patch) if self._reports_reads else self._state.setup.ambient.patch
             stack.enter_context(patches.patched(patch))
-            stack.enter_context(children(self._answering.answer, called, self._state.collect))
-            stack.enter_context(backoff(factor(self.options)))
+            stack.enter_context(
+                answered_children(self._answerer.answer, functions, self._state.collect)
+            )
+            stack.enter_context(backoff(speed_factor(self.options)))
             for key in () if forks else KEYS:
-                stack.enter_context(world.lent_environ(key, "a-made-up-key"))
+                stack.enter_context(world.default_environ(key, "a-made-up-key"))
             if not (forks or self.options.network):
                 stack.enter_context(no_network(self._refuse))
             stack.enter_context(deadline(self._state))
@@ -117,24 +126,26 @@ class Replayer:
                 stack.enter_context(watched_processes(self._state))
         return self
 
-    def _answers(self, called: Functions) -> contextlib.AbstractContextManager[object]:
+    def _answering(self, functions: FunctionCalls) -> contextlib.AbstractContextManager[object]:
         """Return the context in which everything is answered from the fixture."""
         forks = self.options.fork is not None
         return runtime.replaced(
-            answerer=self._answering.answer,
-            stopped=self._answering.stopped,
+            answerer=self._answerer.answer,
+            overread_error=self._answerer.stopped,
             continues_live=forks,
             identifies_callers=forks
-            or any(ask.caller is not None or ask.ended_jobs for ask in self.fixture.asks),
-            functions=called,
-            ambient=self._state.given,
-            transform=self._answering.world,
-            noted=self._state.reads.note if self._is_noting else runtime.current().noted,
+            or any(each.caller is not None or each.ended_jobs for each in self.fixture.requests),
+            functions=functions,
+            ambient=self._state.setup.ambient,
+            transform=self._answerer.world,
+            read_observer=self._state.observations.reads.note
+            if self._reports_reads
+            else runtime.current().read_observer,
         )
 
     @property
-    def _is_noting(self) -> bool:
-        """Whether reads of patched code are reported, and return their real values."""
+    def _reports_reads(self) -> bool:
+        """Whether reads of clock, IDs and random numbers return real values and are reported."""
         return self.options.patch == "report"
 
     @contextlib.contextmanager
@@ -157,45 +168,45 @@ class Replayer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop answering; raises the divergence if there was one, whatever else was raised."""
+        """Stop answering; raises the divergence if there was one, in place of any other exception."""
         self.stop()
         if error is None or (
-            self._state.divergence is not None and not isinstance(error, DivergenceError)
+            self._state.findings.divergence is not None and not isinstance(error, DivergenceError)
         ):
             self.check()
 
     def stop(self) -> None:
-        """Stop answering without judging; at the latest when all nested replays have stopped."""
+        """Stop answering, without raising a divergence. If replays are nested, all of them stop with the last one."""
         opened, self._opened = self._opened, None
         if opened is not None:
-            self._state.has_stopped = True
+            self._state.agent.is_stopping = True
             opened.end()
 
-    def runs_in(self, test: str) -> None:
-        """Set the pytest ID of the test in which this replay runs."""
-        self._state.test = test
+    def set_test_id(self, test: str) -> None:
+        """Set the pytest ID of the test that runs this replay."""
+        self._state.agent.test_id = test
 
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
         """Run the agent as it was run in the recording, and return its result.
 
-        Without a function this imports the recorded entry point and calls it with the recorded arguments. An
-        exception with which the recording ended as well is part of the path and is not raised.
+        Without a function, the recorded entry point is imported and called with the recorded arguments. If the recorded
+        session ended with an exception, the same exception is part of the path and is not raised.
 
         Raises:
             DivergenceError: the path differs from the recorded one, or ends elsewhere.
-            UsageError: the recording does not say how to start the agent.
+            UsageError: the recording does not contain an entry point that can be called.
         """
-        result, error = self._ran(self._call(function, args, kwargs))
-        return self._judged(result, error)
+        result, error = self._run_agent(self._call(function, args, kwargs))
+        return self._judge(result, error)
 
     async def arun(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
         """Like `run`, from inside an event loop."""
-        result, error = await self._aran(self._call(function, args, kwargs))
-        return self._judged(result, error)
+        result, error = await self._arun_agent(self._call(function, args, kwargs))
+        return self._judge(result, error)
 
     def then(self, *answers: Scripted) -> None:
         """Set the model's responses after the turn of `until`; see `replay.scenario.script`."""
-        self._state.script = answers
+        self._state.path.script = answers
 
     def until(
         self,
@@ -207,28 +218,28 @@ class Replayer:
         expect: Expectation | None = None,
         **kwargs: Any,
     ) -> Next:
-        """Replay up to the response of a turn, let the agent continue, and return what it does next.
+        """Replay up to the response of a turn, let the agent continue, and return the next step of the agent.
 
-        The recorded responses lead up to and include that of turn `turn` of the main lane. The agent's next
-        request to the model is kept, and answered only from the script of `then`.
+        The last recorded response that the agent gets is the one of turn `turn` of the main lane. The agent's next
+        request to the model is kept, and gets a response only if `then` has defined one.
 
         Args:
-            function: how to start the agent, with its arguments; default the recorded entry point.
+            function: the function that starts the agent; by default the recorded entry point.
             args: its arguments.
             turn: the turn, from 1.
-            tools: which tools of the agent loop, and which recorded functions, run live in that turn; those of earlier
-                turns never do. The calls of a scripted response run, but mutating tools only if they are named here.
-                Other tools of foreign agents are their own code, and always run.
+            tools: which tools of the agent loop, and which recorded functions, run live in that turn. In earlier turns
+                none run live. The calls of a scripted response run, except mutating tools that are not named here.
+                Other tools of foreign agents are part of the agent's code, and always run.
             expect: a condition on the step: it asserts, or returns False if it does not hold.
             kwargs: its arguments by name.
 
         Raises:
-            AssertionError: `expect` does not hold; with both steps, recorded and live.
-            DivergenceError: the path differs before that turn ends, or the agent never gets there.
+            AssertionError: `expect` does not hold; the message contains the recorded and the live step.
+            DivergenceError: the path differs before that turn ends, or the agent ends before it.
             UsageError: the recording has no such turn, or a tool must be named.
         """
-        self._state.stop_after(turn, tools)
-        return self._stepped(turn, *self._ran(self._call(function, args, kwargs)), expect)
+        self._state.path.stop_after(turn, tools)
+        return self._next_step(turn, *self._run_agent(self._call(function, args, kwargs)), expect)
 
     async def auntil(
         self,
@@ -241,34 +252,36 @@ class Replayer:
         **kwargs: Any,
     ) -> Next:
         """Like `until`, from inside an event loop."""
-        self._state.stop_after(turn, tools)
-        return self._stepped(turn, *await self._aran(self._call(function, args, kwargs)), expect)
+        self._state.path.stop_after(turn, tools)
+        return self._next_step(
+            turn, *await self._arun_agent(self._call(function, args, kwargs)), expect
+        )
 
     def reach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
-        """Replay up to the response of a turn; what the agent does after it does not matter.
+        """Replay up to the response of a turn, and ignore everything that the agent does after it.
 
-        The agent gets the recorded responses as long as it makes the recorded requests. Another prompt, or other tool
-        results, are noted (see `notes`). If it does something else before that turn, the recorded responses no longer
-        apply, and the replay ends there with a note. If no request of the session was answered, all recorded requests
-        must come.
+        The agent gets the recorded responses as long as it makes the recorded requests. If its prompt or its tool
+        results differ, a note says so (see `notes`). If it does something else before that turn, the recorded responses
+        no longer apply, and the replay ends there with a note. If no request of the session was answered, the agent
+        must make all recorded requests.
 
         Args:
-            function: how to start the agent, with its arguments; default the recorded entry point.
+            function: the function that starts the agent; by default the recorded entry point.
             args: its arguments.
             turn: the turn, from 1.
             kwargs: its arguments by name.
 
         Raises:
             DivergenceError: the agent ends before that turn, or uses the network.
-            Exception: what the agent raised before it got there.
+            Exception: the exception that the agent raised before that turn.
         """
         self._watch_until(turn)
-        self._reached(turn, *self._ran(self._call(function, args, kwargs)))
+        self._check_reached(turn, *self._run_agent(self._call(function, args, kwargs)))
 
     async def areach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
         """Like `reach`, from inside an event loop."""
         self._watch_until(turn)
-        self._reached(turn, *await self._aran(self._call(function, args, kwargs)))
+        self._check_reached(turn, *await self._arun_agent(self._call(function, args, kwargs)))
 
     def until_change(
         self,
@@ -282,28 +295,28 @@ class Replayer:
     ) -> Next:
         """Replay until the agent does something that differs from the recording, and return that step.
 
-        The agent gets the recorded responses as long as it makes the recorded requests. From turn `turn` on its tools
-        run live. The first request that was not recorded, or the end of the agent, is the step that is returned;
-        `step.differs` is False if the agent did the same as in the recording to its end. A tool result that is an error
-        in both counts as the same, whatever its text. Another prompt, and other tool results before that turn, are
-        noted (see `notes`): the recorded responses are replayed anyway.
+        The agent gets the recorded responses as long as it makes the recorded requests. From turn `turn` on, its tools
+        run live. The returned step is the first request that was not recorded, or the end of the agent. `step.differs`
+        is False if the agent does the same as recorded until its end. If a tool result is an error both times, it
+        counts as the same even if the text differs. If the prompt differs, or tool results before that turn, a note
+        says so (see `notes`), and the agent gets the recorded responses anyway.
 
         Args:
-            function: how to start the agent, with its arguments; default the recorded entry point.
+            function: the function that starts the agent; by default the recorded entry point.
             args: its arguments.
             turn: the turn where the session failed, from 1.
             tools: which tools of the agent loop, and which recorded functions, run live from that turn on. Other tools
-                of foreign agents are their own code, and always run.
+                of foreign agents are part of the agent's code, and always run.
             expect: a condition on the step: it asserts, or returns False if it does not hold.
             kwargs: its arguments by name.
 
         Raises:
             AssertionError: `expect` does not hold.
             DivergenceError: the agent makes no request at all, or uses the network.
-            Exception: what the agent raised, unless the recording ended with the same exception.
+            Exception: the exception that the agent raised, unless the recorded session ended with the same one.
         """
-        self._state.watch(turn, tools)
-        return self._changed(*self._ran(self._call(function, args, kwargs)), expect)
+        self._state.path.allow_departure(turn, tools)
+        return self._departure_step(*self._run_agent(self._call(function, args, kwargs)), expect)
 
     async def auntil_change(
         self,
@@ -316,136 +329,149 @@ class Replayer:
         **kwargs: Any,
     ) -> Next:
         """Like `until_change`, from inside an event loop."""
-        self._state.watch(turn, tools)
-        return self._changed(*await self._aran(self._call(function, args, kwargs)), expect)
+        self._state.path.allow_departure(turn, tools)
+        return self._departure_step(
+            *await self._arun_agent(self._call(function, args, kwargs)), expect
+        )
 
     def _watch_until(self, turn: int) -> None:
         """Set the end of the replayed path: a turn, or the end of the recording if no request was answered."""
-        if any(ask.turn for ask in self.fixture.asks if ask.lane == "main" and is_answered(ask)):
-            self._state.stop_after(turn, "recorded")
-        self._state.watch(turn, "recorded")
+        answered = (each for each in self.fixture.requests if is_answered(each))
+        if any(each.turn for each in answered if each.lane == "main"):
+            self._state.path.stop_after(turn, "recorded")
+        self._state.path.allow_departure(turn, "recorded")
 
-    def _reached(self, turn: int, result: Any, error: BaseException | None) -> None:
+    def _check_reached(self, turn: int, result: Any, error: BaseException | None) -> None:
         """Raise if the agent did not get to the response of a turn although it got the recorded responses."""
         del result
         state = self._state
-        main, departure = state.lane("main"), state.departure
-        is_there = main.turns >= turn or not (main.left or main.turns)
+        main, departure = state.exchanges.main, state.path.departure
+        has_arrived = main.turns >= turn or not (main.unused or main.turns)
         assert departure is not None
-        if not is_there:
-            self._end_early(departure, error)
-        self._note(departure)
-        if not (departure.has_happened or is_there):
-            state.raise_divergence(error)
+        if not has_arrived:
+            self._depart_if_fixed_early(departure, error)
+        self._add_notes(departure)
+        if not (departure.has_happened or has_arrived):
+            state.findings.raise_first(error)
             if error is not None:
                 raise error
             summary = f"the agent ended before turn {turn} was answered"
-            raise state.error(report(state, "missing", main, summary, why=end_reason(state)))
-        self._settle()
+            raise state.findings.diverge(
+                report(state, "missing", main, summary, why=end_reason(state))
+            )
+        self._end_path_here()
 
-    def _end_early(self, departure: Departure, error: BaseException | None) -> None:
-        """Count it as a departure if the agent ended well before the failing turn, which a fix may bring about."""
-        state, end = self._state, self._state.session_end
+    def _depart_if_fixed_early(self, departure: Departure, error: BaseException | None) -> None:
+        """Treat it as a departure if the agent ended successfully before the failing turn, which a fix may cause."""
+        state, end = self._state, self._state.observations.session_end
         failed = (
             error is not None
-            or state.divergence is not None
+            or state.findings.divergence is not None
             or (end and end.outcome != "completed")
         )
-        if not failed and state.lane("main").turns:
-            state.departs()
+        if not failed and state.exchanges.main.turns:
+            state.path.depart()
 
-    def _changed(
+    def _departure_step(
         self, result: Any, error: BaseException | None, expect: Expectation | None
     ) -> Next:
-        state, departure = self._state, self._state.departure
+        state, departure = self._state, self._state.path.departure
         assert departure is not None
-        found = state.divergence
+        found = state.findings.divergence
         if not departure.has_happened or (found and found.kind in ("network", "timing")):
-            state.raise_divergence(error)
-        if state.refused is not None:
-            raise state.refused
+            state.findings.raise_first(error)
+        if state.findings.rejection is not None:
+            raise state.findings.rejection
         self._check_faults()
-        if error is not None and not state.beyond and not is_recorded_error(state, error):
+        is_expected = bool(state.path.later_requests) or error is None
+        if error is not None and not (is_expected or is_recorded_error(state, error)):
             raise error
-        main = state.lane("main")
-        if not departure.has_happened and main.left and not main.asked:
-            raise state.error(missing(state, main))
-        step = self._change(departure, result, error)
-        self._note(departure)
-        self._settle()
+        main = state.exchanges.main
+        if not departure.has_happened and main.unused and not main.used_count:
+            raise state.findings.diverge(missing(state, main))
+        step = self._changed_step(departure, result, error)
+        self._add_notes(departure)
+        self._end_path_here()
         if expect is not None:
             step.require(expect)
         return step
 
-    def _change(self, departure: Departure, result: Any, error: BaseException | None) -> Next:
+    def _changed_step(self, departure: Departure, result: Any, error: BaseException | None) -> Next:
         """Return the step at which the agent left the recorded path, or its end."""
-        main, turn = self._state.lane("main"), departure.turn or self._state.lane("main").turns
+        main, turn = self._state.exchanges.main, departure.turn or self._state.exchanges.main.turns
         due = departure.expected
         if due is None and not departure.has_happened:
-            due = next(iter(main.left), None)
+            due = next(iter(main.unused), None)
         elif due is None and departure.turn:
-            path = self._state.beyond[0][0] if self._state.beyond else None
-            due = main.asked_after(departure.turn, path)
+            due = self._recorded_after(departure.turn)
         failure, recorded = failure_of(self.fixture), self._recorded_end()
         if due is not None:
             recorded = step_of(value_of(self.fixture.body(due.number)))
         return Next(
-            self._now_beside(due, error, is_stopped=departure.is_stopped),
+            self._live_step_instead_of(due, error, is_stopped=departure.is_stopped),
             recorded,
             result=result,
-            decisions=tuple(decisions_of(self._state.records, turn)),
-            held=tuple(self._state.calls.held),
+            decisions=tuple(decisions_of(self._state.observations.records, turn)),
+            held=tuple(self._state.exchanges.calls.skipped_functions),
             turn=turn,
             failure=failure.text if failure else "",
             remarks=tuple(departure.remarks()),
             is_early=departure.is_early(),
-            repeats=due is None and bool(self._state.beyond) and repeats(self._state.beyond[0][1]),
+            repeats=due is None
+            and bool(self._state.path.later_requests)
+            and repeats(self._state.path.later_requests[0][1]),
         )
 
-    def _now_beside(
-        self, due: Ask | None, error: BaseException | None, *, is_stopped: bool = False
+    def _live_step_instead_of(
+        self, due: RecordedRequest | None, error: BaseException | None, *, is_stopped: bool = False
     ) -> Step:
-        """Return what the agent does now instead of making a recorded request."""
+        """Return what the agent does instead of making a recorded request."""
         state = self._state
-        if state.beyond:
+        if state.path.later_requests:
             body = self.fixture.body(due.number) if due else b""
-            return step_of(value_of(state.renaming.read_bytes(body, state.beyond[0][1])))
+            return step_of(
+                value_of(
+                    state.setup.renaming.bytes_with_recorded_names(
+                        body, state.path.later_requests[0][1]
+                    )
+                )
+            )
         if is_stopped:
             return step_of(None)
-        end, name = state.session_end, type(error).__name__ if error else None
+        end, name = state.observations.session_end, type(error).__name__ if error else None
         outcome = end.outcome if end else "failed" if error else "completed"
         reason = reason_now(state, end) if end else name
         return step_of(None, outcome, reason, compared_results(state)[1])
 
-    def _note(self, departure: Departure) -> None:
-        """Note what a reader should know of a departure, although the test may pass."""
+    def _add_notes(self, departure: Departure) -> None:
+        """Add notes about a departure, which readers should see even if the test passes."""
         self.notes += [f"{self.fixture.name}: {remark}" for remark in departure.remarks()]
-        is_known = leftover_state.NAMED_STATE in self._state.leftovers
+        is_known = leftover_state.NAMED_STATE in self._state.findings.leftovers
         if is_known and (departure.keys or departure.has_happened):
-            self.notes.append(f"{self.fixture.name}: {self._state.leftovers}")
+            self.notes.append(f"{self.fixture.name}: {self._state.findings.leftovers}")
         if departure.has_happened and self.suspicions:
             self.notes.append(
-                f"{self.fixture.name}: this change may be caused by an answer that went to the wrong one of several "
-                f"identical requests: {self.suspicions[0].text}"
+                f"{self.fixture.name}: this change may be caused by a response to the wrong one of several identical "
+                f"requests: {self.suspicions[0].text}"
             )
 
-    def _settle(self) -> None:
-        """End the replay here: the remaining recorded requests are not required."""
-        self._state.divergence = None
-        self._state.until = self._state.until or max(self._state.lane("main").turns, 1)
+    def _end_path_here(self) -> None:
+        """End the replay here, without requiring the remaining recorded requests."""
+        self._state.findings.divergence = None
+        self._state.path.end_here()
 
-    def _stepped(
+    def _next_step(
         self, turn: int, result: Any, error: BaseException | None, expect: Expectation | None
     ) -> Next:
         self._check_arrival(turn, error)
         self._check_faults()
         step = Next(
-            self._now(turn, error),
-            self._recorded(turn),
+            self._live_step(turn, error),
+            self._recorded_step(turn),
             result=result,
-            later=tuple(step_of(value_of(body)) for _, body in self._state.beyond[1:]),
-            decisions=tuple(decisions_of(self._state.records, turn)),
-            held=tuple(self._state.calls.held),
+            later=tuple(step_of(value_of(body)) for _, body in self._state.path.later_requests[1:]),
+            decisions=tuple(decisions_of(self._state.observations.records, turn)),
+            held=tuple(self._state.exchanges.calls.skipped_functions),
             turn=turn,
         )
         if expect is not None:
@@ -454,32 +480,32 @@ class Replayer:
 
     def _check_faults(self) -> None:
         """Raise if a requested fault was never injected."""
-        if untouched := [fault.text() for fault in self._state.faults.untouched]:
+        if untouched := [fault.text() for fault in self._state.exchanges.faults.untouched]:
             raise UsageError(
-                f"{', '.join(untouched)} never happened",
+                f"not injected: {', '.join(untouched)}",
                 where=str(self.fixture.path),
-                todo="Nothing arrived there: name a turn, a request or a tool that the recording has",
+                todo="The replay did not reach that place: use a turn, a request or a tool of the recording",
             )
 
     def _check_arrival(self, turn: int, error: BaseException | None) -> None:
-        """Raise if the agent did not come to the end of a turn."""
-        self._state.raise_divergence(error)
-        if self._state.lane("main").turns < turn:
+        """Raise if the agent did not get the response of a turn."""
+        self._state.findings.raise_first(error)
+        if self._state.exchanges.main.turns < turn:
             summary = f"the agent ended before turn {turn} was answered"
             raised = (
                 f"it raised {type(error).__name__}: {error}" if error else end_reason(self._state)
             )
-            lane = self._state.lane("main")
+            lane = self._state.exchanges.main
             short = report(self._state, "missing", lane, summary, why=raised)
-            raise self._state.error(short) from error
+            raise self._state.findings.diverge(short) from error
 
-    def _judged(self, result: Any, error: BaseException | None) -> Any:
-        """Return the result of a run, or raise its difference; an exception may be the recorded one."""
+    def _judge(self, result: Any, error: BaseException | None) -> Any:
+        """Return the result of a run; raise if its path, end or result differs from the recording."""
         if self.options.fork is not None:
             self._check_arrival(self.options.fork.turn, error)
-        self._state.raise_divergence(error)
+        self._state.findings.raise_first(error)
         self._check_faults()
-        if self._state.until is not None:
+        if self._state.path.last_turn is not None:
             if error is not None:
                 raise error
             return result
@@ -491,23 +517,23 @@ class Replayer:
         judge_result(self._state)
         return result
 
-    def _ran(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """Call the agent; return its result, or the exception that it ended with."""
-        self._state.running += 1
+    def _run_agent(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """Call the agent, and return its result or the exception with which it ended."""
+        self._state.agent.active_count += 1
         try:
             result = call()
-            if self._is_over(result):
+            if self._is_generator_value(result):
                 return result, None
             if inspect.isgenerator(result):
-                result = drained(result, self._consumer_stopped)
+                result = drain(result, self._consumer_stopped)
             elif inspect.isawaitable(result) or inspect.isasyncgen(result):
                 if in_event_loop():
-                    let_go(result)
+                    close_coroutine(result)
                     raise UsageError(
                         "the agent is async, and an event loop is running",
                         todo="Use arun or auntil",
                     )
-                result = asyncio.run(self._finished(result))
+                result = asyncio.run(self._await_result(result))
         except (DivergenceError, ReplayStopped, ReplayEnded):
             return None, None
         except UsageError:
@@ -515,115 +541,117 @@ class Replayer:
         except (Exception, SystemExit) as error:
             return None, error
         finally:
-            self._state.running -= 1
+            self._state.agent.active_count -= 1
         return result, None
 
-    async def _aran(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        self._state.running += 1
+    async def _arun_agent(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        self._state.agent.active_count += 1
         try:
             result = call()
-            if self._is_over(result):
+            if self._is_generator_value(result):
                 return result, None
             if inspect.isgenerator(result):
-                return drained(result, self._consumer_stopped), None
-            return await self._finished(result), None
+                return drain(result, self._consumer_stopped), None
+            return await self._await_result(result), None
         except (DivergenceError, ReplayStopped, ReplayEnded):
             return None, None
         except (Exception, SystemExit) as error:
             return None, error
         finally:
-            self._state.running -= 1
+            self._state.agent.active_count -= 1
 
-    def _is_over(self, result: Any) -> bool:
-        """Return whether an agent has returned a generator after the end of its session: a value, not its iteration."""
+    def _is_generator_value(self, result: Any) -> bool:
+        """Return whether an agent has returned a generator as a value, after the end of its session."""
         if not (inspect.isgenerator(result) or inspect.isasyncgen(result)):
             return False
-        return self._state.session_end is not None
+        return self._state.observations.session_end is not None
 
-    async def _finished(self, result: Any) -> Any:
-        """Return the result of an agent: that of an awaitable, or the list of the values of an async generator."""
+    async def _await_result(self, result: Any) -> Any:
+        """Return the awaited result of an agent; for an async generator, the list of its values."""
         if inspect.isasyncgen(result):
-            return await adrained(result, self._consumer_stopped)
-        return await awaited(result) if inspect.isawaitable(result) else result
+            return await drain_async(result, self._consumer_stopped)
+        return await as_coroutine(result) if inspect.isawaitable(result) else result
 
     def _consumer_stopped(self) -> bool:
-        """Return whether the recorded consumer of a generator stopped early, and all requests up to there were made."""
+        """Return whether the recorded consumer of a generator stopped at this point, where all requests were made."""
         if self.fixture.header.get("reason") != GeneratorExit.__name__:
             return False
-        return not any(lane.left for lane in self._state.lanes.values())
+        return not self._state.exchanges.has_unused_requests
 
     def check(self) -> None:
         """Raise the first divergence, or the first recorded exchange that was not used."""
         self.raise_divergence()
-        if self._state.until is None:
+        if self._state.path.last_turn is None:
             judge_path(self._state)
 
     def raise_divergence(self, cause: BaseException | None = None) -> None:
         """Raise the first divergence again, if there was one; `cause` is the resulting exception."""
-        self._state.raise_divergence(cause)
+        self._state.findings.raise_first(cause)
 
     def raised(self, error: BaseException) -> Raised:
-        """Describe how an agent with an error ended: its progress, and the injected faults."""
-        lane, faults = self._state.lane("main"), self._state.faults
-        made = tuple(each.text() for each in faults.all if each not in faults.untouched)
-        asked = lane.asked, len(lane.asks)
-        secrets = self._state.renaming.secrets
-        return raised_of(error, self.fixture.name, asked, made, self.progress, secrets)
+        """Describe the end of an agent that raised an error: its progress, and the injected faults."""
+        lane, faults = self._state.exchanges.main, self._state.exchanges.faults
+        injected = tuple(each.text() for each in faults.all if each not in faults.untouched)
+        requests = lane.used_count, len(lane.requests)
+        secrets = self._state.setup.renaming.secrets
+        return raised_of(error, self.fixture.name, requests, injected, self.progress, secrets)
 
     @property
     def trajectory(self) -> str:
-        """What the agent did, one line per step; made to be compared with a snapshot."""
+        """The actions of the agent, one line per step, to be compared with a snapshot."""
         return trajectory(self.records)
 
     @property
     def records(self) -> Iterator[Record]:
-        """What the agent recorded, in order; a request's body is the recorded one."""
-        for record, number in self._state.records:
+        """The records that the agent emitted, in order; a request has the recorded body."""
+        for record, number in self._state.observations.records:
             if isinstance(record, ModelExchange) and number is not None:
                 yield with_body(record, self.fixture.body(number))
             else:
                 yield record
 
     @property
-    def beyond(self) -> int:
+    def later_requests(self) -> int:
         """How many requests were sent after the recorded path."""
-        return len(self._state.beyond)
+        return len(self._state.path.later_requests)
 
     @property
     def accepted(self) -> tuple[Accepted, ...]:
         """The requests that replaced recorded ones, see `ReplayOptions.accept_from`."""
-        accepting = self._state.accepting
-        return () if accepting is None else tuple(accepting.changes)
+        acceptance = self._state.path.acceptance
+        return () if acceptance is None else tuple(acceptance.changes)
 
     def accept(self) -> None:
         """Write the fixture with the accepted requests.
 
         Raises:
-            RecordingError: it would contain something that looks like a secret; nothing is written.
-            UsageError: it cannot be written.
+            RecordingError: the fixture would contain something that looks like a secret; nothing is written.
+            UsageError: the fixture cannot be written.
         """
-        if (accepting := self._state.accepting) is not None:
-            keep(self.fixture.path, accepting.data(self._state.calls.ran_live()))
+        if (acceptance := self._state.path.acceptance) is not None:
+            write_fixture(
+                self.fixture.path, acceptance.fixture_bytes(self._state.exchanges.calls.ran_live())
+            )
 
     @property
     def normalized(self) -> dict[str, int]:
         """How many values each normalizer has hidden."""
-        return self._state.normalized
+        return self._state.setup.normalized
 
     @property
     def drift(self) -> list[Drift]:
         """The differences in requests that were matched by their spine."""
-        return [each for lane in self._state.lanes.values() for each in lane.drift]
+        return [each for lane in self._state.exchanges.lanes.values() for each in lane.drift]
 
     @property
     def suspicions(self) -> tuple[Suspicion, ...]:
-        """What was accepted as the recorded path but may not be, such as responses given by order alone."""
-        return tuple(self._state.suspicions)
+        """What was accepted as the recorded path but may not be, such as responses matched by order alone."""
+        return tuple(self._state.findings.suspicions)
 
     @property
     def progress(self) -> Progress:
         """How many of the recorded requests, tool calls and other questions were used."""
-        return self._state.progress
+        return self._state.exchanges.progress
 
     def _call(
         self, function: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -642,25 +670,28 @@ class Replayer:
         else:
             call = functools.partial(function, *args, **kwargs)
         leftover_state.observe()
-        self._state.started = None if function is None and not (args or kwargs) else call
+        self._state.agent.call = None if function is None and not (args or kwargs) else call
         return call
 
-    def _refuse(self, address: str, who: Site | None) -> BaseException:
-        return self._state.error(refused(self._state, address, who))
+    def _refuse(self, address: str, caller: Site | None) -> BaseException:
+        return self._state.findings.diverge(network_divergence(self._state, address, caller))
 
-    def _now(self, turn: int, error: BaseException | None) -> Step:
-        beyond = self._state.beyond
-        later = self._state.lane("main").asked_after(turn, beyond[0][0]) if beyond else None
-        return self._now_beside(later, error)
-
-    def _recorded(self, turn: int) -> Step:
-        """Return the recorded exchange after a turn: the next one of the same kind as the live one."""
-        later = self._state.lane("main").asked_after(
-            turn, self._state.beyond[0][0] if self._state.beyond else None
+    def _live_step(self, turn: int, error: BaseException | None) -> Step:
+        return self._live_step_instead_of(
+            self._recorded_after(turn) if self.later_requests else None, error
         )
+
+    def _recorded_step(self, turn: int) -> Step:
+        """Return the recorded step after a turn."""
+        later = self._recorded_after(turn)
         if later is not None:
             return step_of(value_of(self.fixture.body(later.number)))
         return self._recorded_end()
+
+    def _recorded_after(self, turn: int) -> RecordedRequest | None:
+        """Return the next recorded request after a turn, with the same path as the live request if there is one."""
+        later = self._state.path.later_requests
+        return self._state.exchanges.main.first_after(turn, later[0][0] if later else None)
 
     def _recorded_end(self) -> Step:
         """Return the end of the recorded session, with its result if results are compared."""

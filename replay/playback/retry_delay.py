@@ -1,8 +1,8 @@
 """Retry delays: the time that the SDK waits between two attempts if no response determines it.
 
-After a response its headers decide, and those come from the replay. After a failed connection, or a timeout, the SDK
-(anthropic 2.12, `_base_client._calculate_retry_timeout`) waits according to a constant of that module. All other waits
-are the agent's own code.
+After a response, its headers determine the delay, and the replay provides them. After a failed connection or a timeout,
+the SDK (anthropic 2.12, `_base_client._calculate_retry_timeout`) waits according to a constant of that module. All
+other waits are in the agent's own code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DELAY = "INITIAL_RETRY_DELAY"
 def backoff(pace: float) -> Iterator[None]:
     """Let the SDK retry `pace` times as fast as usual; 0 means immediately.
 
-    A version without this constant waits as usual.
+    In versions of the SDK without this constant, the delays do not change.
     """
     before = getattr(_base_client, DELAY, None)
     if not isinstance(before, int | float):

@@ -1,8 +1,8 @@
-"""Delivery: in which chunks a recorded response arrives again, and when.
+"""Delivery: the chunks and the timing with which a client receives a recorded response.
 
-A fixture holds a response event by event, and the size of each chunk in which it was received. By default it arrives
-immediately and in one chunk, which a client reads fastest. Chunks that split an event, a character or a line are what
-custom parsers fail on; delays are for interfaces that show a response while it arrives.
+A fixture holds the complete response, and the size and time of each recorded chunk. By default, a response arrives
+immediately and in one chunk, because clients read that fastest. Custom parsers may fail if a chunk splits an event, a
+character or a line; interfaces that show a response while it arrives may depend on delays. Both can be tested.
 """
 
 from __future__ import annotations
@@ -14,76 +14,89 @@ from dataclasses import replace
 
 from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import Answer, Chunk
-from replay.fixture.format import Ask
-from replay.scenario.faults import refusal
+from replay.fixture.format import RecordedRequest
+from replay.scenario.faults import error_response
 from replay.scenario.replay_options import ReplayOptions
 
-AT_ONCE_MS = 0.001
+IMMEDIATE_RETRY_MS = 0.001
 """The delay in the `retry-after` header of a replay. The SDK (anthropic 2.12) ignores 0 and chooses a delay itself."""
 
 
-def answer_of(ask: Ask, options: ReplayOptions, *, is_ours: bool, stops: bool = False) -> Answer:
-    """Return the response to a request in the chosen form; the agent loop of agentobs waits by the world's clock.
+def delivered_response(
+    request: RecordedRequest,
+    options: ReplayOptions,
+    *,
+    is_agent_loop: bool,
+    is_stopped: bool = False,
+) -> Answer:
+    """Return the recorded response to a request, with the chunks and delays that the options specify.
 
-    If a run of its lane `stops` in the middle of it, it arrives event by event, so that the rest is not delivered.
+    Args:
+        request: the recorded request.
+        options: the options of the replay.
+        is_agent_loop: whether the agent loop of agentobs sent it, which waits by the world's clock.
+        is_stopped: whether a run of its lane was stopped in the recording. The response then arrives event by event,
+            so that the events after the stop are not delivered.
     """
-    answer, pace = ask.answer, factor(options)
-    if options.serve_rest and answer.ending == "cancelled" and answer.status is not None:
-        answer = replace(answer, ending="complete")
-    if is_unread(answer) and answer.status is not None and not is_ours:
-        made = refusal(answer.status, "it was not read when this was recorded", ask.path)
-        answer = replace(answer, chunks=made.chunks, ending="complete")
+    response, pace = request.answer, speed_factor(options)
+    if options.serve_rest and response.ending == "cancelled" and response.status is not None:
+        response = replace(response, ending="complete")
+    if is_unread(response) and response.status is not None and not is_agent_loop:
+        error = error_response(
+            response.status, "it was not read when this was recorded", request.path
+        )
+        response = replace(response, chunks=error.chunks, ending="complete")
     if (
         options.chunks != "whole"
         or pace
-        or ask.starts_after
-        or ask.ends_after
-        or ask.ended_jobs
-        or stops
+        or request.starts_after
+        or request.ends_after
+        or request.ended_jobs
+        or is_stopped
     ):
-        answer = replace(answer, chunks=tuple(_chunks(ask, options, pace)))
-    if answer.status is not None and answer.status >= 400 and not is_ours:
-        answer = replace(answer, retry_ms=_retry_ms(ask, pace))
-    return answer
+        response = replace(response, chunks=tuple(_chunks(request, options, pace)))
+    if response.status is not None and response.status >= 400 and not is_agent_loop:
+        response = replace(response, retry_ms=_retry_ms(request, pace))
+    return response
 
 
-def is_unread(answer: Answer) -> bool:
-    """Return whether a response is an error of which only the status was read, as by a client that retries."""
-    return (answer.status or 0) >= 400 and answer.ending == "cancelled" and not answer.chunks
+def is_unread(response: Answer) -> bool:
+    """Return whether a response is an error whose body was not read, as when a client retries."""
+    return (response.status or 0) >= 400 and response.ending == "cancelled" and not response.chunks
 
 
-def factor(options: ReplayOptions) -> float:
-    """Return how many times as fast as recorded time passes; 0 if it does not pass."""
+def speed_factor(options: ReplayOptions) -> float:
+    """Return by which factor time passes faster than recorded; 0 if no time passes."""
     return 1.0 if options.pace == "recorded" else options.pace or 0.0
 
 
-def _retry_ms(ask: Ask, pace: float) -> float | None:
-    """Return how long a client waits before its retry; None if it decides itself, or a date was given."""
+def _retry_ms(request: RecordedRequest, pace: float) -> float | None:
+    """Return the delay before a retry in milliseconds; None if the response has none, or specifies a date."""
     if not pace:
-        return AT_ONCE_MS
-    wait_ms = dialect_of(ask.path).retry_after_ms(ask.answer.headers)
+        return IMMEDIATE_RETRY_MS
+    wait_ms = dialect_of(request.path).retry_after_ms(request.answer.headers)
     return None if wait_ms is None else wait_ms / pace
 
 
-def _chunks(ask: Ask, options: ReplayOptions, pace: float) -> Iterator[Chunk]:
-    """Yield the body in the requested chunks, each at the time at which all of it had arrived."""
-    body, before = ask.answer.body, 0
-    arrived = list(itertools.accumulate(size for size, _ in ask.pieces))
-    for end in _ends(ask, options, len(body)):
-        if end > before:
-            piece = min(bisect.bisect_left(arrived, end), len(arrived) - 1)
-            after_ms = ask.pieces[piece][1] / pace if pace and arrived else 0
-            yield Chunk(body[before:end], int(after_ms * 1_000_000))
-            before = end
+def _chunks(request: RecordedRequest, options: ReplayOptions, pace: float) -> Iterator[Chunk]:
+    """Yield the body in the requested chunks, each with the time at which its last byte arrived."""
+    body, start = request.answer.body, 0
+    arrived = list(itertools.accumulate(size for size, _ in request.chunks))
+    for end in _chunk_ends(request, options, len(body)):
+        if end > start:
+            last = min(bisect.bisect_left(arrived, end), len(arrived) - 1)
+            after_ms = request.chunks[last][1] / pace if pace and arrived else 0
+            yield Chunk(body[start:end], int(after_ms * 1_000_000))
+            start = end
 
 
-def _ends(ask: Ask, options: ReplayOptions, length: int) -> Iterable[int]:
-    """Return where the chunks end; the last one ends at the end of the body."""
+def _chunk_ends(request: RecordedRequest, options: ReplayOptions, length: int) -> Iterable[int]:
+    """Return the position in the body at which each chunk ends."""
     if options.chunks == "recorded":
-        ends = itertools.accumulate(size for size, _ in ask.pieces)
+        ends = itertools.accumulate(size for size, _ in request.chunks)
         return [*(end for end in ends if end < length), length]
     if isinstance(options.chunks, str):
-        split = dialect_of(ask.path).stream_pieces(ask.answer.headers, ask.answer.body)
-        pieces = split if len(split) > 1 else ()
-        return [*itertools.accumulate(map(len, pieces)), length]
+        split = dialect_of(request.path).stream_chunks(request.answer.headers, request.answer.body)
+        events = split if len(split) > 1 else ()
+        return [*itertools.accumulate(map(len, events)), length]
     return [*range(options.chunks, length, options.chunks), length]

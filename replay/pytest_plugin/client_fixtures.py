@@ -1,4 +1,4 @@
-"""Fixtures of a test besides its replay: clients of the SDK, the recorded session, and a world."""
+"""Pytest fixtures of a replayed test: clients of the SDK, the recorded session, and a world."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from agentobs.world import World
 from replay.fixture.format import Fixture
 from replay.playback.replayer import Replayer
-from replay.pytest_plugin.live_run import Live
+from replay.pytest_plugin.live_run import LiveRun
 
 KEY = "a-made-up-key"
 """A key that the SDK requires; it is never sent."""
@@ -22,7 +22,7 @@ KEY = "a-made-up-key"
 
 @dataclass(frozen=True, slots=True)
 class RecordedSession:
-    """The session that a fixture holds."""
+    """The session in a fixture."""
 
     name: str
     entry: str | None
@@ -44,15 +44,15 @@ class RecordedSession:
 
 
 def session_of(fixture: Fixture) -> RecordedSession:
-    """Return the session that a fixture holds."""
-    told = fixture.header
+    """Return the session in a fixture."""
+    header = fixture.header
     return RecordedSession(
         name=fixture.name,
-        entry=told["entry"],
-        arguments=told["arguments"],
-        outcome=told["outcome"],
-        reason=told["reason"],
-        requests=len(fixture.asks),
+        entry=header["entry"],
+        arguments=header["arguments"],
+        outcome=header["outcome"],
+        reason=header["reason"],
+        requests=len(fixture.requests),
         tools=len(fixture.tools),
         lanes=tuple(fixture.lanes),
         result=fixture.result.value if fixture.result else None,
@@ -60,31 +60,31 @@ def session_of(fixture: Fixture) -> RecordedSession:
 
 
 def sync_client(replayed: Replayer) -> Anthropic:
-    """Return a client that is answered by a replay; in a live test, one that uses the provider."""
-    if isinstance(replayed, Live):
+    """Return a client that gets its responses from a replay; in a live test, a client that uses the provider."""
+    if isinstance(replayed, LiveRun):
         return record(Anthropic())
-    http = DefaultHttpxClient(transport=httpx2.MockTransport(_nobody))
+    http = DefaultHttpxClient(transport=httpx2.MockTransport(_refuse))
     return record(Anthropic(api_key=KEY, http_client=http))
 
 
 def async_client(replayed: Replayer) -> AsyncAnthropic:
     """Like `sync_client`, for async code."""
-    if isinstance(replayed, Live):
+    if isinstance(replayed, LiveRun):
         return record(AsyncAnthropic())
-    http = DefaultAsyncHttpxClient(transport=httpx2.MockTransport(_nobody))
+    http = DefaultAsyncHttpxClient(transport=httpx2.MockTransport(_refuse))
     return record(AsyncAnthropic(api_key=KEY, http_client=http))
 
 
 def world_of(client: AsyncAnthropic) -> World:
-    """Return the world in force with a client; its tools answer from the recording, and none runs."""
-    return runtime.world_in_force(World(client=client, run_tool=_no_tool))
+    """Return the current world with a client; its tools answer from the recording and never run."""
+    return runtime.effective_world(World(client=client, run_tool=_no_tool))
 
 
-def _nobody(request: httpx2.Request) -> httpx2.Response:
-    """The transport below the one that answers from the recording; it is only reached when that one is closed."""
+def _refuse(request: httpx2.Request) -> httpx2.Response:
+    """Refuse a request that was sent after the end of the replay, when the recording no longer answers."""
     raise httpx2.ConnectError("the replay has ended", request=request)
 
 
 async def _no_tool(question: ToolQuestion) -> ToolAnswer:
-    told = f"{question.name} does not run in this world: pass live_world(client, tools) to the agent for tools that do"
-    return ToolAnswer(told, is_error=True, outcome="unknown")
+    text = f"{question.name} cannot run in this world; to run tools, pass live_world(client, tools) to the agent"
+    return ToolAnswer(text, is_error=True, outcome="unknown")

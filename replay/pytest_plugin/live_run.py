@@ -1,6 +1,6 @@
-"""Live runs: a marked test against the real provider, recorded as a new fixture.
+"""Live runs: a marked test runs against the real provider, and can be recorded as a new fixture.
 
-The test makes the same calls: nothing is answered from the fixture or compared with it.
+The test does not change. Nothing is answered from the fixture or compared with it.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from replay.scenario.next_step import Next
 from replay.scenario.replay_options import STRICT, ReplayOptions
 
 
-class Live(Replayer):
-    """Replaces a replay and passes everything through."""
+class LiveRun(Replayer):
+    """Has the interface of a replay, but runs the agent live."""
 
-    def __enter__(self) -> Live:
-        """Receive records, and answer nothing."""
+    def __enter__(self) -> LiveRun:
+        """Start receiving records, without answering anything."""
         with self._opening() as stack:
-            stack.enter_context(sink.overheard(self._state.collect))
+            stack.enter_context(sink.observed(self._state.collect))
         return self
 
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the agent live, and return its result; exceptions are raised."""
-        result, error = self._ran(self._call(function, args, kwargs))
+        """Run the agent live, and return its result or raise its exception."""
+        result, error = self._run_agent(self._call(function, args, kwargs))
         return _outcome(result, error)
 
     async def arun(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
         """Like `run`, from inside an event loop."""
-        result, error = await self._aran(self._call(function, args, kwargs))
+        result, error = await self._arun_agent(self._call(function, args, kwargs))
         return _outcome(result, error)
 
     def until(self, *args: Any, **kwargs: Any) -> Next:
-        """Reject: a path that was recorded up to a turn has no live form.
+        """Reject the call: a test that stops at a recorded turn cannot run live.
 
         Raises:
             UsageError: always.
@@ -52,52 +52,59 @@ class Live(Replayer):
         raise self._no_turns()
 
     async def auntil(self, *args: Any, **kwargs: Any) -> Next:
-        """Do as `until`."""
+        """Reject the call, like `until`."""
         raise self._no_turns()
 
     def reach(self, *args: Any, **kwargs: Any) -> None:
-        """Do as `until`."""
+        """Reject the call, like `until`."""
         raise self._no_turns()
 
     async def areach(self, *args: Any, **kwargs: Any) -> None:
-        """Do as `until`."""
+        """Reject the call, like `until`."""
         raise self._no_turns()
 
     def until_change(self, *args: Any, **kwargs: Any) -> Next:
-        """Do as `until`."""
+        """Reject the call, like `until`."""
         raise self._no_turns()
 
     async def auntil_change(self, *args: Any, **kwargs: Any) -> Next:
-        """Do as `until`."""
+        """Reject the call, like `until`."""
         raise self._no_turns()
 
     def check(self) -> None:
-        """Judge nothing."""
+        """Do nothing, because nothing is compared."""
 
     def _no_turns(self) -> UsageError:
         return UsageError(
             "a test that stops at a recorded turn cannot run live",
             where=str(self.fixture.path),
-            todo="Leave it out of a run with --replay-live",
+            todo="Deselect it when you use --replay-live",
         )
 
 
-class Renewed(Live):
+class RecordingRun(LiveRun):
     """Runs a test live and records it, so that its fixture can be updated.
 
-    A test that goes up to a turn is not recorded: it is answered from the fixture as usual.
+    A test that stops at a turn is not recorded, but replayed from the fixture as usual.
     """
 
     def __init__(
         self, fixture: Fixture, home: Path, options: ReplayOptions = STRICT, *, is_new: bool = False
     ) -> None:
-        """Prepare to record into `home`; `is_new` if there is no fixture yet, and this one is empty."""
+        """Prepare to record into `home`.
+
+        Args:
+            fixture: the existing fixture, or an empty one.
+            home: where to record.
+            options: the options of the replay.
+            is_new: whether there is no fixture yet.
+        """
         super().__init__(fixture, options)
         self.is_new = is_new
         self._home, self._replays = home, False
 
-    def __enter__(self) -> Renewed:
-        """Start recording, into a separate home; a running recording ends."""
+    def __enter__(self) -> RecordingRun:
+        """Start recording into the home, after ending a recording that is in progress."""
         stop_recorder()
         start_recorder(str(self._home), Options(redactors=tuple(self.options.redactors)))
         super().__enter__()
@@ -131,7 +138,7 @@ class Renewed(Live):
         await Replayer.areach(self, *args, **kwargs)
 
     def until_change(self, *args: Any, **kwargs: Any) -> Next:
-        """Answer from the existing fixture, until the agent does something else."""
+        """Answer from the existing fixture, until the agent does something different."""
         self._replay()
         return Replayer.until_change(self, *args, **kwargs)
 
@@ -141,7 +148,7 @@ class Renewed(Live):
         return await Replayer.auntil_change(self, *args, **kwargs)
 
     def check(self) -> None:
-        """Judge only what is answered from the fixture."""
+        """Compare with the recording if this run has become a replay."""
         if self._replays:
             Replayer.check(self)
 
@@ -153,29 +160,30 @@ class Renewed(Live):
         Replayer.__enter__(self)
 
     def recorded(self) -> Recording | None:
-        """End the recording and return it; None if nothing was to be recorded.
+        """End the recording and return it; None if this run has become a replay.
 
         Raises:
-            UsageError: no session was recorded, or several candidates.
+            UsageError: no session was recorded, or several sessions fit.
         """
         self.stop()
         if self._replays:
             return None
-        asked = [each for each in _sessions(self._home) if _asks(each)]
-        named = [each for each in asked if each.name == self.fixture.name]
-        meant = asked if len(asked) == 1 else named
-        if len(meant) != 1:
-            told = ", ".join(sorted(each.name for each in asked)) or "none"
+        recorded = [each for each in _sessions(self._home) if _has_model_calls(each)]
+        same_name = [each for each in recorded if each.name == self.fixture.name]
+        candidates = recorded if len(recorded) == 1 else same_name
+        if len(candidates) != 1:
+            names = ", ".join(sorted(each.name for each in recorded)) or "none"
             raise UsageError(
-                f"the test recorded {len(asked)} sessions with model calls ({told}), and a fixture holds one",
+                f"the test recorded {len(recorded)} sessions with model calls ({names}), but a fixture contains "
+                "only one",
                 where=str(self.fixture.path),
-                todo="Let it open one session, or one of the fixture's name, around clients that are recorded",
+                todo="Open one session in the test, or give one of its sessions the name of the fixture",
             )
-        return meant[0]
+        return candidates[0]
 
 
 def empty(path: Path) -> Fixture:
-    """Return a fixture without anything in it, for a test whose fixture is still to be recorded."""
+    """Return an empty fixture, for a test whose fixture does not exist yet."""
     keys = ("entry", "arguments", "outcome", "reason", "signature")
     header = {"agentobs_fixture": FORMAT, "name": path.parent.name, **dict.fromkeys(keys)}
     return Fixture(path, header, [], [])
@@ -190,7 +198,7 @@ def _sessions(path: Path) -> Iterator[Recording]:
                 yield read_session(home, json.loads(line.payload)["session_id"], segments)
 
 
-def _asks(recording: Recording) -> bool:
+def _has_model_calls(recording: Recording) -> bool:
     return any(isinstance(exchange, ModelExchange) for exchange in recording.exchanges)
 
 

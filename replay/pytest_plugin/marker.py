@@ -1,4 +1,4 @@
-"""Markers: the arguments of `@pytest.mark.replay(...)` on a test, and the fixtures that they denote."""
+"""Markers: the arguments of `@pytest.mark.replay(...)` on a test, and the fixtures that they select."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentobs.errors import UsageError
-from replay.fixture.fixture_search import fixtures_in, is_one, split_pattern
+from replay.fixture.fixture_search import fixtures_in, is_fixture, split_pattern
 from replay.fixture.format import FILE
 from replay.scenario.replay_options import ReplayOptions
 
 
 class Mark(Protocol):
-    """A mark of pytest."""
+    """A marker of pytest."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -25,10 +25,10 @@ class Mark(Protocol):
 
 
 def options_of(mark: Mark) -> ReplayOptions:
-    """Return the options that a mark gives to the replay.
+    """Return the replay options in a marker.
 
     Raises:
-        UsageError: one of them does not exist, or cannot be so.
+        UsageError: an option does not exist, or has an invalid value.
     """
     known = [each.name for each in dataclasses.fields(ReplayOptions)]
     unknown = sorted(name for name in mark.kwargs if name not in known)
@@ -42,36 +42,36 @@ def options_of(mark: Mark) -> ReplayOptions:
 
 
 def paths_of(mark: Mark | None) -> list[Path]:
-    """Return the paths that a mark names, as they are written in it.
+    """Return the paths in a marker, as they are written there.
 
     Raises:
-        UsageError: there is no marker, or it names none.
+        UsageError: there is no marker, or it contains no path.
     """
     if mark is None or not mark.args or not all(isinstance(a, str | Path) for a in mark.args):
         raise UsageError('name the fixture: @pytest.mark.replay("fixtures/NAME")')
     return [Path(each) for each in mark.args]
 
 
-def located(path: Path, beside: Path, root: Path) -> Path:
-    """Return the path that a marker denotes: next to the test's file, else under the root directory.
+def located(path: Path, test_folder: Path, root: Path) -> Path:
+    """Return the absolute path for a path in a marker: in the test's folder, otherwise under the root directory.
 
-    If it is in neither place, the path next to the test is returned.
+    If it exists in neither, the path in the test's folder is returned.
     """
     if path.is_absolute():
         return path
     base, _ = split_pattern(path)
-    near, far = beside / base, root / base
-    return root / path if far.exists() and not near.exists() else beside / path
+    near, far = test_folder / base, root / base
+    return root / path if far.exists() and not near.exists() else test_folder / path
 
 
-def many(mark: Mark, beside: Path, root: Path) -> dict[str, Path] | None:
-    """Return the fixtures by name where a mark means a folder of them, a pattern, or several; None where it means one.
+def several_fixtures(mark: Mark, test_folder: Path, root: Path) -> dict[str, Path] | None:
+    """Return the fixtures by name if a marker selects a folder, a pattern or several paths; None if it selects one.
 
     Raises:
-        UsageError: it names none.
+        UsageError: the marker contains no path.
     """
-    places = [located(path, beside, root) for path in paths_of(mark)]
-    if len(places) == 1 and (is_one(places[0]) or not _is_many(places[0])):
+    places = [located(path, test_folder, root) for path in paths_of(mark)]
+    if len(places) == 1 and (is_fixture(places[0]) or not _has_several(places[0])):
         return None
     found: dict[str, Path] = {}
     for place in places:
@@ -81,9 +81,9 @@ def many(mark: Mark, beside: Path, root: Path) -> dict[str, Path] | None:
 
 
 def file_of(place: Path) -> Path:
-    """Return the file of the fixture that a place is, or is to be."""
+    """Return the file of a fixture, which need not exist, for the path of the file or of its folder."""
     return place if place.name == FILE or place.is_file() else place / FILE
 
 
-def _is_many(place: Path) -> bool:
+def _has_several(place: Path) -> bool:
     return bool(split_pattern(place)[1]) or bool(fixtures_in(place))

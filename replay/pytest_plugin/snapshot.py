@@ -1,10 +1,10 @@
-"""Snapshots of the agent's actions, for syrupy: one line per step, then events, costs and its last text.
+"""Snapshots of the agent's actions, for syrupy: one line per step, then events, costs and the last text.
 
     def test_path(replay, trajectory):
         replay.run()
         assert replay == trajectory
 
-They do not depend on time, place and user of the replay: prices are those of the day of the recording.
+They do not depend on the time, the machine or the user of the replay. Prices are those of the day of the recording.
 """
 
 from __future__ import annotations
@@ -40,30 +40,35 @@ class TrajectoryExtension(SingleFileSnapshotExtension):
     def serialize(self, data: Any, **options: Any) -> str:
         """Return a replay, or a fixture, as the lines of its trajectory; text is returned unchanged."""
         if isinstance(data, Replayer):
-            return told(data.records, data.fixture.header.get("recorded_on"))
+            return snapshot_text(data.records, data.fixture.header.get("recorded_on"))
         if isinstance(data, Fixture):
-            return told(records_of(data), data.header.get("recorded_on"))
+            return snapshot_text(records_of(data), data.header.get("recorded_on"))
         return str(data)
 
 
-def told(records: Iterable[Record], day: str | None) -> str:
-    """Return the agent's actions, one line per step; prices are those of a day, an ISO date, or omitted."""
-    heard = list(records)
-    models = [each for each in heard if isinstance(each, ModelExchange)]
+def snapshot_text(records: Iterable[Record], day: str | None) -> str:
+    """Return the agent's actions, one line per step.
+
+    Args:
+        records: what the agent emitted.
+        day: the day of the prices, an ISO date; None omits them.
+    """
+    emitted = list(records)
+    models = [each for each in emitted if isinstance(each, ModelExchange)]
     models.sort(key=lambda each: (each.place.lane != "main", each.place.lane))
-    lines = [*_events(heard), *_money(models, day), *_last_words(models)]
-    later = redact("".join(f"{line}\n" for line in lines).encode("utf-8", "replace")).decode()
-    return trajectory(heard) + later
+    lines = [*_events(emitted), *_costs(models, day), *_last_text(models)]
+    rest = redact("".join(f"{line}\n" for line in lines).encode("utf-8", "replace")).decode()
+    return trajectory(emitted) + rest
 
 
-def _events(heard: list[Record]) -> Iterator[str]:
+def _events(records: list[Record]) -> Iterator[str]:
     """Yield the agent's events by lane and turn, grouped by kind, then how its interactions ended."""
     found = Counter(
         (each.lane != "main", each.lane, each.turn or 0, each.kind, each.label or "")
-        for each in heard
+        for each in records
         if isinstance(each, Event)
     )
-    ended = [each for each in heard if isinstance(each, InteractionEnd)]
+    ended = [each for each in records if isinstance(each, InteractionEnd)]
     if found or ended:
         yield "events"
     for (_, lane, turn, kind, label), count in sorted(found.items()):
@@ -73,8 +78,8 @@ def _events(heard: list[Record]) -> Iterator[str]:
         yield f"  {_where(end.lane or 'main', 0)}  interaction ended: {end.result}"
 
 
-def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
-    """Yield the cost of each response, and the sum; an unknown price is stated, never counted as zero."""
+def _costs(models: list[ModelExchange], day: str | None) -> Iterator[str]:
+    """Yield the cost of each response, and the sum; unknown prices are reported and never counted as zero."""
     priced = [(each, rows) for each in models if (rows := _billed(each))]
     if day is None or not priced:
         return
@@ -84,14 +89,14 @@ def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
     for exchange, rows in priced:
         lane = exchange.place.lane
         numbers[lane] += 1
-        # Not by turn: for foreign agents only a recording knows it.
+        # Responses are counted, because the turns of foreign agents are only known in a recording.
         place = f"{'' if lane == 'main' else safe(lane) + ' '}answer {numbers[lane]}"
         for row in rows:
             usd = cost_of(row, _noon(day)).usd
             total, unknown = total + (usd or 0), unknown + (usd is None)
             yield f"  {place}  {safe(row.model)}  {_usd(usd)}"
-    left = f" and {unknown} of unknown price" if unknown else ""
-    yield f"  total  {_usd(total)}{left}"
+    rest = f" and {unknown} without a known price" if unknown else ""
+    yield f"  total  {_usd(total)}{rest}"
 
 
 def _billed(exchange: ModelExchange) -> list[Usage]:
@@ -103,10 +108,10 @@ def _billed(exchange: ModelExchange) -> list[Usage]:
     return [row for row in rows if row.billed]
 
 
-def _last_words(models: list[ModelExchange]) -> Iterator[str]:
-    """Yield the text of the agent's last response, complete, one line for each of its lines."""
-    said = [_text(each) for each in models if each.place.lane == "main"]
-    text = next((text for text in reversed(said) if text), "")
+def _last_text(models: list[ModelExchange]) -> Iterator[str]:
+    """Yield the lines of the complete text of the agent's last response that contains text."""
+    texts = [_text(each) for each in models if each.place.lane == "main"]
+    text = next((text for text in reversed(texts) if text), "")
     if text:
         yield "text"
         yield from (f"  {safe(line)}".rstrip() for line in text.splitlines())

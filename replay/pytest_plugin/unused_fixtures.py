@@ -1,7 +1,7 @@
-"""Unused fixtures: fixtures in a folder that tests name, but that no test names.
+"""Unused fixtures: fixtures that no test uses, in folders from which tests use other fixtures.
 
-Collected tests count, not executed ones: a test that is deselected, skipped or run by another worker also names its
-fixture. A folder is judged only if the run collected all tests that may name its fixtures.
+All collected tests count, even if they are deselected, skipped or run by another worker. A folder is checked only if
+the run collected all tests that may use its fixtures.
 """
 
 from __future__ import annotations
@@ -11,51 +11,61 @@ from pathlib import Path
 import pytest
 
 from agentobs.errors import UsageError
-from replay.fixture.fixture_search import fixtures_in, folder_named, is_one, unused
+from replay.fixture.fixture_search import fixtures_folder, fixtures_in, is_fixture, unused_fixtures
 from replay.pytest_plugin.marker import Mark, located, paths_of
 
 
-def note(named: dict[str, set[str]], mark: Mark, beside: Path, root: Path) -> None:
-    """Note the folders that a mark names, each with the fixtures in it; fixtures without a folder under ""."""
+def note_used(used: dict[str, set[str]], mark: Mark, test_folder: Path, root: Path) -> None:
+    """Add the fixtures that a marker selects, by their folder; fixtures without a folder are under "".
+
+    Args:
+        used: the used fixtures by folder.
+        mark: the marker of a test.
+        test_folder: the folder of the test.
+        root: pytest's root directory.
+    """
     try:
         paths = paths_of(mark)
     except UsageError:
-        return  # the test says so when it runs
+        return  # the test fails with this error when it runs
     for path in paths:
-        place = located(path, beside, root)
-        # As written: a test next to its recording does not count for any other one.
-        written = folder_named(path)
-        folder = place if place.is_dir() and not is_one(place) else written
-        home = str(located(folder, beside, root).resolve()) if folder is not None else ""
+        place = located(path, test_folder, root)
+        # The path as written decides: a test next to its recording does not make other recordings unused.
+        written = fixtures_folder(path)
+        folder = place if place.is_dir() and not is_fixture(place) else written
+        home = str(located(folder, test_folder, root).resolve()) if folder is not None else ""
         found = fixtures_in(place).values()
-        named.setdefault(home, set()).update(str(each.resolve()) for each in found)
+        used.setdefault(home, set()).update(str(each.resolve()) for each in found)
 
 
-def left(config: pytest.Config, named: dict[str, set[str]]) -> list[str]:
-    """Return the fixtures that no collected test names, in the folders that this run collected completely."""
-    if config.option.collectonly or getattr(config.option, "lf", False) or not _tests_ran(config):
+def unused(config: pytest.Config, used: dict[str, set[str]]) -> list[str]:
+    """Return the fixtures that no collected test uses, in folders whose tests this run collected completely."""
+    if (
+        config.option.collectonly
+        or getattr(config.option, "lf", False)
+        or not _is_collected(config)
+    ):
         return []
-    used = {Path(path) for paths in named.values() for path in paths}
-    folders = [Path(folder) for folder in named if folder and _is_whole(config, Path(folder))]
+    paths = {Path(path) for group in used.values() for path in group}
+    folders = [Path(folder) for folder in used if folder and _is_complete(config, Path(folder))]
     root = config.rootpath.resolve()
     return [
         str(path.relative_to(root) if path.is_relative_to(root) else path)
-        for path in unused(folders, used)
+        for path in unused_fixtures(folders, paths)
     ]
 
 
-def _tests_ran(config: pytest.Config) -> bool:
-    """Return whether everything could be collected."""
+def _is_collected(config: pytest.Config) -> bool:
+    """Return whether the collection had no errors."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     errors = reporter.stats.get("error", []) if reporter is not None else []
     return not any(isinstance(each, pytest.CollectReport) for each in errors)
 
 
-def _is_whole(config: pytest.Config, folder: Path) -> bool:
-    """Return whether a run collected all tests that may name fixtures of a folder.
+def _is_complete(config: pytest.Config, folder: Path) -> bool:
+    """Return whether a run collected all tests that may use fixtures of a folder.
 
-    This holds for a run of everything, from the root directory without paths, and for one of a directory that contains
-    the folder.
+    It did if it was started without paths in the root directory, or with a directory that contains the folder.
     """
     source = pytest.Config.ArgsSource
     if config.args_source is source.TESTPATHS:

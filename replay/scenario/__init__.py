@@ -1,1 +1,1 @@
-"""What the user chooses for a replay: options, tool policies, faults, forks, scripted responses."""
+"""Scenarios: the user's choices for a replay (options, tool policies, faults, forks, scripted responses)."""

@@ -1,11 +1,11 @@
 """Departures: the first place where an agent leaves the recorded path, for tests that expect it to.
 
-A test of a fix does not fail when the agent does something that differs from the recording; it examines what the agent
-does there. From the first response on, another reaction of the agent is a departure. The first request is made before
-any response: if it differs, the prompt, the tools or the options have changed. That is drift, which is noted: the
-recorded responses still lead the agent's code to the failure, although only the provider can tell how a model reacts to
-another prompt. Other tool results before the failing turn are drift as well, because the model's reaction to them is
-unknown.
+A test of a fix does not fail when the agent does something that differs from the recording; it examines this action.
+From the first response on, a different reaction of the agent is a departure. The first request is sent before any
+response: if it differs, the prompt, the tools or the options have changed. That is drift, which is only noted: the
+recorded responses still lead the agent's code to the failure, although only the provider could show how a model reacts
+to the new prompt. Different tool results before the failing turn are drift as well, because the model's reaction to
+them is unknown.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from agentobs.provider.registry import dialect_of_body, history
 from agentobs.records.canonical_json import canonical
 from agentobs.records.differences import differences
 from replay.fixture.body_parts import value_of
-from replay.fixture.format import Ask
+from replay.fixture.format import RecordedRequest
 
 PROMPT_DRIFT = (
-    "the first request differs from the recorded one ({}), whose answers are replayed: if that change is the fix, run "
-    "the agent with the provider and freeze the new session"
+    "the first request differs from the recording ({}), but gets the recorded responses: if this change is the fix, "
+    "run the agent with the provider and freeze the new session"
 )
 RESULT_DRIFT = (
-    "tool results before turn {} differ from the recorded ones, whose answers are replayed: if that change is the fix, "
-    "choose its turn with agentobs freeze --turn, or freeze a new session"
+    "tool results before turn {} differ from the recording, but the agent gets the recorded responses: if this change "
+    "is the fix, choose its turn with agentobs freeze --turn, or freeze a new session"
 )
 EARLY = (
-    "the agent leaves the recorded path after turn {}, before turn {} that is tested: choose that turn with agentobs "
-    "freeze --turn, or freeze a new session"
+    "the agent leaves the recorded path after turn {}, before the tested turn {}: choose the earlier turn with "
+    "agentobs freeze --turn, or freeze a new session"
 )
 
 
 @dataclass(slots=True)
 class Departure:
-    """Where a replay leaves the recorded path, once it has."""
+    """Whether a replay has left the recorded path, and where."""
 
     failing_turn: int
-    """The turn from which on any difference is a departure; before it, other tool results are drift."""
+    """The turn from which any difference is a departure; before it, different tool results are drift."""
     has_happened: bool = False
     turn: int = 0
     """How many turns of the main lane were answered before the departure."""
-    expected: Ask | None = None
+    expected: RecordedRequest | None = None
     """The recorded request that was due; None if no request was due, or if the departure is not a request."""
     is_stopped: bool = False
     """Whether the agent was stopped at a tool call that cannot run."""
     keys: tuple[str, ...] = ()
     """The keys by which the first request differed from the recorded one, such as `system`."""
     results: frozenset[str] = frozenset()
-    """The ids of the tool calls before the failing turn whose results differed."""
+    """The IDs of the tool calls before the failing turn whose results differed."""
 
     def remarks(self) -> list[str]:
-        """Return what a reader must know to judge the agent by this replay, one sentence each without a full stop."""
+        """Return caveats for judging the agent by this replay, one sentence each, without a full stop."""
         found = []
         if self.keys:
             found.append(PROMPT_DRIFT.format(", ".join(self.keys)))
@@ -65,12 +65,12 @@ class Departure:
 
     def is_early(self) -> bool:
         """Return whether the agent left the path before the failing turn was answered."""
-        # Without an answered turn the failure is the first request itself, or its retries.
+        # If no turn was answered, the failure is the first request itself, or its retries.
         return self.has_happened and 0 < self.turn < self.failing_turn
 
 
-def is_refused(ask: Ask) -> bool:
-    """Return whether the provider refused a recorded request because of its content, so that a fix must change it.
+def is_refused(ask: RecordedRequest) -> bool:
+    """Return whether the provider rejected a recorded request because of its content, so that a fix must change it.
 
     Timeouts, conflicts and rate limits do not count: the same request may succeed later (statuses 408, 409 and 429).
     """
@@ -78,21 +78,21 @@ def is_refused(ask: Ask) -> bool:
     return 400 <= status < 500 and status not in (408, 409, 429)
 
 
-def is_reaction(expected: Ask, recorded: Any, came: Any) -> bool:
-    """Return whether two request bodies differ only in their new messages, which are the reaction to an answer.
+def is_reaction(expected: RecordedRequest, recorded: Any, live: Any) -> bool:
+    """Return whether two request bodies differ only in their new messages, which are the reaction to a response.
 
     Args:
         expected: the recorded request.
         recorded: its body, parsed.
-        came: the body of the live request, parsed.
+        live: the body of the live request, parsed.
     """
-    if not (isinstance(recorded, dict) and isinstance(came, dict)):
+    if not (isinstance(recorded, dict) and isinstance(live, dict)):
         return False
-    if not (_has_history(recorded) and _has_history(came)):
+    if not (_has_history(recorded) and _has_history(live)):
         return False
     key, messages = dialect_of_body(recorded).history_key, history(recorded)
     known = len(messages) - len(expected.shape.get("add", messages))
-    parts = ({**body, key: history(body)[:known]} for body in (recorded, came))
+    parts = ({**body, key: history(body)[:known]} for body in (recorded, live))
     return not differences(*parts)
 
 
@@ -101,27 +101,27 @@ class Drift:
     """How two request bodies differ although the agent does the same."""
 
     keys: tuple[str, ...]
-    """The differing top-level keys; that of the history stands for the messages before the first answer."""
+    """The differing top-level keys; the key of the history refers to the messages before the first response."""
     results: frozenset[str]
-    """The ids of the tool calls whose results differ. Two errors do not: the tool fails all the same."""
+    """The IDs of the tool calls whose results differ. Two errors count as equal, because the tool fails both times."""
 
 
-def drift_of(recorded: Any, came: Any) -> Drift | None:
+def drift_of(recorded: Any, live: Any) -> Drift | None:
     """Return how two request bodies differ in their prompts, options and tool results.
 
     Returns:
         None if they differ in anything else, or are not JSON objects with messages.
     """
-    if not (_has_history(recorded) and _has_history(came)):
+    if not (_has_history(recorded) and _has_history(live)):
         return None
-    (old_prompt, old), (new_prompt, new) = map(_split, (recorded, came))
-    if canonical(_bare(old)) != canonical(_bare(new)):
+    (old_prompt, old), (new_prompt, new) = map(_split, (recorded, live))
+    if canonical(_without_results(old)) != canonical(_without_results(new)):
         return None
     key = dialect_of_body(recorded).history_key
-    parts = ({**recorded, key: old_prompt}, {**came, key: new_prompt})
+    parts = ({**recorded, key: old_prompt}, {**live, key: new_prompt})
     keys = (
         key
-        for key in {*recorded, *came}
+        for key in {*recorded, *live}
         if canonical(parts[0].get(key)) != canonical(parts[1].get(key))
     )
     pairs = zip(_results(old), _results(new), strict=True)
@@ -134,7 +134,7 @@ def drift_of(recorded: Any, came: Any) -> Drift | None:
 
 
 def repeats(body: bytes) -> bool:
-    """Return whether the last message of a request is the one that the agent sent a turn before, ids aside."""
+    """Return whether the last message of a request equals the agent's previous message, ignoring IDs."""
     value = value_of(body)
     if not _has_history(value):
         return False
@@ -160,7 +160,7 @@ def _has_history(body: Any) -> bool:
 
 
 def _split(body: Any) -> tuple[list[Any], list[Turn]]:
-    """Return the messages before the first answer as they were sent, and the turns from it on."""
+    """Return the messages before the first response as they were sent, and the turns from that response on."""
     dialect, entries = dialect_of_body(body), history(body)
     turns = [dialect.turn(entry) for entry in entries]
     roles = [turn.role for turn in turns]
@@ -173,7 +173,7 @@ def _results(turns: list[Turn]) -> list[Block]:
     return [result for turn in turns for result in turn.results]
 
 
-def _bare(turns: list[Turn]) -> list[Any]:
+def _without_results(turns: list[Turn]) -> list[Any]:
     """Return turns without the contents of tool results."""
     return [
         [turn.role, [b.id if b.kind == "result" else b.raw for b in turn.blocks]]

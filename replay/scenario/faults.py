@@ -1,8 +1,8 @@
 """Faults: failures that a replay injects, to test how an agent handles them.
 
-Each replaces a recorded response once; the response is kept for the retry. An agent that handles the fault takes the
-recorded path; another one diverges, or ends with an error. A tool failure changes what the model
-would have received, so the replay ends with the next request of the agent.
+Each fault replaces a recorded response once; the retry then gets that response. An agent that handles the fault follows
+the recorded path; otherwise it diverges, or ends with an error. A tool failure changes the input of the model, so the
+replay ends with the next request of the agent.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Literal
 from agentobs.errors import UsageError
 from agentobs.provider.registry import dialect_of
 from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer
-from replay.fixture.format import Ask
+from replay.fixture.format import RecordedRequest
 from replay.matching.lane import Lane
 
 Kind = Literal["status", "cut", "slow", "tool"]
 
 GRAMMAR = "529 at turn 3, 429 x2 at request 1, cut after event 12 at turn 2, slow at turn 1, tool NAME fails at turn 2"
-"""One example of each fault; the part from `at` on may be omitted, and defaults to the first opportunity."""
+"""An example of each fault. Without the part that starts with `at`, a fault happens at the first opportunity."""
 
 FAILED = "injected failure"
 """The result of a tool that is made to fail."""
@@ -48,7 +48,7 @@ class Fault:
 
     def text(self) -> str:
         """Return the fault in its text form."""
-        what = {
+        failure = {
             "status": f"{self.status}{f' x{self.times}' if self.times > 1 else ''}",
             "cut": f"cut after event {self.events}",
             "slow": "slow",
@@ -61,7 +61,7 @@ class Fault:
             if self.request
             else ""
         )
-        return what + at
+        return failure + at
 
 
 _AT = r"(?: at (?:turn (?P<turn>\d{1,6})|request (?P<request>\d{1,6})))?"
@@ -81,10 +81,10 @@ def parse_fault(text: str) -> Fault:
     """
     for kind, form in _FORMS:
         if found := form.fullmatch(text.strip()):
-            said = {n: v for n, v in found.groupdict().items() if v is not None}
-            turn, request = (int(said[n]) if n in said else None for n in ("turn", "request"))
-            times, status = int(said.get("times", 1)), int(said.get("status", 529))
-            events, tool = int(said.get("events", 0)), said.get("tool", "")
+            parts = {n: v for n, v in found.groupdict().items() if v is not None}
+            turn, request = (int(parts[n]) if n in parts else None for n in ("turn", "request"))
+            times, status = int(parts.get("times", 1)), int(parts.get("status", 529))
+            events, tool = int(parts.get("events", 0)), parts.get("tool", "")
             return Fault(kind, turn, request, times, status, events, tool)
     raise UsageError(f"{text!r} is not a fault", where="faults", todo=f"Write one of: {GRAMMAR}")
 
@@ -92,72 +92,72 @@ def parse_fault(text: str) -> Fault:
 class Faults:
     """The faults of a replay, some of which have been injected."""
 
-    def __init__(self, given: Iterable[Fault | str]) -> None:
-        """Use faults, or their texts.
+    def __init__(self, faults: Iterable[Fault | str]) -> None:
+        """Create a set of faults from values or texts.
 
         Raises:
             UsageError: a text is not a fault.
         """
-        self.all = tuple(parse_fault(each) if isinstance(each, str) else each for each in given)
-        self._left = {number: fault.times for number, fault in enumerate(self.all)}
+        self.all = tuple(parse_fault(each) if isinstance(each, str) else each for each in faults)
+        self._remaining = {number: fault.times for number, fault in enumerate(self.all)}
 
     @property
     def tools(self) -> Sequence[Fault]:
-        """Those of tools."""
+        """The tool failures."""
         return [fault for fault in self.all if fault.kind == "tool"]
 
     @property
     def untouched(self) -> Sequence[Fault]:
         """Faults that were not injected because the replay did not reach their position."""
-        return [fault for n, fault in enumerate(self.all) if self._left[n] == fault.times]
+        return [fault for n, fault in enumerate(self.all) if self._remaining[n] == fault.times]
 
-    def answer(self, ask: Ask, lane: Lane) -> Answer | None:
+    def response(self, request: RecordedRequest, lane: Lane) -> Answer | None:
         """Return the response that replaces the recorded one; None if there is no fault."""
-        if ask.lane != "main":
+        if request.lane != "main":
             return None
-        place = lane.place_of(ask)
+        place = lane.position_of(request)
         for number, fault in enumerate(self.all):
-            if fault.kind != "tool" and self._left[number] and _is_there(fault, ask, place):
-                self._left[number] -= 1
-                return _made(fault, ask.answer, ask.path)
+            if fault.kind != "tool" and self._remaining[number] and _is_at(fault, request, place):
+                self._remaining[number] -= 1
+                return _faulty(fault, request.answer, request.path)
         return None
 
-    def tool(self, name: str, turn: int | None) -> ToolAnswer | None:
-        """Return the result of a tool that is made to fail; None if it is not."""
+    def tool_result(self, name: str, turn: int | None) -> ToolAnswer | None:
+        """Return the result of a tool call that a fault makes fail; None if there is no fault."""
         for number, fault in enumerate(self.all):
-            is_due = fault.kind == "tool" and fault.tool == name and self._left[number]
+            is_due = fault.kind == "tool" and fault.tool == name and self._remaining[number]
             if is_due and fault.turn in (None, turn):
-                self._left[number] -= 1
+                self._remaining[number] -= 1
                 return ToolAnswer(FAILED, is_error=True, outcome="failed")
         return None
 
 
-def _is_there(fault: Fault, ask: Ask, place: int) -> bool:
+def _is_at(fault: Fault, request: RecordedRequest, place: int) -> bool:
     if fault.turn is not None:
-        return ask.turn == fault.turn
+        return request.turn == fault.turn
     return fault.request is None or fault.request == place
 
 
-def _made(fault: Fault, recorded: Answer, path: str) -> Answer:
+def _faulty(fault: Fault, recorded: Answer, path: str) -> Answer:
     """Return the faulty form of a recorded response."""
     match fault.kind:
         case "status":
-            return refusal(fault.status, "injected", path)
+            return error_response(fault.status, "injected", path)
         case "slow":
             failure = Failure("ReadTimeout", "injected slow response")
             return Answer(None, {}, (), "error", failure)
         case _:
             failure = Failure("RemoteProtocolError", "injected cut")
             body = recorded.body
-            pieces = dialect_of(path).stream_pieces(recorded.headers, body)
-            if len(pieces) == 1:
-                pieces = [body[: len(body) // 2]]
-            kept = tuple(Chunk(piece, 0) for piece in pieces[: max(fault.events, 0)])
+            chunks = dialect_of(path).stream_chunks(recorded.headers, body)
+            if len(chunks) == 1:
+                chunks = [body[: len(body) // 2]]
+            kept = tuple(Chunk(chunk, 0) for chunk in chunks[: max(fault.events, 0)])
             return dataclasses.replace(recorded, chunks=kept, ending="cut", failure=failure)
 
 
-def refusal(status: int, message: str, path: str) -> Answer:
-    """Return an answer with the status of an error, as the provider words it."""
+def error_response(status: int, message: str, path: str) -> Answer:
+    """Return an error response with a status, in the format of the provider."""
     dialect = dialect_of(path)
     body = dialect.error_body(status, message)
     headers = {"content-type": "application/json", **dialect.retry_headers(0.001)}

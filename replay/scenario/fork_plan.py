@@ -20,64 +20,68 @@ from replay.fixture.format import Fixture
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a replay continues live, and what changes from there on."""
+    """Where a replay continues live, and the changes of all later requests."""
 
     turn: int
     """The turn of the main lane whose response is the last recorded one, from 1."""
     model: str | None = None
-    """The model from then on; None: the agent's own."""
+    """The model of the live requests; None leaves the agent's choice."""
     system: str | None = None
-    """The system prompt from then on; None: the agent's own."""
+    """The system prompt of the live requests; None leaves the agent's prompt."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Other options of requests, such as `{"max_tokens": 2000}`; the value None removes one."""
+    """Other options of the live requests, such as `{"max_tokens": 2000}`; the value None removes an option."""
 
     def changed(self, body: bytes) -> bytes | None:
         """Return the changed body of a request; None if it is not changed.
 
         Raises:
-            UsageError: it must be changed, and is not a JSON object.
+            UsageError: the body must be changed but is not a JSON object.
         """
         if self.model is None and self.system is None and not self.options:
             return None
         try:
-            asked = json.loads(body)
+            request = json.loads(body)
         except (ValueError, RecursionError):
-            asked = None
-        if not isinstance(asked, dict):
+            request = None
+        if not isinstance(request, dict):
             raise UsageError("a request of a fork is not a JSON object, and cannot be changed")
         if self.model is not None:
-            asked["model"] = self.model
+            request["model"] = self.model
         if self.system is not None:
-            asked["system"] = self.system
+            request["system"] = self.system
         for name, value in self.options.items():
             if value is None:
-                asked.pop(name, None)
+                request.pop(name, None)
             else:
-                asked[name] = value
-        return json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode(
+                request[name] = value
+        return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode(
             "utf-8", "surrogatepass"
         )
 
 
 def tools_of(fixture: Fixture, turn: int) -> list[str]:
-    """Return the tools that run live as soon as a fork at that turn starts: those that its recorded response calls,
-    and recorded functions that the agent called afterwards.
+    """Return the names of the tools that run live as soon as a fork at a turn starts.
+
+    These are the tools that the recorded response of the turn calls, and recorded functions that the agent called after
+    it.
     """
-    asks = [ask for ask in fixture.asks if (ask.lane, ask.turn) == ("main", turn)]
-    called = [call for ask in asks for call in calls_of(ask.path, ask.answer)]
+    requests = [each for each in fixture.requests if (each.lane, each.turn) == ("main", turn)]
+    called = [call for each in requests for call in calls_of(each.path, each.answer)]
     functions = [t for t in fixture.tools if t.is_function and (t.lane, t.turn) == ("main", turn)]
     return sorted({call.name for call in called} | {t.question.name for t in functions})
 
 
 def message_ids(fixture: Fixture, turn: int) -> frozenset[str]:
-    """Return the IDs of the messages that a fork at a turn may replay: all except later ones of the main lane."""
-    asks = [ask for ask in fixture.asks if ask.lane != "main" or (ask.turn or 0) <= turn]
-    found = (message_of(ask.path, ask.answer).id for ask in asks)
+    """Return the IDs of the messages that a fork at a turn may replay: all except later messages of the main lane."""
+    requests = [
+        each for each in fixture.requests if each.lane != "main" or (each.turn or 0) <= turn
+    ]
+    found = (message_of(each.path, each.answer).id for each in requests)
     return frozenset(each for each in found if each is not None)
 
 
 def can_fork(recording: Recording, turn: int) -> bool:
-    """Return whether a session can be forked at a turn, which needs that turn and the original signatures.
+    """Return whether a session can be forked at a turn: it must have that turn and the original signatures.
 
     A session from a bundle lacks the signatures in which an organization ID was readable.
     """

@@ -1,4 +1,4 @@
-"""What an agent does next: the step after the recorded path ends, live and recorded."""
+"""The next step: what an agent does after the recorded path, compared with the recorded step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentobs.sink import Record
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """A tool call of the last turn and the result that the agent gave."""
+    """A tool call of the last turn, with the result that the agent sent to the model."""
 
     name: str
     input: Any
@@ -32,12 +32,12 @@ class ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What follows a turn: the next request, or the end."""
+    """The step after a turn: the next request, or the end of the session."""
 
     request: dict[str, Any] | None = field(repr=False)
     """The next request's body; None if the agent sent no further request."""
     tools: tuple[ToolOutcome, ...]
-    """The results in it for the calls of the previous turn."""
+    """The calls of the previous turn, with their results in this request."""
     outcome: str | None
     """How the session ended if there was no request: `completed` or `failed`."""
     reason: str | None
@@ -49,7 +49,7 @@ class Step:
         """Return the first call of a tool.
 
         Raises:
-            LookupError: it was not called in that turn.
+            LookupError: the tool was not called in that turn.
         """
         for tool in self.tools:
             if tool.name == name:
@@ -58,47 +58,47 @@ class Step:
         raise LookupError(f"{name} was not called in this turn (called: {called})")
 
     def lines(self) -> list[str]:
-        """Return the step for people, one fact per line."""
-        told = [
+        """Return the step as text, one fact per line."""
+        lines = [
             f"{tool.name}({json.dumps(tool.input, ensure_ascii=False)}) -> "
             f"{'error: ' if tool.is_error else ''}{tool.text}"
             for tool in self.tools
         ]
         if self.request is None:
-            told.append(
+            lines.append(
                 f"the session ended: {self.outcome or 'unknown'} {self.reason or ''}".rstrip()
             )
-            told += [
+            lines += [
                 f"it returned {json.dumps(each, ensure_ascii=False)}"
                 for each in self.returned.values()
             ]
         else:
-            told.append(f"makes another model call, with {len(history(self.request))} messages")
-        return told
+            lines.append(f"makes another model call, with {len(history(self.request))} messages")
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The step after a turn, and the recorded one."""
+    """The live step after a turn, and the recorded one."""
 
     now: Step = field(repr=False)
     recorded: Step = field(repr=False)
     result: Any = None
     """The return value of the agent if it finished; None if it was stopped at its next request."""
     later: tuple[Step, ...] = ()
-    """The steps after that one, if responses were scripted."""
+    """The steps after this one, if responses were scripted."""
     decisions: tuple[Permission, ...] = ()
-    """The decisions about the calls of the turn, and of later ones."""
+    """The permission decisions about the calls of the turn and of later turns."""
     held: tuple[str, ...] = ()
     """The functions that did not run although all tools were live, because they are mutating."""
     turn: int = 0
     """The turn of the main lane that this step follows."""
     failure: str = ""
-    """How the recorded session failed, as a clause; empty if the replay does not test that."""
+    """A clause that describes the failure of the recorded session; empty if the replay does not test a failure."""
     remarks: tuple[str, ...] = ()
     """Caveats for judging the agent by this step, such as a changed prompt."""
     is_early: bool = False
-    """Whether the agent left the recorded path before the tested turn: nothing is known of that turn then."""
+    """Whether the agent left the recorded path before the tested turn, so that nothing is known about that turn."""
     repeats: bool = False
     """Whether the agent only continues a loop: one more request than recorded, with the same message as before."""
 
@@ -109,14 +109,14 @@ class Next:
 
     @property
     def differs(self) -> bool:
-        """Whether the agent does something else now than recorded, in the tested turn or later."""
+        """Whether the agent does something different from the recording, in the tested turn or later."""
         return not (self.is_early or self.repeats) and _essence(self.now) != _essence(self.recorded)
 
     def tool(self, name: str) -> ToolOutcome:
         """Return the first call of a tool in the turn, as executed now.
 
         Raises:
-            LookupError: it was not called in that turn.
+            LookupError: the tool was not called in that turn.
         """
         return self.now.tool(name)
 
@@ -124,7 +124,7 @@ class Next:
         """Return the decision about the first call of a tool.
 
         Raises:
-            LookupError: there was no decision about it.
+            LookupError: there was no decision about a call of the tool.
         """
         for decision in self.decisions:
             if decision.tool == name:
@@ -135,7 +135,7 @@ class Next:
         """Raise if a condition does not hold for this step: `expect` asserts it, or returns False.
 
         Raises:
-            AssertionError: it does not hold; the message contains both steps.
+            AssertionError: the condition does not hold; the message contains both steps.
         """
         try:
             holds = expect(self)
@@ -143,7 +143,7 @@ class Next:
             raise AssertionError(f"{error}\n{self.describe()}") from error
         if holds is False:
             name = getattr(expect, "__name__", repr(expect))
-            raise AssertionError(f"{name} does not hold\n{self.describe()}")
+            raise AssertionError(f"the expectation {name} does not hold\n{self.describe()}")
 
     def describe(self) -> str:
         """Return both steps as text, after one line that compares them."""
@@ -162,7 +162,7 @@ class Next:
         verdict = "\n".join((verdict, *self.remarks))
         recorded = "\n".join(f"    {line}" for line in self.recorded.lines())
         held = [
-            f"{name} was answered from the recording: it changes something; name it in tools= to run it"
+            f"{name} was answered from the recording because it has side effects; add it to tools= to run it"
             for name in self.held
         ]
         now = "\n".join(f"    {line}" for line in [*self.now.lines(), *held])
@@ -174,7 +174,7 @@ Expectation = Callable[[Next], object]
 
 
 def decisions_of(records: Iterable[tuple[Record, int | None]], turn: int) -> Iterator[Permission]:
-    """Yield the decisions about the agent's own calls of a turn and of those after it."""
+    """Yield the decisions about the main agent's calls in a turn and later turns."""
     for record, _ in records:
         if isinstance(record, Permission) and record.lane == "main" and (record.turn or 0) >= turn:
             yield record

@@ -1,6 +1,7 @@
-"""Scripted responses: what the model answers after the recorded path, as a test defines it.
+"""Scripted responses: a test defines the responses of the model after the recorded path.
 
-replay.then(calls("issue_refund", order_id="A-17"), says("Refunded.")) step = replay.until(turn=2, tools="live")
+replay.then(calls("issue_refund", order_id="A-17"), says("Refunded."))
+step = replay.until(turn=2, tools="live")
 """
 
 from __future__ import annotations
@@ -19,29 +20,31 @@ class Scripted:
     """One response of the model."""
 
     blocks: tuple[Block, ...] = ()
-    """Its content: texts, and calls whose IDs are created on delivery."""
+    """Its content: texts, and tool calls without IDs, which are created on delivery."""
     status: int = 200
-    """Its status; anything but 200 is an error."""
+    """Its HTTP status; every status except 200 is an error."""
     error: str = ""
     """The type of the error."""
 
     def __add__(self, other: Scripted) -> Scripted:
-        """Return a response with the content of both: a text and calls, or several calls."""
+        """Return a response with the content of both, such as a text and calls, or several calls."""
         return Scripted(self.blocks + other.blocks)
 
-    def answer(self, number: int, asked: Mapping[str, Any]) -> Answer:
-        """Return it as the provider would send it for a request with this body, streamed if the request asks for that.
+    def answer(self, number: int, request: Mapping[str, Any]) -> Answer:
+        """Return the response in the provider's format, streamed if the request asks for a stream.
 
-        `number` is its position in the script, from 1; IDs are derived from it.
+        Args:
+            number: the position in the script, from 1, from which IDs are derived.
+            request: the body of the request.
         """
-        dialect = dialect_of_body(asked)
+        dialect = dialect_of_body(request)
         if self.status != 200:
             kind = self.error or "api_error"
             return _json(self.status, dialect.error_body(self.status, "scripted", kind))
         numbered = enumerate(self.blocks, 1)
         blocks = [_with_id(block, f"toolu_scripted_{number}_{place}") for place, block in numbered]
-        draft = Draft(f"msg_scripted_{number}", str(asked.get("model", "")), blocks)
-        if not dialect.asks_for_stream(asked):
+        draft = Draft(f"msg_scripted_{number}", str(request.get("model", "")), blocks)
+        if not dialect.wants_stream(request):
             return _json(200, dialect.response_body(draft))
         kind, events = dialect.response_stream(draft)
         chunks = tuple(Chunk(event, 0) for event in events)
@@ -54,7 +57,7 @@ def says(text: str) -> Scripted:
 
 
 def calls(name: str, /, **arguments: Any) -> Scripted:
-    """Return a response that calls a tool; add another one for a concurrent call."""
+    """Return a response that calls a tool; the sum of two such responses makes both calls concurrently."""
     return Scripted((Block("call", "call", name=name, value=arguments),))
 
 

@@ -1,4 +1,4 @@
-"""Tool policies: which tools run in a replay, which answer from the recording, and which do both."""
+"""Tool policies: which tools run in a replay, which ones answer from the recording, and which ones do both."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Literal, get_args
 from agentobs.errors import UsageError
 
 Policy = Literal["execute", "replay", "verify"]
-"""The handling of a tool's calls. `execute`: it runs. `replay`: it never runs, and its input is compared.
-`verify`: it runs, and its result is compared.
+"""The handling of a tool's calls. `execute`: the tool runs. `replay`: it never runs, and its input is compared with the
+recording. `verify`: it runs, and its result is compared.
 """
 
 ToolPolicy = Literal["recorded", "live"] | Mapping[str, Policy] | Collection[str]
-"""Which tools run: none, all, those with these names; or the handling of each by name, with `*` for all others.
+"""Which tools run: none (`recorded`), all (`live`), or the named ones; or a policy for each name, with `*` for all
+others.
 
-A mutating tool (`record_tool(mutating=True)`, or in a mapping a tool of the agent loop that is not
-read-only) runs only if it is named, never by `*`; a mutating recorded function does not run with `live` either.
+A mutating tool (`record_tool(mutating=True)`, or in a mapping a tool of the agent loop that is not read-only) runs only
+if it is named, never by `*`; a mutating recorded function does not run with `live` either.
 """
 
 OTHERS = "*"
@@ -31,7 +32,7 @@ def policy_of(
     Args:
         tools: the policy.
         name: the tool.
-        is_mutating: whether it changes something outside.
+        is_mutating: whether the tool has side effects.
         is_function: whether it is a function of `record_tool`, which declares whether it is mutating.
     """
     if isinstance(tools, str):
@@ -45,7 +46,7 @@ def check_policy(tools: ToolPolicy) -> None:
     """Check a policy.
 
     Raises:
-        UsageError: there is no such policy.
+        UsageError: the policy is invalid.
     """
     if isinstance(tools, str):
         wrong = [] if tools in ("recorded", "live") else [tools]
@@ -58,5 +59,5 @@ def check_policy(tools: ToolPolicy) -> None:
         raise UsageError(
             f"unknown policy for tools: {wrong[0]!r}",
             where="tools",
-            todo=f"Say {known}; or name the tools that run, as in tools=['lookup']",
+            todo=f"Use {known}; or name the tools that run, as in tools=['lookup']",
         )

@@ -1,1 +1,1 @@
-"""Trial: a new fixture is replayed twice in fresh processes that differ from the recorded one."""
+"""Trial of a new fixture: it is replayed twice, in fresh processes and in different environments."""

@@ -1,7 +1,7 @@
-"""A shifted clock: the current time of a whole process, moved by some seconds.
+"""Shifting the wall clock of a whole process by a number of seconds.
 
-The monotonic clocks are not shifted, so that timers and deadlines keep working. Clocks that compiled libraries read
-without Python are not shifted either.
+Monotonic clocks are not shifted, so timers and deadlines keep working. Compiled libraries that read the clock directly
+also see the real time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _Call:
-    """A function that, like the built-in one it replaces, does not become a method as a class attribute."""
+    """A callable that replaces a built-in function. Like the original, it is not bound if it is a class attribute."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function, self.__name__ = function, name
@@ -32,7 +32,7 @@ def shift_clock(seconds: int) -> None:
 
 
 def _shift_time(seconds: int) -> Callable[[], float]:
-    """Replace the functions of `time` that read the wall clock, and return the shifted `time.time`."""
+    """Replace the functions of `time` that read the wall clock; return the shifted `time.time`."""
     real, real_ns = time.time, time.time_ns
     localtime, gmtime, asctime, strftime = time.localtime, time.gmtime, time.asctime, time.strftime
     real_ctime = time.ctime
@@ -52,22 +52,22 @@ def _shift_time(seconds: int) -> Callable[[], float]:
     def ctime(at: float | None = None) -> str:
         return real_ctime(now() if at is None else at)
 
-    def written(at: Any = None) -> str:
+    def shifted_asctime(at: Any = None) -> str:
         return asctime(local() if at is None else at)
 
-    def formatted(text: str, at: Any = None) -> str:
+    def shifted_strftime(text: str, at: Any = None) -> str:
         return strftime(text, local() if at is None else at)
 
-    made: dict[str, Callable[..., Any]] = {
+    replacements: dict[str, Callable[..., Any]] = {
         "time": now,
         "time_ns": now_ns,
         "localtime": local,
         "gmtime": utc,
         "ctime": ctime,
-        "asctime": written,
-        "strftime": formatted,
+        "asctime": shifted_asctime,
+        "strftime": shifted_strftime,
     }
-    for name, function in made.items():
+    for name, function in replacements.items():
         setattr(time, name, _Call(function, name))
     _shift_gettime(seconds)
     return now
@@ -87,7 +87,11 @@ def _shift_gettime(seconds: int) -> None:
 
 
 def _shift_datetime(now: Callable[[], float]) -> None:
-    """Replace the class methods of `datetime` and `date` that read the clock, in the classes themselves."""
+    """Replace the methods of the classes `datetime` and `date` that read the clock.
+
+    The methods are replaced in the dictionaries of the built-in classes, so that code that has imported a
+    class uses them, too.
+    """
 
     def datetime_now(cls: Any, tz: Any = None) -> Any:
         return cls.fromtimestamp(now(), tz)

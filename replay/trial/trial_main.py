@@ -1,4 +1,4 @@
-"""The main program of a trial's worker: it reads orders, one JSON object per line, and forks a process for each."""
+"""The main program of a trial worker: it reads run specs, one JSON object per line, and forks a process for each."""
 
 from __future__ import annotations
 
@@ -17,53 +17,55 @@ from replay.trial.clock_shift import shift_clock
 
 
 def main() -> None:
-    """Run the orders from standard input, one after the other, and write their exit codes to standard output."""
+    """Execute the run specs from standard input one after the other, and write their exit codes to standard output."""
     run = importlib.import_module("replay.trial.trial_process").run
     reads, writes = os.dup(0), os.dup(1)
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(nowhere, standard)
+        os.dup2(null, standard)
     gc.freeze()
     while line := _line(reads):
-        order = json.loads(line)
+        spec = json.loads(line)
         if hasattr(os, "fork"):
-            _tell(writes, code=_forked(run, order, reads, writes))
+            _write_message(writes, code=_run_in_child(run, spec, reads, writes))
         else:
-            _tried(run, order)
+            _run_and_exit(run, spec)
 
 
-def _forked(run: Any, order: dict[str, Any], reads: int, writes: int) -> int:
-    """Run an order in a process of its own, and return its exit code, negative for a signal."""
+def _run_in_child(run: Any, spec: dict[str, Any], reads: int, writes: int) -> int:
+    """Execute a run spec in a forked process; return the exit code, negative for a signal."""
     child = os.fork()
     if child:
-        _tell(writes, pid=child)
+        _write_message(writes, pid=child)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
         os.setsid()
         os.close(writes)
-        threading.Thread(target=_end_with, args=(reads,), name="trial parent", daemon=True).start()
-        _tried(run, order)
+        threading.Thread(
+            target=_exit_with_parent, args=(reads,), name="trial parent", daemon=True
+        ).start()
+        _run_and_exit(run, spec)
     finally:
         os._exit(1)
 
 
-def _tried(run: Any, order: dict[str, Any]) -> None:
-    """Set up the environment of an order, run it, and end the process."""
-    stacks = open(order["stacks"], "w")  # noqa: SIM115 - stays open until the process ends
-    faulthandler.dump_traceback_later(order["limit_s"], exit=True, file=stacks)
-    with world.replaced_environ(order["environment"]):
+def _run_and_exit(run: Any, spec: dict[str, Any]) -> None:
+    """Set up the environment of a run spec, execute it, and exit the process."""
+    stacks = open(spec["stacks"], "w")  # noqa: SIM115 - stays open until the process ends
+    faulthandler.dump_traceback_later(spec["limit_s"], exit=True, file=stacks)
+    with world.replaced_environ(spec["environment"]):
         if hasattr(time, "tzset"):
             time.tzset()
-        os.chdir(order["directory"])
-        if order["shift_s"]:
-            shift_clock(order["shift_s"])
-        run(order)
-    # Do not wait for threads that the agent left behind.
+        os.chdir(spec["directory"])
+        if spec["shift_s"]:
+            shift_clock(spec["shift_s"])
+        run(spec)
+    # Exit without waiting for threads that the agent has not ended.
     os._exit(0)
 
 
 def _line(descriptor: int) -> bytes:
-    """Return the input up to the first line feed; empty if the input has ended."""
+    """Return the next line of the input; empty if the input has ended."""
     read = bytearray()
     while not read.endswith(b"\n"):
         part = os.read(descriptor, 1 << 16)
@@ -73,16 +75,16 @@ def _line(descriptor: int) -> bytes:
     return bytes(read)
 
 
-def _tell(descriptor: int, **told: int) -> None:
-    """Write a line for the process that waits; exit if that process has ended."""
+def _write_message(descriptor: int, **message: int) -> None:
+    """Write a message to the process that sent the specs; exit if that process has ended."""
     try:
-        os.write(descriptor, json.dumps(told).encode() + b"\n")
+        os.write(descriptor, json.dumps(message).encode() + b"\n")
     except BrokenPipeError:
         sys.exit(1)
 
 
-def _end_with(parent: int) -> None:
-    """End this process when the process that sends the orders has ended or has closed the pipe."""
+def _exit_with_parent(parent: int) -> None:
+    """Exit this process when the process that sends the specs has ended or has closed the pipe."""
     while os.read(parent, 1):
         pass
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The process of a trial: it replays one fixture, and writes the outcome to a file."""
+"""The process of one run of a trial: it replays a fixture and writes the outcome to a file."""
 
 from __future__ import annotations
 
@@ -22,74 +22,74 @@ from replay.scenario.replay_options import ReplayOptions
 from replay.trial.trial_worker import Outcome
 
 COLUMNS = 67
-"""The width of lines that show a difference: with 13 columns before them, they fit into a terminal of 80 columns."""
+"""The width of the lines that show a difference. With the 13 columns before them, they fit into 80 columns."""
 
 
-def run(order: dict[str, Any]) -> None:
-    """Replay the fixture of an order, and write the `Outcome` into the file that the order names."""
-    opened = _Opened()
-    with project_at(Path(order["project"])):
-        sys.addaudithook(opened.note)
-        outcome = _outcome(order, opened)
-    result = Path(order["result"])
-    aside = result.with_suffix(".part")
-    aside.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
-    aside.replace(result)
+def run(spec: dict[str, Any]) -> None:
+    """Replay the fixture of a `RunSpec`, and write the `Outcome` to the file that the spec names."""
+    reads = _FileReads()
+    with project_at(Path(spec["project"])):
+        sys.addaudithook(reads.note)
+        outcome = _outcome(spec, reads)
+    result = Path(spec["result"])
+    temporary = result.with_suffix(".part")
+    temporary.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+    temporary.replace(result)
 
 
-def _outcome(order: dict[str, Any], opened: _Opened) -> Outcome:
+def _outcome(spec: dict[str, Any], reads: _FileReads) -> Outcome:
     try:
-        fixture = load(order["fixture"])
-        rules = [normalizer_of(rule) for rule in order["rules"]]
-        options = ReplayOptions(normalizers=rules, deadline_seconds=order["deadline_s"])
-        return _replayed(fixture, options, opened)
+        fixture = load(spec["fixture"])
+        rules = [normalizer_of(rule) for rule in spec["rules"]]
+        options = ReplayOptions(normalizers=rules, deadline_seconds=spec["deadline_s"])
+        return _replayed(fixture, options, reads)
     except AgentobsError as error:
-        return Outcome("error", error.found, cure=error.todo)
+        return Outcome("error", error.found, remedy=error.todo)
     except Exception as error:
-        return Outcome("error", f"the try itself failed: {type(error).__name__}: {error}")
+        return Outcome("error", f"the check itself failed: {type(error).__name__}: {error}")
 
 
-def _replayed(fixture: Fixture, options: ReplayOptions, opened: _Opened) -> Outcome:
+def _replayed(fixture: Fixture, options: ReplayOptions, reads: _FileReads) -> Outcome:
     replayer = Replayer(fixture, options)
     try:
         with replayer:
             replayer.run()
     except DivergenceError as error:
-        return _diverged(error.divergence, opened)
+        return _diverged(error.divergence, reads)
     except AgentobsError as error:
-        # What is wrong with the recorded entry is an error of the fixture's file.
+        # An error about the recorded entry names the file of the fixture.
         is_entry = error.where == str(fixture.path)
         return Outcome(
             "uncallable" if is_entry else "error",
             error.found,
-            cure=error.todo,
-            opened=opened.first,
+            remedy=error.todo,
+            missing_file=reads.first_missing,
         )
     except BaseException as error:
-        return _raised(replayer, error, opened)
+        return _raised(replayer, error, reads)
     return Outcome("matched")
 
 
-def _diverged(found: Divergence, opened: _Opened) -> Outcome:
+def _diverged(found: Divergence, reads: _FileReads) -> Outcome:
     """Return the outcome of a divergence, with its first difference as lines of text."""
-    shown: list[str] = []
+    lines: list[str] = []
     if found.differences:
         first = found.differences[0]
-        shown = [safe(first.path), *(f"  {line}" for line in aligned(first, COLUMNS))]
+        lines = [safe(first.path), *(f"  {line}" for line in aligned(first, COLUMNS))]
     lane = f" of {safe(found.lane)}" if found.lane != "main" else ""
     place = f"request {found.number} of {found.of}{lane}"
     if found.number > found.of:
         place = f"after request {found.of} of {found.of}{lane}"
-    is_plain = found.summary == DIFFER and bool(shown)
+    is_request = found.summary == DIFFER and bool(lines)
     return Outcome(
-        "differs" if is_plain else "diverged",
-        place if is_plain else f"{safe(found.summary)} ({place})",
-        tuple(shown),
+        "differs" if is_request else "diverged",
+        place if is_request else f"{safe(found.summary)} ({place})",
+        tuple(lines),
         rules=rules_for(found),
         site=found.sent.text if found.sent else "",
         why=safe(_why(found)),
-        cure=_cure(found),
-        opened=opened.first,
+        remedy=_remedy(found),
+        missing_file=reads.first_missing,
     )
 
 
@@ -102,49 +102,62 @@ def _why(found: Divergence) -> str:
     cause = found.cause
     if cause is None:
         return ""
-    return f"{cause.text}; it contains {cause.contains}" if cause.contains else cause.text
+    return (
+        f"{cause.text}; the new value contains {cause.contains}" if cause.contains else cause.text
+    )
 
 
-def _cure(found: Divergence) -> str:
-    """Return how to fix a divergence that no rule hides; empty if that is not known."""
+def _remedy(found: Divergence) -> str:
+    """Return how to fix a divergence that no rule hides; empty if unknown."""
     if found.kind == "network":
         return "record the connection: agentobs.record(client), or agentobs.record_tool on the tool"
     if found.cause is not None and found.cause.kind == "tool_result":
         return (
             "decorate the tool with agentobs.record_tool and record the session again: "
-            "the tool is then answered from the recording"
+            "the result of the tool then comes from the recording"
         )
     match found.nature:
         case "element order":
-            return "sort the elements: the order of a set differs in each process"
+            return "sort the elements, because the order of a set differs in each process"
         case "redaction":
-            return "pass the redactors that it was recorded with: ReplayOptions(redactors=...)"
+            return (
+                "pass the redactors that were used for the recording: ReplayOptions(redactors=...)"
+            )
     if found.kind == "timing":
-        return "if it needs longer, set deadline_seconds=... in the test"
+        return "if the agent needs more time, set deadline_seconds=... in the test"
     return ""
 
 
-def _raised(replayer: Replayer, error: BaseException, opened: _Opened) -> Outcome:
-    told = replayer.raised(error)
-    text = f"{told.error}: {told.message}" if told.message else told.error
-    site = told.frames[-1].text if told.frames else ""
-    return Outcome("raised", f"the agent raised {text}", site=site, opened=opened.first)
+def _raised(replayer: Replayer, error: BaseException, reads: _FileReads) -> Outcome:
+    report = replayer.raised(error)
+    text = f"{report.error}: {report.message}" if report.message else report.error
+    site = report.frames[-1].text if report.frames else ""
+    return Outcome(
+        "raised", f"the agent raised {text}", site=site, missing_file=reads.first_missing
+    )
 
 
-class _Opened:
-    """Finds the first file that the agent read from the current directory although it is in the project directory."""
+class _FileReads:
+    """Finds the first relative path that does not exist in the current directory but in the project directory."""
 
     def __init__(self) -> None:
-        self.first = ""
+        self.first_missing = ""
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Note a path that is about to be read; an audit hook (docs.python.org/3/library/audit_events.html)."""
-        if self.first or event not in _READS or not arguments or not _is_read(event, arguments):
+        """Check a path that is about to be read; an audit hook (docs.python.org/3/library/audit_events.html)."""
+        if (
+            self.first_missing
+            or event not in _READS
+            or not arguments
+            or not _is_read(event, arguments)
+        ):
             return
-        named = arguments[0]
+        argument = arguments[0]
         try:
             path = (
-                Path(os.fsdecode(named)) if isinstance(named, str | bytes | os.PathLike) else None
+                Path(os.fsdecode(argument))
+                if isinstance(argument, str | bytes | os.PathLike)
+                else None
             )
             if path is None or path.is_absolute() or path.exists():
                 return
@@ -153,14 +166,16 @@ class _Opened:
         except (OSError, ValueError):
             return
         site = call_site()
-        self.first = f"{site.text} reads {str(path)!r}" if site else f"{str(path)!r} is read"
+        self.first_missing = (
+            f"{site.text} reads {str(path)!r}" if site else f"{str(path)!r} is read"
+        )
 
 
 _READS = frozenset(("open", "os.listdir", "os.scandir", "os.chdir", "sqlite3.connect"))
 
 
 def _is_read(event: str, arguments: tuple[Any, ...]) -> bool:
-    """Return whether an audit event reads a path: opening a file to write does not count, any other access does."""
+    """Return whether an audit event reads a path. Everything does except opening a file for writing."""
     if event != "open":
         return True
     mode, flags = arguments[1], arguments[2]

@@ -1,7 +1,7 @@
-"""A worker of trials: a process that has imported the SDK, and forks a process for each try.
+"""A trial worker: a process that has imported the SDK, and forks a new process for each run.
 
-So each try costs only the agent's own imports and its run. Only the process of the try imports the agent, so it is as
-fresh as a new interpreter.
+So the cost of a run is only the import and the execution of the agent. Only the forked process imports the agent, so
+the agent starts in the same state as in a new interpreter.
 """
 
 from __future__ import annotations
@@ -25,69 +25,70 @@ from agentobs import world
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one try ended."""
+    """How a run ended."""
 
     result: Literal["matched", "differs", "diverged", "raised", "uncallable", "error"]
-    """`differs`: a request is not the recorded one; `diverged`: any other divergence; `raised`: the agent raised an
-    exception that was not recorded; `uncallable`: the recorded entry cannot be called from here; `error`: the
-    process ended or was stopped, or the fixture cannot be read."""
+    """`differs`: a request differs from the recorded one; `diverged`: any other divergence; `raised`: the agent raised
+    an exception that was not recorded; `uncallable`: the recorded entry cannot be called from this project; `error`:
+    the process ended or was stopped, or the fixture cannot be read."""
     text: str = ""
-    """The request that differs, else a sentence about the failure."""
-    shown: Sequence[str] = ()
-    """The first difference, in lines."""
+    """The request that differs; for other failures, a sentence."""
+    difference_lines: Sequence[str] = ()
+    """The first difference, as lines of text."""
     rules: Sequence[str] = ()
-    """The names of the rules that would hide differences."""
+    """The names of the rules that would hide the differences."""
     site: str = ""
     """The line of the agent's code; empty if unknown."""
     why: str = ""
     """The cause of the difference; empty if unknown."""
-    cure: str = ""
-    """How to fix it; empty if unknown."""
-    opened: str = ""
-    """The first file that was looked for outside of the project directory, and the line that did; empty if none."""
+    remedy: str = ""
+    """How to fix the failure; empty if unknown."""
+    missing_file: str = ""
+    """The first file that was not found in the current directory but is in the project directory, with the line of code
+    that read it; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """The task of the process of a try."""
+class RunSpec:
+    """The description of a run."""
 
     fixture: str
-    """The fixture's file."""
+    """The path of the fixture's file."""
     project: str
-    """The directory that the agent's files lie under."""
+    """The directory that contains the agent's files."""
     directory: str
-    """The directory to run in."""
+    """The working directory."""
     environment: dict[str, str]
     """Environment variables to set."""
     shift_s: int
-    """How many seconds the clock is ahead."""
+    """The number of seconds by which the clock is set forward."""
     rules: Sequence[str]
-    """Rules besides those of the fixture."""
+    """The names of rules in addition to those of the fixture."""
     deadline_s: float
-    """How long the agent may make no progress, in seconds."""
+    """The time limit for an agent that makes no progress, in seconds."""
     limit_s: float
-    """After how many seconds the process ends itself."""
+    """The number of seconds after which the process exits."""
     result: str
-    """The file for the `Outcome`."""
+    """The path of the file for the `Outcome`."""
     stacks: str
-    """The file for the stacks of a process that has ended itself."""
+    """The path of the file for the stacks of a process that exited because of its time limit."""
 
 
 class Worker:
-    """A process that runs tries one after the other; it starts with the first of them."""
+    """A process that executes runs one after the other. The first run starts it."""
 
     def __init__(self, project: Path, environment: dict[str, str]) -> None:
-        """Prepare a worker for agents of a project, with some environment variables that differ."""
+        """Prepare a worker for the agents of a project, with additional environment variables."""
         self._environment = {**world.environment(), **environment}
         if path := self._environment.get("PYTHONPATH"):
             found = (str(project / each) for each in path.split(os.pathsep) if each)
             self._environment["PYTHONPATH"] = os.pathsep.join(found)
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._try: int | None = None
+        self._run_pid: int | None = None
 
     def __enter__(self) -> Worker:
-        """Return this object; nothing is started yet."""
+        """Return this object; no process is started yet."""
         return self
 
     def __exit__(
@@ -96,41 +97,41 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the process, the running try, and all processes that it has started."""
+        """Stop the worker process, the current run, and all processes that the run has started."""
         self._stop()
 
-    def begin(self, order: dict[str, Any]) -> None:
-        """Start a try; `end` waits for it."""
+    def start(self, spec: dict[str, Any]) -> None:
+        """Start a run; `wait` waits for its end."""
         if self._process is None:
             self._start()
         process = self._process
         if process is not None and process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # `end` finds out why it ended
-                process.stdin.write(json.dumps(order).encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # `wait` returns the exit code
+                process.stdin.write(json.dumps(spec).encode() + b"\n")
                 process.stdin.flush()
 
-    def end(self, limit_s: float) -> int | None:
-        """Wait for the end of the try and return its exit code, negative for a signal; None if it took too long."""
-        stop_ns = world.monotonic() + int(limit_s * 1e9)
+    def wait(self, limit_s: float) -> int | None:
+        """Wait for the end of the run; return its exit code, negative for a signal, or None if it took too long."""
+        deadline_ns = world.monotonic() + int(limit_s * 1e9)
         while True:
-            left_s = max(stop_ns - world.monotonic(), 0) / 1e9
+            remaining_s = max(deadline_ns - world.monotonic(), 0) / 1e9
             try:
-                line = self._lines.get(timeout=left_s)
+                line = self._lines.get(timeout=remaining_s)
             except queue.Empty:
                 self._stop()
                 return None
             if not line:
                 return self._stop()
-            told = json.loads(line)
-            if "pid" in told:
-                self._try = told["pid"]
+            message = json.loads(line)
+            if "pid" in message:
+                self._run_pid = message["pid"]
                 continue
-            _kill_group(self._try)
-            self._try = None
-            return int(told["code"])
+            _kill_group(self._run_pid)
+            self._run_pid = None
+            return int(message["code"])
 
     def _start(self) -> None:
-        # Not `-m`: a module of the project may have the name of one of ours.
+        # Without `-m`, because a module of the project may have the same name as one of our modules.
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START],
             env=self._environment,
@@ -143,12 +144,12 @@ class Worker:
         threading.Thread(target=_read, args=(process, self._lines), daemon=True).start()
 
     def _stop(self) -> int:
-        """Stop the process and its try, and return the exit code of the process."""
+        """Stop the worker process and the current run; return the exit code of the worker process."""
         process, self._process = self._process, None
         if process is None:
             return 0
-        _kill_group(self._try)
-        self._try = None
+        _kill_group(self._run_pid)
+        self._run_pid = None
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
@@ -161,16 +162,16 @@ class Worker:
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    """Forward the output of a process line by line, and an empty line when it ends."""
+    """Put each line of the output of a process into a queue, and an empty line when the output ends."""
     if process.stdout is not None:
-        with process.stdout as written:
-            for line in written:
+        with process.stdout as output:
+            for line in output:
                 lines.put(line)
     lines.put(b"")
 
 
 def _kill_group(leader: int | None) -> None:
-    """End the process of a try and the processes that it has started, if any are left."""
+    """Kill the process of a run and the processes that it has started, if they are still running."""
     if leader is None or not hasattr(os, "killpg"):
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,17 +1,18 @@
 """Thread states: whether anything in the process can still run, apart from timers.
 
-Virtual time jumps only if nothing else can run, so this is decided from what the operating system knows about each
-thread, not from the calls of the agent's code. On Linux `/proc/self/task/<id>/syscall` names the system call that a
+Virtual time may jump only if nothing else can run. This is decided from what the operating system knows about each
+thread, not from the calls of the agent's code. On Linux, `/proc/self/task/<id>/syscall` names the system call that a
 thread is blocked in. A thread that waits for a lock without a timeout can only be woken by another thread. A thread
 that waits for the GIL waits with a timeout, so the two are never confused. Elsewhere (macOS, Windows, a `/proc` that
-does not show system calls) a process counts as blocked after it has used no CPU time and moved no frame for a while.
+does not show system calls) a process counts as blocked after it has used no CPU time for a while, and no thread has
+moved on in its code.
 
-Three answers are possible:
+The result is one of three:
 
 - `running`: a thread computes, or is about to.
 - `outside`: all threads are blocked, but one of them waits for something real that may happen by itself: a child
   process, a pipe, a socket, a wait with a timeout that is not virtual, an alarm of the operating system.
-- `blocked`: only a timer, or nothing at all, can wake a thread.
+- `blocked`: only a timer can wake a thread, or nothing can.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from types import FrameType
 from typing import Literal
 
 from agentobs import world
-from agentobs.determinism.patches import LEFT_ALONE
+from agentobs.determinism.patches import UNPATCHED_PACKAGES
 from agentobs.runtime import process
 from replay.agent_code.thread_stacks import (
     native_id,
-    outward,
+    outer_frames,
     package_of,
     python_threads,
     thread_frames,
@@ -44,11 +45,14 @@ from replay.agent_code.thread_stacks import (
 
 Activity = Literal["running", "outside", "blocked"]
 """Whether anything in the process can still run."""
-State = Activity | Literal["waking"]
-"""The same of one thread; `waking` is one that does nothing for the agent and may have been woken by a timer."""
+ThreadState = Activity | Literal["waking"]
+"""Whether one thread can still run; `waking` means that it does not work for the agent and may have been woken by a
+timer.
+"""
 Parking = Literal["lock", "loop", "loop with files", "held"]
-"""How a thread waits that has announced its wait: for a lock, in an event loop that has nothing or something open, or
-for its turn to hand over a recorded answer."""
+"""How a thread that has announced its wait does so: for a lock, in an event loop without or with open files, or with a
+held response.
+"""
 
 REAL_SLEEP = time.sleep
 """`time.sleep` as it was before any replay."""
@@ -59,10 +63,10 @@ CLOCK, WATCH, CHILDREN = (
 )
 """The names of the threads that run the clock, watch the deadline, and answer child processes."""
 PROBE = "agentobs-replay-probe"
-OURS = frozenset({CLOCK, WATCH, CHILDREN, PROBE, "agentobs-recorder", "agentobs-sync"})
-"""The names of our own threads that do nothing for the agent; tools of our agent loop run in others."""
+OWN_THREADS = frozenset({CLOCK, WATCH, CHILDREN, PROBE, "agentobs-recorder", "agentobs-sync"})
+"""The names of the threads of agentobs that do not work for the agent. The agent loop runs tools in other threads."""
 AGENT_LOOP = "agentobs.agent."
-"""The modules of our agent loop, whose threads work for the agent."""
+"""The prefix of the modules of the agent loop of agentobs, whose threads work for the agent."""
 TASKS = Path("/proc/self/task")
 FUTEX = {"x86_64": 202, "aarch64": 98}
 """The system call that waits for a lock (Linux, asm/unistd.h), by machine."""
@@ -70,13 +74,13 @@ ACCEPT = {"x86_64": (43, 288), "aarch64": (202, 242)}
 """`accept` and `accept4`: in a replay only child processes connect, and they are counted separately."""
 POOL_WORKERS = frozenset({("trio._core._thread_cache", "_work")})
 """Functions in which an idle worker of a thread pool waits with a timeout."""
-SETTLED_NS = 3_000_000
+GIL_MARGIN_NS = 3_000_000
 """A wait with a timeout that lasts this much longer than the switch interval of the interpreter is not for the GIL.
 Our choice."""
 QUIET_NS = 10_000_000
 """How long a process must be idle to count as blocked if the system does not show what threads wait for. Our choice."""
 STILL_CPU_NS, STILL_CPU = 2_000_000, 0.1
-"""The CPU time that our own threads may use meanwhile: a fixed amount, and a share of the time. Our choice."""
+"""The CPU time that threads of agentobs may use meanwhile: a fixed amount, and a share of the time. Our choice."""
 UNKNOWN_NS = 500_000_000
 """The idle time that is needed if a thread is in a call that is not known to wait for a lock. Our choice."""
 WAITING_MODULES = frozenset(
@@ -94,39 +98,45 @@ class Children:
         self.children: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 
-def started(child: subprocess.Popen[bytes]) -> None:
-    """Note a child process that the agent started."""
-    process.part(Children).children.add(child)
+def note_child(child: subprocess.Popen[bytes]) -> None:
+    """Remember a child process that the agent started."""
+    process.state(Children).children.add(child)
 
 
 class ThreadStates:
     """Reports whether anything in this process can still run; created when a replay opens."""
 
     def __init__(self) -> None:
-        """Remember the existing threads; none of them works for the agent at first, except the caller."""
+        """Remember the existing threads: except for the caller, they do not work for the agent, at least not yet."""
         here = threading.get_ident()
         frames = thread_frames()
-        self._before = weakref.WeakSet(
+        self._earlier = weakref.WeakSet(
             thread for ident, thread in python_threads().items() if ident != here
         )
-        self._stood = {ident: _position(frame) for ident, frame in frames.items() if ident != here}
-        self._timed: dict[int, tuple[str, str, int]] = {}
+        self._first_positions = {
+            ident: _position(frame) for ident, frame in frames.items() if ident != here
+        }
+        self._timed_waits: dict[int, tuple[str, str, int]] = {}
+        """For each thread in a wait with a timeout: system call, context switches, and the time of the first check."""
         self._alarm = _alarm_handler()
-        self._is_shown = _shows_system_calls() and _may_look()
+        self._can_see_calls = _shows_system_calls() and _may_read_calls()
         self.is_guess = False
-        """Whether the last answer was `running` only because threads of others may have been woken."""
-        self.moves: object = None
-        """Changes whenever a thread of the agent has run that is neither an event loop nor holds a recorded answer; it
-        is None if the system does not show it."""
-        self._still: dict[int, tuple[object, int, int]] = {}
-        """For each thread that looks: the frames of all other threads, since when, and their CPU time then."""
+        """Whether the last result was `running` only because threads that are not the agent's may have been woken."""
+        self.switch_counts: object = None
+        """Changes whenever a thread of the agent has run, except event loops and threads with a held response; None if
+        the system does not show it.
+        """
+        self._last_movement: dict[int, tuple[object, int, int]] = {}
+        """For each thread that checks: the positions of the agent's threads, since when these have been the same, and
+        the CPU time at that moment.
+        """
 
-    def is_agents(self, frame: FrameType | None) -> bool:
+    def is_agent_thread(self, frame: FrameType | None) -> bool:
         """Return whether the calling thread works for the agent; `frame` is its current frame."""
         thread = python_threads().get(threading.get_ident())
-        if thread is None or thread.name in OURS:
+        if thread is None or thread.name in OWN_THREADS:
             return False
-        return thread not in self._before or _runs_agent_code(frame)
+        return thread not in self._earlier or _runs_agent_code(frame)
 
     def activity(self, parked: Mapping[int, Parking]) -> Activity:
         """Return whether anything can still run, apart from the calling thread.
@@ -135,62 +145,74 @@ class ThreadStates:
             parked: the threads that have announced how they wait, by identity.
         """
         try:
-            found = self._shown(parked) if self._is_shown else self._guessed(parked)
-        except OSError:  # such as after the process has changed its user
-            self._is_shown = False
-            found = self._guessed(parked)
+            found = (
+                self._observed_activity(parked)
+                if self._can_see_calls
+                else self._estimated_activity(parked)
+            )
+        except OSError:  # for example, after the process has changed its user
+            self._can_see_calls = False
+            found = self._estimated_activity(parked)
         if found == "blocked" and (_has_children() or _alarm_handler() != self._alarm):
             return "outside"
         return found
 
     def has_foreign_threads(self) -> bool:
-        """Return whether there are threads of which nobody can know what they wait for.
+        """Return whether there are threads whose waits cannot be known.
 
-        They were started in other languages, or by code of the agent that does not use `threading`. Those that wait for
-        a lock without a timeout do not count, such as idle workers of a library: they bring nothing by themselves.
+        They were started in other languages, or by code of the agent that does not use `threading`. A thread that waits
+        for a lock without a timeout, such as an idle worker of a library, does not count, because nothing happens in it
+        by itself.
         """
-        if not self._is_shown:
+        if not self._can_see_calls:
             return False
         known, frames = python_threads(), thread_frames()
-        loose = [frame for ident, frame in frames.items() if ident not in known]
+        unlisted = [frame for ident, frame in frames.items() if ident not in known]
         natives = {native_id(thread) for thread in known.values()}
         unknown = [
             native
             for native in _tasks()
             if native not in natives and not _is_locked(_system_call(native))
         ]
-        return len(unknown) > len(loose) or any(map(_runs_agent_code, loose))
+        return len(unknown) > len(unlisted) or any(map(_runs_agent_code, unlisted))
 
-    def _agents(self) -> tuple[dict[int, threading.Thread], dict[int, threading.Thread], set[int]]:
-        """Return the agent's threads by identity, all others by native identity, and the native ids of ours."""
+    def _grouped_threads(
+        self,
+    ) -> tuple[dict[int, threading.Thread], dict[int, threading.Thread], set[int]]:
+        """Return three groups: the agent's threads by identity, others by native ID, native IDs of agentobs threads."""
         here = threading.get_ident()
         agents: dict[int, threading.Thread] = {}
         others: dict[int, threading.Thread] = {}
         ours: set[int] = set()
         frames: dict[int, FrameType] | None = None
         for ident, thread in python_threads().items():
-            if ident == here or thread.name in OURS:
+            if ident == here or thread.name in OWN_THREADS:
                 ours.add(native_id(thread))
-            elif thread not in self._before:
+            elif thread not in self._earlier:
                 agents[ident] = thread
             else:
                 frames = thread_frames() if frames is None else frames
                 frame = frames.get(ident)
-                has_moved = frame is not None and self._stood.get(ident) != _position(frame)
+                has_moved = frame is not None and self._first_positions.get(ident) != _position(
+                    frame
+                )
                 if has_moved and _runs_agent_code(frame):
                     agents[ident] = thread
                 else:
                     others[native_id(thread)] = thread
         return agents, others, ours
 
-    def _shown(self, parked: Mapping[int, Parking]) -> Activity:
-        """Judge by what the system shows, in two looks: during the first, one thread may wake or start another."""
+    def _observed_activity(self, parked: Mapping[int, Parking]) -> Activity:
+        """Return the activity according to the operating system.
+
+        The threads are checked twice, because a thread may wake or start another one during the first check.
+        """
         self.is_guess = False
-        agents, _, ours = self._agents()
+        agents, _, ours = self._grouped_threads()
         by_native = {native_id(thread): ident for ident, thread in agents.items()}
         found: Activity = "blocked"
-        seen: dict[int, tuple[str | None, str | None]] = {}
-        moves: dict[int, str | None] = {}
+        first: dict[int, tuple[str | None, str | None]] = {}
+        switch_counts: dict[int, str | None] = {}
         for native in _tasks():
             if native in ours:
                 continue
@@ -204,14 +226,14 @@ class ThreadStates:
             if state == "outside":
                 found = state
             self.is_guess |= state == "waking"
-            seen[native] = switches, call
+            first[native] = switches, call
             if ident is not None and parking in (None, "lock"):
-                moves[native] = switches
-        self.moves = moves
-        again = {
+                switch_counts[native] = switches
+        self.switch_counts = switch_counts
+        second = {
             each: (_switches(each), _system_call(each)) for each in _tasks() if each not in ours
         }
-        return found if again == seen and not self.is_guess else "running"
+        return found if second == first and not self.is_guess else "running"
 
     def _state_of(
         self,
@@ -220,7 +242,7 @@ class ThreadStates:
         switches: str | None,
         ident: int | None,
         parking: Parking | None,
-    ) -> State:
+    ) -> ThreadState:
         if call is None:
             return "blocked"  # it has ended
         if switches is None:
@@ -235,36 +257,36 @@ class ThreadStates:
             if self._is_brief(native, call, switches):
                 return "waking" if ident is None else "running"
             return "blocked" if ident is None or _is_idle_worker(ident) else "outside"
-        self._timed.pop(native, None)
+        self._timed_waits.pop(native, None)
         if ident is None or parking in ("loop", "held") or int(number) in ACCEPT[machine]:
             return "blocked"
         return "outside"
 
     def _is_brief(self, native: int, call: str, switches: str) -> bool:
-        """Return whether a wait with a timeout may be for the GIL, which is short."""
+        """Return whether a wait with a timeout is still so short that it may be for the GIL."""
         now = world.monotonic()
-        known = self._timed.get(native)
+        known = self._timed_waits.get(native)
         if known is None or known[:2] != (call, switches):
-            self._timed[native] = call, switches, now
+            self._timed_waits[native] = call, switches, now
             return True
-        return now - known[2] < sys.getswitchinterval() * 1e9 + SETTLED_NS
+        return now - known[2] < sys.getswitchinterval() * 1e9 + GIL_MARGIN_NS
 
-    def _guessed(self, parked: Mapping[int, Parking]) -> Activity:
-        """Judge by frames and CPU time alone."""
-        agents, _, _ = self._agents()
+    def _estimated_activity(self, parked: Mapping[int, Parking]) -> Activity:
+        """Return the activity according to frames and CPU time."""
+        agents, _, _ = self._grouped_threads()
         frames = {i: f for i, f in thread_frames().items() if i in agents}
-        stands = {
+        positions = {
             i: _position(f) for i, f in frames.items() if parked.get(i) not in ("loop", "held")
         }
         now, here = world.monotonic(), threading.get_ident()
-        cpu = world.process_cpu() - world.thread_cpu()  # that of all threads but this one
-        before, since, used = self._still.get(here, (None, 0, 0))
-        if before != stands or cpu - used > STILL_CPU_NS + (now - since) * STILL_CPU:
-            self._still[here] = stands, now, cpu
+        cpu = world.process_cpu() - world.thread_cpu()  # of all threads except this one
+        before, since, used = self._last_movement.get(here, (None, 0, 0))
+        if before != positions or cpu - used > STILL_CPU_NS + (now - since) * STILL_CPU:
+            self._last_movement[here] = positions, now, cpu
             return "running"
         still_ns = now - since
-        loose = [frame for ident, frame in frames.items() if ident not in parked]
-        modules = {str(frame.f_globals.get("__name__")) for frame in loose}
+        unparked = [frame for ident, frame in frames.items() if ident not in parked]
+        modules = {str(frame.f_globals.get("__name__")) for frame in unparked}
         if still_ns < QUIET_NS:
             return "running"
         if "loop with files" in parked.values() or any(
@@ -291,9 +313,9 @@ def _position(frame: FrameType) -> tuple[int, int]:
 
 def _runs_agent_code(frame: FrameType | None) -> bool:
     return any(
-        package_of(each) not in LEFT_ALONE
+        package_of(each) not in UNPATCHED_PACKAGES
         or str(each.f_globals.get("__name__")).startswith(AGENT_LOOP)
-        for each in outward(frame)
+        for each in outer_frames(frame)
     )
 
 
@@ -332,8 +354,8 @@ def _is_locked(call: str | None) -> bool:
     return len(fields) > 4 and fields[0] == str(FUTEX[platform.machine()]) and fields[4] == "0x0"
 
 
-def _may_look() -> bool:
-    """Return whether this process may still read its own system calls: not after it has changed its user."""
+def _may_read_calls() -> bool:
+    """Return whether this process may read its own system calls, which it may not after it has changed its user."""
     try:
         return _system_call(threading.get_native_id()) is not None
     except OSError:
@@ -342,7 +364,7 @@ def _may_look() -> bool:
 
 def _tasks() -> list[int]:
     """Return the native identities of all threads."""
-    names = os.listdir(TASKS)  # noqa: PTH208 - it runs at each look, and pathlib costs as much as all the rest
+    names = os.listdir(TASKS)  # noqa: PTH208 - it runs in each check, and pathlib costs as much as the rest of the check
     return [int(name) for name in names]
 
 
@@ -368,7 +390,7 @@ def _switches(native: int) -> str | None:
 
 
 def _read(path: str) -> str | None:
-    """Return what a file of a thread holds; None if the thread has ended.
+    """Return the contents of a file of a thread; None if the thread has ended.
 
     Raises:
         OSError: this process may not read it.
@@ -387,7 +409,7 @@ def _read(path: str) -> str | None:
 
 def _has_children() -> bool:
     """Return whether a child process that the agent started is running."""
-    kept = process.part(Children)
+    known = process.state(Children)
     if hasattr(os, "waitid"):
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -395,7 +417,7 @@ def _has_children() -> bool:
             return False
         except OSError:
             pass
-    popen = {child.pid for child in list(kept.children) if child.returncode is None}
+    popen = {child.pid for child in list(known.children) if child.returncode is None}
     return any(map(_is_alive, popen | set(_forked())))
 
 

@@ -3,25 +3,25 @@
 Virtual while a replay is open, unless it has a pace:
 
 - `time.sleep` of the agent and its libraries, even if the name was imported or is a default argument;
-- `threading.Condition.wait(timeout)`, on which `Event`, `Semaphore`, `Barrier`, `Timer`, `queue.Queue`,
-  `concurrent.futures` and `run_coroutine_threadsafe(...).result(timeout)` rest; `Thread.join(timeout)`;
+- `threading.Condition.wait(timeout)`, which `Event`, `Semaphore`, `Barrier`, `Timer`, `queue.Queue`,
+  `concurrent.futures` and `run_coroutine_threadsafe(...).result(timeout)` use; `Thread.join(timeout)`;
 - the timers of every asyncio event loop that uses a selector (`sleep`, `call_later`, `wait_for`, `timeout`, and anyio
   on asyncio), and the deadlines of trio;
 - `time.monotonic`, `perf_counter`, `time` and their `_ns` forms, `datetime.now`, `utcnow` and `today`, `date.today`,
-  for code that reads them outside of the standard library and of the packages that must know the real time
-  (`agentobs.determinism.patches.LEFT_ALONE`): they move with the jumps.
+  except for code of the standard library and of packages that need the real time
+  (`agentobs.determinism.patches.UNPATCHED_PACKAGES`): they include the jumps.
 
 Real: `lock.acquire(timeout=...)`, `SimpleQueue.get(timeout=...)`, `select.select`, timeouts of sockets and of
 `subprocess`, `signal.alarm`, `multiprocessing`, event loops that are not written in Python (uvloop, Windows' proactor),
-gevent, and functions of `time` that are held where they cannot be replaced (a closure, a container, an attribute of an
+gevent, and functions of `time` in places where they cannot be replaced (a closure, a container, an attribute of an
 object). While an agent waits for one of these, time passes at its real speed. Child processes are real: while a child
-of the agent is alive, time does not jump. Threads that pytest, its plugins and this package run are never touched.
+of the agent is alive, time does not jump. Threads of pytest, its plugins and agentobs always use real time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures  # noqa: F401 - its modules must be there to be patched
+import concurrent.futures  # noqa: F401 - its modules must be imported before they are patched
 import contextlib
 import ctypes
 import datetime
@@ -41,21 +41,22 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from agentobs import world
-from agentobs.determinism.patches import LEFT_ALONE
-from agentobs.recording.wire.responses import wake as look_again
+from agentobs.determinism.patches import UNPATCHED_PACKAGES
+from agentobs.recording.wire.responses import wake as check_again
 from agentobs.runtime import process
-from replay.agent_code.thread_stacks import outward, package_of
-from replay.virtual_time.thread_states import Parking, ThreadStates, started
+from replay.agent_code.thread_stacks import outer_frames, package_of
+from replay.virtual_time.thread_states import Parking, ThreadStates, note_child
 from replay.virtual_time.virtual_clock import VirtualClock
 
 SCHEDULERS = frozenset({"asyncio", "concurrent", "threading", "queue", "sched"})
-"""Modules of the standard library that compute deadlines: they read the clock that the waits are measured by."""
+"""Modules of the standard library that compute deadlines, and therefore read the clock that ends the waits."""
 RUNNERS = SCHEDULERS | {"functools", "contextvars", "_thread", "contextlib"}
-"""Modules of the standard library from which a function of the agent may be called."""
+"""Modules of the standard library that may call a function of the agent."""
 JOBS = "agentobs.determinism.jobs"
-"""The module of ours whose frames stand below those of work items, whosever these are."""
+"""The agentobs module that wraps work items: its frames are below the frames of a work item of the agent."""
 UNTOUCHED = (
-    LEFT_ALONE - {"anthropic", "httpx2", "httpcore2", "anyio", "sniffio", "requests", "urllib3"}
+    UNPATCHED_PACKAGES
+    - {"anthropic", "httpx2", "httpcore2", "anyio", "sniffio", "requests", "urllib3"}
 ) - SCHEDULERS
 """Packages whose own sleeps are real: they wait for real events, or do not belong to the agent."""
 JOIN_SECONDS = (0.005, 0.25)
@@ -72,38 +73,37 @@ class State:
 
     def __init__(self) -> None:
         self.clock: VirtualClock | None = None
-        self.late: Undo | None = None
+        self.later_patches: Undo | None = None
         """Collects patches that are made after the replay has opened."""
         self.loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
-        """Those that have waited on the virtual clock."""
-        self.behind: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = (
+        """The event loops that have waited on the virtual clock."""
+        self.loop_offsets: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = (
             weakref.WeakKeyDictionary()
         )
-        """For loops that have seen earlier replays: how many seconds their clocks are ahead of the real one."""
+        """How many seconds the clock of a loop is ahead of the real one, for loops from earlier replays."""
         self.first_timers: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, tuple[float | None, int | None]
         ] = weakref.WeakKeyDictionary()
-        """The first timer of each loop, apart from those of held answers, when it last waited: its time and its
-        identity."""
+        """Time and identity of the first timer of each loop when it last waited, ignoring timers of held responses."""
 
 
-def current() -> VirtualClock | None:
-    """Return the clock of the replay that is open; None if none is, or its time is real."""
-    return process.part(State).clock
+def current_clock() -> VirtualClock | None:
+    """Return the virtual clock of the open replay; None if no replay is open, or its time is real."""
+    return process.state(State).clock
 
 
 def loops_in_use() -> list[asyncio.AbstractEventLoop]:
     """Return the event loops that have waited on the virtual clock and are not closed."""
-    return [loop for loop in list(process.part(State).loops) if not loop.is_closed()]
+    return [loop for loop in list(process.state(State).loops) if not loop.is_closed()]
 
 
 @contextlib.contextmanager
 def virtual_time() -> Iterator[VirtualClock]:
     """Make the agent's waits take no real time while the context is open.
 
-    A replay inside of another one shares its clock.
+    A nested replay shares the clock of the outer one.
     """
-    state = process.part(State)
+    state = process.state(State)
     if state.clock is not None:
         was_live = state.clock.is_live
         state.clock.go_virtual()
@@ -117,8 +117,8 @@ def virtual_time() -> Iterator[VirtualClock]:
     with contextlib.ExitStack() as stack:
         undo: Undo = []
         stack.callback(_restore, undo)
-        stack.callback(_leave, clock)
-        state.clock, state.late = clock, undo
+        stack.callback(_close, clock)
+        state.clock, state.later_patches = clock, undo
         for patch in (_patch_time, _patch_datetime, _patch_threads, _patch_loops, _patch_trio):
             patch(undo)
         yield clock
@@ -127,23 +127,23 @@ def virtual_time() -> Iterator[VirtualClock]:
 @contextlib.contextmanager
 def real_time() -> Iterator[None]:
     """Use real time while the context is open, even inside a replay whose time is virtual."""
-    state = process.part(State)
+    state = process.state(State)
     with contextlib.nullcontext() if state.clock is None else state.clock.real_time():
         yield
 
 
-def _leave(clock: VirtualClock) -> None:
-    state = process.part(State)
+def _close(clock: VirtualClock) -> None:
+    state = process.state(State)
     clock.close()
-    for loop in {*loops_in_use(), *state.behind}:
-        state.behind[loop] = max(loop.time() - float(_real_monotonic()), 0.0)
-        # Clocks must not go back: timers that are already scheduled would be late.
-        loop.time = functools.partial(_ahead, state.behind[loop])  # type: ignore[method-assign]
-    state.clock = state.late = None
+    for loop in {*loops_in_use(), *state.loop_offsets}:
+        state.loop_offsets[loop] = max(loop.time() - float(_real_monotonic()), 0.0)
+        # Clocks must not go back, because timers that are already scheduled would fire late.
+        loop.time = functools.partial(_offset_monotonic, state.loop_offsets[loop])  # type: ignore[method-assign]
+    state.clock = state.later_patches = None
     state.loops.clear()
 
 
-def _ahead(seconds: float) -> float:
+def _offset_monotonic(seconds: float) -> float:
     return float(_real_monotonic()) + seconds
 
 
@@ -152,42 +152,42 @@ def _restore(undo: Undo) -> None:
         each()
 
 
-def _forget() -> None:
-    """Leave virtual time in a forked child: its waits are real."""
-    process.part(State).clock = None
+def _go_real_in_child() -> None:
+    """Use real time in a forked child process."""
+    process.state(State).clock = None
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_go_real_in_child)
 
 
-# Who waits, and who reads
+# Decisions: is a wait or a read of the clock real?
 
 
 def _waiting_clock(frame: FrameType) -> VirtualClock | None:
     """Return the virtual clock for a wait of the calling thread; None if the wait is real."""
-    clock = process.part(State).clock
+    clock = process.state(State).clock
     if clock is None or clock.is_live:
         return None
-    for each in outward(frame):
+    for each in outer_frames(frame):
         package = package_of(each)
         if each.f_globals.get("__name__") == JOBS:
-            continue  # it runs work items of the agent
+            continue  # the work item that it runs may be the agent's
         if package not in sys.stdlib_module_names:
             if _is_untouched(package):
                 return None
             break
-    return clock if clock.is_agents(frame) else None
+    return clock if clock.is_agent_thread(frame) else None
 
 
 def _is_real(frame: FrameType) -> bool:
     """Return whether code reads the real clock."""
     package = package_of(frame)
-    is_left_alone = package in LEFT_ALONE or package.startswith("pytest_")
+    is_left_alone = package in UNPATCHED_PACKAGES or package.startswith("pytest_")
     return is_left_alone and package not in SCHEDULERS
 
 
 def _reader(frame: FrameType) -> FrameType:
-    """Return the frame that reads the clock, skipping the patches of a session."""
+    """Return the frame that reads the clock, ignoring the patches of a session."""
     if (
         frame.f_globals.get("__name__") == "agentobs.determinism.patches"
         and frame.f_back is not None
@@ -231,15 +231,15 @@ def _read(name: str, *, is_scheduling: bool) -> Callable[[], float]:
 
     @functools.wraps(_ORIGINALS[name])
     def read() -> float:
-        state = process.part(State)
+        state = process.state(State)
         value: float = _ORIGINALS[name]()
         clock, frame = state.clock, _reader(sys._getframe(1))
         if clock is None or _is_real(frame):
             return value
-        if package_of(frame) == "trio" and state.late is not None:
-            _patch_trio(state.late)  # it was imported after the replay had opened
+        if package_of(frame) == "trio" and state.later_patches is not None:
+            _patch_trio(state.later_patches)  # trio was imported after the replay had opened
         if is_scheduling and package_of(frame) in SCHEDULERS:
-            if not clock.is_agents(frame):
+            if not clock.is_agent_thread(frame):
                 return value
             return int(clock.now() * 1e9) if is_count else clock.now()
         return value + (clock.ahead_ns if is_count else clock.ahead_ns / 1e9)
@@ -247,7 +247,7 @@ def _read(name: str, *, is_scheduling: bool) -> Callable[[], float]:
     return read
 
 
-_MADE: dict[str, Callable[..., Any]] = {
+_REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "sleep": _sleep,
     **{
         name: _read(name, is_scheduling=name.startswith("monotonic"))
@@ -255,64 +255,74 @@ _MADE: dict[str, Callable[..., Any]] = {
         if name != "sleep"
     },
 }
-"""The replacements of the functions of `time`; created once, so that a name imported meanwhile stays valid."""
+"""The replacements of the functions of `time`. They are created once, so that names that are imported during a replay
+stay valid.
+"""
 
 
 def _patch_time(undo: Undo) -> None:
-    for name, made in _MADE.items():
-        if (found := getattr(time, name)) is not made:
+    for name, replacement in _REPLACEMENTS.items():
+        if (found := getattr(time, name)) is not replacement:
             _ORIGINALS[name] = found
-    there = {id(_ORIGINALS[name]): made for name, made in _MADE.items()}
-    back = {id(made): _ORIGINALS[name] for name, made in _MADE.items()}
+    patched = {id(_ORIGINALS[name]): replacement for name, replacement in _REPLACEMENTS.items()}
+    restored = {id(replacement): _ORIGINALS[name] for name, replacement in _REPLACEMENTS.items()}
     before = list(sys.modules.values())
-    touched = _exchange(there, before)
-    undo.append(functools.partial(_put_names_back, back, touched, set(map(id, before))))
-    # These two modules import it under another name, and compute deadlines of waits.
+    changed = _replace_functions(patched, before)
+    undo.append(functools.partial(_restore_names, restored, changed, set(map(id, before))))
+    # These two modules import `monotonic` under another name, and compute the deadlines of waits with it.
     for module, name in ((threading, "_time"), (queue, "time")):
-        _set(undo, module, name, _MADE["monotonic"])
+        _set(undo, module, name, _REPLACEMENTS["monotonic"])
 
 
-def _put_names_back(
-    back: dict[int, Callable[..., Any]], touched: list[ModuleType], before: set[int]
+def _restore_names(
+    restored: dict[int, Callable[..., Any]], changed: list[ModuleType], before: set[int]
 ) -> None:
-    """Restore the functions of `time` in all modules in which they were replaced or imported meanwhile."""
+    """Restore the functions of `time` in all modules in which they were replaced or imported during the replay."""
     later = [module for module in list(sys.modules.values()) if id(module) not in before]
-    _exchange(back, [*touched, *later])
+    _replace_functions(restored, [*changed, *later])
 
 
-def _exchange(new: dict[int, Callable[..., Any]], modules: Iterable[object]) -> list[ModuleType]:
-    """Replace functions by others, by identity, and return the modules that were changed.
+def _replace_functions(
+    new: dict[int, Callable[..., Any]], modules: Iterable[object]
+) -> list[ModuleType]:
+    """Replace functions of `time` and return the modules that were changed.
 
-    They are replaced in `time` itself, in modules that imported them, and in default arguments.
+    The functions are replaced in `time` itself, in modules that imported them, and in default arguments.
+
+    Args:
+        new: the new functions, by the identity of the old ones.
+        modules: the modules in which to look for the old functions.
     """
-    touched: list[ModuleType] = []
+    changed: list[ModuleType] = []
     wanted = {*new, id(time)}
     for module in [time, *modules]:
         if not isinstance(module, ModuleType):
             continue
         names = vars(module)
-        # Nearly all modules end here: this runs at each replay, over all that are imported.
-        if wanted.isdisjoint(map(id, names.values())) or not (module is time or _may_hold(module)):
+        # This runs in each replay for all imported modules, and ends here for nearly all of them.
+        if wanted.isdisjoint(map(id, names.values())) or not (
+            module is time or _may_use_time(module)
+        ):
             continue
         found = {name: new[id(value)] for name, value in names.items() if id(value) in new}
         names.update(found)
-        if (module is not time and _exchange_defaults(module, new)) or found:
-            touched.append(module)
-    return touched
+        if (module is not time and _replace_defaults(module, new)) or found:
+            changed.append(module)
+    return changed
 
 
-def _may_hold(module: ModuleType) -> bool:
+def _may_use_time(module: ModuleType) -> bool:
     name = str(getattr(module, "__name__", ""))
     package = name.partition(".")[0]
     return name == "sched" or not (_is_untouched(package) or package in SCHEDULERS)
 
 
 def _is_untouched(package: str) -> bool:
-    """Return whether the waits of a package are real: it is ours or a test runner's, or waits for real events."""
+    """Return whether the waits of a package are real: it belongs to agentobs or pytest, or waits for real events."""
     return package in UNTOUCHED or package.startswith("pytest_")
 
 
-def _exchange_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) -> bool:
+def _replace_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) -> bool:
     """Replace functions in the default arguments of a module's functions; return whether there were any."""
     has_found = False
     for value in list(vars(module).values()):
@@ -321,9 +331,11 @@ def _exchange_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) -
             function = getattr(member, "__func__", member)
             if type(function) is not FunctionType:
                 continue
-            given, named = function.__defaults__ or (), function.__kwdefaults__ or {}
-            if not new.keys().isdisjoint(map(id, (*given, *named.values()))):
-                function.__defaults__ = tuple(new.get(id(each), each) for each in given) or None
+            positional, named = function.__defaults__ or (), function.__kwdefaults__ or {}
+            if not new.keys().isdisjoint(map(id, (*positional, *named.values()))):
+                function.__defaults__ = (
+                    tuple(new.get(id(each), each) for each in positional) or None
+                )
                 named.update({k: new[id(each)] for k, each in named.items() if id(each) in new})
                 has_found = True
     return has_found
@@ -338,7 +350,7 @@ def _set(undo: Undo, holder: Any, name: str, value: Any) -> None:
 
 
 def _patch_datetime(undo: Undo) -> None:
-    """Make the class methods that read the clock include the jumps; the classes stay the same objects."""
+    """Make the class methods that read the clock include the jumps, without replacing the classes."""
     for cls, name in (
         (datetime.datetime, "now"),
         (datetime.datetime, "utcnow"),
@@ -346,13 +358,13 @@ def _patch_datetime(undo: Undo) -> None:
     ):
         methods = gc.get_referents(cls.__dict__)[0]
         original = methods[name]
-        _put(cls, methods, name, classmethod(_moved(original)))
-        undo.append(functools.partial(_put, cls, methods, name, original))
+        _set_method(cls, methods, name, classmethod(_with_jumps(original)))
+        undo.append(functools.partial(_set_method, cls, methods, name, original))
 
 
-def _moved(original: Any) -> Callable[..., Any]:
+def _with_jumps(original: Any) -> Callable[..., Any]:
     def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        clock, frame = process.part(State).clock, _reader(sys._getframe(1))
+        clock, frame = process.state(State).clock, _reader(sys._getframe(1))
         read = original.__get__(None, cls)
         value = read(*args, **kwargs)
         if clock is None or not clock.ahead_ns or _is_real(frame):
@@ -372,7 +384,7 @@ def _moved(original: Any) -> Callable[..., Any]:
     return call
 
 
-def _put(cls: type, methods: dict[str, Any], name: str, value: Any) -> None:
+def _set_method(cls: type, methods: dict[str, Any], name: str, value: Any) -> None:
     methods[name] = value
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
@@ -398,8 +410,8 @@ def _patch_threads(undo: Undo) -> None:
             return real_join(self, timeout)
         until, step = clock.now() + timeout, JOIN_SECONDS[0]
         real_join(self, 0)
-        while self.is_alive() and (left := until - clock.now()) > 0:
-            clock.sleep(min(step, left), f"thread {self.name}")
+        while self.is_alive() and (remaining := until - clock.now()) > 0:
+            clock.sleep(min(step, remaining), f"thread {self.name}")
             step = min(step * 1.5, JOIN_SECONDS[1])
             real_join(self, 0)
         return None
@@ -407,7 +419,7 @@ def _patch_threads(undo: Undo) -> None:
     @functools.wraps(real_init)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         real_init(self, *args, **kwargs)
-        started(self)
+        note_child(self)
 
     _set(undo, threading.Condition, "wait", wait)
     _set(undo, threading.Thread, "join", join)
@@ -415,7 +427,7 @@ def _patch_threads(undo: Undo) -> None:
 
 
 def _condition_wait(clock: VirtualClock, condition: Any, timeout: float) -> bool:
-    """Do as `threading.Condition.wait` does (CPython 3.11 to 3.14), on the virtual clock."""
+    """Wait like `threading.Condition.wait` (CPython 3.11 to 3.14), but on the virtual clock."""
     waiter = threading.Lock()
     waiter.acquire()
     condition._waiters.append(waiter)
@@ -435,19 +447,19 @@ def _condition_wait(clock: VirtualClock, condition: Any, timeout: float) -> bool
 
 
 def _patch_loops(undo: Undo) -> None:
-    state = process.part(State)
+    state = process.state(State)
     real_time_of = asyncio.BaseEventLoop.time
 
     @functools.wraps(real_time_of)
     def loop_time(self: asyncio.BaseEventLoop) -> float:
-        state = process.part(State)
+        state = process.state(State)
         return (
             real_time_of(self)
             if state.clock is None
-            else state.clock.now() + state.behind.get(self, 0.0)
+            else state.clock.now() + state.loop_offsets.get(self, 0.0)
         )
 
-    for loop in list(state.behind):
+    for loop in list(state.loop_offsets):
         vars(loop).pop("time", None)
     _set(undo, asyncio.BaseEventLoop, "time", loop_time)
     for name in (
@@ -465,10 +477,10 @@ def _patch_loops(undo: Undo) -> None:
 def _selecting(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def wait(self: Any, timeout: float | None = None) -> Any:
-        state = process.part(State)
+        state = process.state(State)
         clock = state.clock
         loop: Any = None if clock is None or clock.is_live else asyncio._get_running_loop()
-        if clock is None or loop is None or not _is_measured(loop, self):
+        if clock is None or loop is None or not _can_be_virtual(loop, self):
             return real(self, timeout)
         state.loops.add(loop)
         ready = real(self, 0)
@@ -479,51 +491,51 @@ def _selecting(real: Callable[..., Any]) -> Callable[..., Any]:
     return wait
 
 
-def _is_measured(loop: Any, selector: object) -> bool:
+def _can_be_virtual(loop: Any, selector: object) -> bool:
     """Return whether a loop waits in a selector and has no clock of its own, so that its timers can be virtual."""
-    has_own = type(loop).time is not asyncio.BaseEventLoop.time or "time" in vars(loop)
-    return getattr(loop, "_selector", None) is selector and not has_own
+    has_custom_time = type(loop).time is not asyncio.BaseEventLoop.time or "time" in vars(loop)
+    return getattr(loop, "_selector", None) is selector and not has_custom_time
 
 
 def _wait_in_loop(clock: VirtualClock, loop: Any, real: Callable[[float | None], Any]) -> Any:
-    """Wait for the loop's files, or for its next timer on the virtual clock; held answers look again in real time."""
-    state = process.part(State)
+    """Wait for the loop's files, or for its next timer on the virtual clock; held responses check in real time."""
+    state = process.state(State)
     timers = [timer for timer in loop._scheduled if not timer._cancelled]
-    looks = [timer for timer in timers if timer._callback is look_again]
-    others = [timer for timer in timers if timer._callback is not look_again]
+    checks = [timer for timer in timers if timer._callback is check_again]
+    others = [timer for timer in timers if timer._callback is not check_again]
     due, first = min(((each._when, id(each)) for each in others), default=(None, None))
     if (due, first) != state.first_timers.get(loop):
         state.first_timers[loop] = due, first
-        clock.move()
+        clock.note_loop_activity()
 
     def wake() -> bool:
         loop._write_to_self()
         return True
 
     seconds = None if due is None else max(due - loop.time(), 0.0)
-    parking: Parking = "loop with files" if _may_bring(loop) else "loop"
-    what = "the next timer of its event loop"
-    with clock.waiting(seconds, what, wake, lambda: bool(loop._ready), parking) as waited:
-        if waited.is_due:
+    parking: Parking = "loop with files" if _waits_for_files(loop) else "loop"
+    subject = "the next timer of its event loop"
+    with clock.waiting(seconds, subject, wake, lambda: bool(loop._ready), parking) as wait:
+        if wait.is_due:
             return real(0)
-        first_ns = min((timer._args[1] for timer in looks), default=None)
+        first_ns = min((timer._args[1] for timer in checks), default=None)
         events = real(None if first_ns is None else max(first_ns - world.monotonic(), 0) / 1e9)
     if events:
-        clock.move()
-    for timer in looks:
+        clock.note_loop_activity()
+    for timer in checks:
         if timer._args[1] <= world.monotonic():
             timer._callback(*timer._args)
             timer.cancel()
     return events
 
 
-def _may_bring(loop: Any) -> bool:
-    """Return whether a loop waits for files, other than the pipe that wakes it and sockets that listen."""
+def _waits_for_files(loop: Any) -> bool:
+    """Return whether a loop waits for files other than the pipe that wakes it and listening sockets."""
     files = loop._selector.get_map()
     if len(files) <= 1:
         return False
-    own = loop._ssock.fileno()
-    return any(key.fd != own and not _listens(key.fileobj) for key in list(files.values()))
+    wake_pipe = loop._ssock.fileno()
+    return any(key.fd != wake_pipe and not _listens(key.fileobj) for key in list(files.values()))
 
 
 def _listens(file: object) -> bool:
@@ -547,7 +559,7 @@ def _patch_trio(undo: Undo) -> None:
 
     @functools.wraps(real_current)
     def current_time(self: Any) -> float:
-        state = process.part(State)
+        state = process.state(State)
         return float(real_current(self) if state.clock is None else self.offset + state.clock.now())
 
     _set(undo, clock_class, "current_time", current_time)
@@ -562,7 +574,7 @@ def _patch_trio(undo: Undo) -> None:
 def _getting_events(run: Any, real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def get_events(self: Any, timeout: float) -> Any:
-        clock = process.part(State).clock
+        clock = process.state(State).clock
         ready = real(self, 0) if clock is not None and timeout > 0 else None
         if clock is None or clock.is_live or timeout <= 0 or ready:
             return ready or real(self, timeout)
@@ -572,15 +584,15 @@ def _getting_events(run: Any, real: Callable[..., Any]) -> Callable[..., Any]:
             entries.wakeup.wakeup_thread_and_signal_safe()
             return True
 
-        is_open = len(self._registered) > 1 or clock.holds_here()
+        is_open = len(self._registered) > 1 or clock.has_hold_in_thread()
         parking: Parking = "loop with files" if is_open else "loop"
         seconds = None if timeout >= TRIO_MAX_SECONDS else timeout
 
         def is_ready() -> bool:
             return bool(entries.queue or entries.idempotent_queue)
 
-        what = "the next deadline of trio"
-        with clock.waiting(seconds, what, wake, is_ready, parking) as waited:
-            return real(self, 0 if waited.is_due else timeout)
+        subject = "the next deadline of trio"
+        with clock.waiting(seconds, subject, wake, is_ready, parking) as wait:
+            return real(self, 0 if wait.is_due else timeout)
 
     return get_events

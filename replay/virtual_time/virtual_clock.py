@@ -1,17 +1,17 @@
 """The virtual clock of a replay: waits end as soon as nothing else can run, in the order of their deadlines.
 
 Everything that waits with a timeout announces its deadline (`park`, `set_alarm`). As soon as `ThreadStates` reports
-that every other thread is blocked, the clock jumps to the earliest deadline and wakes that one wait; it runs until it
-is blocked again, and so on. So a sleep of 1 s ends before a sleep of 2 s, whichever thread or event loop they are in,
-and no timeout fires while another thread still computes the awaited value.
+that every other thread is blocked, the clock jumps to the earliest deadline and wakes the thread with that deadline.
+When that thread is blocked again, the clock jumps again. As a result, a sleep of 1 s ends before a sleep of 2 s in any
+thread or event loop, and no timeout fires while another thread still computes the awaited value.
 
-Between jumps the clock follows the CPU time of the process, so that neither a slow nor a busy machine changes which of
-two timers is first. A wait whose deadline passes this way is woken after `OVERDUE_SECONDS`, even if others compute.
-While a thread waits for something real (a child process, a pipe, a lock with a timeout that is not virtual), the clock
-follows the real one.
+Between jumps, the clock follows the CPU time of the process, so that the speed and the load of the machine do not
+change which of two timers fires first. A wait whose deadline passes this way is woken after `OVERDUE_SECONDS`, even if
+other threads compute. While a thread waits for something real (a child process, a pipe, a lock with a timeout that is
+not virtual), the clock follows the real one.
 
-The clock that the agent reads (`ahead_ns`) is the real one plus all jumps. So it always moves, even in code that waits
-in ways that this module does not know.
+The clock that the agent reads (`ahead_ns`) is the real one plus all jumps. Therefore it always advances, even in code
+that waits in a way that this module does not know.
 
 From `go_live` on, as in the live part of a fork, the clock follows the real one and never jumps.
 """
@@ -29,22 +29,26 @@ from replay.virtual_time.thread_states import CLOCK, REAL_SLEEP, Activity, Parki
 
 OVERDUE_SECONDS = 0.05
 """How much CPU time other threads may use after a deadline before its wait is woken anyway. Our choice: a shorter
-computation ends first, as it would on a fast machine."""
-LOOK_SECONDS = (0.0003, 0.005)
-"""The shortest and the longest pause between two looks at the threads, if some run while others wait. Our choice: a
-look costs about 50 us."""
-HELD_LOOKS = 2
-"""How many times a held answer must check that it is not its turn before time jumps."""
-BLOCKED_LOOKS = 5
-"""How many looks in a row must find that nothing can run before it counts. Our choice."""
+computation ends first, as it would on a fast machine.
+"""
+CHECK_SECONDS = (0.0003, 0.005)
+"""The shortest and the longest pause between two checks of the threads, if some run while others wait. Our choice: a
+check costs about 50 us.
+"""
+HELD_CHECKS = 2
+"""How many times a held response must check that it may not continue before time jumps."""
+BLOCKED_CHECKS = 5
+"""How many consecutive checks must find that nothing can run before it counts. Our choice."""
 BURST, BURST_NS = 2_000, 1_000_000_000
-"""How many jumps within how many nanoseconds are allowed without a pause. Our choice: an endless polling loop must not
-occupy a whole CPU."""
+"""The number of jumps, within a time in nanoseconds, that are allowed without a pause. Our choice: an endless polling
+loop must not occupy a whole CPU.
+"""
 PAUSE_NS, PAUSES = 20_000_000, 10
 """The length of the first such pause, and the maximum factor by which later ones are longer."""
 OUTSIDE_SHARE = 0.5
-"""How much of the real time in which a thread waits for something real counts for alarms. Our choice: the machine may
-be slower than the recorded one."""
+"""The share of the real time in which a thread waits for something real that counts for alarms. Our choice: the machine
+may be slower than the recorded one.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -58,8 +62,8 @@ class Wait:
     wake: Callable[[], bool]
     """Wakes the wait; returns False if it has already been woken."""
     is_ready: Callable[[], bool]
-    """Returns whether something else has already ended the wait, even if its thread has not noticed yet."""
-    what: str
+    """Returns whether the wait has already ended for another reason, even if its thread has not noticed yet."""
+    subject: str
     """What it waits for, for reports."""
     ident: int
     """The thread that waits."""
@@ -67,40 +71,40 @@ class Wait:
     is_due: bool = False
     """Whether the wait was woken by its deadline."""
     is_released: bool = False
-    """Whether the wait was woken by the end of the replay: the rest of it takes real time."""
+    """Whether the wait was woken by the end of the replay, so that the rest of it takes real time."""
 
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """A recorded answer that waits for its turn, and checks again every few milliseconds."""
+    """A recorded response that is held, and checks every few milliseconds whether it may continue."""
 
     ident: int
-    """The thread in which it is held."""
-    looks: int = 0
+    """The thread in which the response is held."""
+    checks: int = 0
     """How many times it has found that it must wait."""
-    seen: int = field(default=-1)
-    """`looks` when the clock first saw that nothing else runs."""
+    idle_checks: int = field(default=-1)
+    """The value of `checks` when the clock first found that nothing else runs; -1 if something does."""
 
 
-class Entrance:
+class ClockLock:
     """A reentrant lock that knows which threads wait for it.
 
-    To the operating system, a thread that waits for the lock of the clock looks blocked, but it is about to run.
+    According to the operating system, a thread that waits for the lock of the clock is blocked, but it is about to run.
     """
 
     def __init__(self) -> None:
         """Create an unlocked lock."""
         self._lock = threading.RLock()
-        self._coming: set[int] = set()
+        self._entering: set[int] = set()
 
     def __enter__(self) -> None:
         """Acquire it."""
         here = threading.get_ident()
-        self._coming.add(here)
+        self._entering.add(here)
         try:
             self._lock.acquire()
         finally:
-            self._coming.discard(here)
+            self._entering.discard(here)
 
     def __exit__(self, *_: object) -> None:
         """Release it."""
@@ -109,7 +113,7 @@ class Entrance:
     @property
     def is_wanted(self) -> bool:
         """Whether any thread waits for it."""
-        return bool(self._coming)
+        return bool(self._entering)
 
 
 class VirtualClock:
@@ -122,41 +126,45 @@ class VirtualClock:
             states: reports whether anything can run.
         """
         self._states = states
-        self._lock = Entrance()
+        self._lock = ClockLock()
         self._base = (world.monotonic() - world.process_cpu()) / 1e9
         self._waits: dict[Wait, None] = {}
-        self._alarms: dict[int, float] = {}  # each with its place on the axis of `_idle`
+        self._alarms: dict[int, float] = {}
+        """For each alarm the value of `_idle_seconds` at which it rings."""
         self._holds: dict[Hold, None] = {}
         self._settling: dict[Hold, None] = {}
-        self._idle = 0.0
-        self._numbers = 0
+        self._idle_seconds = 0.0
+        """For how long nothing could run, in virtual time."""
+        self._wait_count = 0
         self._live = False
         self._outside_since: tuple[int, int] | None = None
         self._blocked_since: int | None = None
-        self._blocked_until = self._blocked_looks = 0
+        self._blocked_until = self._blocked_checks = 0
         self._activity: Activity = "running"
-        self._moves: object = None
+        self._switch_counts: object = None
         self._burst = self._burst_ns = self._pauses = self._pause_until = 0
-        self._stir = _thread.allocate_lock()
+        self._keeper_signal = _thread.allocate_lock()
+        """Released to wake the keeper, which waits by acquiring it."""
         self._has_closed = False
         self._keeper: threading.Thread | None = None
+        """The thread that runs the clock while other threads wait."""
         self.ahead_ns = 0
         """How far the clock that the agent reads is ahead of the real clock, in nanoseconds."""
         self.jumps = 0
-        """How many times it has jumped."""
+        """How many times the clock has jumped."""
 
     @property
     def is_live(self) -> bool:
-        """Whether it follows the real clock."""
+        """Whether the clock follows the real one."""
         return self._live or self._has_closed
 
     def now(self) -> float:
         """Return the time in seconds, on the axis of `time.monotonic`."""
         return self._base + (world.monotonic() if self.is_live else world.process_cpu()) / 1e9
 
-    def is_agents(self, frame: object) -> bool:
-        """Return whether the calling thread works for the agent; see `ThreadStates.is_agents`."""
-        return self._states.is_agents(frame)  # type: ignore[arg-type]
+    def is_agent_thread(self, frame: object) -> bool:
+        """Return whether the calling thread works for the agent; see `ThreadStates.is_agent_thread`."""
+        return self._states.is_agent_thread(frame)  # type: ignore[arg-type]
 
     def go_live(self) -> None:
         """Follow the real clock from now on."""
@@ -179,71 +187,69 @@ class VirtualClock:
             self._has_closed = True
             for wait in list(self._waits):
                 wait.is_released = wait.wake()
-            self._stir_keeper()
+            self._wake_keeper()
         keeper = self._keeper
         if keeper is not None and keeper is not threading.current_thread():
             keeper.join()
 
-    def park(self, lock: _thread.LockType, seconds: float, what: str) -> bool:
+    def park(self, lock: _thread.LockType, seconds: float, subject: str) -> bool:
         """Acquire a lock that the caller already holds, with a timeout; return whether it was released in time.
 
         Args:
             lock: held by the caller before the call and after it.
             seconds: the timeout, more than 0.
-            what: what the caller waits for.
+            subject: what the caller waits for.
         """
 
         def wake() -> bool:
             try:
                 lock.release()
-            except (
-                RuntimeError
-            ):  # the lock was released just now, by the thread that the caller waits for
-                return False
+            except RuntimeError:
+                return False  # the thread that the caller waits for has just released the lock
             return True
 
-        with self.waiting(seconds, what, wake, lambda: not lock.locked()) as wait:
+        with self.waiting(seconds, subject, wake, lambda: not lock.locked()) as wait:
             lock.acquire()
         if wait.is_released:
-            left = wait.deadline - self.now()
-            return left > 0 and lock.acquire(True, left)
+            remaining = wait.deadline - self.now()
+            return remaining > 0 and lock.acquire(True, remaining)
         return not wait.is_due
 
-    def sleep(self, seconds: float, what: str) -> None:
-        """Wait so many seconds."""
+    def sleep(self, seconds: float, subject: str) -> None:
+        """Wait for a number of virtual seconds; `subject` is what the caller waits for."""
         lock = _thread.allocate_lock()
         lock.acquire()
-        self.park(lock, seconds, what)
+        self.park(lock, seconds, subject)
 
     @contextlib.contextmanager
     def waiting(
         self,
         seconds: float | None,
-        what: str,
+        subject: str,
         wake: Callable[[], bool],
         is_ready: Callable[[], bool],
         parking: Parking = "lock",
     ) -> Iterator[Wait]:
-        """Announce a wait of the calling thread, and check at once whether anything else can run.
+        """Announce a wait of the calling thread, and check immediately whether anything else can run.
 
         Args:
             seconds: the timeout; None if the wait has no deadline.
-            what: what it waits for.
-            wake: wakes it, called in any thread.
-            is_ready: returns whether something else has ended it already.
-            parking: how it waits.
+            subject: what it waits for.
+            wake: wakes it; called in any thread.
+            is_ready: returns whether the wait has already ended for another reason.
+            parking: how the thread waits.
         """
         deadline = float("inf") if seconds is None else self.now() + seconds
         with self._lock:
-            self._numbers += 1
+            self._wait_count += 1
             here = threading.get_ident()
-            wait = Wait(deadline, self._numbers, wake, is_ready, what, here, parking)
+            wait = Wait(deadline, self._wait_count, wake, is_ready, subject, here, parking)
             self._waits[wait] = None
         try:
             with self._lock:
                 self._advance(here=wait)
                 if self._waits and not wait.is_due:
-                    self._stir_keeper()
+                    self._wake_keeper()
             yield wait
         finally:
             with self._lock:
@@ -261,17 +267,17 @@ class VirtualClock:
                 self.go_virtual()
 
     def set_alarm(self, key: int, seconds: float) -> None:
-        """Set an alarm that rings after so many seconds in which nothing could run.
+        """Set an alarm that rings after a number of seconds in which nothing could run.
 
-        CPU time does not count: however slowly the other threads compute, they do so before the alarm. While a thread
-        waits for something real, `OUTSIDE_SHARE` of the time counts.
+        CPU time does not count: the other threads finish their computations before the alarm, however slow they are.
+        While a thread waits for something real, `OUTSIDE_SHARE` of the time counts.
 
         Args:
-            key: identifies it for `has_rung` and `drop_alarm`.
+            key: identifies the alarm for `has_rung` and `drop_alarm`.
             seconds: more than 0.
         """
         with self._lock:
-            self._alarms[key] = self._idle + seconds
+            self._alarms[key] = self._idle_seconds + seconds
 
     def has_rung(self, key: int) -> bool:
         """Return whether an alarm that was set has rung."""
@@ -283,69 +289,69 @@ class VirtualClock:
             self._alarms.pop(key, None)
 
     def hold(self, hold: Hold) -> None:
-        """Note that a held answer has checked and must wait."""
+        """Record that a held response has checked and must wait."""
         with self._lock:
-            hold.looks += 1
+            hold.checks += 1
             self._settling.pop(hold, None)
             if hold not in self._holds:
-                hold.seen = -1
+                hold.idle_checks = -1
                 self._holds[hold] = None
-                self._blocked_since, self._blocked_looks = None, 0
-                self._stir_keeper()
+                self._blocked_since, self._blocked_checks = None, 0
+                self._wake_keeper()
 
-    def let_go(self, hold: Hold) -> None:
-        """Note that a recorded answer is no longer held."""
+    def release(self, hold: Hold) -> None:
+        """Record that a response is no longer held."""
         with self._lock:
             self._holds.pop(hold, None)
             self._settling.pop(hold, None)
-            self._unsettle()
+            self._restart_hold_checks()
 
     def settle(self, hold: Hold) -> Activity:
-        """Note that a held answer continues as soon as nothing else can run, and return whether something can.
+        """Record that a held response continues as soon as nothing else can run; return whether anything can.
 
-        Until `let_go` time does not jump. Others that settle at the same time count as blocked.
+        Time does not jump until `release`. Other responses that settle at the same time count as blocked.
         """
         with self._lock:
             self._holds.pop(hold, None)
             self._settling[hold] = None
-            self._unsettle()
+            self._restart_hold_checks()
             found = self._states.activity(self._parked())
             if self._lock.is_wanted or any(wait.is_ready() for wait in self._waits):
                 return "running"
             return "blocked" if self._states.is_guess else found
 
-    def move(self) -> None:
-        """Note that an event loop is running something other than the checks of held answers."""
+    def note_loop_activity(self) -> None:
+        """Record that an event loop runs something other than the checks of held responses."""
         with self._lock:
-            self._unsettle()
+            self._restart_hold_checks()
 
-    def holds_here(self) -> bool:
-        """Return whether a recorded answer is held in the calling thread."""
+    def has_hold_in_thread(self) -> bool:
+        """Return whether a response is held in the calling thread."""
         here = threading.get_ident()
         return any(hold.ident == here for hold in list(self._holds))
 
-    def waits(self) -> dict[int, str]:
-        """Return what each waiting thread waits for, by identity."""
-        return {wait.ident: wait.what for wait in list(self._waits)}
+    def wait_subjects(self) -> dict[int, str]:
+        """Return what each waiting thread waits for, by the identity of the thread."""
+        return {wait.ident: wait.subject for wait in list(self._waits)}
 
     @property
     def is_outside(self) -> bool:
-        """Whether a thread waited for something real when the clock last looked."""
+        """Whether a thread waited for something real in the last check."""
         return self._activity == "outside"
 
     @property
     def blocked_ns(self) -> int:
-        """How long nothing has been able to run, as of the last look; 0 if something can.
+        """For how long nothing has been able to run, as of the last check; 0 if something can run.
 
-        Several looks must have found it: while the machine lets nothing run, time passes without a look.
+        Several checks must have found this, because time also passes while the machine does not schedule this process.
         """
         since = self._blocked_since
-        if since is None or self._blocked_looks < BLOCKED_LOOKS:
+        if since is None or self._blocked_checks < BLOCKED_CHECKS:
             return 0
         return max(self._blocked_until - since, 1)
 
-    def look(self) -> Activity:
-        """Look at all threads, jump if nothing can run, and return the state that was found."""
+    def check(self) -> Activity:
+        """Check all threads, jump if nothing can run, and return the activity that was found."""
         with self._lock:
             self._advance(here=None)
             return self._activity
@@ -367,7 +373,7 @@ class VirtualClock:
         `here` is the wait of the calling thread, which is about to block.
         """
         if self.is_live:
-            self._blocked_since, self._blocked_looks, self._activity = None, 0, "running"
+            self._blocked_since, self._blocked_checks, self._activity = None, 0, "running"
             return self._wake_until(self.now())
         activity = self._states.activity(self._parked())
         is_guess = self._states.is_guess
@@ -375,21 +381,21 @@ class VirtualClock:
             activity, is_guess = "running", False
         if activity == "blocked" and here is not None and here.parking == "loop with files":
             activity = "outside"
-        if self._states.moves != self._moves:
-            self._moves = self._states.moves
-            self._unsettle()
-        # A held answer that checks again makes its thread run for a moment.
+        if self._states.switch_counts != self._switch_counts:
+            self._switch_counts = self._states.switch_counts
+            self._restart_hold_checks()
+        # The check of a held response makes its thread run for a moment.
         if not (activity == "running" and self._holds and self._activity == "outside"):
-            self._follow(is_outside=activity == "outside")
-        # Timers of others must not make an agent that hangs look busy.
-        self._note("blocked" if is_guess else activity)
+            self._follow_real_clock(is_outside=activity == "outside")
+        # Timers of threads that are not the agent's must not make an agent that hangs look busy.
+        self._store_activity("blocked" if is_guess else activity)
         if activity == "running":
             return self._wake_until(self.now() - OVERDUE_SECONDS)
         if activity == "outside":
             now = self.now()
             self._ring(now, now)
             return self._wake_until(now)
-        if not self._is_settled():
+        if not self._have_holds_checked():
             return False
         now = self.now()
         alarms = [self._alarm_at(alarm, now) for alarm in self._alarms.values()]
@@ -398,9 +404,9 @@ class VirtualClock:
         if earliest == float("inf"):
             self._blocked_until = world.monotonic()
             self._blocked_since = self._blocked_since or self._blocked_until
-            self._blocked_looks += 1
+            self._blocked_checks += 1
             return False
-        self._blocked_since, self._blocked_looks = None, 0
+        self._blocked_since, self._blocked_checks = None, 0
         if self._is_pausing():
             return False
         self._ring(now, earliest)
@@ -408,52 +414,52 @@ class VirtualClock:
 
     def _alarm_at(self, alarm: float, now: float) -> float:
         """Return when an alarm rings if the process is idle from now on."""
-        return now + alarm - self._idle
+        return now + alarm - self._idle_seconds
 
     def _ring(self, now: float, until: float) -> None:
         for key, alarm in list(self._alarms.items()):
             if self._alarm_at(alarm, now) <= until:
                 del self._alarms[key]
 
-    def _note(self, activity: Activity) -> None:
-        """Store the state that was found; a held answer that checks again makes its event loop run for a moment."""
-        is_look = activity == "running" and self._holds and self._activity == "blocked"
-        if activity != "blocked" and not is_look:
-            self._unsettle()
+    def _store_activity(self, activity: Activity) -> None:
+        """Store the activity that was found. The check of a held response makes its event loop run for a moment."""
+        is_check = activity == "running" and self._holds and self._activity == "blocked"
+        if activity != "blocked" and not is_check:
+            self._restart_hold_checks()
         self._activity = activity
 
-    def _unsettle(self) -> None:
-        """Let each held answer check again before anything counts as blocked."""
-        self._blocked_since, self._blocked_looks = None, 0
+    def _restart_hold_checks(self) -> None:
+        """Require each held response to check again before the process counts as blocked."""
+        self._blocked_since, self._blocked_checks = None, 0
         for hold in self._holds:
-            hold.seen = -1
+            hold.idle_checks = -1
 
-    def _is_settled(self) -> bool:
-        """Return whether each held answer has checked again since nothing else runs."""
+    def _have_holds_checked(self) -> bool:
+        """Return whether each held response has checked again since nothing else runs."""
         for hold in self._holds:
-            if hold.seen < 0:
-                hold.seen = hold.looks
-        return all(hold.looks >= hold.seen + HELD_LOOKS for hold in self._holds)
+            if hold.idle_checks < 0:
+                hold.idle_checks = hold.checks
+        return all(hold.checks >= hold.idle_checks + HELD_CHECKS for hold in self._holds)
 
-    def _follow(self, *, is_outside: bool) -> None:
-        """Advance with the real clock if a thread has waited for something real since the last look."""
+    def _follow_real_clock(self, *, is_outside: bool) -> None:
+        """Advance with the real clock if a thread has waited for something real since the last check."""
         seen = world.monotonic(), world.process_cpu()
         before, self._outside_since = self._outside_since, seen if is_outside else None
         if before is not None and is_outside:
             seconds = max(seen[0] - before[0] - (seen[1] - before[1]), 0) / 1e9
             self._base += seconds
-            self._idle += seconds * OUTSIDE_SHARE
+            self._idle_seconds += seconds * OUTSIDE_SHARE
 
     def _jump(self, now: float, to: float) -> bool:
         ahead = to - now
         if ahead > 0:
             self._base += ahead
-            self._idle += ahead
+            self._idle_seconds += ahead
             self.ahead_ns += int(ahead * 1e9)
             self.jumps += 1
-        self._unsettle()
+        self._restart_hold_checks()
         first = min(self._waits, key=_due, default=None)
-        return first is not None and first.deadline <= to and self._woken(first)
+        return first is not None and first.deadline <= to and self._wake(first)
 
     def _is_pausing(self) -> bool:
         """Return whether the clock has jumped so often that it must pause."""
@@ -472,32 +478,32 @@ class VirtualClock:
 
     def _wake_until(self, at: float) -> bool:
         due = sorted((wait for wait in self._waits if wait.deadline <= at), key=_due)
-        woken = [self._woken(wait) for wait in due]
+        woken = [self._wake(wait) for wait in due]
         return any(woken)
 
-    def _woken(self, wait: Wait) -> bool:
+    def _wake(self, wait: Wait) -> bool:
         self._waits.pop(wait, None)
         wait.is_due = wait.wake()
         return wait.is_due
 
-    def _stir_keeper(self) -> None:
+    def _wake_keeper(self) -> None:
         if self._keeper is None and not self._has_closed:
             self._keeper = threading.Thread(target=self._keep, name=CLOCK, daemon=True)
             self._keeper.start()
-        if self._stir.locked():
+        if self._keeper_signal.locked():
             with contextlib.suppress(RuntimeError):
-                self._stir.release()
+                self._keeper_signal.release()
 
     def _keep(self) -> None:
-        """Look at the threads repeatedly, as long as any thread waits."""
-        shortest, longest = LOOK_SECONDS
+        """Check the threads repeatedly, as long as any thread waits."""
+        shortest, longest = CHECK_SECONDS
         pause = shortest
         while not self._has_closed:
             with self._lock:
                 has_moved = self._advance(here=None)
                 is_needed = bool(self._waits or self._holds or self._alarms)
             if not is_needed:
-                self._stir.acquire()
+                self._keeper_signal.acquire()
                 pause = shortest
                 continue
             pause = shortest if has_moved else min(pause * 1.3, longest)

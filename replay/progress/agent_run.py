@@ -1,0 +1,41 @@
+"""The run of the agent: its call, its process and threads, its clock, and when it was last active."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from agentobs import world
+from replay.virtual_time.virtual_clock import VirtualClock
+
+
+class AgentRun:
+    """The run of the agent in this replay."""
+
+    def __init__(self) -> None:
+        """Create the state before the agent starts."""
+        self.call: functools.partial[Any] | None = None
+        """The function that this replay calls; None for the recorded entry point."""
+        self.test_id = ""
+        """The ID of the pytest test that replays; empty outside of a marked test."""
+        self.process_id = world.process_id()
+        self.foreign_requests_file = ""
+        """The file in which processes that `multiprocessing` started note their requests."""
+        self.earlier_threads = frozenset(threading.enumerate())
+        """The threads that existed before the replay, which do not belong to the agent."""
+        self.clock: VirtualClock | None = None
+        """The virtual clock of the agent; None if its time is real."""
+        self.active_count = 0
+        """How many calls of the agent are in progress."""
+        self.is_stopping = False
+        """Whether the replay should end; it may still answer until nested replays have ended."""
+        self._active_ns = world.monotonic()
+
+    def note_activity(self) -> None:
+        """Record that the agent has sent or emitted something."""
+        self._active_ns = world.monotonic()
+
+    def idle_ns(self) -> int:
+        """Return for how long the agent has neither sent nor emitted anything."""
+        return world.monotonic() - self._active_ns
