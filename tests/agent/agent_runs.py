@@ -1,4 +1,4 @@
-"""Shared helpers of the agent tests: a ticking world, a complete run, and facts as a tree."""
+"""Shared helpers of the agent tests: a deterministic world, complete runs, and spans of records."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ T = TypeVar("T")
 SESSION = "0" * 32
 
 
-ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
-"""Allows every tool, for tests of other features."""
+ALLOW_ALL = Permissions(mode="bypassPermissions", bypass_confirmed=True)
+"""Permissions that allow every tool, for tests of other features."""
 
 
 def options(**changes: Any) -> Options:
-    """Options for tests of other features: every tool may run, and requests have no cache breakpoints."""
-    usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "permissions": ANYTHING}
+    """Return options for tests of other features: every tool may run, and requests have no cache breakpoints."""
+    usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "permissions": ALLOW_ALL}
     return Options(**{**usual, "cache": None, **changes})
 
 
@@ -45,25 +45,25 @@ def ticking_world(
     waits: list[float] | None = None,
     *,
     abort: Abort | None = None,
-    **asked: Any,
+    **sources: Any,
 ) -> World:
-    """A world whose clock ticks at each read, whose IDs count, and whose waits are only recorded.
+    """Return a world whose clock ticks at each read, whose IDs count up, and whose waits are only recorded.
 
-    The sources of answers besides model and tools (`person`, `inbox`, `roots` ...) are as in
+    The sources of answers besides model and tools (`person`, `inbox`, `roots` ...) are those of
     `LiveAnswers`.
     """
     clock, ids = itertools.count(1), itertools.count(1)
-    noted: list[float] = [] if waits is None else waits
+    recorded_waits: list[float] = [] if waits is None else waits
 
     async def sleep(seconds: float) -> None:
-        noted.append(seconds)
+        recorded_waits.append(seconds)
 
-    running = live_tools(tools, person="person" in asked)
+    running = live_tools(tools, person="person" in sources)
     return World(
         client=client,
         run_tool=running.run_tool,
         stop_tool=running.stop_tool,
-        ask=LiveAnswers(tools, running, **asked).ask,
+        ask=LiveAnswers(tools, running, **sources).ask,
         abort=abort or Abort(),
         now=lambda: next(clock),
         sleep=sleep,
@@ -85,16 +85,16 @@ def events_of(
 ) -> list[Event]:
     """Run the agent to its end and return its events.
 
-    `world` goes to `ticking_world` (`known` has the tools that can run, if `tools` is a function),
-    `changes` go to the options; `on` is called with each event.
+    `world` contains arguments of `ticking_world`, and `known`: the tools that can run, if `tools` is a
+    function. `changes` are options; `on` is called with each event.
     """
 
     async def collect() -> list[Event]:
         events: list[Event] = []
         async with provider.client() as client:
-            asked = dict(world or {})
-            known = asked.pop("known", None) or (() if callable(tools) else tools)
-            here = ticking_world(client, known, waits, **asked)
+            sources = dict(world or {})
+            known = sources.pop("known", None) or (() if callable(tools) else tools)
+            here = ticking_world(client, known, waits, **sources)
             running = run(
                 prompt,
                 world=here,
@@ -113,14 +113,14 @@ def events_of(
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Record]]:
-    """Collect the records emitted to the sink, at a place in a session."""
+    """Collect the records that are emitted to the sink, at a place in a session."""
     records: list[Record] = []
     with sink.redirect(records.append), tracing.at(Place(SESSION)):
         yield records
 
 
 def spans(records: Sequence[Record]) -> list[tuple[str, str | None, str | None, str]]:
-    """(name, label, name of the parent, status) of each span, in the order of opening."""
+    """Return (name, label, name of the parent, status) of each span, in the order in which they were opened."""
     names = {r.span_id: str(r.name) for r in records if isinstance(r, SpanStart)}
     ends = {r.span_id: r.status for r in records if isinstance(r, SpanEnd)}
     return [
@@ -139,7 +139,7 @@ def of_kind(events: Sequence[Any], *kinds: type) -> list[Any]:
 
 
 def result_of(events: Sequence[Event]) -> Result:
-    """The result: the last event, and the only one of its kind."""
+    """Return the result, after checking that it is the last event and the only result."""
     assert [isinstance(e, Result) for e in events] == [False] * (len(events) - 1) + [True]
     (result,) = events[-1:]
     assert isinstance(result, Result)

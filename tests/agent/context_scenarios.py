@@ -9,12 +9,12 @@ from agentobs.agent import Abort, Conversation, Event, Result, tool
 from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
 from agentobs.world import World
+from tests.agent.agent_runs import options
 from tests.agent.provider import Reply, call, error, message, streamed, text
-from tests.agent.scenario import Outside, Scenario
-from tests.agent.scene import options
+from tests.agent.scenario import ExternalInput, Scenario
 
 SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept_results=1)
-"""A window in which a conversation has 2,000 tokens."""
+"""A context whose window allows a conversation of 2,000 tokens."""
 
 TOO_LONG = error(400, "invalid_request_error", text="prompt is too long")
 THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": "c2lnbmVkIQ=="}
@@ -38,36 +38,36 @@ def peek(where: str) -> str:
     return where
 
 
-def said(tokens: int, *content: dict[str, Any], **more: Any) -> Reply:
-    """A response with which the conversation has this many tokens."""
+def response(tokens: int, *content: dict[str, Any], **more: Any) -> Reply:
+    """Return a response whose usage says that the conversation has this many tokens."""
     usage = {"input_tokens": tokens - 10, "output_tokens": 10}
     return streamed(message(*content, usage=usage, **more))
 
 
 def reads(*tokens: int) -> list[Reply]:
     return [
-        said(count, THOUGHT, call(f"toolu_{name}", "read", where=f"{name}.txt"))
+        response(count, THOUGHT, call(f"toolu_{name}", "read", where=f"{name}.txt"))
         for count, name in zip(tokens, "abcdef", strict=False)
     ]
 
 
-def talks(*tokens: int) -> list[Reply]:
-    """Responses with so much text that a summary is needed."""
+def long_responses(*tokens: int) -> list[Reply]:
+    """Return responses with so much text that a summary is needed."""
     return [
-        said(count, THOUGHT, text("z" * 3600), call(f"toolu_{name}", "peek", where=name))
+        response(count, THOUGHT, text("z" * 3600), call(f"toolu_{name}", "peek", where=name))
         for count, name in zip(tokens, "abcdef", strict=False)
     ]
 
 
-SUMMARY = said(2500, text("They looked for the key in a and b, and found nothing."))
-NO = error(400, "invalid_request_error", text="no")
-DONE = said(300, text("Done."))
-WINDOW_FULL = said(2990, text("So the"), stop_reason="model_context_window_exceeded")
-"""Synthetic: no recorded traffic has one."""
+SUMMARY = response(2500, text("They looked for the key in a and b, and found nothing."))
+REJECTED = error(400, "invalid_request_error", text="no")
+DONE = response(300, text("Done."))
+WINDOW_FULL = response(2990, text("So the"), stop_reason="model_context_window_exceeded")
+"""Synthetic: no recorded traffic contains this stop reason."""
 
 
-def _stopped(folder: Path) -> Outside:
-    """Stop when the session's memory is requested."""
+def _stopped(folder: Path) -> ExternalInput:
+    """Stop the run when the session's memory is requested."""
     abort = Abort()
 
     def on(event: Event) -> None:
@@ -80,55 +80,57 @@ def _stopped(folder: Path) -> Outside:
             abort.stop()
 
     stopped: list[bool] = []
-    return Outside(abort=abort, on=on, live={"memory": remembered})
+    return ExternalInput(abort=abort, on=on, live={"memory": remembered})
 
 
 async def _by_hand(world: World) -> Conversation:
-    """A conversation that was compacted before it continues."""
-    said_before = [
+    """Return a conversation that was compacted by the user before it continues."""
+    history = [
         {"role": role, "content": [text(f"{number} " + "z" * 3000)]}
         for number in range(3)
         for role in ("user", "assistant")
     ]
-    talk = Conversation(messages=tuple(said_before), turns=3)
-    assert await compact(talk, world=world, options=options()) is not None
-    return talk
+    conversation = Conversation(messages=tuple(history), turns=3)
+    assert await compact(conversation, world=world, options=options()) is not None
+    return conversation
 
 
 SCENARIOS: dict[str, Scenario] = {
     "trimmed": Scenario(
-        "Old tool results become notes when the conversation has reached its threshold; the latest stay.",
+        "At the threshold, old tool results are replaced by notes; the latest results are kept.",
         [*reads(100, 820, 1540), DONE],
         [read],
         options={"context": SMALL},
     ),
     "dropped": Scenario(
-        "Where nothing can be trimmed and little is enough, the oldest groups go; the first prompt stays.",
+        "If no result can be trimmed, a few of the oldest groups are dropped; the first prompt is "
+        "kept.",
         [
             *(
-                said(100 + 75 * n, text("z" * 300), call(f"t{n}", "peek", where="here"))
+                response(100 + 75 * n, text("z" * 300), call(f"t{n}", "peek", where="here"))
                 for n in range(24)
             ),
-            said(2000, text("z" * 300), call("last", "peek", where="x")),
+            response(2000, text("z" * 300), call("last", "peek", where="x")),
             DONE,
         ],
         [peek],
         options={"context": SMALL},
     ),
     "many-results-at-once": Scenario(
-        "Where there is nothing to sum up yet, results go that the model has not seen; the last stays.",
+        "If there is nothing to summarize yet, results that the model has not seen are trimmed; the"
+        " last one is kept.",
         [
-            said(300, *(call(f"toolu_{n}", "read", where=f"{n}.txt") for n in range(8))),
+            response(300, *(call(f"toolu_{n}", "read", where=f"{n}.txt") for n in range(8))),
             DONE,
         ],
         [read],
         options={"context": SMALL},
     ),
     "summary-cut": Scenario(
-        "A summary that was cut at its limit is asked for once more, shorter.",
+        "A summary that was truncated at its limit is requested once more, shorter.",
         [
-            *talks(1200, 2400),
-            said(2500, text("They looked"), stop_reason="max_tokens"),
+            *long_responses(1200, 2400),
+            response(2500, text("They looked"), stop_reason="max_tokens"),
             SUMMARY,
             DONE,
         ],
@@ -136,7 +138,8 @@ SCENARIOS: dict[str, Scenario] = {
         options={"context": SMALL},
     ),
     "paused-after-compaction": Scenario(
-        "The provider has made the conversation shorter itself and pauses; its answer goes back, and it goes on.",
+        "The provider compacts the conversation and pauses; its response is sent back, and the "
+        "model continues.",
         [
             streamed(
                 message(
@@ -148,18 +151,21 @@ SCENARIOS: dict[str, Scenario] = {
         ],
     ),
     "remembered": Scenario(
-        "What the session remembers takes the place of a summary; in the replay nobody is asked for it.",
-        [*talks(1200, 2400), DONE],
+        "The session's memory takes the place of a summary; a replay does not call the memory "
+        "function.",
+        [*long_responses(1200, 2400), DONE],
         [peek],
         options={"context": SMALL},
-        outside=lambda folder: Outside(live={"memory": lambda: "They looked for the key."}),
+        external_input=lambda folder: ExternalInput(
+            live={"memory": lambda: "They looked for the key."}
+        ),
     ),
     "summarized": Scenario(
-        "A summary is asked for in a lane of its own; the conversation goes on from it and the last group, with "
-        "the file that was read before.",
+        "A summary is requested in a separate lane; the conversation continues with the summary, "
+        "the last group, and a file that was read before.",
         [
-            said(900, call("toolu_r", "skim", where="r.txt"), text("z" * 3600)),
-            *talks(1800, 2900),
+            response(900, call("toolu_r", "skim", where="r.txt"), text("z" * 3600)),
+            *long_responses(1800, 2900),
             SUMMARY,
             DONE,
         ],
@@ -167,50 +173,57 @@ SCENARIOS: dict[str, Scenario] = {
         options={"context": SMALL},
     ),
     "made-shorter-by-hand": Scenario(
-        "Somebody has a conversation made shorter; the next run goes on from its summary and its last answer.",
+        "A user has a conversation compacted; the next run continues with its summary and its last "
+        "response.",
         [SUMMARY, DONE],
-        begin=_by_hand,
+        start_conversation=_by_hand,
     ),
     "summary-too-long": Scenario(
-        "A request for a summary that is too long itself drops its oldest groups and is made again.",
-        [*talks(400, 800, 2400), TOO_LONG, TOO_LONG, SUMMARY, DONE],
+        "A summary request that is too long drops its oldest groups and is sent again.",
+        [*long_responses(400, 800, 2400), TOO_LONG, TOO_LONG, SUMMARY, DONE],
         [peek],
         options={"context": SMALL},
     ),
     "made-shorter-once": Scenario(
-        "A prompt that the provider refuses is made shorter and asked again, once in a conversation; the second "
-        "time the run ends.",
-        [*talks(300, 600, 900), TOO_LONG, SUMMARY, DONE, TOO_LONG],
+        "A prompt that the provider rejects as too long is compacted and sent again, once per "
+        "conversation; the second time the run ends.",
+        [*long_responses(300, 600, 900), TOO_LONG, SUMMARY, DONE, TOO_LONG],
         [peek],
         prompts=("Find the key", "And now?"),
     ),
     "full-window-made-shorter": Scenario(
-        "An answer that fills the window is void; the conversation is made shorter and asked again.",
-        [*talks(300, 600), WINDOW_FULL, SUMMARY, DONE],
+        "A response that fills the window is void; the conversation is compacted and the request "
+        "sent again.",
+        [*long_responses(300, 600), WINDOW_FULL, SUMMARY, DONE],
         [peek],
     ),
     "compaction-given-up": Scenario(
-        "After three failures in a row nothing is made shorter by itself any more.",
+        "After three consecutive failures, the conversation is no longer compacted automatically.",
         [
-            *talks(1200),
-            *(reply for each in talks(0, 2400, 3600, 4800)[1:] for reply in (each, NO)),
-            *talks(0, 0, 0, 0, 6000)[4:],
+            *long_responses(1200),
+            *(
+                reply
+                for each in long_responses(0, 2400, 3600, 4800)[1:]
+                for reply in (each, REJECTED)
+            ),
+            *long_responses(0, 0, 0, 0, 6000)[4:],
             DONE,
         ],
         [peek],
         options={"context": SMALL},
     ),
     "nudged": Scenario(
-        "A model that stops with tokens left to spend is asked to go on, until that brings nothing any more.",
-        [said(100, text(word)) for word in ("One", "Two", "Three", "Four")],
+        "A model that stops with tokens left in its budget is asked to continue, until this has "
+        "little effect.",
+        [response(100, text(word)) for word in ("One", "Two", "Three", "Four")],
         options={"token_budget": 5000},
     ),
     "stopped-in-compaction": Scenario(
-        "Stopped before the request for a summary has gone out; the next run of the conversation makes it.",
-        [*talks(1200, 2400), SUMMARY, DONE],
+        "Stopped before the summary request was sent; the next run of the conversation sends it.",
+        [*long_responses(1200, 2400), SUMMARY, DONE],
         [peek],
         prompts=("Find the key", "Go on"),
         options={"context": SMALL},
-        outside=_stopped,
+        external_input=_stopped,
     ),
 }

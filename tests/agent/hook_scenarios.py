@@ -10,8 +10,8 @@ from typing import Any
 from agentobs.agent import Permissions, tool
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.hooks import Command, Hook, PromptHook, table
-from tests.agent.provider import Reply, call, message, streamed, text, whole
-from tests.agent.scenario import Outside, Scenario
+from tests.agent.provider import Reply, call, message, streamed, text, unstreamed
+from tests.agent.scenario import ExternalInput, Scenario
 
 SMALL = "claude-small-1"
 DONE = streamed(message(text("Done.")))
@@ -35,7 +35,7 @@ def _calls(*calls: dict[str, Any]) -> Reply:
     return streamed(message(*calls, stop_reason="tool_use"))
 
 
-def _said(answer: Any) -> Any:
+def _fixed_answer(answer: Any) -> Any:
     """Return a hook function with a fixed answer that must not run in a replay."""
 
     def function(payload: Any) -> Any:
@@ -45,7 +45,7 @@ def _said(answer: Any) -> Any:
     return function
 
 
-def _goes_on_once(payload: Any) -> Any:
+def _prevents_end_once(payload: Any) -> Any:
     if payload["blocked_before"]:
         return None
     return {"outcome": "blocking", "reason": "Look into the bag, too."}
@@ -62,48 +62,50 @@ def _fails(payload: Any) -> Any:
 
 
 def _live(hooks: Sequence[Hook] = (), person: Any = None, **live: Any) -> Any:
-    def outside(folder: Path) -> Outside:
+    def external_input(folder: Path) -> ExternalInput:
         del folder
         LIVE[0] = True
-        return Outside(person=person, live={"hooks": hooks, "hook_model": SMALL, **live})
+        return ExternalInput(person=person, live={"hooks": hooks, "hook_model": SMALL, **live})
 
-    return outside
+    return external_input
 
 
 VETO = table(
     [
         Hook(
             "pre_tool_use",
-            _said({"outcome": "blocking", "reason": "Not today."}),
+            _fixed_answer({"outcome": "blocking", "reason": "Not today."}),
             "write",
             name="guard",
         ),
-        Hook("pre_tool_use", _said(_fails), name="crash"),
+        Hook("pre_tool_use", _fixed_answer(_fails), name="crash"),
         Hook("pre_tool_use", Command("kill -9 $$"), name="killed"),
-        Hook("permission_denied", _said({"context": "Ask for it tomorrow."}), name="denied"),
+        Hook(
+            "permission_denied", _fixed_answer({"context": "Ask for it tomorrow."}), name="denied"
+        ),
     ]
 )
 REWRITES = table(
     [
-        Hook("session_start", _said({"context": "It is dark."}), name="start"),
-        Hook("user_prompt_submit", _said({"context": "Be quick."}), name="prompt"),
-        Hook("pre_tool_use", _said({"input": {"where": "box"}}), "look", name="first"),
-        Hook("pre_tool_use", _said({"input": {"where": "bag"}}), "look", name="second"),
-        Hook("post_tool_use", _said({"output": "a key"}), name="after", once=True),
-        Hook("post_tool_use", _said(None), name="aside", background=True),
+        Hook("session_start", _fixed_answer({"context": "It is dark."}), name="start"),
+        Hook("user_prompt_submit", _fixed_answer({"context": "Be quick."}), name="prompt"),
+        Hook("pre_tool_use", _fixed_answer({"input": {"where": "box"}}), "look", name="first"),
+        Hook("pre_tool_use", _fixed_answer({"input": {"where": "bag"}}), "look", name="second"),
+        Hook("post_tool_use", _fixed_answer({"output": "a key"}), name="after", once=True),
+        Hook("post_tool_use", _fixed_answer(None), name="aside", background=True),
     ]
 )
-STOPS = table([Hook("stop", _said(_goes_on_once), name="more")])
-JUDGED = table([Hook("pre_tool_use", PromptHook("Is it polite?"), name="judge")])
-REFUSED = table([Hook("user_prompt_submit", _said(_once_is_enough), name="no")])
+STOPS = table([Hook("stop", _fixed_answer(_prevents_end_once), name="more")])
+PROMPT_HOOKS = table([Hook("pre_tool_use", PromptHook("Is it polite?"), name="judge")])
+REFUSED = table([Hook("user_prompt_submit", _fixed_answer(_once_is_enough), name="no")])
 
 
-def _judged(**answer: Any) -> Reply:
-    return whole(message(call("j", "answer", **answer), model=SMALL, stop_reason="tool_use"))
+def _classified(**answer: Any) -> Reply:
+    return unstreamed(message(call("j", "answer", **answer), model=SMALL, stop_reason="tool_use"))
 
 
 async def _answers_late(consent: Any) -> Any:
-    """Answer only about the last call."""
+    """Answer only about the last call, and wait forever for the others."""
     if consent.about["input"] != {"what": "e"}:
         await asyncio.Event().wait()
     return True
@@ -111,61 +113,63 @@ async def _answers_late(consent: Any) -> Any:
 
 SCENARIOS: dict[str, Scenario] = {
     "hook-veto": Scenario(
-        "One veto blocks a call; a hook that crashes, and one that is killed, hurt nobody.",
+        "One veto blocks a call; a hook that crashes and a hook that is killed block nothing.",
         [_calls(call("a", "look", where="box"), call("b", "write", what="x")), DONE],
         tools=[look, write],
         options={"hooks": VETO},
-        outside=_live(VETO),
+        external_input=_live(VETO),
     ),
     "hook-rewriting": Scenario(
-        "Hooks add to the prompt, change what a tool gets, and what the model sees of it.",
+        "Hooks add context to the prompt, change the input of a tool, and change the result that "
+        "the model gets.",
         [_calls(call("a", "look", where="x")), _calls(call("b", "look", where="y")), DONE],
         tools=[look],
         options={"hooks": REWRITES},
-        outside=_live(REWRITES),
+        external_input=_live(REWRITES),
     ),
     "hook-stop": Scenario(
-        "A hook that blocks the end makes the agent go on.",
+        "A hook that prevents the end of the run makes the agent continue.",
         [streamed(message(text("Nothing there."))), _calls(call("a", "look", where="bag")), DONE],
         tools=[look],
         options={"hooks": STOPS},
-        outside=_live(STOPS),
+        external_input=_live(STOPS),
     ),
     "hook-refuses-prompt": Scenario(
-        "A hook refuses the second prompt, and the model is not asked.",
+        "A hook rejects the second prompt, and no request is sent.",
         [DONE],
         prompts=("Hello", "Again"),
         options={"hooks": REFUSED},
-        outside=_live(REFUSED),
+        external_input=_live(REFUSED),
     ),
     "hook-prompt": Scenario(
-        "A small model judges a call; what it used counts in the replay, too.",
+        "A small model decides about a call; its usage also counts in the replay.",
         [
             _calls(call("a", "write", what="x")),
-            _judged(outcome="blocking", reason="It is rude."),
+            _classified(outcome="blocking", reason="It is rude."),
             DONE,
         ],
         tools=[write],
-        options={"hooks": JUDGED},
-        outside=_live(JUDGED),
+        options={"hooks": PROMPT_HOOKS},
+        external_input=_live(PROMPT_HOOKS),
     ),
     "classifier": Scenario(
-        "A classifier is faster than the person; after three denials in a row the person alone is asked.",
+        "A classifier is faster than the person; after three consecutive denials only the person is"
+        " asked.",
         [
             _calls(call("a", "write", what="a")),
-            _judged(behavior="allow", reason="Fine."),
+            _classified(behavior="allow", reason="Fine."),
             _calls(call("b", "write", what="b")),
-            _judged(behavior="deny", reason="Rude."),
+            _classified(behavior="deny", reason="Rude."),
             _calls(call("c", "write", what="c")),
-            _judged(behavior="deny", reason="Rude."),
+            _classified(behavior="deny", reason="Rude."),
             _calls(call("d", "write", what="d")),
-            _judged(behavior="deny", reason="Rude."),
+            _classified(behavior="deny", reason="Rude."),
             _calls(call("e", "write", what="e")),
             DONE,
         ],
         tools=[write],
         options={"permissions": Permissions()},
-        outside=_live(
+        external_input=_live(
             person=_answers_late,
             classifier=Classifier(SMALL),
         ),

@@ -1,8 +1,8 @@
-"""An agent in its own process that is killed midway, and one that continues from what is left.
+"""An agent in its own process that is killed midway, and an agent that resumes its session.
 
-`python -m tests.agent.killed URL WHEN [SESSION]`: WHEN is `answered` (killed before any tool ran)
-or `later` (killed while the tool `crash` runs); with a SESSION that session is resumed. Prints one
-JSON object if it survives to the end.
+`python -m tests.agent.killed_agent URL WHEN [SESSION]`: WHEN is `answered` (killed before any tool ran) or
+`later` (killed while the tool `crash` runs); with SESSION, that session is resumed. Prints one JSON object if
+the process is not killed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from agentobs.agent import Conversation, Message, Result, live_world, resumed, r
 from agentobs.agent.sub_agents.starter import sub_agents
 from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.recording.session import start_recorder
-from tests.agent.scene import options
+from tests.agent.agent_runs import options
 
 MODEL = "claude-sonnet-4-6"
 
 
 def die() -> None:
-    """Kill the process, once everything recorded so far is in the journal."""
+    """Kill the process after everything that was recorded so far is in the journal."""
     recorder = start_recorder()
     assert recorder is not None
     assert recorder.flush(20)
@@ -42,7 +42,7 @@ def write(what: str) -> str:
 
 @tool
 def crash() -> str:
-    """Take the process along."""
+    """Kill the process."""
     die()
     return "still there"
 
@@ -52,23 +52,27 @@ async def main(url: str, when: str, earlier: str | None) -> None:
     client = agentobs.record(AsyncAnthropic(api_key="made-up", base_url=url))
     with agentobs.session("killed") as session:
         world = live_world(client, tools, load=wiring.load_conversation)
-        talk = await resumed(world, earlier) if earlier else Conversation()
-        before = str(talk.meter.total().usd)
-        agents = {name: child.messages for name, child in talk.children.items()}
+        conversation = await resumed(world, earlier) if earlier else Conversation()
+        before = str(conversation.meter.total().usd)
+        agents = {name: child.messages for name, child in conversation.children.items()}
         running = run(
-            "Go", world=world, options=options(model=MODEL), tools=tools, conversation=talk
+            "Go", world=world, options=options(model=MODEL), tools=tools, conversation=conversation
         )
         async for event in running:
             if isinstance(event, Message) and when == "answered":
                 die()
             if isinstance(event, Result):
-                told = {
+                report = {
                     "session_id": session.session_id,
                     "text": event.text,
                     "before": before,
                     "error": event.error_text,
                 }
-                print(json.dumps({**told, "agents": agents, "after": str(talk.meter.total().usd)}))
+                print(
+                    json.dumps(
+                        {**report, "agents": agents, "after": str(conversation.meter.total().usd)}
+                    )
+                )
 
 
 if __name__ == "__main__":

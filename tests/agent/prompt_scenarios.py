@@ -7,7 +7,7 @@ from pathlib import Path
 from agentobs.agent import Adaptive, Conversation, Section, SystemPrompt, tool
 from agentobs.world import World
 from tests.agent.provider import call, message, streamed, text
-from tests.agent.scenario import Outside, Scenario
+from tests.agent.scenario import ExternalInput, Scenario
 
 DONE = message(text("Done."))
 THOUGHT = {"type": "thinking", "thinking": "Hm, well", "signature": "c2lnbmVkIQ=="}
@@ -27,42 +27,43 @@ def search(words: str) -> str:
 
 
 def _unseen() -> str:
-    """Write a section that only the current world may produce."""
-    raise AssertionError("a section is asked of the world, never of the prompt")
+    """Write a section; fails, because sections are requested from the world."""
+    raise AssertionError("sections are requested from the world, not from the prompt")
 
 
-def _sections(folder: Path) -> Outside:
-    """Keep the tree constant for the conversation, while the clock advances."""
+def _sections(folder: Path) -> ExternalInput:
+    """Return an outside world whose tree section is constant, while the clock section changes."""
     del folder
     hours = iter(range(9, 20))
-    return Outside(
+    return ExternalInput(
         live={"sections": {"tree": lambda: "main.py", "clock": lambda: f"It is {next(hours)}:00."}}
     )
 
 
 async def _latched(world: World) -> Conversation:
-    """Return a conversation whose first request had no betas, and no thinking."""
+    """Return a conversation whose first request had no betas and no thinking."""
     del world
-    said = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": [text("Hello")]})
-    held = {"betas": (), "cache": "5m", "thinking": None, "extra.speed": None}
-    return Conversation(said, turns=1, latched={**held, "extra.thinking": None})
+    history = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": [text("Hello")]})
+    latched = {"betas": (), "cache": "5m", "thinking": None, "extra.speed": None}
+    return Conversation(history, turns=1, latched={**latched, "extra.thinking": None})
 
 
 async def _idle(world: World) -> Conversation:
     """Return a conversation with thinking from long ago."""
     del world
-    said = (
+    history = (
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [THOUGHT, HIDDEN, text("Hello")]},
         {"role": "user", "content": "Well?"},
         {"role": "assistant", "content": [THOUGHT]},
     )
-    return Conversation(said, turns=2, thought_ns=0)
+    return Conversation(history, turns=2, thought_ns=0)
 
 
 SCENARIOS: dict[str, Scenario] = {
     "cache-marks": Scenario(
-        "Marks of the cache on the last tool, the last system block and the last message; tools keep their order.",
+        "Cache breakpoints are on the last tool, the last system block and the last message; tools "
+        "keep their order.",
         [
             streamed(message(call("a", "look", where="box"), call("b", "search", words="tea"))),
             streamed(DONE),
@@ -73,7 +74,8 @@ SCENARIOS: dict[str, Scenario] = {
         options={"cache": "1h", "system": "You sell tea."},
     ),
     "system-prompt": Scenario(
-        "A section that stays is asked for once a conversation, a volatile one each turn, behind what stays.",
+        "A static section is requested once per conversation, a volatile section in each turn; "
+        "volatile sections follow static ones.",
         [streamed(message(call("a", "look", where="box"))), streamed(DONE), streamed(DONE)],
         [look],
         prompts=("Hello", "Again"),
@@ -89,10 +91,11 @@ SCENARIOS: dict[str, Scenario] = {
                 append="Never lie.",
             ),
         },
-        outside=_sections,
+        external_input=_sections,
     ),
     "settings-held": Scenario(
-        "What would flip the prefix in the middle of a conversation is told, and not taken.",
+        "A setting that would change the cached prefix in the middle of a conversation is reported,"
+        " but not used.",
         [streamed(DONE)],
         options={
             "cache": "1h",
@@ -100,10 +103,10 @@ SCENARIOS: dict[str, Scenario] = {
             "thinking": Adaptive("high"),
             "extra": {"speed": "fast", "top_p": 1},
         },
-        begin=_latched,
+        start_conversation=_latched,
     ),
     "thinking": Scenario(
-        "What was thought goes back as it came, signatures and what is hidden included.",
+        "Thinking is sent back unchanged, including signatures and redacted thinking.",
         [
             streamed(message(THOUGHT, HIDDEN, call("a", "look", where="box"))),
             streamed(message(THOUGHT, text("Done."))),
@@ -114,13 +117,13 @@ SCENARIOS: dict[str, Scenario] = {
         options={"thinking": Adaptive("low", "summarized")},
     ),
     "thinking-cleared": Scenario(
-        "After an hour without an answer the thinking of earlier turns is gone for good.",
+        "After an hour without a response, the thinking of earlier turns is removed permanently.",
         [
             streamed(message(THOUGHT, call("a", "look", where="box"))),
             streamed(DONE),
         ],
         [look],
         options={"thinking": Adaptive()},
-        begin=_idle,
+        start_conversation=_idle,
     ),
 }

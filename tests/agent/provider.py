@@ -1,7 +1,7 @@
 """A provider with scripted responses, over real HTTP on the loopback interface.
 
-Each reply is used once, in order; requests are kept. A stream is made from a complete message,
-split into deltas like the real provider's.
+Each response is used once, in order; requests are kept. A stream is made from a complete message, split into
+deltas like the streams of the real provider.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
-from agentobs.provider.anthropic.messages import fault_of_request
+from agentobs.provider.anthropic.messages import request_error
 from tests.loopback import LoopbackServer
 
 MODEL = "claude-test-1"
@@ -28,25 +28,25 @@ USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3}
 class Reply:
     """The response to one request."""
 
-    pieces: tuple[bytes, ...] = ()
+    chunks: tuple[bytes, ...] = ()
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
     cut: bool = False
-    """Whether the connection is closed before the announced end."""
+    """Whether the connection is closed before the announced length was sent."""
     is_reset: bool = False
-    """Whether the connection is reset instead of any response."""
+    """Whether the connection is reset instead of sending a response."""
     hold: threading.Event | None = None
-    """Waited for before the last chunk."""
+    """If set, the last chunk is sent after this event."""
 
 
 class Provider:
-    """Serves the script while its context is open."""
+    """Sends the scripted responses while its context is open."""
 
     def __init__(self, replies: Sequence[Reply]) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.faults: list[str] = []
-        """Why requests were refused: conversations that the real provider would also refuse."""
+        """Errors of requests that the real provider would also reject."""
         script, provider = iter(replies), self
 
         class Handler(BaseHTTPRequestHandler):
@@ -55,10 +55,10 @@ class Provider:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                asked = json.loads(body)
-                provider.requests.append(asked)
+                request = json.loads(body)
+                provider.requests.append(request)
                 provider.headers.append({k.lower(): v for k, v in self.headers.items()})
-                refused = fault_of_request(asked) or too_many_marks(asked)
+                refused = request_error(request) or breakpoint_error(request)
                 if refused:
                     provider.faults.append(refused)
                     self._send(error(400, "invalid_request_error", text=refused))
@@ -67,18 +67,18 @@ class Provider:
 
             def _send(self, reply: Reply) -> None:
                 if reply.is_reset:
-                    # Closed without lingering, a socket reports a connection reset.
-                    at_once = struct.pack("ii", 1, 0)
-                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                    # Closing a socket without lingering resets the connection.
+                    no_linger = struct.pack("ii", 1, 0)
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
                     self.connection.close()
                     self.close_connection = True
                     return
-                size = sum(map(len, reply.pieces)) + (100 if reply.cut else 0)
+                size = sum(map(len, reply.chunks)) + (100 if reply.cut else 0)
                 self.send_response(reply.status)
                 for name, value in {**reply.headers, "content-length": str(size)}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                *first, last = reply.pieces
+                *first, last = reply.chunks
                 self.wfile.write(b"".join(first))
                 if reply.hold:
                     reply.hold.wait(10)
@@ -104,18 +104,18 @@ class Provider:
             assert not self.faults
 
 
-def too_many_marks(asked: dict[str, Any]) -> str | None:
-    """Return why the real provider refuses a request for its cache breakpoints, or None."""
-    marks = json.dumps(asked).count('"cache_control": {')
+def breakpoint_error(request: dict[str, Any]) -> str | None:
+    """Return why the real provider would reject the cache breakpoints of a request, or None."""
+    breakpoints = json.dumps(request).count('"cache_control": {')
     return (
-        f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."
-        if marks > 4
+        f"A maximum of 4 blocks with cache_control may be provided. Found {breakpoints}."
+        if breakpoints > 4
         else None
     )
 
 
 def message(*content: dict[str, Any], stop_reason: str = "end_turn", **more: Any) -> dict[str, Any]:
-    """An assistant message as the provider sends it."""
+    """Return an assistant message as the provider sends it."""
     return {
         "id": "msg_1",
         "type": "message",
@@ -137,26 +137,26 @@ def call(tool_use_id: str, name: str, **arguments: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": tool_use_id, "name": name, "input": arguments}
 
 
-def whole(answer: dict[str, Any]) -> Reply:
-    """The message as one JSON body."""
+def unstreamed(answer: dict[str, Any]) -> Reply:
+    """Return a response with the message as one JSON body."""
     return Reply((json.dumps(answer).encode(),))
 
 
-def streamed(answer: dict[str, Any], **how: Any) -> Reply:
-    """The message as a stream of events."""
-    pieces = tuple(event_bytes(event) for event in stream_events(answer))
-    return Reply(pieces, headers={"content-type": "text/event-stream; charset=utf-8"}, **how)
+def streamed(answer: dict[str, Any], **options: Any) -> Reply:
+    """Return a response with the message as a stream of events."""
+    chunks = tuple(event_bytes(event) for event in stream_events(answer))
+    return Reply(chunks, headers={"content-type": "text/event-stream; charset=utf-8"}, **options)
 
 
 def cut_after(answer: dict[str, Any], count: int) -> Reply:
-    """The first `count` events of a stream, then a broken connection."""
-    return Reply(streamed(answer).pieces[:count], headers=streamed(answer).headers, cut=True)
+    """Return a response with the first `count` events of a stream, after which the connection breaks."""
+    return Reply(streamed(answer).chunks[:count], headers=streamed(answer).headers, cut=True)
 
 
 def error(
     status: int, kind: str, *, retry: str | None = None, text: str = "Sorry", **headers: str
 ) -> Reply:
-    """A refusal; keyword arguments are headers, their underscores dashes."""
+    """Return an error response; keyword arguments are headers, with underscores for dashes."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     if retry:
         named["x-should-retry"] = retry
@@ -165,7 +165,7 @@ def error(
 
 
 def error_in_stream(kind: str, **headers: str) -> Reply:
-    """A 200 whose only event is an error."""
+    """Return a 200 whose only event is an error."""
     event = {"type": "error", "error": {"type": kind, "message": "Sorry"}}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply((event_bytes(event),), 200, {"content-type": "text/event-stream", **named})
@@ -176,12 +176,12 @@ def event_bytes(event: dict[str, Any]) -> bytes:
 
 
 def stream_events(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events that add up to a message."""
+    """Yield the events of a stream that contains the message."""
     started = {**answer, "content": [], "stop_reason": None, "usage": {**USAGE, "output_tokens": 1}}
     yield {"type": "message_start", "message": started}
     yield {"type": "ping"}
     for index, block in enumerate(answer["content"]):
-        first, deltas = _taken_apart(block)
+        first, deltas = _block_deltas(block)
         yield {"type": "content_block_start", "index": index, "content_block": first}
         for delta in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
@@ -191,7 +191,7 @@ def stream_events(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "message_stop"}
 
 
-def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _block_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     match block["type"]:
         case "text":
             return {**block, "text": ""}, [

@@ -1,4 +1,4 @@
-"""Scenarios of the loop: provider failures, cut responses, fallback models."""
+"""Scenarios of the loop: provider failures, truncated responses, fallback models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.agent.provider import (
     message,
     streamed,
     text,
-    whole,
+    unstreamed,
 )
-from tests.agent.scenario import Outside, Scenario
+from tests.agent.scenario import ExternalInput, Scenario
 
 OTHER = "claude-other-1"
 DONE = message(text("Done."))
@@ -33,24 +33,25 @@ def look(where: str) -> str:
     return f"nothing in {where}"
 
 
-def _refreshing(folder: Path) -> Outside:
+def _refreshing(folder: Path) -> ExternalInput:
     del folder
-    return Outside(live={"refresh": lambda: True})
+    return ExternalInput(live={"refresh": lambda: True})
 
 
 SCENARIOS: dict[str, Scenario] = {
     "refreshed-credentials": Scenario(
-        "A 401 is followed by the same request with new credentials.",
+        "After a 401, the same request is sent with new credentials.",
         [error(401, "authentication_error", retry="false"), streamed(DONE)],
-        outside=_refreshing,
+        external_input=_refreshing,
     ),
     "lowered-max-tokens": Scenario(
-        "Where prompt and answer do not fit together, the answer is given what is left.",
+        "If prompt and `max_tokens` exceed the window, `max_tokens` is lowered to what is left.",
         [error(400, "invalid_request_error", text=OVERFLOW), streamed(DONE)],
         options={"max_tokens": 20_000},
     ),
     "fallback-model": Scenario(
-        "After three overloads another model goes on; what had come is void, and what was thought goes.",
+        "After three overloads the fallback model continues; the partial response is void, and "
+        "thinking is removed.",
         [
             streamed(message(THOUGHT, call("a", "look", where="box"))),
             OVERLOADED,
@@ -63,46 +64,48 @@ SCENARIOS: dict[str, Scenario] = {
         options={"fallback_model": OTHER},
     ),
     "unstreamed": Scenario(
-        "Three streams in a row break before any content; then the answer comes in one piece.",
-        [*[cut_after(DONE, 2)] * 3, whole(DONE)],
+        "Three consecutive streams break before any content; after them, the request is not "
+        "streamed.",
+        [*[cut_after(DONE, 2)] * 3, unstreamed(DONE)],
     ),
     "raised-max-tokens": Scenario(
-        "An answer that was cut is void, and asked for again with more room.",
+        "A truncated response is void, and requested again with a higher limit.",
         [streamed(message(text("Once upon"), stop_reason="max_tokens")), streamed(DONE)],
     ),
     "continued-answer": Scenario(
-        "The model goes on from an answer that was cut, three times at most.",
+        "The model continues a truncated response, at most three times.",
         [
             streamed(message(text(words), stop_reason="max_tokens"))
             for words in ("void", "One, ", "two, ", "three, ", "four")
         ],
     ),
     "paused-answer": Scenario(
-        "An answer that the provider paused goes back as it is.",
+        "A response that the provider paused is sent back unchanged.",
         [streamed(message(text("Looking."), stop_reason="pause_turn")), streamed(DONE)],
     ),
     "window-full": Scenario(
-        "An answer fills the model's window: the conversation has to be shorter.",
+        "A response fills the window of the model: the conversation must become shorter.",
         [streamed(message(text("And"), stop_reason="model_context_window_exceeded"))],
     ),
     "unattended": Scenario(
-        "Where nobody attends, a long wait is cut into pieces, and each is told.",
+        "In an unattended run, a long wait is split into parts, and each part is reported.",
         [error(429, "rate_limit_error", retry_after="61"), streamed(DONE)],
         options={"unattended": True},
     ),
     "circuit-breaker": Scenario(
-        "After five requests in a row that failed for good the provider is not asked.",
+        "After five consecutive requests that failed permanently, no request is sent to the "
+        "provider.",
         [error(503, "api_error", retry="false")] * 5,
         prompts=("One", "Two", "Three", "Four", "Five", "Six", "Seven"),
     ),
     "unattended-circuit": Scenario(
-        "Where nobody attends, the run waits until the circuit has cooled down.",
+        "An unattended run waits until the circuit breaker closes.",
         [*[error(503, "api_error", retry="false")] * 5, streamed(DONE)],
         prompts=("One", "Two", "Three", "Four", "Five", "Six"),
         options={"unattended": True},
     ),
     "model-limit": Scenario(
-        "A model that may say no more than it was let goes on from its cut answer.",
+        "A model whose maximum does not allow a higher limit continues its truncated response.",
         [
             streamed(message(text("One, "), stop_reason="max_tokens")),
             error(
@@ -114,7 +117,7 @@ SCENARIOS: dict[str, Scenario] = {
         options={"max_tokens": 8192},
     ),
     "bounded-retries": Scenario(
-        "A server error is tried again so many times, and then stands.",
+        "A server error is retried a number of times, and then ends the run.",
         [error(500, "api_error")] * 2,
         options={"max_retries": 1},
     ),

@@ -10,11 +10,11 @@ from typing import Any
 
 from agentobs.agent import Abort, Conversation, Event, Inbox, Tool
 from agentobs.world import World
-from tests.agent.provider import Reply as Sent
+from tests.agent.provider import Reply as ProviderReply
 
 
 @dataclass
-class Outside:
+class ExternalInput:
     """External input while a scenario is recorded; a replay has none."""
 
     person: Any = None
@@ -30,17 +30,17 @@ class Outside:
 
 @dataclass
 class Scenario:
-    """One scenario."""
+    """An agent, the responses of its provider, and the inputs that are recorded."""
 
-    shows: str
-    """What it shows, in a sentence."""
-    replies: Sequence[Sent]
+    description: str
+    """The behavior that the scenario shows, in one sentence."""
+    replies: Sequence[ProviderReply]
     tools: Sequence[Tool] = ()
     replayed_tools: Sequence[Tool] | None = None
-    """The tools of the replay, if they differ from the recording's."""
+    """The tools of the replay, if they differ from the tools of the recording."""
     prompts: Sequence[str] = ("Hello",)
     options: dict[str, Any] = field(default_factory=dict)
-    outside: Callable[[Path], Outside] = lambda folder: Outside()
-    """External input during recording, in a separate folder."""
-    begin: Callable[[World], Awaitable[Conversation]] | None = None
-    """Returns the conversation to continue; None starts a new one."""
+    external_input: Callable[[Path], ExternalInput] = lambda folder: ExternalInput()
+    """Returns the external input of the recording, which may use a separate folder."""
+    start_conversation: Callable[[World], Awaitable[Conversation]] | None = None
+    """Returns the conversation to continue; None starts a new conversation."""

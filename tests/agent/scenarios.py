@@ -50,15 +50,24 @@ from agentobs.agent import (
 )
 from agentobs.agent.permissions import SOURCES
 from agentobs.records.canonical_json import canonical
-from tests.agent.provider import Provider, call, cut_after, error, message, streamed, text, whole
-from tests.agent.scenario import Outside, Scenario
-from tests.agent.scene import options
-from tests.agent.scenes_context import SCENARIOS as OF_CONTEXT
-from tests.agent.scenes_hooks import SCENARIOS as OF_HOOKS
-from tests.agent.scenes_prompt import SCENARIOS as OF_PROMPT
-from tests.agent.scenes_recovery import SCENARIOS as OF_RECOVERY
-from tests.agent.scenes_sessions import SCENARIOS as OF_SESSIONS
-from tests.agent.scenes_sub_agents import SCENARIOS as OF_SUB_AGENTS
+from tests.agent.agent_runs import options
+from tests.agent.context_scenarios import SCENARIOS as OF_CONTEXT
+from tests.agent.hook_scenarios import SCENARIOS as OF_HOOKS
+from tests.agent.prompt_scenarios import SCENARIOS as OF_PROMPT
+from tests.agent.provider import (
+    Provider,
+    call,
+    cut_after,
+    error,
+    message,
+    streamed,
+    text,
+    unstreamed,
+)
+from tests.agent.recovery_scenarios import SCENARIOS as OF_RECOVERY
+from tests.agent.scenario import ExternalInput, Scenario
+from tests.agent.session_scenarios import SCENARIOS as OF_SESSIONS
+from tests.agent.sub_agent_scenarios import SCENARIOS as OF_SUB_AGENTS
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "loop"
 PRICED = "claude-sonnet-4-6"
@@ -66,44 +75,46 @@ DONE = message(text("Done."))
 
 
 async def play(
-    name: str, client: Any, outside: Outside, tools: Sequence[Tool]
+    name: str, client: Any, external_input: ExternalInput, tools: Sequence[Tool]
 ) -> AsyncGenerator[Event, None]:
     """Run the agent of a scenario; yield its events."""
     scenario = SCENARIOS[name]
     world = live_world(
         client,
         tools,
-        person=outside.person,
-        inbox=outside.inbox,
-        abort=outside.abort,
-        roots=outside.roots,
-        keep=outside.keep,
-        spent_today=outside.spent_today,
-        **outside.live,
+        person=external_input.person,
+        inbox=external_input.inbox,
+        abort=external_input.abort,
+        roots=external_input.roots,
+        keep=external_input.keep,
+        spent_today=external_input.spent_today,
+        **external_input.live,
     )
-    talk = await scenario.begin(world) if scenario.begin else Conversation()
+    conversation = (
+        await scenario.start_conversation(world) if scenario.start_conversation else Conversation()
+    )
     for prompt in scenario.prompts:
         events = run(
             prompt,
             world=world,
             options=options(**scenario.options),
             tools=tools,
-            conversation=talk,
+            conversation=conversation,
         )
         async for event in events:
-            outside.on(event)
+            external_input.on(event)
             yield event
 
 
 def in_order(events: Sequence[Event]) -> list[str]:
-    """Return events as lines, with each sub-agent's events before the result they led to, as if
-    none ran in parallel.
+    """Return events as lines, with the events of each sub-agent before the result that they led to, as if no
+    agents ran concurrently.
     """
     found: list[str] = []
-    beside: dict[str, list[SubAgent]] = {}
+    sub_agent_events: dict[str, list[SubAgent]] = {}
     for event in events:
         if isinstance(event, SubAgent):
-            beside.setdefault(event.lane.split("/")[1], []).append(event)
+            sub_agent_events.setdefault(event.lane.split("/")[1], []).append(event)
             continue
         if isinstance(event, ToolDone | BackgroundResult):
             agent_id = (
@@ -111,13 +122,15 @@ def in_order(events: Sequence[Event]) -> list[str]:
                 if isinstance(event, BackgroundResult)
                 else event.question.tool_use_id
             )
-            found += map(line, sorted(beside.pop(agent_id, ()), key=lambda each: each.lane))
+            found += map(
+                line, sorted(sub_agent_events.pop(agent_id, ()), key=lambda each: each.lane)
+            )
         found.append(line(event))
     return found
 
 
 def line(event: Event) -> str:
-    """Return an event as one line without time: its kind, and the parts that are identical in every replay."""
+    """Return an event as one line without times: its kind, and the fields that are identical in every replay."""
     match event:
         case RequestStart():
             what: Any = [event.turn, event.attempt, event.transition, event.source, event.model]
@@ -221,14 +234,14 @@ async def wait() -> str:
     return ""
 
 
-_TRIED = [0]
+_attempts = [0]
 
 
 @tool(read_only=True, retries=1)
 def flaky() -> str:
     """Fail at first."""
-    _TRIED[0] += 1
-    if _TRIED[0] % 2:
+    _attempts[0] += 1
+    if _attempts[0] % 2:
         raise RuntimeError("not yet")
     return "there"
 
@@ -295,13 +308,13 @@ async def work() -> str:
     return ""
 
 
-_THERE = [True]
+_is_available = [True]
 
 
-@tool(available=lambda: _THERE[0], optional=True, read_only=True)
+@tool(available=lambda: _is_available[0], optional=True, read_only=True)
 def maybe() -> str:
     """Be there, or not."""
-    _THERE[0] = False
+    _is_available[0] = False
     return "here"
 
 
@@ -335,28 +348,30 @@ def _allow_x(consent: Consent) -> Reply:
     return Reply(False, reason="Not on a Sunday.")
 
 
-def _steering(folder: Path) -> Outside:
-    inbox, said = Inbox(), list[bool]()
+def _steering(folder: Path) -> ExternalInput:
+    inbox, sent = Inbox(), list[bool]()
 
     def on(event: Event) -> None:
-        if isinstance(event, ToolDispatch) and not said:
-            said.append(True)
+        if isinstance(event, ToolDispatch) and not sent:
+            sent.append(True)
             inbox.steer("Not y!")
 
-    return Outside(inbox=inbox, on=on)
+    return ExternalInput(inbox=inbox, on=on)
 
 
-def _follow_up(folder: Path) -> Outside:
+def _follow_up(folder: Path) -> ExternalInput:
     inbox = Inbox()
     inbox.follow_up("And then?")
     inbox.steer("Louder")
-    return Outside(inbox=inbox)
+    return ExternalInput(inbox=inbox)
 
 
-def _stopping(kind: type, soon: bool = False) -> Callable[[Path], Outside]:
-    """Stop at the first event of a kind, immediately or a little later from another thread."""
+def _stopping(kind: type, soon: bool = False) -> Callable[[Path], ExternalInput]:
+    """Return an external input that stops the run at the first event of a kind, immediately or a little later from
+    another thread.
+    """
 
-    def outside(folder: Path) -> Outside:
+    def external_input(folder: Path) -> ExternalInput:
         abort, seen = Abort(), list[Event]()
 
         def on(event: Event) -> None:
@@ -366,12 +381,12 @@ def _stopping(kind: type, soon: bool = False) -> Callable[[Path], Outside]:
             if isinstance(event, Result):
                 abort.clear()
 
-        return Outside(abort=abort, on=on)
+        return ExternalInput(abort=abort, on=on)
 
-    return outside
+    return external_input
 
 
-def _stopped_while_asked(folder: Path) -> Outside:
+def _stopped_during_approval(folder: Path) -> ExternalInput:
     abort = Abort()
 
     async def person(consent: Consent) -> bool:
@@ -379,28 +394,28 @@ def _stopped_while_asked(folder: Path) -> Outside:
         await asyncio.Event().wait()
         return True
 
-    return Outside(abort=abort, person=person)
+    return ExternalInput(abort=abort, person=person)
 
 
-def _roots(folder: Path) -> Outside:
+def _roots(folder: Path) -> ExternalInput:
     root, outside = folder / "root", folder / "outside"
     root.mkdir()
     outside.mkdir()
     (root / "door").symlink_to(outside)
-    return Outside(roots=(root,))
+    return ExternalInput(roots=(root,))
 
 
-def _keeping(folder: Path) -> Outside:
+def _storing(folder: Path) -> ExternalInput:
     def keep(tool_use_id: str, text: str) -> str:
         (folder / "kept.txt").write_text(text)
         return "kept.txt"
 
-    return Outside(keep=keep)
+    return ExternalInput(keep=keep)
 
 
-def _spent(folder: Path) -> Outside:
+def _daily_spending(folder: Path) -> ExternalInput:
     amounts = iter([Decimal("0.5"), Decimal("4")])
-    return Outside(spent_today=lambda: next(amounts))
+    return ExternalInput(spent_today=lambda: next(amounts))
 
 
 def _rules(**texts: str) -> tuple[Rule, ...]:
@@ -410,7 +425,8 @@ def _rules(**texts: str) -> tuple[Rule, ...]:
 
 SCENARIOS: dict[str, Scenario] = {
     "parallel-reads": Scenario(
-        "Calls that only read begin while the answer comes, run together, and are told in their order.",
+        "Read-only calls start while the response arrives, run concurrently, and are reported in "
+        "their order.",
         [
             streamed(
                 message(call("a", "look", where="box"), text("and"), call("b", "look", where="bag"))
@@ -420,12 +436,13 @@ SCENARIOS: dict[str, Scenario] = {
         [look],
     ),
     "fifty-calls": Scenario(
-        "Fifty parallel calls, ten at once, each with its result in its place.",
+        "Fifty parallel calls run, at most ten at a time, each with its result in its place.",
         [streamed(message(*(call(f"c{n}", "count", number=n) for n in range(50)))), streamed(DONE)],
         [count],
     ),
     "consent": Scenario(
-        "A person allows a call for the session and refuses another; nobody is asked twice.",
+        "A person allows a call for the session and denies another; neither approval is requested "
+        "twice.",
         [
             streamed(message(call("a", "write", what="x"), call("b", "write", what="x"))),
             streamed(message(call("c", "write", what="y"))),
@@ -433,10 +450,11 @@ SCENARIOS: dict[str, Scenario] = {
         ],
         [write],
         options={"permissions": Permissions()},
-        outside=lambda folder: Outside(person=_allow_x),
+        external_input=lambda folder: ExternalInput(person=_allow_x),
     ),
     "nobody-to-ask": Scenario(
-        "Where nobody can be asked the answer is no, and a tool that needs a person fails at once.",
+        "If no person can answer, approvals are denied, and a tool that needs a person fails at "
+        "once.",
         [
             streamed(message(call("a", "write", what="x"))),
             streamed(message(call("b", "choose"))),
@@ -446,7 +464,7 @@ SCENARIOS: dict[str, Scenario] = {
         options={"permissions": Permissions(rules=_rules(allow="choose"))},
     ),
     "rules": Scenario(
-        "Deny comes before ask, ask before allow; a blocked host is denied in every mode.",
+        "Deny precedes ask, and ask precedes allow; a blocked host is denied in every mode.",
         [
             streamed(
                 message(
@@ -471,33 +489,34 @@ SCENARIOS: dict[str, Scenario] = {
         },
     ),
     "accept-edits": Scenario(
-        "In acceptEdits edits within the roots run, and other writes are asked about: nobody is there.",
+        "In acceptEdits, edits inside the roots run, and other writes need approval; there is no "
+        "person.",
         [
             streamed(message(call("a", "edit", file="notes.txt"), call("b", "write", what="x"))),
             streamed(DONE),
         ],
         [edit, write],
         options={"permissions": Permissions(mode="acceptEdits")},
-        outside=_roots,
+        external_input=_roots,
     ),
     "dont-ask": Scenario(
-        "In dontAsk nobody is asked: what would be is denied.",
+        "In dontAsk, no approval is requested: calls that need approval are denied.",
         [
             streamed(message(call("a", "look", where="box"), call("b", "write", what="x"))),
             streamed(DONE),
         ],
         [look, write],
         options={"permissions": Permissions(mode="dontAsk")},
-        outside=lambda folder: Outside(person=_allow_x),
+        external_input=lambda folder: ExternalInput(person=_allow_x),
     ),
     "stopped-in-commit": Scenario(
         "A tool that must not be interrupted runs to its end before the run ends.",
         [streamed(message(call("a", "commit"), call("b", "commit")))],
         [commit],
-        outside=_stopping(ToolDispatch, soon=True),
+        external_input=_stopping(ToolDispatch, soon=True),
     ),
     "steered-output": Scenario(
-        "An output that was given before somebody said something else does not end the run.",
+        "A structured output that was given before a new user message does not end the run.",
         [
             streamed(
                 message(
@@ -508,16 +527,16 @@ SCENARIOS: dict[str, Scenario] = {
         ],
         [write],
         options={"output": Refund},
-        outside=_steering,
+        external_input=_steering,
     ),
     "budget-of-the-session": Scenario(
-        "The money of a conversation holds across its runs.",
+        "The budget of a conversation applies across its runs.",
         [streamed(priced(text("One."))), streamed(priced(text("Two.")))],
         prompts=("First", "Second", "Third"),
         options={"model": PRICED, "budget": Budget(session_usd=Decimal("0.4"))},
     ),
     "paths": Scenario(
-        "A path that leads out of the roots, also by a link, is denied whatever the mode.",
+        "A path that leads out of the roots, directly or through a link, is denied in every mode.",
         [
             streamed(
                 message(
@@ -529,7 +548,7 @@ SCENARIOS: dict[str, Scenario] = {
             streamed(DONE),
         ],
         [edit],
-        outside=_roots,
+        external_input=_roots,
     ),
     "plan-mode": Scenario(
         "In plan mode only readers run.",
@@ -541,8 +560,8 @@ SCENARIOS: dict[str, Scenario] = {
         options={"permissions": Permissions(mode="plan")},
     ),
     "tool-errors": Scenario(
-        "Unknown tools, input that does not fit or was cut, failures, exits and timeouts become results; one "
-        "is tried again; coercion is told.",
+        "Unknown tools, invalid or truncated input, failures, exits and timeouts become results; "
+        "one call is retried; coercion is reported.",
         [
             streamed(
                 message(
@@ -565,13 +584,13 @@ SCENARIOS: dict[str, Scenario] = {
         [count, fall, wait, halve, flaky, leave, pick],
     ),
     "stopped-before-request": Scenario(
-        "Stopped when the request was about to go out; the next run of the conversation goes on.",
+        "Stopped just before a request was sent; the next run of the conversation continues.",
         [streamed(DONE)],
         prompts=("Hello", "Go on"),
-        outside=_stopping(RequestStart),
+        external_input=_stopping(RequestStart),
     ),
     "siblings": Scenario(
-        "A shell that fails stops the calls beside it.",
+        "A failing shell stops its concurrent calls.",
         [
             streamed(
                 message(call("a", "shell", command="sleep"), call("b", "shell", command="false"))
@@ -581,7 +600,7 @@ SCENARIOS: dict[str, Scenario] = {
         [shell],
     ),
     "doubled-ids": Scenario(
-        "Calls with an id that was used before get one of their own; a repeated call is not run again.",
+        "Calls with a duplicate ID get a unique ID; a repeated call is not run again.",
         [
             streamed(
                 message(
@@ -596,19 +615,19 @@ SCENARIOS: dict[str, Scenario] = {
         [write, look],
     ),
     "long-result": Scenario(
-        "A result that is too long is kept whole elsewhere; the model sees its ends and where it lies.",
+        "A result that is too long is stored in a file; the model gets both ends and the path.",
         [streamed(message(call("a", "shout"))), streamed(DONE)],
         [shout],
-        outside=_keeping,
+        external_input=_storing,
     ),
     "renamed-tool": Scenario(
-        "A tool that was renamed since answers to its former name.",
+        "A renamed tool can be called by its former name.",
         [streamed(message(call("a", "find_order", order="A-1"))), streamed(DONE)],
         [find_order_before],
         replayed_tools=[find_order_now],
     ),
     "tool-set": Scenario(
-        "A tool that may be missing is offered only in the turns in which it is there.",
+        "An optional tool is offered only in turns in which it is available.",
         [
             streamed(message(call("a", "maybe"))),
             streamed(message(call("b", "maybe"))),
@@ -617,7 +636,8 @@ SCENARIOS: dict[str, Scenario] = {
         [maybe],
     ),
     "retries": Scenario(
-        "Overloads, by status and inside a stream, are tried again; a broken answer and its calls are void.",
+        "Overloads, by status and inside a stream, are retried; a broken response and its calls are"
+        " void.",
         [
             error(529, "overloaded_error"),
             cut_after(message(call("a", "look", where="box"), text("So")), 7),
@@ -627,7 +647,7 @@ SCENARIOS: dict[str, Scenario] = {
         [look],
     ),
     "too-long": Scenario(
-        "A prompt that does not fit ends the run, and says so.",
+        "A prompt that does not fit ends the run, with this reason.",
         [
             error(
                 400,
@@ -637,37 +657,39 @@ SCENARIOS: dict[str, Scenario] = {
         ],
     ),
     "refusal": Scenario(
-        "A model that refuses has not answered.",
+        "A refusal by the model is an error.",
         [streamed(message(text("No."), stop_reason="refusal"))],
     ),
     "steering": Scenario(
-        "What is said while a tool runs goes to the model after it; the calls that follow are skipped.",
+        "A message that is sent while a tool runs is delivered after it; the calls that follow are "
+        "skipped.",
         [
             streamed(message(call("a", "write", what="x"), call("b", "write", what="y"))),
             streamed(DONE),
         ],
         [write],
-        outside=_steering,
+        external_input=_steering,
     ),
     "follow-up": Scenario(
-        "What is said for later comes when the run would stop.",
+        "Follow-up messages are delivered when the run would end.",
         [streamed(message(text(words))) for words in ("One", "ONE", "Two")],
-        outside=_follow_up,
+        external_input=_follow_up,
     ),
     "stopped-in-stream": Scenario(
-        "Stopped in the middle of an answer; what came stays, and the conversation goes on with a new prompt.",
+        "Stopped in the middle of a response; the partial content is kept, and the conversation "
+        "continues with a new prompt.",
         [streamed(message(text("Hello you"))), streamed(DONE)],
         prompts=("Hello", "Go on"),
-        outside=_stopping(TextDelta),
+        external_input=_stopping(TextDelta),
     ),
     "stopped-before-tools": Scenario(
-        "Stopped after the answer and before its tools; each call has an error for a result.",
+        "Stopped after the response and before its tools; each call has an error as its result.",
         [streamed(message(call("a", "write", what="x"), call("b", "write", what="y")))],
         [write],
-        outside=_stopping(Message),
+        external_input=_stopping(Message),
     ),
     "stopped-in-tool": Scenario(
-        "Stopped among the tools; the one that runs is stopped, the one after it never begins.",
+        "Stopped between tools; the running tool is stopped, and the next one never starts.",
         [
             streamed(
                 message(
@@ -676,22 +698,22 @@ SCENARIOS: dict[str, Scenario] = {
             )
         ],
         [look, work, write],
-        outside=_stopping(ToolDone, soon=True),
+        external_input=_stopping(ToolDone, soon=True),
     ),
     "stopped-while-asked": Scenario(
-        "Stopped while a person is asked.",
+        "Stopped during an approval wait.",
         [streamed(message(call("a", "write", what="x")))],
         [write],
         options={"permissions": Permissions()},
-        outside=_stopped_while_asked,
+        external_input=_stopped_during_approval,
     ),
     "stopped-before-retry": Scenario(
-        "Stopped while the loop waits to ask again.",
+        "Stopped while the loop waits before a retry.",
         [error(529, "overloaded_error", retry_after="5")],
-        outside=_stopping(Retry),
+        external_input=_stopping(Retry),
     ),
     "max-turns": Scenario(
-        "A run ends after so many turns that used tools.",
+        "A run ends after the maximum number of turns that used tools.",
         [
             streamed(message(call("a", "look", where="box"))),
             streamed(message(call("b", "look", where="bag"))),
@@ -700,23 +722,24 @@ SCENARIOS: dict[str, Scenario] = {
         options={"max_turns": 2},
     ),
     "budget": Scenario(
-        "A run ends when its money is spent; a call that needs a decision does not run any more.",
+        "A run ends when its budget is spent; a call that needs a decision does not run any more.",
         [streamed(priced(call("a", "write", what="x")))],
         [write],
         options={"model": PRICED, "budget": Budget(interaction_usd=Decimal("0.3"))},
     ),
     "budget-of-the-day": Scenario(
-        "What was spent today is asked for before each call.",
+        "The spending of the day is requested before each call.",
         [streamed(priced(call("a", "look", where="box")))],
         [look],
         options={"model": PRICED, "budget": Budget(day_usd=Decimal(4))},
-        outside=_spent,
+        external_input=_daily_spending,
     ),
     "output": Scenario(
-        "An output of a type: words are not enough, misfits go back, what fits ends the run.",
+        "A structured output: text is not enough, invalid outputs are returned to the model, and a "
+        "valid output ends the run.",
         [
             streamed(message(text("Done."))),
-            whole(message(call("a", "structured_output", order="x"))),
+            unstreamed(message(call("a", "structured_output", order="x"))),
             streamed(message(call("b", "structured_output", order="x", cents=5))),
         ],
         options={"output": Refund},
@@ -766,29 +789,29 @@ def replay(name: str, fixture: Path | None = None) -> tuple[list[str], str]:
     scenario, events = SCENARIOS[name], list[Event]()
     tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
 
-    async def again() -> None:
+    async def run_again() -> None:
         async with AsyncAnthropic(open_telemetry=False) as client:
             agentobs.record(client)
             with agentobs.session(name):
-                async for event in play(name, client, Outside(), tools):
+                async for event in play(name, client, ExternalInput(), tools):
                     events.append(event)
 
-    _THERE[0] = False
+    _is_available[0] = False
     with Replayer(load(fixture or FIXTURES / name)) as replayed:
-        replayed.run(again)
+        replayed.run(run_again)
     return in_order(events), replayed.trajectory
 
 
 async def _record(name: str, folder: Path) -> tuple[str, list[str]]:
     scenario, own = SCENARIOS[name], folder / name
     own.mkdir()
-    _THERE[0], _TRIED[0] = True, 0
-    outside = scenario.outside(own)
+    _is_available[0], _attempts[0] = True, 0
+    external_input = scenario.external_input(own)
     with Provider(scenario.replies) as provider:
         async with provider.client() as client:
             agentobs.record(client)
             with agentobs.session(name) as session:
-                playing = play(name, client, outside, scenario.tools)
+                playing = play(name, client, external_input, scenario.tools)
                 events = [event async for event in playing]
     return session.session_id, in_order(events)
 

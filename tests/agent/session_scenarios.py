@@ -19,9 +19,9 @@ from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import Record
 from tests.agent.provider import call, message, streamed, text
-from tests.agent.scenario import Outside, Scenario
-from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start
-from tests.store.making import tool as ran
+from tests.agent.scenario import ExternalInput, Scenario
+from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, session_id, start
+from tests.store.recordings import tool as ran
 
 EARLIER = session_id(1)
 DONE = streamed(message(text("Done.")))
@@ -33,22 +33,26 @@ def look(where: str) -> str:
     return f"nothing in {where}"
 
 
-def _after(*records: Record) -> Callable[[Path], Outside]:
-    """An earlier session, in a home in the scenario's folder."""
+def _earlier_session(*records: Record) -> Callable[[Path], ExternalInput]:
+    """Return the external input of a scenario with an earlier session, whose home is in the folder of the
+    scenario.
+    """
 
-    def outside(folder: Path) -> Outside:
+    def external_input(folder: Path) -> ExternalInput:
         home = a_home(folder)
         record(home, [start(1), *records])
-        return Outside(live={"load": functools.partial(wiring.load_conversation, home=home.path)})
+        return ExternalInput(
+            live={"load": functools.partial(wiring.load_conversation, home=home.path)}
+        )
 
-    return outside
+    return external_input
 
 
-def _told(lane: str, turn: int, *said: str, at: int, content: Sequence[Any] = ()) -> ModelExchange:
-    """A turn of an agent in a lane: its prompt, and its response."""
+def _turn(lane: str, turn: int, *words: str, at: int, content: Sequence[Any] = ()) -> ModelExchange:
+    """Return a turn of an agent in a lane: its prompt, and its response."""
     asked = attempt(1, turn, at=T0 + at * SECOND, content=list(content) or None)
     place = Place(EARLIER, "1" * 32, lane, turn)
-    body = asked.question.body.replace(b"line 0 of session 1", " ".join(said).encode())
+    body = asked.question.body.replace(b"line 0 of session 1", " ".join(words).encode())
     question = dataclasses.replace(asked.question, body=body)
     return dataclasses.replace(asked, place=place, question=question)
 
@@ -57,27 +61,27 @@ TOOLS: list[Tool] = [look, sub_agents([Agent("scout", "Finds things.", "You look
 
 SCENARIOS: dict[str, Scenario] = {
     "resumed": Scenario(
-        "A session that was killed among its tools goes on: the result that was there, one that says so, and its "
-        "own money.",
+        "A session that was killed between tools is resumed: with the existing result, a result "
+        "that reports the interruption, and the cost of the session.",
         [streamed(message(call("c", "look", where="bag"))), DONE],
         [look],
         prompts=("Go on",),
-        outside=_after(
+        external_input=_earlier_session(
             attempt(1, 1, content=[call("a", "look", where="box"), call("b", "look", where="hat")]),
             ran(1, "a", "look", at=T0 + SECOND + 1),
         ),
-        begin=lambda world: resumed(world, EARLIER),
+        start_conversation=lambda world: resumed(world, EARLIER),
     ),
     "forked": Scenario(
-        "A session goes another way from an earlier turn, with what was said until there.",
+        "A session is forked at an earlier turn, with the conversation up to that turn.",
         [DONE],
         [look],
         prompts=("Rather this",),
-        outside=_after(attempt(1, 1), attempt(1, 2), attempt(1, 3), end(1)),
-        begin=lambda world: forked(world, EARLIER, turn=2),
+        external_input=_earlier_session(attempt(1, 1), attempt(1, 2), attempt(1, 3), end(1)),
+        start_conversation=lambda world: forked(world, EARLIER, turn=2),
     ),
     "resumed-agents": Scenario(
-        "An agent that another one had started is resumed with it, and is gone on with by its id.",
+        "A sub-agent is resumed with the agent that started it, and is continued by its ID.",
         [
             streamed(message(call("y", "agent", agent="scout", prompt="Go on", resume="x"))),
             streamed(message(text("It is in the hat."))),
@@ -85,19 +89,19 @@ SCENARIOS: dict[str, Scenario] = {
         ],
         TOOLS,
         prompts=("Go on",),
-        outside=_after(
-            _told(
+        external_input=_earlier_session(
+            _turn(
                 "main",
                 1,
                 "Find it",
                 at=1,
                 content=[call("x", "agent", agent="scout", prompt="Look")],
             ),
-            _told("main/x", 1, "Look", at=2, content=[call("a", "look", where="box")]),
+            _turn("main/x", 1, "Look", at=2, content=[call("a", "look", where="box")]),
             dataclasses.replace(
                 ran(1, "a", "look", at=T0 + 3 * SECOND), place=Place(EARLIER, None, "main/x")
             ),
         ),
-        begin=lambda world: resumed(world, EARLIER),
+        start_conversation=lambda world: resumed(world, EARLIER),
     ),
 }

@@ -20,7 +20,7 @@ from agentobs.agent import (
     tool,
 )
 from tests.agent.provider import call, error, message, streamed, text
-from tests.agent.scenario import Outside, Scenario
+from tests.agent.scenario import ExternalInput, Scenario
 
 DONE = message(text("Done."))
 FOUND = message(text("Nothing there."))
@@ -71,8 +71,8 @@ def priced(*content: dict[str, Any]) -> dict[str, Any]:
     return message(*content, model=PRICED, usage=usage)
 
 
-def _stopping(folder: Path) -> Outside:
-    """Stop when both agents are running."""
+def _stopping(folder: Path) -> ExternalInput:
+    """Return an external input that stops the run when both agents are running."""
     abort, seen = Abort(), list[Event]()
 
     def on(event: Event) -> None:
@@ -81,12 +81,13 @@ def _stopping(folder: Path) -> Outside:
             if len(seen) == 2:
                 abort.stop()
 
-    return Outside(abort=abort, on=on)
+    return ExternalInput(abort=abort, on=on)
 
 
 SCENARIOS: dict[str, Scenario] = {
     "agents": Scenario(
-        "Agents beside each other ask the same, and get different answers; what they report is data.",
+        "Concurrent agents send the same request and get different responses; their reports are "
+        "data.",
         [
             streamed(message(start("a"), start("b"), start("c"))),
             *(streamed(message(call("x", "look", where=box))) for box in ("box", "bag", "bin")),
@@ -96,7 +97,7 @@ SCENARIOS: dict[str, Scenario] = {
         TOOLS,
     ),
     "agent-of-itself": Scenario(
-        "An agent starts itself down to the limit; there it is told that it cannot.",
+        "An agent starts itself down to the depth limit; there it gets an error.",
         [
             *(streamed(message(start(name, "twin"))) for name in "abcd"),
             *(streamed(FOUND) for _ in range(3)),
@@ -105,7 +106,8 @@ SCENARIOS: dict[str, Scenario] = {
         TOOLS,
     ),
     "agent-in-background": Scenario(
-        "An agent works in the background, and its result enters with the results of the turn.",
+        "An agent works in the background, and its result is added together with the results of the"
+        " turn.",
         [
             streamed(message(start("a", run_in_background=True), call("b", "pause"))),
             streamed(FOUND),
@@ -114,7 +116,7 @@ SCENARIOS: dict[str, Scenario] = {
         TOOLS,
     ),
     "agent-resumed": Scenario(
-        "An agent that has reported is gone on with by its id; one that there is not cannot be.",
+        "An agent that has reported is continued by its ID; an unknown ID is an error.",
         [
             streamed(message(start("a"))),
             streamed(FOUND),
@@ -126,7 +128,8 @@ SCENARIOS: dict[str, Scenario] = {
         TOOLS,
     ),
     "agent-failed": Scenario(
-        "The provider refuses an agent; who started it gets what it had said, and why it ended.",
+        "The provider rejects the request of a sub-agent; its starter gets its partial text and the"
+        " reason for its end.",
         [
             streamed(message(start("a"))),
             streamed(message(text("The lid is open."), call("c", "look", where="box"))),
@@ -136,16 +139,16 @@ SCENARIOS: dict[str, Scenario] = {
         TOOLS,
     ),
     "agents-stopped": Scenario(
-        "Stopped while agents work: each ends in good order, in its own lane.",
+        "Stopped while agents work: each agent ends in its own lane.",
         [
             streamed(message(start("a", "twin"), start("b", "twin"))),
             *(streamed(message(call("c", "work"))) for _ in range(2)),
         ],
         TOOLS,
-        outside=_stopping,
+        external_input=_stopping,
     ),
     "agent-denied": Scenario(
-        "The gates of who started it apply to an agent.",
+        "The permissions and hooks of its starter apply to a sub-agent.",
         [
             streamed(message(start("a", "twin"))),
             streamed(message(call("c", "write", what="secret"))),
@@ -156,7 +159,7 @@ SCENARIOS: dict[str, Scenario] = {
         options={"permissions": Permissions(rules=(Rule("deny", "write", "secret", "user"),))},
     ),
     "agent-out-of-money": Scenario(
-        "An agent uses up the money of who started it; both end.",
+        "A sub-agent exhausts the budget of its starter; both end.",
         [
             streamed(priced(start("a", "twin"))),
             streamed(priced(call("c", "look", where="box"))),

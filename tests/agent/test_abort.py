@@ -1,4 +1,4 @@
-"""Stopping a run: during a stream, before its tools, while they run, or while a question is pending."""
+"""Stopping a run: during a stream, before its tools, while tools run, or while a question is pending."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agentobs.agent.loop import complete
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import tool
-from agentobs.provider.anthropic.messages import fault
+from agentobs.provider.anthropic.messages import conversation_error
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ToolExchange, WorldExchange
 from agentobs.records.facts import InteractionEnd
@@ -35,8 +35,7 @@ from tests.provider_script import script
 from tests.provider_script import streamed as sent
 from tests.provider_script import text as words
 
-from .provider import Provider, call, error, message, streamed, text, whole
-from .scene import (
+from .agent_runs import (
     events_of,
     in_loop,
     of_kind,
@@ -46,6 +45,7 @@ from .scene import (
     spans,
     ticking_world,
 )
+from .provider import Provider, call, error, message, streamed, text, unstreamed
 
 DONE = message(text("Done."))
 
@@ -57,7 +57,7 @@ def look(where: str) -> str:
 
 
 def stopping_at(abort: Abort, kind: type, nth: int = 1) -> Any:
-    """Stop the run at the nth event of a kind."""
+    """Return an event handler that stops the run at the nth event of a kind."""
     seen: list[Event] = []
 
     def on(event: Event) -> None:
@@ -73,29 +73,34 @@ def outcomes(events: Sequence[Event]) -> list[tuple[str, str]]:
     return [(d.question.tool_use_id, d.answer.outcome) for d in of_kind(events, ToolDone)]
 
 
-def stops(records: Sequence[Any]) -> list[tuple[str, Any]]:
-    """The recorded points at which the run was stopped."""
-    asked = [r for r in of_kind(records, WorldExchange) if r.question.kind == "abort"]
-    return [(exchange.question.key, exchange.answer) for exchange in asked]
+def stop_points(records: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return the recorded points at which the run was stopped."""
+    exchanges = [r for r in of_kind(records, WorldExchange) if r.question.kind == "abort"]
+    return [(exchange.question.key, exchange.answer) for exchange in exchanges]
 
 
-def goes_on(talk: Conversation, provider: Provider) -> None:
-    """The provider accepts the stopped conversation with a new prompt."""
-    assert fault([*talk.messages, {"role": "user", "content": "Go on"}]) is None
-    result = result_of(events_of(provider, "Go on", conversation=talk))
+def check_continuation(conversation: Conversation, provider: Provider) -> None:
+    """Check that the provider accepts the stopped conversation with a new prompt."""
+    assert (
+        conversation_error([*conversation.messages, {"role": "user", "content": "Go on"}]) is None
+    )
+    result = result_of(events_of(provider, "Go on", conversation=conversation))
     assert (result.subtype, result.text) == ("success", "Done.")
 
 
-def test_in_the_middle_of_a_stream() -> None:
-    """Partial content stays in the conversation as far as the provider accepts it; the result says so."""
-    abort, talk = Abort(), Conversation()
+def test_during_a_stream() -> None:
+    """Partial content is kept in the conversation if the provider accepts it; the result says so."""
+    abort, conversation = Abort(), Conversation()
     answer = message(
         {"type": "thinking", "thinking": "Hm, well", "signature": "c2lnbmVkIQ=="},
         text("Hello you"),
     )
     with Provider([streamed(answer), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
-            provider, conversation=talk, world={"abort": abort}, on=stopping_at(abort, TextDelta)
+            provider,
+            conversation=conversation,
+            world={"abort": abort},
+            on=stopping_at(abort, TextDelta),
         )
         result = result_of(events)
         assert (result.subtype, result.terminal_reason) == (
@@ -103,12 +108,12 @@ def test_in_the_middle_of_a_stream() -> None:
             "aborted_streaming",
         )
         assert (result.error, result.num_turns) == (None, 0)
-        assert talk.messages[-1] == {
+        assert conversation.messages[-1] == {
             "role": "assistant",
             "content": [answer["content"][0], text("Hell")],
         }
-        goes_on(talk, provider)
-    assert stops(records) == [("1:streaming:1", {"count": 9})]
+        check_continuation(conversation, provider)
+    assert stop_points(records) == [("1:streaming:1", {"count": 9})]
     assert spans(records)[:2] == [
         ("interaction", "main", None, "ok"),
         ("llm_request", "claude-test-1", "interaction", "cancelled"),
@@ -118,70 +123,70 @@ def test_in_the_middle_of_a_stream() -> None:
     assert (result.cost_status, list(result.usage)) == ("unknown_model", ["claude-test-1"])
 
 
-def test_while_nothing_comes() -> None:
+def test_during_a_silent_stream() -> None:
     """An abort from another thread interrupts the wait for the next chunk."""
-    abort, hold, talk = Abort(), threading.Event(), Conversation()
+    abort, hold, conversation = Abort(), threading.Event(), Conversation()
 
     def on(event: Event) -> None:
         if isinstance(event, TextDelta):
             threading.Timer(0.05, abort.stop).start()
 
-    held = streamed(message(text("Hello")), hold=hold)
-    with Provider([held, streamed(DONE)]) as provider:
-        events = events_of(provider, conversation=talk, world={"abort": abort}, on=on)
+    paused = streamed(message(text("Hello")), hold=hold)
+    with Provider([paused, streamed(DONE)]) as provider:
+        events = events_of(provider, conversation=conversation, world={"abort": abort}, on=on)
         hold.set()
         assert result_of(events).terminal_reason == "aborted_streaming"
-        goes_on(talk, provider)
+        check_continuation(conversation, provider)
 
 
-def test_before_the_answer_begins() -> None:
-    """If nothing arrived at all, the prompt stays, and the next one follows it."""
-    abort, hold, talk = Abort(), threading.Event(), Conversation()
+def test_before_the_response_starts() -> None:
+    """If nothing arrived, the prompt is kept, and the next prompt follows it."""
+    abort, hold, conversation = Abort(), threading.Event(), Conversation()
 
     def on(event: Event) -> None:
         if isinstance(event, RequestStart):
             threading.Timer(0.1, abort.stop).start()
 
-    held = streamed(message(), hold=hold)
-    silent = type(held)((b": nothing\n\n", b"\n"), headers=held.headers, hold=hold)
+    paused = streamed(message(), hold=hold)
+    silent = type(paused)((b": nothing\n\n", b"\n"), headers=paused.headers, hold=hold)
     with Provider([silent, streamed(DONE)]) as provider, recorded() as records:
-        events = events_of(provider, conversation=talk, world={"abort": abort}, on=on)
+        events = events_of(provider, conversation=conversation, world={"abort": abort}, on=on)
         hold.set()
         assert result_of(events).terminal_reason == "aborted_streaming"
-        assert [m["role"] for m in talk.messages] == ["user"]
-        goes_on(talk, provider)
-    assert stops(records) == [("1:streaming:1", {"count": 0})]
+        assert [m["role"] for m in conversation.messages] == ["user"]
+        check_continuation(conversation, provider)
+    assert stop_points(records) == [("1:streaming:1", {"count": 0})]
     assert [m["content"] for m in provider.requests[1]["messages"]] == ["Hello", "Go on"]
 
 
-def test_between_the_answer_and_its_tools() -> None:
-    """No tool starts any more, and each call has an error as its result."""
-    abort, talk = Abort(), Conversation()
-    asking = message(call("a", "write"), call("b", "write"))
+def test_between_the_response_and_its_tools() -> None:
+    """No tool starts after the abort, and each call has an error as its result."""
+    abort, conversation = Abort(), Conversation()
+    call_message = message(call("a", "write"), call("b", "write"))
 
     @tool
     def write() -> str:
         """Write."""
-        raise AssertionError("it ran")
+        raise AssertionError("the tool ran")
 
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
             provider,
             tools=[write],
-            conversation=talk,
+            conversation=conversation,
             world={"abort": abort},
             on=stopping_at(abort, Message),
         )
         assert outcomes(events) == [("a", "aborted"), ("b", "aborted")]
         assert result_of(events).terminal_reason == "aborted_tools"
-        goes_on(talk, provider)
-    assert stops(records) == [("1:dispatch", {"count": 0})]
+        check_continuation(conversation, provider)
+    assert stop_points(records) == [("1:dispatch", {"count": 0})]
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_among_the_tools(kind: str) -> None:
-    """Running tools are stopped, pending ones never start, and finished ones keep their results."""
-    abort, talk, stopped = Abort(), Conversation(), threading.Event()
+def test_while_tools_run(kind: str) -> None:
+    """Running tools are stopped, pending tools never start, and finished tools keep their results."""
+    abort, conversation, stopped = Abort(), Conversation(), threading.Event()
 
     async def wait_in_loop() -> str:
         try:
@@ -195,7 +200,7 @@ def test_among_the_tools(kind: str) -> None:
         return "too late"
 
     waiting = tool(name="wait")(wait_in_loop if kind == "async" else wait_in_thread)
-    asking = message(
+    call_message = message(
         call("a", "look", where="box"), call("b", "wait"), call("c", "look", where="bag")
     )
 
@@ -203,15 +208,19 @@ def test_among_the_tools(kind: str) -> None:
         if isinstance(event, ToolDispatch) and event.question.name == "wait":
             threading.Timer(0.05, abort.stop).start()
 
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
-            provider, tools=[look, waiting], conversation=talk, world={"abort": abort}, on=on
+            provider,
+            tools=[look, waiting],
+            conversation=conversation,
+            world={"abort": abort},
+            on=on,
         )
         stopped.set()
         assert outcomes(events) == [("a", "executed"), ("b", "aborted"), ("c", "aborted")]
         assert result_of(events).terminal_reason == "aborted_tools"
-        goes_on(talk, provider)
-    assert stops(records) == [("1:tools", {"count": 2})]
+        check_continuation(conversation, provider)
+    assert stop_points(records) == [("1:tools", {"count": 2})]
     assert [e.answer.outcome for e in of_kind(records, ToolExchange)] == [
         "executed",
         "aborted",
@@ -221,7 +230,7 @@ def test_among_the_tools(kind: str) -> None:
 
 def test_a_tool_that_must_not_be_interrupted() -> None:
     """A tool whose interrupt setting is `block` runs to its end before the run ends."""
-    abort, talk = Abort(), Conversation()
+    abort, conversation = Abort(), Conversation()
 
     @tool(interrupt="block")
     async def commit() -> str:
@@ -230,16 +239,18 @@ def test_a_tool_that_must_not_be_interrupted() -> None:
         await asyncio.sleep(0.05)
         return "committed"
 
-    asking = message(call("a", "commit"), call("b", "commit"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
-        events = events_of(provider, tools=[commit], conversation=talk, world={"abort": abort})
+    call_message = message(call("a", "commit"), call("b", "commit"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
+        events = events_of(
+            provider, tools=[commit], conversation=conversation, world={"abort": abort}
+        )
         assert outcomes(events) == [("a", "executed"), ("b", "aborted")]
-        goes_on(talk, provider)
+        check_continuation(conversation, provider)
 
 
-def test_mid_stream_with_a_tool_that_had_begun() -> None:
-    """A call that started while the response was arriving is stopped with it, and has its result."""
-    abort, talk = Abort(), Conversation()
+def test_during_a_stream_with_a_started_tool() -> None:
+    """A call that started while the response was arriving is stopped with the stream, and has a result."""
+    abort, conversation = Abort(), Conversation()
 
     @tool(read_only=True)
     async def wait() -> str:
@@ -247,23 +258,23 @@ def test_mid_stream_with_a_tool_that_had_begun() -> None:
         await asyncio.Event().wait()
         return ""
 
-    asking = message(call("a", "wait"), text("Meanwhile"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
+    call_message = message(call("a", "wait"), text("Meanwhile"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
         events = events_of(
             provider,
             tools=[wait],
-            conversation=talk,
+            conversation=conversation,
             world={"abort": abort},
             on=stopping_at(abort, TextDelta),
         )
         assert outcomes(events) == [("a", "aborted")]
         assert result_of(events).terminal_reason == "aborted_streaming"
-        goes_on(talk, provider)
+        check_continuation(conversation, provider)
 
 
-def test_while_a_person_is_asked() -> None:
-    """An abort does not wait for the user; the call's result is that it was stopped."""
-    abort, talk = Abort(), Conversation()
+def test_during_an_approval_wait() -> None:
+    """An abort does not wait for the person; the result of the call says that it was stopped."""
+    abort, conversation = Abort(), Conversation()
 
     async def person(consent: Consent) -> bool:
         abort.stop()
@@ -273,27 +284,27 @@ def test_while_a_person_is_asked() -> None:
     @tool
     def write() -> str:
         """Write."""
-        raise AssertionError("it ran")
+        raise AssertionError("the tool ran")
 
-    asking = message(call("a", "write"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    call_message = message(call("a", "write"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
             provider,
             tools=[write],
-            conversation=talk,
+            conversation=conversation,
             permissions=Permissions(),
             world={"abort": abort, "person": person},
         )
         assert outcomes(events) == [("a", "aborted")]
         assert len(of_kind(events, Permission)) == 1
-        goes_on(talk, provider)
-    assert stops(records) == [("1:consent:a", {"count": 0})]
+        check_continuation(conversation, provider)
+    assert stop_points(records) == [("1:consent:a", {"count": 0})]
 
 
-def test_while_the_loop_waits_for_a_retry() -> None:
+def test_during_a_retry_wait() -> None:
     """An abort interrupts the backoff before the next attempt."""
     abort = Abort()
-    abort_in_wait = [error(529, "overloaded_error"), whole(DONE)]
+    abort_in_wait = [error(529, "overloaded_error"), unstreamed(DONE)]
     with Provider(abort_in_wait) as provider, recorded() as records:
         events = events_of(
             provider,
@@ -301,28 +312,28 @@ def test_while_the_loop_waits_for_a_retry() -> None:
             on=lambda event: abort.stop() if type(event).__name__ == "Retry" else None,
         )
     assert (result_of(events).terminal_reason, len(provider.requests)) == ("aborted_streaming", 1)
-    assert stops(records) == [("1:waiting:1", {"count": 0})]
+    assert stop_points(records) == [("1:waiting:1", {"count": 0})]
 
 
-def test_before_the_request_goes_out() -> None:
+def test_before_a_request_is_sent() -> None:
     """A run that is already stopped sends no request; after the abort is cleared, the next run continues."""
-    abort, talk = Abort(), Conversation()
+    abort, conversation = Abort(), Conversation()
     with Provider([streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
             provider,
-            conversation=talk,
+            conversation=conversation,
             world={"abort": abort},
             on=stopping_at(abort, RequestStart),
         )
         assert result_of(events).terminal_reason == "aborted_streaming"
         assert provider.requests == []
         abort.clear()
-        goes_on(talk, provider)
-    assert stops(records) == [("1:unsent:1", {"count": 0})]
+        check_continuation(conversation, provider)
+    assert stop_points(records) == [("1:unsent:1", {"count": 0})]
 
 
-def test_no_call_begins_after_the_abort() -> None:
-    """Neither during a slow check, nor between the decision and the execution, nor later in a batch."""
+def test_no_call_starts_after_the_abort() -> None:
+    """No call starts during a slow check, between the decision and the execution, or later in a batch."""
     ran: list[str] = []
 
     async def slowly(what: str) -> None:
@@ -336,7 +347,7 @@ def test_no_call_begins_after_the_abort() -> None:
         await asyncio.Event().wait()
         return ""
 
-    def run(kind: type, *whats: str, soon: bool = False) -> list[tuple[str, str]]:
+    def run(kind: type, *inputs: str, soon: bool = False) -> list[tuple[str, str]]:
         abort, seen = Abort(), list[Event]()
 
         def on(event: Event) -> None:
@@ -344,8 +355,8 @@ def test_no_call_begins_after_the_abort() -> None:
                 seen.append(event)
                 threading.Timer(0.05, abort.stop).start() if soon else abort.stop()
 
-        asking = message(*(call(what, "destroy", what=what) for what in whats))
-        with Provider([streamed(asking)]) as provider:
+        call_message = message(*(call(what, "destroy", what=what) for what in inputs))
+        with Provider([streamed(call_message)]) as provider:
             events = events_of(provider, tools=[destroy], world={"abort": abort}, on=on)
         assert result_of(events).terminal_reason == "aborted_tools"
         return outcomes(events)
@@ -357,22 +368,22 @@ def test_no_call_begins_after_the_abort() -> None:
     assert set(ran) <= {"x"}
 
 
-def test_while_a_person_in_a_thread_is_asked() -> None:
+def test_during_an_approval_wait_in_a_thread() -> None:
     """A sync function that never returns delays neither the run nor the end of the event loop."""
-    abort, asked, release = Abort(), threading.Event(), threading.Event()
+    abort, is_requested, release = Abort(), threading.Event(), threading.Event()
 
     def person(consent: Consent) -> bool:
-        asked.set()
+        is_requested.set()
         release.wait(60)
         return True
 
     @tool
     def write() -> str:
         """Write."""
-        raise AssertionError("it ran")
+        raise AssertionError("the tool ran")
 
     def stop() -> None:
-        asked.wait(10)
+        is_requested.wait(10)
         abort.stop()
 
     threading.Thread(target=stop, daemon=True).start()
@@ -388,16 +399,16 @@ def test_while_a_person_in_a_thread_is_asked() -> None:
     assert outcomes(events) == [("a", "aborted")]
 
 
-def test_while_the_world_is_asked() -> None:
+def test_during_a_question_to_the_world() -> None:
     """A question that hangs at the start of a turn (tool availability, spending) is also cancelled."""
-    abort, asked, release = Abort(), threading.Event(), threading.Event()
+    abort, is_requested, release = Abort(), threading.Event(), threading.Event()
 
     def hang() -> Any:
-        asked.set()
+        is_requested.set()
         release.wait(60)
 
     def stop() -> None:
-        asked.wait(10)
+        is_requested.wait(10)
         abort.stop()
 
     @tool(available=hang, optional=True)
@@ -409,7 +420,7 @@ def test_while_the_world_is_asked() -> None:
         ([search], {}, Budget()),
         ([], {"spent_today": hang}, Budget(day_usd=Decimal(1))),
     ):
-        asked.clear()
+        is_requested.clear()
         abort.clear()
         threading.Thread(target=stop, daemon=True).start()
         with Provider([]) as provider, recorded() as records:
@@ -417,13 +428,13 @@ def test_while_the_world_is_asked() -> None:
                 provider, tools=tools, budget=budget, world={"abort": abort, **world}
             )
         assert result_of(events).terminal_reason == "aborted_streaming"
-        assert stops(records) == [("1:beginning", {"count": 0})]
+        assert stop_points(records) == [("1:beginning", {"count": 0})]
         assert provider.requests == []
     release.set()
 
 
-def test_while_a_person_is_asked_about_money() -> None:
-    """The approval is missing because of the abort, so the run does not end at its budget."""
+def test_during_a_question_about_the_budget() -> None:
+    """The answer is missing because of the abort, so the run does not end because of its budget."""
     abort = Abort()
 
     async def person(consent: Consent) -> bool:
@@ -437,7 +448,7 @@ def test_while_a_person_is_asked_about_money() -> None:
     assert result_of(events).terminal_reason == "aborted_streaming"
 
 
-def test_in_a_task_that_once_swallowed_a_cancellation() -> None:
+def test_in_a_task_that_suppressed_a_cancellation() -> None:
     """An abort is distinguished from earlier cancellations that the caller suppressed."""
 
     async def stop(provider: Provider) -> Any:
@@ -460,16 +471,18 @@ def test_in_a_task_that_once_swallowed_a_cancellation() -> None:
 
 
 @pytest.mark.parametrize("point", ["stream", "tools"])
-def test_a_stopped_conversation_resumes_at_the_emulated_provider(point: str) -> None:
-    """`agentobs serve`, as strict as the real provider, accepts the conversation and responds."""
-    abort, talk = Abort(), Conversation()
-    asking = message(call("a", "look", where="box"), text("and"), call("b", "look", where="bag"))
+def test_a_stopped_conversation_continues_at_the_emulated_provider(point: str) -> None:
+    """`agentobs serve`, which is as strict as the real provider, accepts the conversation and responds."""
+    abort, conversation = Abort(), Conversation()
+    call_message = message(
+        call("a", "look", where="box"), text("and"), call("b", "look", where="bag")
+    )
     kind = TextDelta if point == "stream" else Message
-    with Provider([streamed(asking)]) as provider:
+    with Provider([streamed(call_message)]) as provider:
         events_of(
             provider,
             tools=[look],
-            conversation=talk,
+            conversation=conversation,
             world={"abort": abort},
             on=stopping_at(abort, kind),
         )
@@ -480,7 +493,9 @@ def test_a_stopped_conversation_resumes_at_the_emulated_provider(point: str) -> 
         with ServedProvider(served, strict) as emulated:
             async with AsyncAnthropic(api_key="made-up", base_url=emulated.url) as client:
                 world = ticking_world(client)
-                return await complete("Go on", world=world, options=options(), conversation=talk)
+                return await complete(
+                    "Go on", world=world, options=options(), conversation=conversation
+                )
 
     result = in_loop(resume())
     assert (result.subtype, result.text) == ("success", "Done.")

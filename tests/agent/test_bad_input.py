@@ -16,9 +16,9 @@ from agentobs.agent.requests import attempt
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import tool
 
-from .provider import Provider, call, cut_after, event_bytes, message, streamed, text, whole
-from .provider import Reply as Sent
-from .scene import events_of, of_kind, recorded, result_of
+from .agent_runs import events_of, of_kind, recorded, result_of
+from .provider import Provider, call, cut_after, event_bytes, message, streamed, text, unstreamed
+from .provider import Reply as ProviderReply
 
 DONE = message(text("Done."))
 STREAM = {"content-type": "text/event-stream"}
@@ -36,7 +36,7 @@ def count(number: int, deep: list[int] | None = None) -> str:
     return str((number, deep))
 
 
-def done(events: list[Any]) -> list[tuple[str, str]]:
+def tool_results(events: list[Any]) -> list[tuple[str, str]]:
     return [(d.question.tool_use_id, d.answer.outcome) for d in of_kind(events, ToolDone)]
 
 
@@ -53,16 +53,16 @@ def test_fifty_parallel_calls() -> None:
         running[0] -= 1
         return number
 
-    asking = message(*(call(f"c{n}", "peek", number=n) for n in range(50)))
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
+    call_message = message(*(call(f"c{n}", "peek", number=n) for n in range(50)))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[peek])
-    assert done(events) == [(f"c{n}", "executed") for n in range(50)]
+    assert tool_results(events) == [(f"c{n}", "executed") for n in range(50)]
     results = provider.requests[1]["messages"][2]["content"]
     assert [block["content"] for block in results] == [str(n) for n in range(50)]
     assert most == [10]
 
 
-def test_doubled_ids() -> None:
+def test_duplicate_ids() -> None:
     """Two calls with the same ID both have a result under unique IDs; a repeated call runs once."""
     ran: list[str] = []
 
@@ -72,13 +72,13 @@ def test_doubled_ids() -> None:
         ran.append(what)
         return what
 
-    asking = message(
+    call_message = message(
         call("a", "write", what="x"), call("a", "write", what="y"), call("a", "write", what="x")
     )
-    again = message(call("a", "write", what="x"))
-    with Provider([streamed(asking), streamed(again), streamed(DONE)]) as provider:
+    repeated_message = message(call("a", "write", what="x"))
+    with Provider([streamed(call_message), streamed(repeated_message), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[write])
-    assert done(events) == [
+    assert tool_results(events) == [
         ("a", "executed"),
         ("a_2", "executed"),
         ("a_3", "deduplicated"),
@@ -88,10 +88,10 @@ def test_doubled_ids() -> None:
     assert result_of(events).subtype == "success"
 
 
-def test_doubled_ids_of_calls_that_begin_early() -> None:
-    """The same for calls that may start while the response is arriving."""
-    asking = message(call("a", "look", where="box"), call("a", "look", where="bag"))
-    with Provider([streamed(asking), streamed(asking), streamed(DONE)]) as provider:
+def test_duplicate_ids_of_calls_that_start_early() -> None:
+    """The same holds for calls that may start while the response is arriving."""
+    call_message = message(call("a", "look", where="box"), call("a", "look", where="bag"))
+    with Provider([streamed(call_message), streamed(call_message), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look])
     assert [(d.question.tool_use_id, d.answer.content) for d in of_kind(events, ToolDone)] == [
         ("a", "nothing in box"),
@@ -102,7 +102,7 @@ def test_doubled_ids_of_calls_that_begin_early() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "outcome"),
+    ("arguments", "outcome"),
     [
         ({"number": "3"}, "executed"),
         ({"number": "three"}, "invalid"),
@@ -114,70 +114,70 @@ def test_doubled_ids_of_calls_that_begin_early() -> None:
         (None, "invalid"),
     ],
 )
-def test_arguments_of_the_wrong_type(given: Any, outcome: str) -> None:
+def test_arguments_of_the_wrong_type(arguments: Any, outcome: str) -> None:
     """Convertible arguments are converted and reported; all others are returned to the model as errors."""
-    asking = message({**call("a", "count"), "input": given})
-    with Provider([whole(asking), whole(DONE)]) as provider:
+    call_message = message({**call("a", "count"), "input": arguments})
+    with Provider([unstreamed(call_message), unstreamed(DONE)]) as provider:
         events = events_of(provider, tools=[count], stream=False)
-    assert done(events) == [("a", outcome)]
+    assert tool_results(events) == [("a", outcome)]
     coerced = [c.arguments for c in of_kind(events, Coercion)]
     assert coerced == {
         "{'number': '3'}": [("number",)],
         "{'number': 1, 'deep': ['2', 3]}": [("deep.0",)],
-    }.get(str(given), [])
+    }.get(str(arguments), [])
 
 
 def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that never ends is given up at a limit, with an error that says so."""
-    monkeypatch.setattr(attempt, "ANSWER_BYTES_MAX", 10_000)
+    """A stream that never ends is abandoned at a limit, with an error that says so."""
+    monkeypatch.setattr(attempt, "RESPONSE_BYTES_MAX", 10_000)
     started = {"type": "message_start", "message": {**DONE, "content": []}}
     block = {"type": "content_block_start", "index": 0, "content_block": text("")}
     delta = {"type": "text_delta", "text": "on and on " * 20}
     more = event_bytes({"type": "content_block_delta", "index": 0, "delta": delta})
-    endless = Sent((event_bytes(started), event_bytes(block), more * 500), headers=STREAM)
+    endless = ProviderReply((event_bytes(started), event_bytes(block), more * 500), headers=STREAM)
     with Provider([endless]) as provider:
         result = result_of(events_of(provider))
     assert (result.subtype, result.error) == (
         "error_during_execution",
         "APIResponseValidationError",
     )
-    assert "continues after 10,000 bytes" in str(result.error_text)
+    assert "it has more than 10,000 bytes" in str(result.error_text)
 
 
-def test_an_answer_that_takes_too_long() -> None:
-    """A stream with nothing except pings is given up after a timeout, and the request is retried."""
+def test_a_response_that_takes_too_long() -> None:
+    """A stream that contains nothing except pings is abandoned after a timeout, and the request is retried."""
     pings = tuple(event_bytes({"type": "ping"}) for _ in range(2))
     import threading
 
     hold = threading.Event()
-    with Provider([Sent(pings, headers=STREAM, hold=hold), streamed(DONE)]) as provider:
+    with Provider([ProviderReply(pings, headers=STREAM, hold=hold), streamed(DONE)]) as provider:
         events = events_of(provider, answer_seconds=0.3)
         hold.set()
     assert [retry.error for retry in of_kind(events, Retry)] == ["APITimeoutError"]
     assert result_of(events).text == "Done."
 
 
-def test_a_stream_cut_after_a_call_began() -> None:
-    """The broken response is a tombstone: its call is stopped and void, and the next response's call runs."""
-    asking = message(call("a", "look", where="box"), text("So"))
-    again = message(call("b", "look", where="bag"))
-    replies = [cut_after(asking, 7), streamed(again), streamed(DONE)]
+def test_a_stream_that_breaks_after_a_call_started() -> None:
+    """The broken response is voided and its call is stopped; the call of the next response runs."""
+    call_message = message(call("a", "look", where="box"), text("So"))
+    second_message = message(call("b", "look", where="bag"))
+    replies = [cut_after(call_message, 7), streamed(second_message), streamed(DONE)]
     with Provider(replies) as provider, recorded():
         events = events_of(provider, tools=[look])
     assert of_kind(events, Tombstone) == [Tombstone(1, 1, ("a",))]
     assert [e.question.tool_use_id for e in of_kind(events, ToolDispatch)] == ["a", "b"]
-    assert done(events) == [("b", "executed")]
+    assert tool_results(events) == [("b", "executed")]
     assert [m["role"] for m in provider.requests[2]["messages"]] == ["user", "assistant", "user"]
 
 
 class Rude(BaseException):
-    """Neither an Exception nor an exit."""
+    """An exception that is neither an `Exception` nor an exit."""
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Rude(), GeneratorExit()])
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_tool_that_raises_what_is_no_exception(error: BaseException, kind: str) -> None:
-    """It fails like any other tool, and the run continues."""
+def test_a_tool_that_raises_a_base_exception(error: BaseException, kind: str) -> None:
+    """The call fails like any other call, and the run continues."""
 
     async def fall() -> None:
         raise error
@@ -188,12 +188,12 @@ def test_a_tool_that_raises_what_is_no_exception(error: BaseException, kind: str
     falling = tool(name="fall")(fall if kind == "async" else fall_in_thread)
     with Provider([streamed(message(call("a", "fall"))), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[falling])
-    assert done(events) == [("a", "failed")]
+    assert tool_results(events) == [("a", "failed")]
     assert result_of(events).subtype == "success"
 
 
 def test_a_tool_that_returns_too_much() -> None:
-    """Of a 100 MB result, the model gets a part and the size of the rest."""
+    """The model gets a part of the 100 MB result, and the size of the rest."""
 
     @tool
     def shout() -> str:
@@ -207,8 +207,8 @@ def test_a_tool_that_returns_too_much() -> None:
     assert "100,000,000" in result or "99,9" in result
 
 
-def test_an_exception_of_ours_is_a_result() -> None:
-    """An unavailable tool set ends the run with a result that keeps the exception."""
+def test_an_internal_exception_is_a_result() -> None:
+    """An exception in the tool set ends the run with a result that keeps the exception."""
 
     def tools() -> list[Any]:
         raise LookupError("no such server")
@@ -216,7 +216,7 @@ def test_an_exception_of_ours_is_a_result() -> None:
     async def collect() -> Any:
         from agentobs.agent.loop import complete
 
-        from .scene import options, ticking_world
+        from .agent_runs import options, ticking_world
 
         with Provider([]) as provider:
             async with provider.client() as client:
@@ -234,7 +234,7 @@ def test_an_exception_of_ours_is_a_result() -> None:
 
 
 def test_a_refusal_is_an_error() -> None:
-    """A refusal of the model is not a response."""
+    """A run that the model refuses ends as an error, not as a success."""
     with Provider([streamed(message(text("No."), stop_reason="refusal"))]) as provider:
         result = result_of(events_of(provider))
     assert (result.subtype, result.terminal_reason) == ("error_during_execution", "refusal")
@@ -250,14 +250,14 @@ def test_a_refusal_is_an_error() -> None:
         (404, "model: claude-nope", "model_error"),
     ],
 )
-def test_what_ended_the_run(status: int, text: str, reason: str) -> None:
-    """Provider errors are distinguished by what can be done about them."""
+def test_provider_errors_have_distinct_end_reasons(status: int, text: str, reason: str) -> None:
+    """Provider errors are distinguished by how they can be handled."""
     from .provider import error
 
-    talk = Conversation()
+    conversation = Conversation()
     refused = error(status, "invalid_request_error", retry="false", text=text)
     with Provider([refused]) as provider:
-        result = result_of(events_of(provider, conversation=talk))
+        result = result_of(events_of(provider, conversation=conversation))
     assert (result.subtype, result.terminal_reason) == ("error_during_execution", reason)
     assert json.dumps(result.error_text) == json.dumps(text)
 
@@ -271,43 +271,43 @@ def test_what_ended_the_run(status: int, text: str, reason: str) -> None:
         {"type": "tool_use", "id": "", "name": "look", "input": {}},
     ],
 )
-@pytest.mark.parametrize("send", [whole, streamed])
+@pytest.mark.parametrize("send", [unstreamed, streamed])
 def test_a_call_without_id_or_name(block: dict[str, Any], send: Any) -> None:
-    """Such a response is invalid; the error says so."""
+    """The response is invalid, and the error says so."""
     with Provider([send(message(block))]) as provider:
         result = result_of(events_of(provider, tools=[look], stream=send is streamed))
     assert (result.terminal_reason, result.error) == ("model_error", "APIResponseValidationError")
     assert "a tool call has no" in str(result.error_text)
 
 
-def test_input_that_is_nested_deeply() -> None:
-    """A call with absurd input is one invalid call, and the rest of the response stays."""
+def test_deeply_nested_input() -> None:
+    """The call with such input is invalid, and the rest of the response is kept."""
     deep = "[" * 900 + "]" * 900
-    asking = {**call("a", "look"), "cut_input": '{"where": ' + deep + "}"}
-    with Provider([streamed(message(asking)), streamed(DONE)]) as provider:
+    call_message = {**call("a", "look"), "cut_input": '{"where": ' + deep + "}"}
+    with Provider([streamed(message(call_message)), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look])
-    assert done(events) == [("a", "invalid")]
+    assert tool_results(events) == [("a", "invalid")]
 
 
 def test_an_empty_text_is_not_sent_back() -> None:
     """The provider sends empty texts, but refuses to receive them."""
-    asking = message(text(""), call("a", "look", where="box"))
-    with Provider([whole(asking), whole(DONE)]) as provider:
+    call_message = message(text(""), call("a", "look", where="box"))
+    with Provider([unstreamed(call_message), unstreamed(DONE)]) as provider:
         events_of(provider, tools=[look], stream=False)
     assert provider.requests[1]["messages"][1]["content"] == [call("a", "look", where="box")]
 
 
-def test_a_line_without_end() -> None:
-    """A stream that never ends a line is limited like any other."""
-    endless = Sent((b"data: ", b"x" * 10_000_000), headers=STREAM)
+def test_a_line_that_never_ends() -> None:
+    """A stream that never ends its first line is limited like any other."""
+    endless = ProviderReply((b"data: ", b"x" * 10_000_000), headers=STREAM)
     with pytest.MonkeyPatch.context() as patch, Provider([endless]) as provider:
-        patch.setattr(attempt, "ANSWER_BYTES_MAX", 1_000_000)
+        patch.setattr(attempt, "RESPONSE_BYTES_MAX", 1_000_000)
         result = result_of(events_of(provider))
-    assert "continues after 1,000,000 bytes" in str(result.error_text)
+    assert "it has more than 1,000,000 bytes" in str(result.error_text)
 
 
 def test_an_error_of_the_sdk_inside_a_tool() -> None:
-    """Any exception in a tool is the tool's failure, including errors of an SDK that it uses."""
+    """Any exception in a tool is a failure of the tool, including errors of an SDK that the tool uses."""
 
     @tool(read_only=True)
     def verify() -> None:
@@ -316,30 +316,30 @@ def test_an_error_of_the_sdk_inside_a_tool() -> None:
 
     with Provider([streamed(message(call("a", "verify"))), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[verify])
-    assert done(events) == [("a", "failed")]
+    assert tool_results(events) == [("a", "failed")]
 
 
 @pytest.mark.parametrize("answer", [None, "yes", 1, Reply(allow="no")])  # type: ignore[arg-type]
-def test_a_person_who_answers_nonsense(answer: Any) -> None:
-    """Every answer except a plain yes is a no."""
+def test_invalid_answers_of_a_person(answer: Any) -> None:
+    """Every answer except an exact `allow` is a denial."""
 
     @tool
     def write() -> str:
         """Write."""
-        raise AssertionError("it ran")
+        raise AssertionError("the tool ran")
 
     with Provider([streamed(message(call("a", "write"))), streamed(DONE)]) as provider:
         events = events_of(
             provider, tools=[write], permissions=Permissions(), world={"person": lambda _: answer}
         )
-    assert done(events) == [("a", "denied")]
+    assert tool_results(events) == [("a", "denied")]
 
 
 @pytest.mark.parametrize(
     "error", [SystemExit(), asyncio.CancelledError(), RuntimeError("x" * 10**7)]
 )
-def test_a_person_who_cannot_be_asked(error: BaseException) -> None:
-    """If the approval request raises, the answer is no, and the run continues."""
+def test_an_approval_request_that_raises_any_exception(error: BaseException) -> None:
+    """If the approval request raises, the call is denied, and the run continues."""
 
     async def person(_: Any) -> bool:
         raise error
@@ -347,18 +347,18 @@ def test_a_person_who_cannot_be_asked(error: BaseException) -> None:
     @tool
     def write() -> str:
         """Write."""
-        raise AssertionError("it ran")
+        raise AssertionError("the tool ran")
 
     with Provider([streamed(message(call("a", "write"))), streamed(DONE)]) as provider:
         events = events_of(
             provider, tools=[write], permissions=Permissions(), world={"person": person}
         )
-    assert done(events) == [("a", "denied")]
+    assert tool_results(events) == [("a", "denied")]
     assert result_of(events).subtype == "success"
 
 
-def test_words_that_cannot_be_sent() -> None:
-    """Lone surrogates are replaced, and empty messages are not passed on."""
+def test_text_that_cannot_be_sent() -> None:
+    """Lone surrogates are replaced, and empty messages are omitted."""
     inbox = Inbox()
     inbox.follow_up("  ")
     inbox.follow_up("half \ud83d")

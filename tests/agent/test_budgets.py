@@ -17,9 +17,9 @@ from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import Event as EventFact
 
+from .agent_runs import events_of, of_kind, recorded, result_of
 from .provider import Provider, call, cut_after, error, event_bytes, message, streamed, text
-from .provider import Reply as Sent
-from .scene import events_of, of_kind, recorded, result_of
+from .provider import Reply as ProviderReply
 
 SONNET = "claude-sonnet-4-6"
 """A model with a known price: 3 USD per million input tokens, 15 for output."""
@@ -33,12 +33,12 @@ def look() -> str:
 
 
 def priced(*content: dict[str, Any]) -> dict[str, Any]:
-    """A response that costs 0.3000159 dollars."""
+    """Return a response that costs 0.3000159 dollars."""
     return message(*content, model=SONNET, usage=dict(COUNTS))
 
 
-ASKING = priced(call("a", "look"))
-AGAIN = priced(call("b", "look"))
+FIRST_CALL = priced(call("a", "look"))
+SECOND_CALL = priced(call("b", "look"))
 DONE = priced(text("Done."))
 
 
@@ -59,14 +59,14 @@ DONE = priced(text("Done."))
         ),
     ],
 )
-def test_limits(budget: Budget, spent: Spent, limit: Limit | None) -> None:
-    """A limit is reached when the spending equals it; the narrowest one is reported."""
+def test_budget_limits(budget: Budget, spent: Spent, limit: Limit | None) -> None:
+    """A limit is reached when the spending equals it; the strictest limit is reported."""
     assert reached(budget, spent) == limit
 
 
-def test_the_money_of_an_interaction() -> None:
-    """No request is sent, and no tool runs, once the budget is spent; the result has the cost."""
-    with Provider([streamed(ASKING), streamed(DONE)]) as provider, recorded() as records:
+def test_the_budget_of_an_interaction() -> None:
+    """No request is sent, and no tool runs, after the budget is spent; the result contains the cost."""
+    with Provider([streamed(FIRST_CALL), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
             provider, tools=[look], model=SONNET, budget=Budget(interaction_usd=Decimal("0.3"))
         )
@@ -82,13 +82,13 @@ def test_the_money_of_an_interaction() -> None:
     ]
 
 
-def test_tools_do_not_run_beyond_the_money() -> None:
+def test_tools_do_not_run_beyond_the_budget() -> None:
     """A call that needs a decision after the budget is spent is denied, whatever the mode allows."""
 
     @tool
     def write() -> str:
         """Write."""
-        raise AssertionError("it ran")
+        raise AssertionError("the tool ran")
 
     with Provider([streamed(priced(call("a", "write")))]) as provider:
         events = events_of(
@@ -98,16 +98,16 @@ def test_tools_do_not_run_beyond_the_money() -> None:
     assert result_of(events).terminal_reason == "max_budget"
 
 
-def test_the_money_of_a_conversation() -> None:
-    """A session's budget applies across runs of one conversation; another conversation has its own."""
-    talk, budget = Conversation(), Budget(session_usd=Decimal("0.4"))
+def test_the_budget_of_a_conversation() -> None:
+    """The budget of a session applies across the runs of one conversation; another conversation has its own."""
+    conversation, budget = Conversation(), Budget(session_usd=Decimal("0.4"))
     with Provider([streamed(DONE), streamed(DONE), streamed(DONE)]) as provider:
 
         def outcome(conversation: Conversation) -> str:
             events = events_of(provider, conversation=conversation, model=SONNET, budget=budget)
             return result_of(events).terminal_reason
 
-        assert [outcome(talk), outcome(talk), outcome(talk)] == [
+        assert [outcome(conversation), outcome(conversation), outcome(conversation)] == [
             "completed",
             "completed",
             "max_budget",
@@ -115,10 +115,10 @@ def test_the_money_of_a_conversation() -> None:
         assert outcome(Conversation()) == "completed"
 
 
-def test_the_money_of_a_day() -> None:
+def test_the_budget_of_a_day() -> None:
     """Today's spending is requested from the world before each LLM request, and recorded."""
     spent = iter([Decimal("0.5"), Decimal("4")])
-    with Provider([streamed(ASKING), streamed(DONE)]) as provider, recorded() as records:
+    with Provider([streamed(FIRST_CALL), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
             provider,
             tools=[look],
@@ -127,28 +127,30 @@ def test_the_money_of_a_day() -> None:
             world={"spent_today": lambda: next(spent)},
         )
     assert result_of(events).terminal_reason == "max_budget"
-    asked = of_kind(records, WorldExchange)
-    assert [(e.question.kind, e.answer) for e in asked] == [
+    exchanges = of_kind(records, WorldExchange)
+    assert [(e.question.kind, e.answer) for e in exchanges] == [
         ("spent_today", "0.5"),
         ("spent_today", "4"),
     ]
 
 
-def test_turns_of_a_conversation() -> None:
-    """Turns that used tools are counted over the whole conversation."""
-    talk, budget = Conversation(), Budget(session_turns=1)
-    with Provider([streamed(ASKING), streamed(DONE)]) as provider:
+def test_the_turn_limit_of_a_conversation() -> None:
+    """Turns that used tools are counted over the complete conversation."""
+    conversation, budget = Conversation(), Budget(session_turns=1)
+    with Provider([streamed(FIRST_CALL), streamed(DONE)]) as provider:
         result = result_of(
-            events_of(provider, tools=[look], conversation=talk, budget=budget, model=SONNET)
+            events_of(
+                provider, tools=[look], conversation=conversation, budget=budget, model=SONNET
+            )
         )
     assert (result.subtype, result.terminal_reason) == ("error_max_turns", "max_turns")
-    assert (talk.tool_turns, len(provider.requests)) == (1, 1)
+    assert (conversation.tool_turns, len(provider.requests)) == (1, 1)
 
 
-def test_only_a_warning() -> None:
-    """A budget that only warns reports once and continues."""
+def test_a_budget_that_only_warns() -> None:
+    """It is reported once, and the run continues."""
     budget = Budget(interaction_usd=Decimal("0.3"), at_limit="warn")
-    replies = [streamed(ASKING), streamed(AGAIN), streamed(DONE)]
+    replies = [streamed(FIRST_CALL), streamed(SECOND_CALL), streamed(DONE)]
     with Provider(replies) as provider:
         events = events_of(provider, tools=[look], model=SONNET, budget=budget)
     assert of_kind(events, BudgetReached) == [BudgetReached("interaction_usd", continues=True)]
@@ -156,8 +158,8 @@ def test_only_a_warning() -> None:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_person_decides(allowed: bool) -> None:
-    """A person may let the run continue beyond its budget; without a person the answer is no."""
+def test_a_person_can_exceed_a_budget(allowed: bool) -> None:
+    """With the approval of a person the run continues beyond its budget; without a person it ends."""
     seen: list[Consent] = []
 
     def person(consent: Consent) -> bool:
@@ -165,7 +167,7 @@ def test_a_person_decides(allowed: bool) -> None:
         return allowed
 
     budget = Budget(interaction_usd=Decimal("0.3"), at_limit="ask")
-    with Provider([streamed(ASKING), streamed(DONE)]) as provider:
+    with Provider([streamed(FIRST_CALL), streamed(DONE)]) as provider:
         events = events_of(
             provider, tools=[look], model=SONNET, budget=budget, world={"person": person}
         )
@@ -188,14 +190,16 @@ def test_a_model_without_a_price() -> None:
 
 
 @pytest.mark.parametrize("amount", [0.5, Decimal(-1), "1", Decimal("NaN")])
-def test_a_budget_is_exact(amount: Any) -> None:
-    """A limit that is not an exact amount of at least zero is refused, with a suggested fix."""
-    with pytest.raises(UsageError, match=r"Budget\.interaction_usd: a budget of .*Decimal"):
+def test_an_inexact_budget_is_rejected(amount: Any) -> None:
+    """A limit that is not an exact amount of at least zero is rejected, with a suggested fix."""
+    with pytest.raises(
+        UsageError, match=r"Budget\.interaction_usd: .* is not a valid amount.*Decimal"
+    ):
         Budget(interaction_usd=amount)
 
 
-def test_a_runaway_is_a_limit_where_it_is_asked_for() -> None:
-    """Six turns, each more expensive than the previous one, end the run if runaway detection is enabled."""
+def test_runaway_detection() -> None:
+    """If it is enabled, six turns that are each more expensive than the previous one end the run."""
 
     def turns() -> list[Any]:
         answers = [
@@ -213,23 +217,23 @@ def test_a_runaway_is_a_limit_where_it_is_asked_for() -> None:
     assert result_of(events).subtype == "success"
 
 
-def test_attempts_that_fail_cost_money_too() -> None:
+def test_failed_attempts_cost_money() -> None:
     """The budget is checked before each attempt, because broken responses are billed."""
     broken = cut_after(message(text("Hello"), model=SONNET, usage=dict(COUNTS)), 3)
     started = {**COUNTS, "output_tokens": 1}
-    pieces = list(broken.pieces)
-    first = json.loads(pieces[0].split(b"data: ")[1])
+    chunks = list(broken.chunks)
+    first = json.loads(chunks[0].split(b"data: ")[1])
     first["message"]["usage"] = started
-    dear = Sent((event_bytes(first), *pieces[1:]), headers=broken.headers, cut=True)
-    with Provider([dear, dear, dear]) as provider:
+    expensive = ProviderReply((event_bytes(first), *chunks[1:]), headers=broken.headers, cut=True)
+    with Provider([expensive, expensive, expensive]) as provider:
         events = events_of(provider, model=SONNET, budget=Budget(interaction_usd=Decimal("0.5")))
     assert result_of(events).terminal_reason == "max_budget"
     assert len(provider.requests) == 2
 
 
-def test_an_attempt_that_told_nothing_is_a_lower_bound() -> None:
-    """A response cut before it reported usage may have a cost; a refused request costs nothing."""
-    cut = Sent((b": nothing yet\n\n", b""), headers=streamed(DONE).headers, cut=True)
+def test_an_attempt_without_usage_is_a_lower_bound() -> None:
+    """A response that broke before it reported usage may have a cost; a rejected request costs nothing."""
+    cut = ProviderReply((b": nothing yet\n\n", b""), headers=streamed(DONE).headers, cut=True)
     for first, status in ((cut, "lower_bound"), (error(529, "overloaded_error"), "exact")):
         with Provider([first, streamed(DONE)]) as provider:
             result = result_of(events_of(provider, model=SONNET))

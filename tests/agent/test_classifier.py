@@ -1,4 +1,4 @@
-"""Automatic approval: a classifier that answers in addition to a person, or in place of one."""
+"""Automatic approval: a classifier that answers concurrently with a person, or instead of a person."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentobs.agent import (
     tool,
 )
 from agentobs.agent.execution.classifier import CALL_CHARS_MAX, Classifier
-from agentobs.agent.execution.daemon_threads import LEFT_MAX
+from agentobs.agent.execution.daemon_threads import ABANDONED_MAX
 from agentobs.agent.execution.live_answers import LiveAnswers
 from agentobs.agent.execution.live_answers import Reply as Said
 from agentobs.agent.execution.tool_runner import live_tools
@@ -31,12 +31,12 @@ from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange, WorldQuestion, is_inside_answer
 from agentobs.records.facts import SpanStart
 
-from .hooks.playing import SMALL, played
-from .provider import Provider, Reply, call, error, message, streamed, text, whole
-from .scene import of_kind, recorded, result_of
+from .agent_runs import of_kind, recorded, result_of
+from .hooks.live_runs import SMALL, run_agent
+from .provider import Provider, Reply, call, error, message, streamed, text, unstreamed
 
 DONE = streamed(message(text("Done.")))
-ASKS = Permissions()
+DEFAULT_MODE = Permissions()
 CLASSIFIER = Classifier(SMALL)
 
 
@@ -51,15 +51,15 @@ def writes(*ids: str, what: str = "x") -> Reply:
     return streamed(message(*calls, stop_reason="tool_use"))
 
 
-def says(behavior: Any, reason: Any = "So it is.") -> Reply:
+def classifier_reply(behavior: Any, reason: Any = "So it is.") -> Reply:
     answer = call("j", "answer", behavior=behavior, reason=reason)
-    return whole(message(answer, model=SMALL, stop_reason="tool_use"))
+    return unstreamed(message(answer, model=SMALL, stop_reason="tool_use"))
 
 
-def held(reply: Reply) -> tuple[Reply, threading.Event]:
-    """The same reply, which does not end before it is released."""
+def held_back(reply: Reply) -> tuple[Reply, threading.Event]:
+    """Return the same reply, which does not end before the returned event is set."""
     hold = threading.Event()
-    return Reply(reply.pieces, hold=hold), hold
+    return Reply(reply.chunks, hold=hold), hold
 
 
 def deciders(events: list[Any]) -> list[tuple[str, str]]:
@@ -71,23 +71,23 @@ def outcomes(events: list[Any]) -> list[str]:
 
 
 class Person:
-    """A person who answers after a number of requests, or never; records whether the prompt was cancelled."""
+    """A person who answers after a number of requests, or never, and counts withdrawn approval requests."""
 
     def __init__(
         self,
         provider: Provider,
         answer: Any = None,
         after: int = 0,
-        heard: threading.Event | None = None,
+        is_prompted: threading.Event | None = None,
     ) -> None:
         self.provider, self.answer, self.after = provider, answer, after
-        self.heard = heard or threading.Event()
-        """Set when the person was asked."""
-        self.asked, self.withdrawn = list[Consent](), 0
+        self.is_prompted = is_prompted or threading.Event()
+        """Set when approval was requested."""
+        self.consents, self.withdrawn = list[Consent](), 0
 
     async def __call__(self, consent: Consent) -> Any:
-        self.asked.append(consent)
-        self.heard.set()
+        self.consents.append(consent)
+        self.is_prompted.set()
         try:
             while self.answer is None or len(self.provider.requests) < self.after:
                 await asyncio.sleep(0.01)
@@ -99,17 +99,17 @@ class Person:
         return self.answer
 
 
-def test_the_classifier_is_first_and_allows() -> None:
-    """Its answer decides and is recorded with its name; the person's prompt is withdrawn; its request counts."""
-    reply, hold = held(says("allow"))
+def test_the_classifier_is_faster_and_allows() -> None:
+    """Its answer decides and is recorded with its name; the approval request is withdrawn; its LLM request counts."""
+    reply, hold = held_back(classifier_reply("allow"))
     with Provider([writes("a"), reply, DONE]) as provider, recorded() as records:
-        person = Person(provider, heard=hold)
-        events = played(
-            provider, tools=[write], permissions=ASKS, person=person, classifier=CLASSIFIER
+        person = Person(provider, is_prompted=hold)
+        events = run_agent(
+            provider, tools=[write], permissions=DEFAULT_MODE, person=person, classifier=CLASSIFIER
         )
     assert deciders(events) == [("allow", "classifier")]
     assert outcomes(events) == ["executed"]
-    assert (len(person.asked), person.withdrawn) == (1, 1)
+    assert (len(person.consents), person.withdrawn) == (1, 1)
     (answer,) = [r.answer for r in records if isinstance(r, WorldExchange)]
     assert (answer["behavior"], answer["resolver"], answer["usage"][0]["model"]) == (
         "allow",
@@ -121,13 +121,13 @@ def test_the_classifier_is_first_and_allows() -> None:
     assert {is_inside_answer(lane) for lane in lanes} == {False, True}
 
 
-def test_the_person_is_first() -> None:
+def test_the_person_is_faster() -> None:
     """The classifier's request is cancelled without an answer; its usage counts as far as it is known."""
-    reply, hold = held(says("deny"))
+    reply, hold = held_back(classifier_reply("deny"))
     with Provider([writes("a"), reply, DONE]) as provider, recorded() as records:
         person = Person(provider, Said(True, "session"), after=2)
-        events = played(
-            provider, tools=[write], permissions=ASKS, person=person, classifier=CLASSIFIER
+        events = run_agent(
+            provider, tools=[write], permissions=DEFAULT_MODE, person=person, classifier=CLASSIFIER
         )
         hold.set()
     assert deciders(events) == [("allow", "person")]
@@ -138,45 +138,45 @@ def test_the_person_is_first() -> None:
     assert result_of(events).meter.by_model()["claude-1-small"].calls == 1
 
 
-def test_a_plain_person_who_does_not_answer_is_asked_once() -> None:
+def test_a_person_who_does_not_answer_is_prompted_once() -> None:
     """The classifier is faster each time: a single thread hangs, and further approvals still work."""
-    let_go, asked = threading.Event(), list[Consent]()
+    release, consents = threading.Event(), list[Consent]()
 
     def person(consent: Consent) -> bool:
-        asked.append(consent)
-        let_go.wait(60)
+        consents.append(consent)
+        release.wait(60)
         return True
 
-    names = [f"c{at}" for at in range(LEFT_MAX + 6)]
-    replies = [writes(*names), *[says("allow") for _ in names], DONE]
+    names = [f"c{at}" for at in range(ABANDONED_MAX + 6)]
+    replies = [writes(*names), *[classifier_reply("allow") for _ in names], DONE]
     with Provider(replies) as provider:
-        events = played(
-            provider, tools=[write], permissions=ASKS, person=person, classifier=CLASSIFIER
+        events = run_agent(
+            provider, tools=[write], permissions=DEFAULT_MODE, person=person, classifier=CLASSIFIER
         )
-        let_go.set()
+        release.set()
     assert deciders(events) == [("allow", "classifier")] * len(names)
-    assert len(asked) == 1
+    assert len(consents) == 1
 
 
-def test_the_classifier_denies_and_the_model_hears_why() -> None:
-    """Without a person it decides alone."""
-    with Provider([writes("a"), says("deny", "It is rude."), DONE]) as provider:
-        events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER)
+def test_the_classifier_denies_with_a_reason() -> None:
+    """Without a person, the classifier decides alone."""
+    with Provider([writes("a"), classifier_reply("deny", "It is rude."), DONE]) as provider:
+        events = run_agent(provider, tools=[write], permissions=DEFAULT_MODE, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "classifier")]
-    (told,) = [b for b in provider.requests[2]["messages"][-1]["content"] if "tool_use_id" in b]
-    assert told["content"].startswith("The classifier has denied this call. It says: It is rude.")
+    (result,) = [b for b in provider.requests[2]["messages"][-1]["content"] if "tool_use_id" in b]
+    assert result["content"].startswith("The classifier has denied this call. It says: It is rude.")
 
 
 FAILURES = [
-    says("maybe"),
-    says("Allow"),
-    says("allow", 3),
-    says(True),
-    whole(message(call("j", "answer", behavior="allow"), stop_reason="tool_use")),
-    whole(message(call("j", "answer", behavior="allow", reason="", sure=True))),
-    whole(message(call("j", "answer", behavior="allow", reason=""), stop_reason="max_tokens")),
-    whole(message(call("j", "other", behavior="allow", reason=""))),
-    whole(message(text("allow"))),
+    classifier_reply("maybe"),
+    classifier_reply("Allow"),
+    classifier_reply("allow", 3),
+    classifier_reply(True),
+    unstreamed(message(call("j", "answer", behavior="allow"), stop_reason="tool_use")),
+    unstreamed(message(call("j", "answer", behavior="allow", reason="", sure=True))),
+    unstreamed(message(call("j", "answer", behavior="allow", reason=""), stop_reason="max_tokens")),
+    unstreamed(message(call("j", "other", behavior="allow", reason=""))),
+    unstreamed(message(text("allow"))),
     error(529, "overloaded_error"),
     error(401, "authentication_error"),
     Reply((b"allow",)),
@@ -184,68 +184,74 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("reply", FAILURES)
-def test_a_classifier_that_fails_has_not_answered(reply: Reply) -> None:
-    """It fails closed: without a person, the answer is no."""
+def test_a_classifier_that_fails_does_not_allow(reply: Reply) -> None:
+    """It fails closed: without a person, the call is denied."""
     with Provider([writes("a"), reply, DONE]) as provider:
-        events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER)
+        events = run_agent(provider, tools=[write], permissions=DEFAULT_MODE, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "unattended")]
     assert "The classifier gave no answer" in of_kind(events, Permission)[0].decision.reason
 
 
-def test_where_it_fails_the_person_decides() -> None:
-    """However long that takes."""
-    with Provider([writes("a"), says("maybe"), DONE]) as provider:
+def test_if_the_classifier_fails_the_person_decides() -> None:
+    """The call waits for the person, however long that takes."""
+    with Provider([writes("a"), classifier_reply("maybe"), DONE]) as provider:
         person = Person(provider, True, after=2)
-        events = played(
-            provider, tools=[write], permissions=ASKS, person=person, classifier=CLASSIFIER
+        events = run_agent(
+            provider, tools=[write], permissions=DEFAULT_MODE, person=person, classifier=CLASSIFIER
         )
     assert deciders(events) == [("allow", "person")]
 
 
-def test_where_asking_the_person_fails_the_classifier_decides() -> None:
-    """A broken prompt is not an answer either."""
-    with Provider([writes("a"), says("allow"), DONE]) as provider:
+def test_if_the_approval_request_fails_the_classifier_decides() -> None:
+    """An approval request that raises is not an answer."""
+    with Provider([writes("a"), classifier_reply("allow"), DONE]) as provider:
         person = Person(provider, RuntimeError("no terminal"))
-        events = played(
-            provider, tools=[write], permissions=ASKS, person=person, classifier=CLASSIFIER
+        events = run_agent(
+            provider, tools=[write], permissions=DEFAULT_MODE, person=person, classifier=CLASSIFIER
         )
     assert deciders(events) == [("allow", "classifier")]
 
 
-def test_a_classifier_that_takes_too_long() -> None:
+def test_a_classifier_that_times_out() -> None:
     """After its timeout it has given no answer."""
-    reply, hold = held(says("allow"))
+    reply, hold = held_back(classifier_reply("allow"))
     with Provider([writes("a"), reply, DONE]) as provider:
-        events = played(
+        events = run_agent(
             provider,
             tools=[write],
-            permissions=ASKS,
+            permissions=DEFAULT_MODE,
             classifier=Classifier(SMALL, timeout_s=0.2),
         )
         hold.set()
     assert deciders(events) == [("deny", "unattended")]
 
 
-def test_a_call_that_is_too_long_is_not_judged() -> None:
-    """The part cut off could matter."""
+def test_a_call_that_is_too_long_is_not_classified() -> None:
+    """The truncated part could matter."""
     with Provider([writes("a", what="x" * CALL_CHARS_MAX), DONE]) as provider:
-        events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER)
+        events = run_agent(provider, tools=[write], permissions=DEFAULT_MODE, classifier=CLASSIFIER)
     assert deciders(events) == [("deny", "unattended")]
     assert len(provider.requests) == 2
 
 
 def test_three_denials_in_a_row_escalate() -> None:
-    """From then on only a person may approve; without a person, the call is denied."""
-    denied = [reply for at in range(3) for reply in (writes(f"c{at}"), says("deny"))]
+    """After them only a person may approve; without a person, the call is denied."""
+    denied = [reply for at in range(3) for reply in (writes(f"c{at}"), classifier_reply("deny"))]
     with Provider([*denied, writes("d"), writes("e"), DONE]) as provider:
-        talk = Conversation()
-        events = played(provider, tools=[write], permissions=ASKS, classifier=CLASSIFIER, talk=talk)
+        conversation = Conversation()
+        events = run_agent(
+            provider,
+            tools=[write],
+            permissions=DEFAULT_MODE,
+            classifier=CLASSIFIER,
+            conversation=conversation,
+        )
     assert deciders(events) == [("deny", "classifier")] * 3 + [("deny", "unattended")] * 2
-    assert talk.denials == Denials(3, 3)
-    assert talk.denials.escalates
+    assert conversation.denials == Denials(3, 3)
+    assert conversation.denials.escalates
 
 
-def test_only_its_own_denials_are_counted() -> None:
+def test_only_denials_by_the_classifier_are_counted() -> None:
     """A person's denials do not count; an approval by the classifier ends the sequence."""
     answers = [
         ("deny", "classifier", Denials(1, 1)),
@@ -257,73 +263,73 @@ def test_only_its_own_denials_are_counted() -> None:
     ]
     counted = Denials()
     for behavior, by, after in answers:
-        counted = counted.after({"behavior": behavior, "resolver": by})
+        counted = counted.after_answer({"behavior": behavior, "resolver": by})
         assert counted == after
     for behavior in (*("deny", "deny", "allow") * 8, "deny", "deny"):
         assert not counted.escalates
-        counted = counted.after({"behavior": behavior, "resolver": "classifier"})
+        counted = counted.after_answer({"behavior": behavior, "resolver": "classifier"})
     assert counted == Denials(2, 20)
     assert counted.escalates
 
 
 @given(st.none() | st.booleans() | st.text() | st.dictionaries(st.text(), st.text()))
-def test_counting_never_fails(answer: Any) -> None:
-    """For every answer of the world."""
-    assert Denials(1, 2).after(answer).in_all >= 2
+def test_any_answer_can_be_counted(answer: Any) -> None:
+    """Counting raises for no answer of the world."""
+    assert Denials(1, 2).after_answer(answer).in_all >= 2
 
 
-def test_what_a_rule_asks_about_is_a_persons_to_answer() -> None:
-    """The classifier is not called at all."""
+def test_an_ask_rule_requires_a_person() -> None:
+    """The classifier is not called."""
     rules = Permissions(rules=(Rule.parse("write", "ask", "user"),))
     with Provider([writes("a"), DONE]) as provider:
         person = Person(provider, True)
-        events = played(
+        events = run_agent(
             provider, tools=[write], permissions=rules, person=person, classifier=CLASSIFIER
         )
     assert deciders(events) == [("allow", "person")]
     assert len(provider.requests) == 2
 
 
-def test_what_a_hook_asks_about_is_a_persons_to_answer() -> None:
-    """A hook that requires approval requires a person, not a model."""
-    hooks = table([Hook("pre_tool_use", lambda told: {"decision": "ask"})])
+def test_a_hook_that_asks_requires_a_person() -> None:
+    """The classifier is not called."""
+    hooks = table([Hook("pre_tool_use", lambda payload: {"decision": "ask"})])
     allowed = Permissions(rules=(Rule.parse("write", "allow", "user"),))
     with Provider([writes("a"), DONE]) as provider:
-        events = played(
+        events = run_agent(
             provider, tools=[write], hooks=hooks, permissions=allowed, classifier=CLASSIFIER
         )
     assert deciders(events) == [("deny", "unattended")]
 
 
-def test_money_is_a_persons_to_spend() -> None:
-    """A classifier cannot approve exceeding a budget."""
+def test_only_a_person_can_exceed_a_budget() -> None:
+    """The classifier is not called for a question about a budget."""
 
     async def classify(question: WorldQuestion) -> Any:
-        raise AssertionError("it was asked")
+        raise AssertionError("the classifier was called")
 
     answers = LiveAnswers((), live_tools(()), classify=classify)
-    asked = WorldQuestion("consent", "1", {"about": {"limit": "day_usd"}, "reason": "Used up."})
-    assert asyncio.run(answers.ask(asked))["resolver"] == "unattended"
+    question = WorldQuestion("consent", "1", {"about": {"limit": "day_usd"}, "reason": "Used up."})
+    assert asyncio.run(answers.ask(question))["resolver"] == "unattended"
 
 
-def test_an_abort_ends_both() -> None:
+def test_an_abort_cancels_person_and_classifier() -> None:
     """Both are cancelled when the run is stopped."""
     abort = Abort()
-    reply, hold = held(says("allow"))
+    reply, hold = held_back(classifier_reply("allow"))
     with Provider([writes("a"), reply]) as provider:
         person = Person(provider)
 
-        async def stops(consent: Consent) -> Any:
+        async def stop_run(consent: Consent) -> Any:
             while len(provider.requests) < 2:
                 await asyncio.sleep(0.01)
             abort.stop()
             return await person(consent)
 
-        events = played(
+        events = run_agent(
             provider,
             tools=[write],
-            permissions=ASKS,
-            person=stops,
+            permissions=DEFAULT_MODE,
+            person=stop_run,
             classifier=CLASSIFIER,
             abort=abort,
         )
@@ -333,9 +339,9 @@ def test_an_abort_ends_both() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"model": ""}, {"instructions": " "}, {"timeout_s": 0}, {"timeout_s": float("inf")}]
+    "invalid", [{"model": ""}, {"instructions": " "}, {"timeout_s": 0}, {"timeout_s": float("inf")}]
 )
-def test_a_classifier_that_could_never_answer(wrong: dict[str, Any]) -> None:
+def test_an_invalid_classifier_is_rejected(invalid: dict[str, Any]) -> None:
     """The error is raised when it is created."""
     with pytest.raises(UsageError):
-        Classifier(**{"model": SMALL, **wrong})
+        Classifier(**{"model": SMALL, **invalid})

@@ -1,4 +1,4 @@
-"""Dispatch: which tool calls run in parallel, and the outcome of each."""
+"""Dispatch: which tool calls run concurrently, and the outcome of each call."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ import pytest
 from agentobs import tracing
 from agentobs.agent.events import ToolDispatch, ToolDone
 from agentobs.agent.state import Conversation
-from agentobs.agent.tool_calls.dispatcher import TOGETHER, Dispatcher, Step
+from agentobs.agent.tool_calls.dispatcher import PARALLEL_MAX, Dispatcher, Step
 from agentobs.agent.tool_calls.plan import Crew
 from agentobs.agent.tools.tool import Tool, tool
-from agentobs.errors import ReplaySays
+from agentobs.errors import ReplayEnd
 from agentobs.recording.facts.interpreter import Interpreter
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
 from agentobs.records.facts import SpanStart
 from agentobs.records.labels import Label
 
+from .agent_runs import ALLOW_ALL, SESSION, in_loop, of_kind, recorded, spans, ticking_world
 from .provider import Provider
-from .scene import ANYTHING, SESSION, in_loop, of_kind, recorded, spans, ticking_world
 
-nothing = Provider([])
+unused_provider = Provider([])
 
 
-def asked(*names: str, **value: Any) -> list[ToolQuestion]:
+def questions(*names: str, **value: Any) -> list[ToolQuestion]:
     return [ToolQuestion(f"call_{n}", name, value) for n, name in enumerate(names, 1)]
 
 
 def dispatcher(tools: Sequence[Tool], **world: Any) -> Dispatcher:
-    here = ticking_world(nothing.client(), tools, **world)
-    return Dispatcher(Crew(here, tools, ANYTHING, Conversation()), tracing.place(), 1)
+    here = ticking_world(unused_provider.client(), tools, **world)
+    return Dispatcher(Crew(here, tools, ALLOW_ALL, Conversation()), tracing.place(), 1)
 
 
-def done(calls: Sequence[ToolQuestion], tools: Sequence[Tool]) -> list[Step]:
+def dispatch_events(calls: Sequence[ToolQuestion], tools: Sequence[Tool]) -> list[Step]:
     async def collect() -> list[Step]:
         return [event async for event in dispatcher(tools).finish(calls, {})]
 
     return in_loop(collect())
 
 
-def ran(events: Sequence[Step]) -> list[tuple[ToolQuestion, ToolAnswer]]:
+def results_of(events: Sequence[Step]) -> list[tuple[ToolQuestion, ToolAnswer]]:
     return [(done.question, done.answer) for done in of_kind(events, ToolDone)]
 
 
-def test_a_batch_overlaps_and_keeps_its_order() -> None:
-    """Read-only calls wait for each other inside, which requires parallel execution; the last to start ends first."""
+def test_concurrent_results_keep_the_order_of_calls() -> None:
+    """The read-only calls wait for each other, so they must overlap; the call that started last ends first."""
     both = threading.Barrier(2)
     second_is_done = threading.Event()
 
@@ -67,17 +67,17 @@ def test_a_batch_overlaps_and_keeps_its_order() -> None:
         second_is_done.set()
         return "two"
 
-    calls = asked("first", "second")
-    events = done(calls, [first, second])
+    calls = questions("first", "second")
+    events = dispatch_events(calls, [first, second])
     assert of_kind(events, ToolDispatch) == [ToolDispatch(calls[0]), ToolDispatch(calls[1])]
-    assert ran(events) == [
+    assert results_of(events) == [
         (calls[0], ToolAnswer("one")),
         (calls[1], ToolAnswer("two")),
     ]
 
 
-def test_calls_that_change_something_run_one_after_the_other() -> None:
-    """No two calls of writing tools ever overlap, and they start in order."""
+def test_writing_calls_run_sequentially() -> None:
+    """Calls of writing tools never overlap, and they start in order."""
     trail: list[str] = []
 
     @tool
@@ -86,29 +86,31 @@ def test_calls_that_change_something_run_one_after_the_other() -> None:
         await asyncio.sleep(0)
         trail.append("out")
 
-    done(asked("write", "write", "write"), [write])
+    dispatch_events(questions("write", "write", "write"), [write])
     assert trail == ["in", "out"] * 3
 
 
-def test_no_more_than_ten_run_at_once() -> None:
-    """A long batch keeps at most ten calls open."""
-    open_now, most = 0, 0
+def test_at_most_ten_calls_run_concurrently() -> None:
+    """At any time, at most ten calls of a long batch are running."""
+    running_calls, max_running = 0, 0
 
     @tool(read_only=True)
     async def read() -> None:
-        nonlocal open_now, most
-        open_now += 1
-        most = max(most, open_now)
+        nonlocal running_calls, max_running
+        running_calls += 1
+        max_running = max(max_running, running_calls)
         for _ in range(3):
             await asyncio.sleep(0)
-        open_now -= 1
+        running_calls -= 1
 
-    done(asked(*["read"] * 25), [read])
-    assert most == TOGETHER == 10
+    dispatch_events(questions(*["read"] * 25), [read])
+    assert max_running == PARALLEL_MAX == 10
 
 
-def test_context_reaches_tools() -> None:
-    """Context variables reach sync functions in their thread; the place there is inside the tool's span."""
+def test_context_variables_reach_tools() -> None:
+    """A sync function in its thread sees the caller's context variables, and its recording place is inside the
+    span of the tool.
+    """
     variable = contextvars.ContextVar("variable", default="unset")
     places: list[Place | None] = []
 
@@ -119,33 +121,33 @@ def test_context_reaches_tools() -> None:
 
     with recorded() as records:
         variable.set("set")
-        events = done(asked("look"), [look])
+        events = dispatch_events(questions("look"), [look])
     exchanges = [r for r in records if isinstance(r, ToolExchange)]
-    inside = next(r for r in records if isinstance(r, SpanStart) and r.name == "execution")
-    assert [exchange.place.span_id for exchange in exchanges] == [inside.parent_span_id]
-    assert places == [replace(exchange.place, span_id=inside.span_id) for exchange in exchanges]
+    execution = next(r for r in records if isinstance(r, SpanStart) and r.name == "execution")
+    assert [exchange.place.span_id for exchange in exchanges] == [execution.parent_span_id]
+    assert places == [replace(exchange.place, span_id=execution.span_id) for exchange in exchanges]
     assert isinstance(events[-1], ToolDone)
     assert [(e.question, e.answer) for e in exchanges] == [(events[-1].question, ToolAnswer("set"))]
     assert spans(records) == [("tool", "look", None, "ok"), ("execution", "look", "tool", "ok")]
 
 
-def test_a_name_that_is_no_label_is_not_told() -> None:
-    """A tool name that might contain content is not a label of its span: the recorder replaces it with a digest."""
+def test_a_tool_name_that_might_be_content_is_not_emitted() -> None:
+    """The label of the span is a digest if the name of the tool might contain content."""
     with recorded() as records:
-        done(asked("what the user said"), [])
+        dispatch_events(questions("what the user said"), [])
     [start] = [record for record in records if isinstance(record, SpanStart)]
     assert not isinstance(start.label, Label)
-    [told] = Interpreter(bytes(32)).interpret(start).told
-    assert isinstance(told.fact, SpanStart)
-    assert str(told.fact.label).startswith("digest:")
+    [interpreted] = Interpreter(bytes(32)).interpret(start).facts
+    assert isinstance(interpreted.fact, SpanStart)
+    assert str(interpreted.fact.label).startswith("digest:")
 
 
-class Differs(anthropic.AnthropicError, ReplaySays):
+class Differs(anthropic.AnthropicError, ReplayEnd):
     """Simulates a replay that differs from its recording."""
 
 
-def test_what_is_not_the_tools_fault_stops_the_batch() -> None:
-    """A divergence propagates unchanged out of the dispatch, after the parallel calls were stopped."""
+def test_a_divergence_stops_the_batch() -> None:
+    """A divergence propagates unchanged out of the dispatcher, after the concurrent calls were stopped."""
 
     @tool(read_only=True)
     async def wait() -> None:
@@ -158,14 +160,14 @@ def test_what_is_not_the_tools_fault_stops_the_batch() -> None:
     async def collect() -> list[tuple[str, str | None, str | None, str]]:
         running = dispatcher([wait, differs])
         with pytest.raises(Differs):
-            async for _ in running.finish(asked("wait", "differs"), {}):
+            async for _ in running.finish(questions("wait", "differs"), {}):
                 pass
         await running.close()
         return spans(records)
 
     with recorded() as records:
-        told = in_loop(collect())
-    assert told == [
+        found = in_loop(collect())
+    assert found == [
         ("tool", "wait", None, "cancelled"),
         ("tool", "differs", None, "error"),
         ("queued", "differs", "tool", "ok"),
@@ -175,24 +177,24 @@ def test_what_is_not_the_tools_fault_stops_the_batch() -> None:
     assert not [r for r in records if isinstance(r, ToolExchange)]
 
 
-def test_a_place_carries_the_session() -> None:
-    """Every exchange of a tool belongs to the session and turn that dispatched it."""
+def test_tool_exchanges_belong_to_their_session() -> None:
+    """Every exchange of a tool belongs to the session and turn that dispatched the call."""
 
     @tool
     def look() -> None: ...
 
     with recorded() as records, tracing.at(Place(SESSION, "i" * 32, turn=4)):
-        done(asked("look"), [look])
+        dispatch_events(questions("look"), [look])
     (exchange,) = [r for r in records if isinstance(r, ToolExchange)]
     assert (exchange.place.session_id, exchange.place.turn) == (SESSION, 4)
 
 
-def test_safety_is_decided_for_each_call() -> None:
-    """A tool decides for each call whether it may run in parallel; every result except a plain yes is no."""
+def test_concurrency_safety_is_decided_for_each_call() -> None:
+    """A tool decides for each call whether the call may run concurrently; every value except `True` means no."""
     trail: list[str] = []
 
     def is_safe(arguments: dict[str, Any]) -> bool:
-        return {"yes": True, "no": False}[arguments["word"]]  # raises for any other word
+        return {"yes": True, "no": False}[arguments["word"]]  # raises a KeyError for other words
 
     @tool(concurrent=is_safe)
     async def step(word: str) -> None:
@@ -202,20 +204,24 @@ def test_safety_is_decided_for_each_call() -> None:
         trail.append("out")
 
     words = ["yes", "yes", "no", "yes", "perhaps"]
-    done([ToolQuestion(f"c{n}", "step", {"word": word}) for n, word in enumerate(words)], [step])
+    dispatch_events(
+        [ToolQuestion(f"c{n}", "step", {"word": word}) for n, word in enumerate(words)], [step]
+    )
     assert trail == ["in", "in", "out", "out", *["in", "out"] * 3]
 
 
 def test_a_failing_shell_stops_its_siblings() -> None:
-    """If a call of a shell-like tool fails, parallel calls are stopped; a failing reader stops none."""
-    begun = asyncio.Event()
+    """If a call of a shell-like tool fails, its concurrent calls are stopped; a failing reader stops no other
+    call.
+    """
+    started = asyncio.Event()
 
     @tool(tool_class="shell", concurrent=True)
     async def shell(word: str) -> str:
         if word == "fail":
-            await begun.wait()
+            await started.wait()
             raise RuntimeError("exit 1")
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
         return ""
 
@@ -228,19 +234,21 @@ def test_a_failing_shell_stops_its_siblings() -> None:
 
     def outcomes(name: str, *words: str) -> list[str]:
         calls = [ToolQuestion(f"c{n}", name, {"word": word}) for n, word in enumerate(words)]
-        return [answer.outcome for _, answer in ran(done(calls, [shell, read]))]
+        return [answer.outcome for _, answer in results_of(dispatch_events(calls, [shell, read]))]
 
     assert outcomes("shell", "wait", "fail", "wait") == ["aborted", "failed", "aborted"]
     assert outcomes("read", "one", "fail", "two") == ["executed", "failed", "executed"]
 
 
-def test_an_alias_finds_its_tool() -> None:
-    """A renamed tool still runs under its former name, which is recorded."""
+def test_a_tool_is_found_by_its_alias() -> None:
+    """A renamed tool still runs under its former name, and the former name is recorded."""
 
     @tool(name="find_order", aliases=("lookup_order",))
     def find() -> str:
         return "found"
 
     with recorded() as records:
-        assert [a.content for _, a in ran(done(asked("lookup_order"), [find]))] == ["found"]
+        assert [
+            a.content for _, a in results_of(dispatch_events(questions("lookup_order"), [find]))
+        ] == ["found"]
     assert [r.question.name for r in of_kind(records, ToolExchange)] == ["lookup_order"]

@@ -1,4 +1,4 @@
-"""Tool execution: every call gets one clear result of limited size, and nothing hangs."""
+"""Tool execution: every call gets one result of limited size, and no call hangs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from agentobs.agent.execution import daemon_threads, tool_runner
 from agentobs.agent.execution.tool_runner import LiveTools, live_tools
 from agentobs.agent.tools.results import ITEMS_MAX
 from agentobs.agent.tools.tool import Tool, declared, tool
-from agentobs.errors import ReplaySays, UsageError
+from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from agentobs.runtime import process
 
 
-def asked(name: str, call: str = "call", **value: Any) -> ToolQuestion:
+def tool_question(name: str, call: str = "call", **value: Any) -> ToolQuestion:
     return ToolQuestion(call, name, value)
 
 
@@ -44,33 +44,33 @@ def failed(text: str, **more: Any) -> ToolAnswer:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """Held until the test ends: a sync function that waits for it does not return before."""
-    held = threading.Event()
-    yield held
-    held.set()
+    """An event that is set at the end of the test: a sync function that waits for it does not return before."""
+    released = threading.Event()
+    yield released
+    released.set()
 
 
-def test_a_tool_that_does_not_exist() -> None:
+def test_an_unknown_tool() -> None:
     """The result for an unknown tool lists the available names; a former name is known."""
 
     @tool(aliases=["peek"])
     def look() -> str:
         return "seen"
 
-    assert answer(asked("lock"), look) == ToolAnswer(
+    assert answer(tool_question("lock"), look) == ToolAnswer(
         "There is no tool named 'lock'. The tools are: look.", is_error=True, outcome="unknown"
     )
-    assert answer(asked("peek"), look) == ToolAnswer("seen")
+    assert answer(tool_question("peek"), look) == ToolAnswer("seen")
 
 
-def test_input_that_does_not_fit() -> None:
+def test_invalid_input() -> None:
     """The result for invalid input says what to fix, and the function is not called."""
 
     @tool
     def look(where: str) -> None:
-        raise AssertionError("must not run")
+        raise AssertionError("the tool ran")
 
-    assert answer(asked("look", were=1), look) == ToolAnswer(
+    assert answer(tool_question("look", were=1), look) == ToolAnswer(
         "The input of look does not fit:\n"
         "where: required, but not given (a value of type string)\n"
         "were: there is no argument of this name; there are: where",
@@ -83,7 +83,7 @@ def test_input_that_does_not_fit() -> None:
     )
 
 
-def test_plain_and_async_functions_answer_alike() -> None:
+def test_sync_and_async_functions_return_results() -> None:
     """Functions, methods, partials, callable objects and generators, sync and async, all return results."""
 
     @tool
@@ -128,18 +128,18 @@ def test_plain_and_async_functions_answer_alike() -> None:
         tool(promises),
     ]
     for each in tools:
-        assert answer(asked(each.name), *tools) == ToolAnswer("[1,2]")
+        assert answer(tool_question(each.name), *tools) == ToolAnswer("[1,2]")
 
 
-def test_an_endless_generator_is_read_so_far() -> None:
-    """An endless async generator yields its first items."""
+def test_an_endless_generator_is_truncated() -> None:
+    """The result contains the first items of an endless async generator."""
 
     @tool
     async def count() -> AsyncIterator[int]:
         while True:
             yield 0
 
-    found = answer(asked("count"), count, keep=lambda _, text: str(text.count(",")))
+    found = answer(tool_question("count"), count, keep=lambda _, text: str(text.count(",")))
     assert f"lies in {ITEMS_MAX}]" in found.content
 
 
@@ -174,10 +174,8 @@ RAISED = [
     ("error", "text"), RAISED, ids=[type(error).__name__ for error, _ in RAISED]
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_whatever_a_tool_raises_is_its_answer(
-    error: BaseException, text: str, is_async: bool
-) -> None:
-    """An exception of any kind becomes one failed result that names it, and the event loop survives."""
+def test_any_exception_is_a_failed_result(error: BaseException, text: str, is_async: bool) -> None:
+    """An exception of any kind becomes one failed result with its name, and the event loop keeps running."""
 
     def look() -> None:
         raise error
@@ -185,17 +183,17 @@ def test_whatever_a_tool_raises_is_its_answer(
     async def look_later() -> None:
         raise error
 
-    made = tool(name="look")(look_later if is_async else look)
+    tested_tool = tool(name="look")(look_later if is_async else look)
     if is_async and isinstance(error, StopIteration):  # PEP 479
         text = "RuntimeError: coroutine raised StopIteration"
-    found = answer(asked("look"), made)
+    found = answer(tool_question("look"), tested_tool)
     assert found.content.startswith(f"look failed with {text}")
     assert (found.outcome, found.is_error) == ("failed", True)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_long_error_is_bounded(is_async: bool) -> None:
-    """Of an exception with 10 MB of text the model sees the ends; the full text is stored like a result."""
+def test_a_long_error_is_truncated(is_async: bool) -> None:
+    """The model gets both ends of an exception with 10 MB of text; the complete text is stored like a result."""
     kept: list[str] = []
 
     def keep(tool_use_id: str, text: str) -> str:
@@ -208,8 +206,8 @@ def test_a_long_error_is_bounded(is_async: bool) -> None:
     async def fail_later() -> None:
         fail()
 
-    made = tool(name="fail")(fail_later if is_async else fail)
-    found = answer(asked("fail"), made, keep=keep)
+    tested_tool = tool(name="fail")(fail_later if is_async else fail)
+    found = answer(tool_question("fail"), tested_tool, keep=keep)
     assert found.outcome == "failed"
     assert found.content.startswith("fail failed with ValueError: xxxx")
     assert "The whole result lies in /kept/call]" in found.content
@@ -217,29 +215,29 @@ def test_a_long_error_is_bounded(is_async: bool) -> None:
     assert [len(text) for text in kept] == [10_000_000 + len("fail failed with ValueError: ")]
 
 
-class Differs(anthropic.AnthropicError, ReplaySays):
+class Differs(anthropic.AnthropicError, ReplayEnd):
     """Simulates a replay that differs from its recording."""
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_divergence_is_not_the_tools_failure(is_async: bool) -> None:
+def test_a_divergence_is_not_a_tool_failure(is_async: bool) -> None:
     """A divergence propagates unchanged, and there is no retry."""
-    begun: list[int] = []
+    started: list[int] = []
 
     def ask() -> None:
-        begun.append(1)
+        started.append(1)
         raise Differs("the question differs")
 
     async def ask_later() -> None:
         ask()
 
     with pytest.raises(Differs):
-        answer(asked("ask"), tool(name="ask", retries=3)(ask_later if is_async else ask))
-    assert begun == [1]
+        answer(tool_question("ask"), tool(name="ask", retries=3)(ask_later if is_async else ask))
+    assert started == [1]
 
 
-def test_a_tool_that_is_too_slow(gate: threading.Event) -> None:
-    """A call is abandoned after its timeout; a sync function may continue, and the model is told so."""
+def test_a_tool_that_times_out(gate: threading.Event) -> None:
+    """A call is abandoned after its timeout; a sync function may continue to run, and the result says so."""
 
     @tool(timeout_s=0.01)
     async def wait() -> None:
@@ -254,43 +252,43 @@ def test_a_tool_that_is_too_slow(gate: threading.Event) -> None:
         gate.wait()
         yield 1
 
-    assert answer(asked("wait"), wait) == failed(
+    assert answer(tool_question("wait"), wait) == failed(
         "wait did not finish within 0.01 seconds and was given up.", outcome="timeout"
     )
-    for made in (hang, yields):
-        assert answer(asked(made.name), made) == failed(
-            f"{made.name} did not finish within 0.01 seconds and was given up. "
+    for tested_tool in (hang, yields):
+        assert answer(tool_question(tested_tool.name), tested_tool) == failed(
+            f"{tested_tool.name} did not finish within 0.01 seconds and was given up. "
             "It may still be running.",
             outcome="timeout",
         )
 
 
-def test_a_tool_that_will_not_be_cancelled_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_ignores_cancellation_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """An async tool that ignores cancellation does not delay its result."""
     monkeypatch.setattr(tool_runner, "CLEAN_UP_S", 0.01)
-    held = asyncio.Event()
+    released = asyncio.Event()
 
     @tool(timeout_s=0.01)
     async def cling() -> None:
-        while not held.is_set():
+        while not released.is_set():
             try:
-                await held.wait()
+                await released.wait()
             except asyncio.CancelledError:
                 continue
 
     async def ask() -> ToolAnswer:
-        found = await live_tools([cling]).run_tool(asked("cling"))
-        held.set()
+        found = await live_tools([cling]).run_tool(tool_question("cling"))
+        released.set()
         return found
 
     assert asyncio.run(ask()).outcome == "timeout"
 
 
-def test_threads_that_never_return_are_few(
+def test_threads_that_never_return_are_limited(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of abandoned calls is limited; beyond it a call fails immediately, until some have ended."""
-    monkeypatch.setattr(daemon_threads, "LEFT_MAX", 3)
+    """Beyond the maximum number of abandoned calls, a call fails immediately, until some of them have ended."""
+    monkeypatch.setattr(daemon_threads, "ABANDONED_MAX", 3)
 
     @tool(timeout_s=0.01)
     def hang() -> None:
@@ -298,19 +296,19 @@ def test_threads_that_never_return_are_few(
 
     async def ask() -> list[str]:
         live = live_tools([hang])
-        while process.part(daemon_threads.State).left:  # from other tests
+        while process.state(daemon_threads.State).abandoned:  # threads of other tests may still run
             await asyncio.sleep(0.001)
-        outcomes = [(await live.run_tool(asked("hang"))).outcome for _ in range(4)]
+        outcomes = [(await live.run_tool(tool_question("hang"))).outcome for _ in range(4)]
         gate.set()
-        while process.part(daemon_threads.State).left == daemon_threads.LEFT_MAX:
+        while process.state(daemon_threads.State).abandoned == daemon_threads.ABANDONED_MAX:
             await asyncio.sleep(0.001)
-        return [*outcomes, (await live.run_tool(asked("hang"))).outcome]
+        return [*outcomes, (await live.run_tool(tool_question("hang"))).outcome]
 
     assert asyncio.run(ask()) == ["timeout"] * 3 + ["failed", "executed"]
 
 
-def test_a_forked_process_has_threads_of_its_own() -> None:
-    """Threads do not survive a fork: the child's first call does not wait for a thread of the parent."""
+def test_a_forked_process_starts_new_threads() -> None:
+    """Threads do not survive a fork: the first call in the child process does not wait for a thread of the parent."""
     script = """
 import asyncio, os, sys
 from agentobs.agent.execution.daemon_threads import in_thread
@@ -327,8 +325,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert found.stdout == "7\n"
 
 
-def test_context_reaches_plain_functions() -> None:
-    """A sync function in its thread sees the caller's context variables; its own changes stay local."""
+def test_context_variables_reach_sync_functions() -> None:
+    """A sync function in its thread sees the caller's context variables; its own changes stay in the thread."""
     variable = contextvars.ContextVar("variable", default="unset")
 
     @tool
@@ -339,14 +337,14 @@ def test_context_reaches_plain_functions() -> None:
 
     async def ask() -> tuple[Any, str]:
         variable.set("set")
-        found = await live_tools([look]).run_tool(asked("look"))
+        found = await live_tools([look]).run_tool(tool_question("look"))
         return found.content, variable.get()
 
     assert asyncio.run(ask()) == ("set", "set")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_failures_and_timeouts_are_tried_again(is_async: bool, gate: threading.Event) -> None:
+def test_failures_and_timeouts_are_retried(is_async: bool, gate: threading.Event) -> None:
     """A tool that allows retries is run again after a failure or a timeout, each time with the same input."""
     seen: list[Any] = []
 
@@ -360,12 +358,12 @@ def test_failures_and_timeouts_are_tried_again(is_async: bool, gate: threading.E
     async def flaky_later(data: Any) -> str:
         return flaky(data)
 
-    made = tool(name="flaky", retries=2)(flaky_later if is_async else flaky)
-    assert answer(asked("flaky", data=[1]), made) == ToolAnswer("done", attempts=3)
+    tested_tool = tool(name="flaky", retries=2)(flaky_later if is_async else flaky)
+    assert answer(tool_question("flaky", data=[1]), tested_tool) == ToolAnswer("done", attempts=3)
     assert seen == [[1]] * 3
     seen.clear()
-    fewer = tool(name="flaky", retries=1)(made.function)
-    assert answer(asked("flaky", data=[1]), fewer) == failed(
+    fewer = tool(name="flaky", retries=1)(tested_tool.function)
+    assert answer(tool_question("flaky", data=[1]), fewer) == failed(
         "flaky failed with OSError: not yet", attempts=2
     )
 
@@ -373,51 +371,56 @@ def test_failures_and_timeouts_are_tried_again(is_async: bool, gate: threading.E
     def hang() -> None:
         gate.wait()
 
-    assert (answer(asked("hang"), hang).outcome, answer(asked("hang"), hang).attempts) == (
+    assert (
+        answer(tool_question("hang"), hang).outcome,
+        answer(tool_question("hang"), hang).attempts,
+    ) == (
         "timeout",
         3,
     )
 
 
-def test_only_failures_are_tried_again() -> None:
+def test_only_failures_are_retried() -> None:
     """Invalid input is not retried, nor is any call of a tool that allows no retries."""
-    begun: list[int] = []
+    started: list[int] = []
 
     @tool(retries=5)
     def look(where: str) -> None: ...
 
     @tool
     def fail() -> None:
-        begun.append(1)
+        started.append(1)
         raise OSError
 
-    assert answer(asked("look"), look).attempts == 1
-    assert answer(asked("fail"), fail).attempts == 1
-    assert begun == [1]
+    assert answer(tool_question("look"), look).attempts == 1
+    assert answer(tool_question("fail"), fail).attempts == 1
+    assert started == [1]
 
 
-def test_a_tool_that_needs_a_person_fails_at_once_where_there_is_none() -> None:
-    """The tool is not started, and the model is told to continue without it."""
+def test_a_tool_that_needs_a_person_fails_at_once_without_one() -> None:
+    """The tool is not started, and its result asks the model to continue without it."""
 
     @tool(needs_person=True)
     def confirm() -> str:
         return "yes"
 
-    assert answer(asked("confirm"), confirm) == failed(
+    assert answer(tool_question("confirm"), confirm) == failed(
         "confirm needs a person to answer it, and nobody is there. Go on without it.", attempts=0
     )
-    assert answer(asked("confirm"), confirm, person=True) == ToolAnswer("yes")
+    assert answer(tool_question("confirm"), confirm, person=True) == ToolAnswer("yes")
 
 
 def stopped(
-    made: Tool, begun: asyncio.Event | threading.Event, then: Callable[[], None] = lambda: None
+    tested_tool: Tool,
+    started: asyncio.Event | threading.Event,
+    then: Callable[[], None] = lambda: None,
 ) -> ToolAnswer:
     """Stop a call as soon as it has started, then call `then`, and return the result."""
 
     async def ask() -> ToolAnswer:
-        live = live_tools([made])
-        task = asyncio.create_task(live.run_tool(asked(made.name)))
-        while not begun.is_set():
+        live = live_tools([tested_tool])
+        task = asyncio.create_task(live.run_tool(tool_question(tested_tool.name)))
+        while not started.is_set():
             await asyncio.sleep(0)
         live.stop_tool("call")
         await asyncio.sleep(0.01)
@@ -427,14 +430,14 @@ def stopped(
     return asyncio.run(ask())
 
 
-def test_a_call_that_runs_is_stopped(gate: threading.Event) -> None:
-    """An async tool is cancelled and may clean up; a thread is abandoned and the result arrives immediately."""
+def test_a_running_call_is_stopped(gate: threading.Event) -> None:
+    """An async tool is cancelled and may clean up; a thread is abandoned, and the result is returned immediately."""
     trail: list[str] = []
-    begun, begun_thread = asyncio.Event(), threading.Event()
+    started, thread_started = asyncio.Event(), threading.Event()
 
     @tool(timeout_s=None, retries=3)
     async def wait() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -443,41 +446,41 @@ def test_a_call_that_runs_is_stopped(gate: threading.Event) -> None:
 
     @tool(timeout_s=None, retries=3)
     def hang() -> None:
-        begun_thread.set()
+        thread_started.set()
         gate.wait()
 
-    assert stopped(wait, begun) == failed(
+    assert stopped(wait, started) == failed(
         "wait was stopped before it had finished.", outcome="aborted"
     )
     assert trail == ["cleaned up"]
-    assert stopped(hang, begun_thread) == failed(
+    assert stopped(hang, thread_started) == failed(
         "hang was stopped before it had finished. It may still be running.", outcome="aborted"
     )
 
 
-def test_a_call_that_blocks_an_abort_is_waited_for(gate: threading.Event) -> None:
-    """A tool that must not be interrupted finishes, and its own result is used."""
-    begun, begun_thread, go_on = asyncio.Event(), threading.Event(), asyncio.Event()
+def test_a_call_that_blocks_an_abort_finishes(gate: threading.Event) -> None:
+    """A tool that must not be interrupted runs to its end, and its result is used."""
+    started, thread_started, may_finish = asyncio.Event(), threading.Event(), asyncio.Event()
 
     @tool(interrupt="block")
     async def write() -> str:
-        begun.set()
-        await go_on.wait()
+        started.set()
+        await may_finish.wait()
         return "written"
 
     @tool(interrupt="block")
     def save() -> str:
-        begun_thread.set()
+        thread_started.set()
         gate.wait()
         return "saved"
 
-    assert stopped(write, begun, go_on.set) == ToolAnswer("written")
-    assert stopped(save, begun_thread, gate.set) == ToolAnswer("saved")
+    assert stopped(write, started, may_finish.set) == ToolAnswer("written")
+    assert stopped(save, thread_started, gate.set) == ToolAnswer("saved")
 
 
 @pytest.mark.parametrize("interrupt", ["cancel", "block"])
-def test_a_call_that_was_stopped_before_it_began_is_not_run(interrupt: Any) -> None:
-    """An early stop is remembered for its call only, and once."""
+def test_a_call_that_was_stopped_before_its_start_is_not_run(interrupt: Any) -> None:
+    """A stop before the start applies only to its own call, and only once."""
 
     @tool(interrupt=interrupt)
     def look() -> str:
@@ -487,9 +490,9 @@ def test_a_call_that_was_stopped_before_it_began_is_not_run(interrupt: Any) -> N
         live = live_tools([look])
         live.stop_tool("early")
         return [
-            await live.run_tool(asked("look", "other")),
-            await live.run_tool(asked("look", "early")),
-            await live.run_tool(asked("look", "early")),
+            await live.run_tool(tool_question("look", "other")),
+            await live.run_tool(tool_question("look", "early")),
+            await live.run_tool(tool_question("look", "early")),
         ]
 
     assert asyncio.run(ask()) == [
@@ -500,7 +503,7 @@ def test_a_call_that_was_stopped_before_it_began_is_not_run(interrupt: Any) -> N
 
 
 def test_a_call_may_be_stopped_from_any_thread() -> None:
-    """A stop from another thread wakes the event loop; a late stop has no effect."""
+    """A stop from another thread wakes the event loop; a stop after the end has no effect."""
 
     @tool(timeout_s=None)
     async def wait() -> None:
@@ -508,28 +511,28 @@ def test_a_call_may_be_stopped_from_any_thread() -> None:
         await asyncio.Event().wait()
 
     live = live_tools([wait])
-    assert asyncio.run(live.run_tool(asked("wait"))).outcome == "aborted"
+    assert asyncio.run(live.run_tool(tool_question("wait"))).outcome == "aborted"
     live.stop_tool("call")
 
 
 def test_cancelling_the_caller_cancels_the_tool() -> None:
-    """A cancelled caller ends as cancelled, after the tool has cleaned up."""
+    """The cancelled caller ends as cancelled, after the tool has cleaned up."""
     trail: list[str] = []
 
     async def ask() -> None:
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         @tool
         async def wait() -> None:
-            begun.set()
+            started.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 await asyncio.sleep(0)
                 trail.append("cleaned up")
 
-        task = asyncio.create_task(live_tools([wait]).run_tool(asked("wait")))
-        await begun.wait()
+        task = asyncio.create_task(live_tools([wait]).run_tool(tool_question("wait")))
+        await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -538,15 +541,17 @@ def test_cancelling_the_caller_cancels_the_tool() -> None:
     asyncio.run(ask())
 
 
-def complaint(made: Tool, **value: Any) -> str | None:
+def complaint_about(tested_tool: Tool, **value: Any) -> str | None:
     async def ask() -> str | None:
-        return await live_tools([made]).check(asked(made.name, **value))
+        return await live_tools([tested_tool]).check(tool_question(tested_tool.name, **value))
 
     return asyncio.run(ask())
 
 
-def test_a_check_complains_in_its_own_words(gate: threading.Event) -> None:
-    """A check receives the arguments that it names, with their defaults, sync or async; its text is the complaint."""
+def test_a_check_returns_a_complaint(gate: threading.Event) -> None:
+    """A sync or async check gets the arguments that it declares, with their defaults; the text that it returns
+    is the complaint_about.
+    """
 
     def no_dots(path: str) -> str | None:
         return "path: must not hold two dots" if ".." in path else None
@@ -554,24 +559,24 @@ def test_a_check_complains_in_its_own_words(gate: threading.Event) -> None:
     async def no_dots_later(path: str, depth: int) -> str | None:
         return no_dots(path) if depth == 1 else "depth: must be 1"
 
-    async def whole(value: dict[str, Any]) -> str | None:
+    async def complete(value: dict[str, Any]) -> str | None:
         return None if value else "must not be empty"
 
     def look(path: str, depth: int = 1) -> None:
-        raise AssertionError("must not run")
+        raise AssertionError("the tool ran")
 
     for check in (no_dots, no_dots_later):
-        made = tool(check=check)(look)
-        assert complaint(made, path="a/b") is None
-        assert complaint(made, path="../b") == "path: must not hold two dots"
-    assert complaint(tool(check=no_dots_later)(look), path="a", depth=2) == "depth: must be 1"
-    assert complaint(declared({"name": "any"}, look, check=whole)) == "must not be empty"
-    assert complaint(tool(look), path="..") is None
-    assert complaint(made) == "path: required, but not given (a value of type string)"
+        tested_tool = tool(check=check)(look)
+        assert complaint_about(tested_tool, path="a/b") is None
+        assert complaint_about(tested_tool, path="../b") == "path: must not hold two dots"
+    assert complaint_about(tool(check=no_dots_later)(look), path="a", depth=2) == "depth: must be 1"
+    assert complaint_about(declared({"name": "any"}, look, check=complete)) == "must not be empty"
+    assert complaint_about(tool(look), path="..") is None
+    assert complaint_about(tested_tool) == "path: required, but not given (a value of type string)"
 
 
-def test_a_check_that_fails_is_a_complaint(gate: threading.Event) -> None:
-    """A check that raises, hangs, or returns a non-string refuses the call; a divergence propagates."""
+def test_a_failing_check_is_a_complaint(gate: threading.Event) -> None:
+    """A check that raises, hangs, or returns a non-string value rejects the call; a divergence propagates."""
 
     def look(path: str) -> None: ...
 
@@ -591,20 +596,22 @@ def test_a_check_that_fails_is_a_complaint(gate: threading.Event) -> None:
         return "x" * 1_000_000
 
     def checked(check: Callable[..., Any]) -> str | None:
-        return complaint(tool(check=check, timeout_s=0.01)(look), path="a")
+        return complaint_about(tool(check=check, timeout_s=0.01)(look), path="a")
 
-    assert complaint(tool(check=raises)(look), path="a") == "its check failed with SystemExit: a"
-    assert complaint(tool(check=answers)(look), path="a") == (
+    assert (
+        complaint_about(tool(check=raises)(look), path="a") == "its check failed with SystemExit: a"
+    )
+    assert complaint_about(tool(check=answers)(look), path="a") == (
         "its check returned a bool instead of a string or None"
     )
     assert checked(hangs) == "its check did not finish within 0.01 seconds"
-    assert len(complaint(tool(check=long)(look), path="a") or "") <= 50_000
+    assert len(complaint_about(tool(check=long)(look), path="a") or "") <= 50_000
     with pytest.raises(Differs):
-        complaint(tool(check=differs)(look), path="a")
+        complaint_about(tool(check=differs)(look), path="a")
 
 
-def test_a_long_result_is_kept_under_its_calls_id() -> None:
-    """A result that is too long goes to `keep` with the ID of the call, in the caller's context."""
+def test_a_long_result_is_stored_under_the_id_of_its_call() -> None:
+    """A result that is too long is passed to `keep` with the ID of the call, in the caller's context."""
     variable = contextvars.ContextVar("variable", default="unset")
     kept: list[tuple[str, str, str]] = []
 
@@ -619,17 +626,17 @@ def test_a_long_result_is_kept_under_its_calls_id() -> None:
     async def ask() -> list[ToolAnswer]:
         variable.set("set")
         live = live_tools([look], keep=keep)
-        return [await live.run_tool(asked("look", size=size)) for size in (10_000, 10_001)]
+        return [await live.run_tool(tool_question("look", size=size)) for size in (10_000, 10_001)]
 
-    whole, cut = asyncio.run(ask())
-    assert whole.content == "x" * 10_000
+    complete, cut = asyncio.run(ask())
+    assert complete.content == "x" * 10_000
     assert "of 10,001 characters are left out here. The whole result lies in /kept]" in cut.content
     assert not cut.is_error
     assert kept == [("call", "x" * 10_001, "set")]
 
 
-def test_a_result_that_cannot_be_kept_is_cut() -> None:
-    """If storing fails, the agent continues with a cut result, and the user is warned once."""
+def test_a_result_that_cannot_be_stored_is_truncated() -> None:
+    """If storing fails, the agent continues with a truncated result, and the user is warned once."""
 
     def keep(tool_use_id: str, text: str) -> str:
         raise OSError("no space left")
@@ -640,13 +647,15 @@ def test_a_result_that_cannot_be_kept_is_cut() -> None:
 
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
-        found = answer(asked("look"), look, keep=keep)
+        found = answer(tool_question("look"), look, keep=keep)
     assert "are left out here and were not kept" in found.content
     assert not found.is_error
 
 
-def test_nothing_is_kept_of_a_call_that_was_given_up(gate: threading.Event) -> None:
-    """A result that arrives after the call was abandoned is dropped, because nothing would refer to its file."""
+def test_results_of_abandoned_calls_are_dropped(gate: threading.Event) -> None:
+    """A result that is returned after the call was abandoned is not stored, because nothing would refer to its
+    file.
+    """
     kept: list[str] = []
     ended = threading.Event()
 
@@ -666,14 +675,14 @@ def test_nothing_is_kept_of_a_call_that_was_given_up(gate: threading.Event) -> N
         kept.append(text)
         return "/kept"
 
-    assert answer(asked("hang"), hang, keep=keep).outcome == "timeout"
+    assert answer(tool_question("hang"), hang, keep=keep).outcome == "timeout"
     gate.set()
     assert ended.wait(30)
     assert kept == []
 
 
-def test_tools_that_cannot_stand_together_are_refused() -> None:
-    """Two tools with one name are the author's mistake, found before anything runs."""
+def test_two_tools_with_the_same_name_are_rejected() -> None:
+    """The error is raised before anything runs."""
     with pytest.raises(UsageError, match="is already the name of the tool look"):
         LiveTools([tool(name="look")(nothing), tool(name="look")(nothing)], None, False)
 
@@ -682,7 +691,7 @@ def nothing() -> None: ...
 
 
 def test_a_tool_that_prints_100_mb() -> None:
-    """Printed output goes to its destination, and the result is the return value."""
+    """Printed output is not captured, and the result is the return value."""
 
     @tool
     def talk() -> str:
@@ -691,7 +700,7 @@ def test_a_tool_that_prints_100_mb() -> None:
         return "done"
 
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        assert answer(asked("talk"), talk) == ToolAnswer("done")
+        assert answer(tool_question("talk"), talk) == ToolAnswer("done")
 
 
 class Wide:
@@ -705,10 +714,10 @@ class Wide:
     ids=["str", "bytes", "repr"],
 )
 def test_a_result_of_100_mb(make: Callable[[], object], most_mb: int) -> None:
-    """Of 100 MB the model sees 50,000 characters; only bytes are copied once, to become text."""
+    """The model gets 50,000 characters of 100 MB; only bytes are copied, once, to decode them."""
     tracemalloc.start()
     try:
-        found = answer(asked("wide"), tool(name="wide")(make))
+        found = answer(tool_question("wide"), tool(name="wide")(make))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -717,7 +726,7 @@ def test_a_result_of_100_mb(make: Callable[[], object], most_mb: int) -> None:
     assert peak < most_mb * 1_000_000
 
 
-def test_the_interpreter_ends_though_a_tool_never_does() -> None:
+def test_the_interpreter_ends_although_a_tool_hangs() -> None:
     """Neither the event loop nor the interpreter waits for a sync function that never returns."""
     script = """
 import asyncio, threading

@@ -1,4 +1,4 @@
-"""Requests of hooks and the classifier outside a run: how often they are retried."""
+"""How often requests of hooks and of the classifier are retried."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from agentobs.agent.events import HookRan, Result
 from agentobs.agent.hooks import Hook, PromptHook, table
 from agentobs.agent.tools.tool import tool
-from tests.agent.hooks.playing import SMALL, played
-from tests.agent.provider import Provider, Reply, call, error, message, streamed, text, whole
-from tests.agent.scene import of_kind
+from tests.agent.agent_runs import of_kind
+from tests.agent.hooks.live_runs import SMALL, run_agent
+from tests.agent.provider import Provider, Reply, call, error, message, streamed, text, unstreamed
 
 DONE = streamed(message(text("Done.")))
 WRITES = streamed(message(call("a", "write", what="x"), stop_reason="tool_use"))
-FINE = whole(
+ALLOWED = unstreamed(
     message(
         call("j", "answer", outcome="success", reason="Fine."), model=SMALL, stop_reason="tool_use"
     )
 )
-SOON = error(500, "api_error", retry_after_ms="1")
+RETRY_SOON = error(500, "api_error", retry_after_ms="1")
 HOOKS = table([Hook("pre_tool_use", PromptHook("Is it safe?"), name="judge")])
 
 
@@ -31,17 +31,17 @@ def write(what: str) -> str:
     return f"wrote {what}"
 
 
-def asked(replies: Sequence[Reply]) -> tuple[str, int, list[Any]]:
-    """The outcome of the hook, and the number of its requests."""
+def outcome_of(replies: Sequence[Reply]) -> tuple[str, int, list[Any]]:
+    """Return the outcome of the hook, the number of its requests, and the events."""
     with Provider([WRITES, *replies, DONE]) as provider:
-        events = played(provider, tools=[write], hooks=HOOKS)
+        events = run_agent(provider, tools=[write], hooks=HOOKS)
     (ran,) = of_kind(events, HookRan)
     return ran.outcome, len(provider.requests) - 2, events
 
 
-def test_a_judge_is_asked_again() -> None:
-    """A transient failure is retried twice, after the wait that the provider asks for."""
-    outcome, requests, events = asked([SOON, SOON, FINE])
+def test_a_transient_failure_is_retried() -> None:
+    """It is retried twice, after the wait that the provider requests."""
+    outcome, requests, events = outcome_of([RETRY_SOON, RETRY_SOON, ALLOWED])
     assert (outcome, requests) == ("success", 3)
     (result,) = of_kind(events, Result)
     assert result.meter.by_model()["claude-1-small"].calls == 1
@@ -50,13 +50,15 @@ def test_a_judge_is_asked_again() -> None:
 @pytest.mark.parametrize(
     ("replies", "requests"),
     [
-        ([SOON] * 3, 3),
+        ([RETRY_SOON] * 3, 3),
         ([error(529, "overloaded_error", retry_after_ms="1")], 1),
         ([error(500, "api_error", retry_after="299")], 1),
         ([error(401, "authentication_error")], 1),
     ],
 )
-def test_a_judge_is_given_up(replies: list[Reply], requests: int) -> None:
-    """After two retries; immediately if the provider is overloaded, the wait is too long or the key is wrong."""
-    outcome, made, _ = asked(replies)
-    assert (outcome, made) == ("non_blocking_error", requests)
+def test_a_request_is_given_up(replies: list[Reply], requests: int) -> None:
+    """It is given up after two retries, and immediately if the provider is overloaded, the wait is too long or
+    the key is wrong.
+    """
+    outcome, sent_requests, _ = outcome_of(replies)
+    assert (outcome, sent_requests) == ("non_blocking_error", requests)

@@ -1,4 +1,4 @@
-"""Resume after hooks, and after agents that outlived their session: the result equals the loop's conversation."""
+"""Resuming after hooks, and after agents that outlived their session, restores the loop's conversation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentobs.agent import Abort, Conversation, finish, live_world, resumed, run
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.permissions import Permissions
-from agentobs.agent.sessions.hook_history import UNSEEN
+from agentobs.agent.sessions.hook_history import NOT_INSPECTED
 from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import segment_ids
@@ -32,8 +32,8 @@ from replay import Replayer, load
 from replay.freeze.conversion import freeze
 from tests.replay.crowd import Inventor, inventing
 
-from .provider import Provider, Reply, call, error, message, streamed, text, whole
-from .scene import in_loop, options
+from .agent_runs import in_loop, options
+from .provider import Provider, Reply, call, error, message, streamed, text, unstreamed
 
 ROOT = Path(__file__).parents[2]
 DONE = streamed(message(text("Done.")))
@@ -68,44 +68,48 @@ CALLS = streamed(
 )
 
 
-def quickly(told: Any) -> dict[str, Any]:
-    return {"output": "masked", "context": f"policy of {told['tool_use_id']}"}
+def masked_result(payload: Any) -> dict[str, Any]:
+    return {"output": "masked", "context": f"policy of {payload['tool_use_id']}"}
 
 
-async def slowly_first(told: Any) -> dict[str, Any]:
-    """Answer for the first call after the others, however long they take."""
-    if told["tool_use_id"] == "a":
+async def masked_late(payload: Any) -> dict[str, Any]:
+    """Return the answer for the first call after the answers for the others."""
+    if payload["tool_use_id"] == "a":
         await asyncio.sleep(0.05)
-    return quickly(told)
+    return masked_result(payload)
 
 
 HOOKS: dict[str, list[Hook]] = {
-    "masked": [Hook("post_tool_use", quickly, name="mask")],
-    "slow": [Hook("post_tool_use", slowly_first, name="mask")],
-    "long": [Hook("post_tool_use", lambda told: {"output": "m\n" * 400}, name="mask")],
-    "blocks": [Hook("post_tool_use", lambda told: {"output": "no", "outcome": "blocking"})],
+    "masked": [Hook("post_tool_use", masked_result, name="mask")],
+    "slow": [Hook("post_tool_use", masked_late, name="mask")],
+    "long": [Hook("post_tool_use", lambda payload: {"output": "m\n" * 400}, name="mask")],
+    "blocks": [Hook("post_tool_use", lambda payload: {"output": "no", "outcome": "blocking"})],
     "objects": [
-        Hook("post_tool_use", lambda told: {"outcome": "blocking", "reason": "Not so."}, name="no"),
-        Hook("post_tool_use", lambda told: {"output": ["one", {"two": 2}]}, name="odd"),
-        Hook("post_tool_use", lambda told: {"context": "Never."}, background=True, name="late"),
+        Hook(
+            "post_tool_use", lambda payload: {"outcome": "blocking", "reason": "Not so."}, name="no"
+        ),
+        Hook("post_tool_use", lambda payload: {"output": ["one", {"two": 2}]}, name="odd"),
+        Hook("post_tool_use", lambda payload: {"context": "Never."}, background=True, name="late"),
     ],
     "denied": [
-        Hook("pre_tool_use", lambda told: {"decision": "deny", "reason": "No."}, when="put"),
+        Hook("pre_tool_use", lambda payload: {"decision": "deny", "reason": "No."}, when="put"),
         Hook(
-            "pre_tool_use", lambda told: {"input": {"where": "else"}, "context": "C"}, when="look"
+            "pre_tool_use",
+            lambda payload: {"input": {"where": "else"}, "context": "C"},
+            when="look",
         ),
-        Hook("permission_denied", lambda told: {"context": "It was denied."}),
+        Hook("permission_denied", lambda payload: {"context": "It was denied."}),
     ],
     "prompted": [
-        Hook("session_start", lambda told: {"context": f"begins by {told['source']}"}),
-        Hook("user_prompt_submit", lambda told: {"context": f"said {told['prompt']}"}),
-        Hook("post_tool_use", quickly, name="mask"),
+        Hook("session_start", lambda payload: {"context": f"begins by {payload['source']}"}),
+        Hook("user_prompt_submit", lambda payload: {"context": f"said {payload['prompt']}"}),
+        Hook("post_tool_use", masked_result, name="mask"),
     ],
-    "stopped": [Hook("post_tool_use", lambda told: {"stop": True, "context": "over"})],
+    "stopped": [Hook("post_tool_use", lambda payload: {"stop": True, "context": "over"})],
 }
 
 
-def kept_and_resumed(
+def kept_and_resumed_conversation(
     replies: list[Reply],
     hooks: tuple[Hook, ...],
     *,
@@ -113,95 +117,108 @@ def kept_and_resumed(
     abort: Abort | None = None,
     **changes: Any,
 ) -> tuple[Conversation, Conversation]:
-    """Play a session; return the conversation as kept, and as resumed."""
+    """Run a session; return the conversation as the loop kept it, and as it is resumed."""
 
     async def main(provider: Provider) -> tuple[Conversation, Conversation]:
         async with provider.client() as client:
             agentobs.record(client)
-            given: Any = {"hooks": hooks, "abort": abort, "load": wiring.load_conversation}
-            world = live_world(client, [put, look], **given, **changes.pop("live", {}))
-            asked, talk = options(hooks=hooks, **changes), Conversation()
+            live: Any = {"hooks": hooks, "abort": abort, "load": wiring.load_conversation}
+            world = live_world(client, [put, look], **live, **changes.pop("live", {}))
+            run_options, conversation = options(hooks=hooks, **changes), Conversation()
             with agentobs.session("s") as session:
                 for prompt in prompts:
                     running = run(
-                        prompt, world=world, options=asked, tools=[put, look], conversation=talk
+                        prompt,
+                        world=world,
+                        options=run_options,
+                        tools=[put, look],
+                        conversation=conversation,
                     )
                     async for _ in running:
                         pass
             if abort is not None:
                 abort.clear()
-            return talk, await resumed(world, session.session_id)
+            return conversation, await resumed(world, session.session_id)
 
     with Provider(replies) as provider:
         return in_loop(main(provider))
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_what_hooks_made_of_results_stays(name: str, home: Path) -> None:
-    """After a session whose turns were used up: exactly what the model was to see, in the same order."""
-    talk, again = kept_and_resumed([CALLS], table(HOOKS[name]), max_turns=1)
-    assert list(again.messages) == list(talk.messages)
-    assert (again.turns, again.tool_turns) == (talk.turns, talk.tool_turns)
+def test_results_changed_by_hooks_are_kept(name: str, home: Path) -> None:
+    """After a session whose turns were used up, the resumed conversation has the changed results, in the same
+    order.
+    """
+    conversation, resumed_conversation = kept_and_resumed_conversation(
+        [CALLS], table(HOOKS[name]), max_turns=1
+    )
+    assert list(resumed_conversation.messages) == list(conversation.messages)
+    assert (resumed_conversation.turns, resumed_conversation.tool_turns) == (
+        conversation.turns,
+        conversation.tool_turns,
+    )
     if any(hook.name == "mask" for hook in HOOKS[name]):
-        assert "private" not in str(again.messages)
+        assert "private" not in str(resumed_conversation.messages)
 
 
-def test_after_an_abort_among_hooks(home: Path) -> None:
-    """The run is stopped by the hook after a call: earlier changes persist."""
+def test_changes_before_an_abort_are_kept(home: Path) -> None:
+    """The run is stopped by the hook after a call: earlier changes are kept."""
     abort = Abort()
 
-    def stops(told: Any) -> dict[str, Any]:
-        if told["tool_use_id"] == "c":
+    def stop_run(payload: Any) -> dict[str, Any]:
+        if payload["tool_use_id"] == "c":
             abort.stop()
-        return quickly(told)
+        return masked_result(payload)
 
-    hooks = table([Hook("post_tool_use", stops, name="mask")])
-    talk, again = kept_and_resumed([CALLS], hooks, abort=abort)
-    assert list(again.messages) == list(talk.messages)
-    assert "masked" in str(again.messages[-1])
+    hooks = table([Hook("post_tool_use", stop_run, name="mask")])
+    conversation, resumed_conversation = kept_and_resumed_conversation([CALLS], hooks, abort=abort)
+    assert list(resumed_conversation.messages) == list(conversation.messages)
+    assert "masked" in str(resumed_conversation.messages[-1])
 
 
-def test_what_hooks_add_to_a_prompt_that_was_never_answered(home: Path) -> None:
-    """The refused prompt is restored with the hooks' context."""
+def test_context_of_an_unanswered_prompt_is_kept(home: Path) -> None:
+    """The rejected prompt is restored with the context that hooks added."""
     replies = [CALLS, DONE, error(400, "invalid_request_error")]
     hooks = table(HOOKS["prompted"])
-    talk, again = kept_and_resumed(replies, hooks, prompts=("Go", "On"))
-    kept = len(talk.messages)
-    assert list(again.messages[:kept]) == list(talk.messages)
-    (unanswered,) = again.messages[kept:]
+    conversation, resumed_conversation = kept_and_resumed_conversation(
+        replies, hooks, prompts=("Go", "On")
+    )
+    kept = len(conversation.messages)
+    assert list(resumed_conversation.messages[:kept]) == list(conversation.messages)
+    (unanswered,) = resumed_conversation.messages[kept:]
     assert [block["text"] for block in unanswered["content"]] == ["On", "said On"]
 
 
-def test_why_an_agent_may_not_end_yet(home: Path) -> None:
-    """A hook objected to the end, and the run was stopped before the model was told."""
+def test_an_unsent_objection_is_kept(home: Path) -> None:
+    """A hook objected to the end of the run, and the run was stopped before the model got the objection."""
     abort = Abort()
 
-    def objects(told: Any) -> dict[str, Any]:
+    def object_to_end(payload: Any) -> dict[str, Any]:
         abort.stop()
         return {"outcome": "blocking", "reason": "Run the tests."}
 
-    hooks = table([Hook("stop", objects, name="tests")])
-    talk, again = kept_and_resumed([DONE], hooks, abort=abort)
-    assert list(again.messages) == list(talk.messages)
-    if len(talk.messages) > 2:
-        assert talk.messages[-1]["content"] == [text("Run the tests.")]
+    hooks = table([Hook("stop", object_to_end, name="tests")])
+    conversation, resumed_conversation = kept_and_resumed_conversation([DONE], hooks, abort=abort)
+    assert list(resumed_conversation.messages) == list(conversation.messages)
+    if len(conversation.messages) > 2:
+        assert conversation.messages[-1]["content"] == [text("Run the tests.")]
 
 
-def test_killed_before_a_hook_had_seen_a_result(tmp_path: Path) -> None:
-    """If a masking hook had not run or answered, the result is hidden, because it would have been changed."""
+def test_killed_before_a_hook_processed_a_result(tmp_path: Path) -> None:
+    """If a masking hook had not answered, the result is hidden, because the hook would have changed it."""
     path, environment = tmp_path / "home", {**os.environ, "PYTHONPATH": str(ROOT)}
     environment["AGENTOBS_HOME"] = str(path)
     with Provider([CALLS]) as provider:
-        command = [sys.executable, "-m", "tests.agent.test_resuming_hooked", provider.base_url]
+        command = [sys.executable, "-m", "tests.agent.test_hook_history", provider.base_url]
         ended = subprocess.run(
             command, env=environment, capture_output=True, timeout=60, check=False, cwd=tmp_path
         )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     [(session_id,)] = agentobs.query("SELECT session_id FROM sessions", home=path)
-    asked = {"session_id": session_id, "relation": "resume"}
-    messages = wiring.load_conversation(asked, home=path)["messages"]
-    told = [block.get("content", block.get("text")) for block in messages[-1]["content"]]
-    assert told[:2] == ["masked", UNSEEN.content]
+    question = {"session_id": session_id, "relation": "resume"}
+    messages = wiring.load_conversation(question, home=path)["messages"]
+    contents = [block.get("content", block.get("text")) for block in messages[-1]["content"]]
+    assert contents[:2] == ["masked", NOT_INSPECTED.content]
     assert "private" not in str(messages)
 
 
@@ -210,9 +227,9 @@ async def killed(url: str) -> None:
 
     answered = asyncio.Event()
 
-    async def masks(told: Any) -> dict[str, Any]:
-        if told["tool_use_id"] == "a":
-            return quickly(told)
+    async def mask_or_kill(payload: Any) -> dict[str, Any]:
+        if payload["tool_use_id"] == "a":
+            return masked_result(payload)
         await answered.wait()
         recorder = start_recorder()
         assert recorder is not None
@@ -220,7 +237,7 @@ async def killed(url: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return {}
 
-    hooks = table([Hook("post_tool_use", masks, name="mask")])
+    hooks = table([Hook("post_tool_use", mask_or_kill, name="mask")])
     client = agentobs.record(AsyncAnthropic(api_key="made-up", base_url=url))
     with agentobs.session("killed"):
         live = live_world(client, [put, look], hooks=hooks)
@@ -235,116 +252,139 @@ async def killed(url: str) -> None:
             pass
 
 
-def test_once_is_once_in_a_conversation(home: Path) -> None:
-    """A hook that ran in the earlier session does not run again, and the classifier's denials carry over."""
+def test_a_once_hook_runs_once_in_resumed_sessions(home: Path) -> None:
+    """A hook that ran in the earlier session does not run again, and denials by the classifier are carried over."""
     ran: list[str] = []
     hooks = table(
         [
-            Hook("session_start", lambda told: ran.append("once"), once=True, name="once"),
-            Hook("session_start", lambda told: ran.append("always"), name="always"),
+            Hook("session_start", lambda payload: ran.append("once"), once=True, name="once"),
+            Hook("session_start", lambda payload: ran.append("always"), name="always"),
         ]
     )
     denies = call("j", "answer", behavior="deny", reason="No.")
-    judged = whole(message(denies, model=SMALL, stop_reason="tool_use"))
-    puts = streamed(message(call("a", "put", what="x"), call("b", "put", what="y")))
+    judged = unstreamed(message(denies, model=SMALL, stop_reason="tool_use"))
+    put_reply = streamed(message(call("a", "put", what="x"), call("b", "put", what="y")))
 
     async def main(provider: Provider) -> Conversation:
         async with provider.client() as client:
             agentobs.record(client)
-            given: Any = {"hooks": hooks, "load": wiring.load_conversation}
-            world = live_world(client, [put], classifier=Classifier(SMALL), **given)
-            asked, talk = options(hooks=hooks, permissions=Permissions()), Conversation()
+            live: Any = {"hooks": hooks, "load": wiring.load_conversation}
+            world = live_world(client, [put], classifier=Classifier(SMALL), **live)
+            run_options, conversation = (
+                options(hooks=hooks, permissions=Permissions()),
+                Conversation(),
+            )
             first = None
             for _ in range(3):
                 with agentobs.session("s", resume=first) as session:
-                    talk = await resumed(world, first) if first else talk
-                    running = run("Go", world=world, options=asked, tools=[put], conversation=talk)
+                    conversation = await resumed(world, first) if first else conversation
+                    running = run(
+                        "Go",
+                        world=world,
+                        options=run_options,
+                        tools=[put],
+                        conversation=conversation,
+                    )
                     async for _ in running:
                         pass
                 first = session.session_id
             return await resumed(world, str(first))
 
-    with Provider([puts, judged, judged, DONE, DONE, DONE]) as provider:
-        talk = in_loop(main(provider))
+    with Provider([put_reply, judged, judged, DONE, DONE, DONE]) as provider:
+        conversation = in_loop(main(provider))
     assert sorted(ran) == ["always", "always", "always", "once"]
-    assert "once" in talk.hooks_done
-    assert (talk.denials.in_a_row, talk.denials.in_all) == (2, 2)
+    assert "once" in conversation.hooks_done
+    assert (conversation.denials.in_a_row, conversation.denials.in_all) == (2, 2)
 
 
 # Background agents that outlive their session.
 
 
 class Scouts(Inventor):
-    """Starts a scout in the background and ends; the scout looks twice."""
+    """The script of a provider: the agent starts a scout in the background and ends; the scout calls its tool
+    twice.
+    """
 
-    def _message(self, asked: Any) -> Any:
-        count = sum(each["role"] == "assistant" for each in asked["messages"])
-        if "scout" not in str(asked["messages"][0]):
-            begun = call("b", "agent", agent="scout", prompt="scout", run_in_background=True)
-            return message(begun) if count == 0 else message(text("One."))
+    def _message(self, request: Any) -> Any:
+        count = sum(each["role"] == "assistant" for each in request["messages"])
+        if "scout" not in str(request["messages"][0]):
+            background_call = call(
+                "b", "agent", agent="scout", prompt="scout", run_in_background=True
+            )
+            return message(background_call) if count == 0 else message(text("One."))
         return message(call(f"l{count}", "dig", where="a")) if count < 2 else message(text("End."))
 
 
-def digging(let_go: asyncio.Event) -> Any:
+def digging_tool(may_continue: asyncio.Event) -> Any:
     @tool(read_only=True)
     async def dig(where: str) -> str:
-        """Dig, once it is let."""
-        await let_go.wait()
+        """Dig when it is allowed to."""
+        await may_continue.wait()
         return f"nothing in {where}"
 
     return dig
 
 
-async def outlived(
-    url: str | None, between: Callable[[Any, str], Any] | None = None
+async def run_with_outliving_agent(
+    url: str | None, inspect: Callable[[Any, str], Any] | None = None
 ) -> tuple[Conversation, str, Any]:
-    """Run an agent whose scout continues after the session; `between` runs before that."""
-    let_go = asyncio.Event()
+    """Run an agent whose scout continues after the session; `inspect` is called before and after it continues."""
+    may_continue = asyncio.Event()
     scouts = sub_agents([Agent("scout", "Looks.")])
     async with AsyncAnthropic(api_key="made-up", base_url=url, max_retries=0) as client:
         agentobs.record(client)
-        tools, talk = [scouts, digging(let_go)], Conversation()
+        tools, conversation = [scouts, digging_tool(may_continue)], Conversation()
         world = live_world(client, tools, load=wiring.load_conversation)
         with agentobs.session("s") as session:
-            running = run("Go", world=world, options=options(), tools=tools, conversation=talk)
+            running = run(
+                "Go", world=world, options=options(), tools=tools, conversation=conversation
+            )
             async for _ in running:
                 pass
-        found = await between(world, session.session_id) if between else None
-        talk.children = {name: each.talk for name, each in talk.background.items()}
-        let_go.set()
-        await finish(talk, cancel=False)
-        again = await between(world, session.session_id) if between else None
-    return talk, session.session_id, (found, again)
+        before_end = await inspect(world, session.session_id) if inspect else None
+        conversation.children = {
+            name: each.conversation for name, each in conversation.background.items()
+        }
+        may_continue.set()
+        await finish(conversation, cancel=False)
+        after_end = await inspect(world, session.session_id) if inspect else None
+    return conversation, session.session_id, (before_end, after_end)
 
 
 def test_an_agent_that_outlives_its_session(home: Path) -> None:
-    """It can be resumed while the agent runs and after it has ended; then with everything it did."""
+    """The session can be resumed while the agent runs, and after the agent has ended; then the agent is complete."""
     with inventing(Scouts(1, 1)) as url:
-        talk, _, (early, late) = in_loop(outlived(url, resumed))
-    assert list(early.messages[:4]) == list(late.messages[:4]) == list(talk.messages[:4])
-    assert list(late.children["b"].messages) == list(talk.children["b"].messages)
-    assert late.children["b"].messages[-1]["content"] == [text("End.")]
-    assert late.meter.total().calls == 5
+        conversation, _, (resumed_early, resumed_late) = in_loop(
+            run_with_outliving_agent(url, resumed)
+        )
+    assert (
+        list(resumed_early.messages[:4])
+        == list(resumed_late.messages[:4])
+        == list(conversation.messages[:4])
+    )
+    assert list(resumed_late.children["b"].messages) == list(conversation.children["b"].messages)
+    assert resumed_late.children["b"].messages[-1]["content"] == [text("End.")]
+    assert resumed_late.meter.total().calls == 5
 
 
-def test_a_session_that_its_agent_outlived_replays(home: Path, tmp_path: Path) -> None:
-    """The agent's requests after the end are in the fixture, and the replay takes the same path."""
+def test_a_session_with_an_agent_that_outlived_it_replays(home: Path, tmp_path: Path) -> None:
+    """The requests of the agent after the end are in the fixture, and the replay takes the same path."""
     with inventing(Scouts(1, 1)) as url:
-        talk, session_id, _ = in_loop(outlived(url))
+        conversation, session_id, _ = in_loop(run_with_outliving_agent(url))
     assert flush()
     found = existing_home(home)
     recording = read_session(found, session_id, segment_ids(found))
     written = freeze(recording, tmp_path / "fixture", {}).fixture
     replayed: list[Conversation] = []
 
-    async def again() -> None:
-        replayed.append((await outlived(None))[0])
+    async def replay_agent() -> None:
+        replayed.append((await run_with_outliving_agent(None))[0])
 
     with Replayer(load(written)) as opened:
-        opened.run(again)
+        opened.run(replay_agent)
     [child] = replayed[0].children.values()
-    assert list(child.messages) == list(talk.children["b"].messages)
-    assert list(replayed[0].messages) == list(talk.messages)
+    assert list(child.messages) == list(conversation.children["b"].messages)
+    assert list(replayed[0].messages) == list(conversation.messages)
 
 
 if __name__ == "__main__":

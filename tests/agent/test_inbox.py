@@ -11,8 +11,8 @@ from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import ToolAnswer, WorldExchange
 from agentobs.records.facts import Event as EventFact
 
+from .agent_runs import events_of, of_kind, recorded, result_of
 from .provider import Provider, call, message, streamed, text
-from .scene import events_of, of_kind, recorded, result_of
 
 DONE = message(text("Done."))
 
@@ -23,30 +23,32 @@ def write(what: str) -> str:
     return f"wrote {what}"
 
 
-def saying(inbox: Inbox, words: str) -> Any:
-    """Send a message when the first tool starts."""
-    said: list[str] = []
+def sending(inbox: Inbox, words: str) -> Any:
+    """Return an event handler that sends a message when the first tool starts."""
+    sent: list[str] = []
 
     def on(event: Event) -> None:
-        if isinstance(event, ToolDispatch) and not said:
-            said.append(words)
+        if isinstance(event, ToolDispatch) and not sent:
+            sent.append(words)
             inbox.steer(words)
 
     return on
 
 
 def answers(records: list[Any]) -> list[tuple[str, str, Any]]:
-    asked = of_kind(records, WorldExchange)
-    return [(e.question.kind, e.question.key, e.answer) for e in asked if e.question.kind != "path"]
+    exchanges = of_kind(records, WorldExchange)
+    return [
+        (e.question.kind, e.question.key, e.answer) for e in exchanges if e.question.kind != "path"
+    ]
 
 
-def test_steering_enters_after_the_current_tool() -> None:
-    """The running tool finishes; pending ones are skipped; the message follows the results."""
+def test_steering_is_added_after_the_current_tool() -> None:
+    """The running tool finishes, pending tools are skipped, and the message follows the results."""
     inbox = Inbox()
-    asking = message(call("a", "write", what="x"), call("b", "write", what="y"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    call_message = message(call("a", "write", what="x"), call("b", "write", what="y"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
-            provider, tools=[write], world={"inbox": inbox}, on=saying(inbox, "Not y!")
+            provider, tools=[write], world={"inbox": inbox}, on=sending(inbox, "Not y!")
         )
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["executed", "skipped"]
     assert of_kind(events, Steering) == [Steering(1, ("Not y!",), ("b",))]
@@ -54,22 +56,22 @@ def test_steering_enters_after_the_current_tool() -> None:
     assert (first["content"], words) == ("wrote x", text("Not y!"))
     assert (second["is_error"], second["content"].split(":")[0]) == (True, "Skipped")
     assert answers(records) == [("steering", "1:a", ["Not y!"])]
-    told = [(e.kind, dict(e.numbers)) for e in of_kind(records, EventFact)]
-    assert told == [("context", ANY), ("steering", {"texts": 1, "skipped": 1}), ("context", ANY)]
+    facts = [(e.kind, dict(e.numbers)) for e in of_kind(records, EventFact)]
+    assert facts == [("context", ANY), ("steering", {"texts": 1, "skipped": 1}), ("context", ANY)]
 
 
 def test_steering_after_the_last_tool() -> None:
-    """If there is nothing left to skip, the message still goes with the results."""
+    """If there is no call left to skip, the message is still added after the results."""
     inbox = Inbox()
-    asking = message(call("a", "write", what="x"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
-        events = events_of(provider, tools=[write], world={"inbox": inbox}, on=saying(inbox, "Ok"))
+    call_message = message(call("a", "write", what="x"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[write], world={"inbox": inbox}, on=sending(inbox, "Ok"))
     assert of_kind(events, Steering) == [Steering(1, ("Ok",), ())]
     assert provider.requests[1]["messages"][2]["content"][1] == text("Ok")
 
 
-def test_follow_ups_come_when_it_would_stop() -> None:
-    """Each follow-up is one more round; steering messages go first; nothing is lost."""
+def test_follow_ups_are_delivered_when_the_agent_would_stop() -> None:
+    """Each follow-up continues the run; steering messages are delivered first; no message is lost."""
     inbox = Inbox()
     inbox.follow_up("And then?")
     inbox.steer("Louder")
@@ -95,19 +97,19 @@ def test_follow_ups_come_when_it_would_stop() -> None:
 
 
 def test_follow_ups_do_not_count_as_tool_turns() -> None:
-    """`max_turns` only counts turns that used tools."""
+    """`max_turns` counts only turns that used tools."""
     inbox = Inbox()
     inbox.follow_up("Write")
-    asking = message(call("a", "write", what="x"))
-    with Provider([streamed(DONE), streamed(asking), streamed(DONE)]) as provider:
+    call_message = message(call("a", "write", what="x"))
+    with Provider([streamed(DONE), streamed(call_message), streamed(DONE)]) as provider:
         result = result_of(events_of(provider, tools=[write], world={"inbox": inbox}, max_turns=2))
     assert (result.subtype, result.num_turns) == ("success", 3)
 
 
-def test_nothing_said_is_not_recorded() -> None:
-    """The loop polls the inbox constantly; only received messages are exchanges."""
-    asking = message(call("a", "write", what="x"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+def test_an_empty_inbox_is_not_recorded() -> None:
+    """The loop checks the inbox many times; only received messages are recorded as exchanges."""
+    call_message = message(call("a", "write", what="x"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(provider, tools=[write], world={"inbox": Inbox()})
     assert [done.answer for done in of_kind(events, ToolDone)] == [ToolAnswer("wrote x")]
     assert answers(records) == []

@@ -1,4 +1,6 @@
-"""LLM requests of the loop when the provider fails, cuts or pauses a response, or a fallback model takes over."""
+"""LLM requests of the loop when the provider fails, a response is truncated or paused, or a fallback model is
+used.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import anthropic
 import pytest
 from anthropic import AccessToken
 
-from agentobs.agent.agent_run import Run
+from agentobs.agent.agent_run import Run, RunInputs
 from agentobs.agent.events import (
     Continuation,
     Degraded,
@@ -29,13 +31,23 @@ from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.model import output_limits
 from agentobs.agent.model.error_classes import PROVIDER_ERRORS
 from agentobs.agent.model.thinking import Budgeted
-from agentobs.agent.requests.maintenance_request import MaintenanceRequest, upkeep
-from agentobs.agent.state import Conversation, begin
+from agentobs.agent.requests.maintenance_request import MaintenanceRequest, send_maintenance_request
+from agentobs.agent.state import Conversation, initial_state
 from agentobs.agent.tools.tool import tool
-from agentobs.records.exchanges import ModelExchange, Place, QuerySource, WorldExchange, lane_under
+from agentobs.records.exchanges import ModelExchange, Place, QuerySource, WorldExchange, child_lane
 from agentobs.records.facts import Event as Fact
 from agentobs.world import Abort
 
+from .agent_runs import (
+    SESSION,
+    events_of,
+    in_loop,
+    of_kind,
+    options,
+    recorded,
+    result_of,
+    ticking_world,
+)
 from .provider import (
     MODEL,
     Provider,
@@ -46,10 +58,9 @@ from .provider import (
     message,
     streamed,
     text,
-    whole,
+    unstreamed,
 )
-from .provider import Reply as Sent
-from .scene import SESSION, events_of, in_loop, of_kind, options, recorded, result_of, ticking_world
+from .provider import Reply as ProviderReply
 
 DONE = message(text("Done."))
 OVERLOADED = error(529, "overloaded_error")
@@ -59,11 +70,11 @@ OVERFLOW = (
 )
 THOUGHT = {"type": "thinking", "thinking": "Hm, so", "signature": "c2ln"}
 BUDGET = {"type": "enabled", "budget_tokens": 1024}
-ALONE: dict[str, Any] = {"unattended": True}
+UNATTENDED: dict[str, Any] = {"unattended": True}
 
 
-def cut(words: str, **more: Any) -> dict[str, Any]:
-    """A response that was cut at its limit."""
+def truncated(words: str, **more: Any) -> dict[str, Any]:
+    """Return a response that was truncated at its limit."""
     return message(text(words), stop_reason="max_tokens", **more)
 
 
@@ -81,24 +92,28 @@ def facts(records: list[Any]) -> list[tuple[str, str | None]]:
 
 
 def test_new_credentials_are_used() -> None:
-    """After a 401 the credentials are refreshed, and the same request is sent with them; none is recorded."""
+    """After a 401 the credentials are refreshed, and the same request is sent again with the new ones; no
+    credential is recorded.
+    """
     with Provider([error(401, "authentication_error", retry="false"), streamed(DONE)]) as provider:
         events, records, clients = in_loop(_refreshing(provider, True))
     assert [h["authorization"][-6:] for h in provider.headers] == ["first!", "second"]
     assert of_kind(events, Retry) == [Retry(1, 1, 0.0, "authentication_error", 401)]
     assert result_of(events).text == "Done."
-    asked = [r for r in records if isinstance(r, WorldExchange)]
+    world_exchanges = [r for r in records if isinstance(r, WorldExchange)]
     assert [
-        (a.question.kind, a.question.key, a.answer) for a in asked if a.question.kind == "refresh"
+        (a.question.kind, a.question.key, a.answer)
+        for a in world_exchanges
+        if a.question.kind == "refresh"
     ] == [("refresh", "1:1", True)]
     exchanges = [r for r in records if isinstance(r, ModelExchange)]
-    assert "first!" not in repr(asked) + repr(exchanges)
+    assert "first!" not in repr(world_exchanges) + repr(exchanges)
     assert all(b"second" not in e.question.body for e in exchanges)
     assert clients == 1
 
 
-def test_the_loop_owns_retries_with_new_credentials_as_well() -> None:
-    """Later failures are retried only by the loop."""
+def test_only_the_loop_retries_after_a_credential_refresh() -> None:
+    """After the refresh, the SDK client does not retry failures itself."""
     replies = [error(401, "authentication_error"), error(500, "api_error"), streamed(DONE)]
     with Provider(replies) as provider:
         events, _, _ = in_loop(_refreshing(provider, True))
@@ -107,12 +122,14 @@ def test_the_loop_owns_retries_with_new_credentials_as_well() -> None:
     assert result_of(events).text == "Done."
 
 
-@pytest.mark.parametrize(("made", "requests"), [(False, 1), (True, 2)])
-def test_credentials_that_stay_refused(made: bool, requests: int) -> None:
-    """They are refreshed once per request; another 401 is final, and so is one if the refresh failed."""
+@pytest.mark.parametrize(("has_refresh", "requests"), [(False, 1), (True, 2)])
+def test_credentials_that_are_rejected_again(has_refresh: bool, requests: int) -> None:
+    """Credentials are refreshed once per request; a second 401 ends the run, and so does a 401 if the refresh
+    failed.
+    """
     refusals = [error(401, "authentication_error")] * 3
     with Provider(refusals) as provider:
-        events, _, _ = in_loop(_refreshing(provider, made))
+        events, _, _ = in_loop(_refreshing(provider, has_refresh))
     assert len(provider.requests) == requests
     assert (result_of(events).error, result_of(events).terminal_reason) == (
         "authentication_error",
@@ -120,8 +137,8 @@ def test_credentials_that_stay_refused(made: bool, requests: int) -> None:
     )
 
 
-async def _refreshing(provider: Provider, made: bool) -> tuple[list[Any], list[Any], int]:
-    """Run with a first key; refreshing gives the client a second one."""
+async def _refreshing(provider: Provider, has_refresh: bool) -> tuple[list[Any], list[Any], int]:
+    """Run with a first key; a refresh gives the client a second key."""
     refreshed = []
     with recorded() as records:
         async with provider.client() as client:
@@ -130,37 +147,37 @@ async def _refreshing(provider: Provider, made: bool) -> tuple[list[Any], list[A
             def refresh() -> bool:
                 refreshed.append(1)
                 client.api_key = "second"
-                return made
+                return has_refresh
 
             world = ticking_world(client, refresh=refresh)
             events = [event async for event in run("Hello", world=world, options=options())]
     return events, records, len(refreshed)
 
 
-def test_a_client_with_credentials_asks_them_for_another_token() -> None:
+def test_a_token_provider_of_the_client_is_used() -> None:
     """If the client has a token provider, no refresh function is needed."""
-    forced: list[bool] = []
+    forced_flags: list[bool] = []
 
     async def credentials(*, force_refresh: bool = False) -> AccessToken:
-        forced.append(force_refresh)
+        forced_flags.append(force_refresh)
         return AccessToken("token-2" if force_refresh else "token-1")
 
-    async def asked(url: str) -> Any:
+    async def run_client(url: str) -> Any:
         async with anthropic.AsyncAnthropic(credentials=credentials, base_url=url) as client:
             return await complete("Hello", world=live_world(client), options=options())
 
     with Provider([error(401, "authentication_error"), streamed(DONE)]) as provider:
-        result = in_loop(asked(provider.base_url))
+        result = in_loop(run_client(provider.base_url))
     assert [h["authorization"] for h in provider.headers] == ["Bearer token-1", "Bearer token-2"]
-    assert (result.text, forced) == ("Done.", [False, True])
+    assert (result.text, forced_flags) == ("Done.", [False, True])
 
 
-# A response limit that is too high
+# Response limits that are too high
 
 
-def test_the_room_that_is_left_is_used() -> None:
-    """If prompt and `max_tokens` exceed the window, the request is repeated with exactly what fits,
-    which is reported.
+def test_max_tokens_is_lowered_to_what_fits() -> None:
+    """If prompt and `max_tokens` exceed the window, the request is repeated with exactly what fits, which is
+    reported.
     """
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     waits: list[float] = []
@@ -172,16 +189,16 @@ def test_the_room_that_is_left_is_used() -> None:
 
 
 @pytest.mark.parametrize("prompt", [196_001, 250_000])
-def test_too_little_room_is_a_prompt_that_is_too_long(prompt: int) -> None:
-    """Below 3,000 tokens a response is useless."""
+def test_a_prompt_that_leaves_few_tokens_is_too_long(prompt: int) -> None:
+    """If fewer than 3,000 tokens are left for the response, the prompt counts as too long."""
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(prompt, 20_000))
     with Provider([refused]) as provider:
         result = result_of(events_of(provider, max_tokens=20_000))
     assert (len(provider.requests), result.terminal_reason) == (1, "prompt_too_long")
 
 
-def test_room_is_lowered_once() -> None:
-    """A request that does not fit again is too long; a field set by the caller is lowered in place."""
+def test_max_tokens_is_lowered_once() -> None:
+    """A request that does not fit after that is too long; a field that the caller set in `extra` is lowered there."""
     refused = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     with Provider([refused, refused]) as provider:
         result = result_of(events_of(provider, extra={"max_tokens": 20_000}))
@@ -192,14 +209,23 @@ def test_room_is_lowered_once() -> None:
 # Fallback models
 
 
-def test_another_model_after_three_overloads() -> None:
-    """It is used for the rest of the run; the first model's thinking is left out, because it is signed."""
-    asking = message(THOUGHT, text("See"), call("a", "look", where="box"))
+def test_the_fallback_model_after_three_overloads() -> None:
+    """It is used for the rest of the run; the thinking of the first model is removed, because it is signed for
+    that model.
+    """
+    call_message = message(THOUGHT, text("See"), call("a", "look", where="box"))
     broken = error_in_stream("overloaded_error")
-    answers = [streamed(asking), OVERLOADED, broken, OVERLOADED, streamed(DONE), streamed(DONE)]
-    talk = Conversation()
+    answers = [
+        streamed(call_message),
+        OVERLOADED,
+        broken,
+        OVERLOADED,
+        streamed(DONE),
+        streamed(DONE),
+    ]
+    conversation = Conversation()
     with Provider(answers) as provider, recorded() as records:
-        events = events_of(provider, tools=[look], conversation=talk, fallback_model=OTHER)
+        events = events_of(provider, tools=[look], conversation=conversation, fallback_model=OTHER)
         assert of_kind(events, Fallback) == [Fallback(2, MODEL, OTHER)]
         assert [(e.transition, e.model) for e in of_kind(events, RequestStart)] == [
             ("start", MODEL),
@@ -208,36 +234,43 @@ def test_another_model_after_three_overloads() -> None:
             ("next_turn", MODEL),
             ("model_fallback", OTHER),
         ]
-        assert provider.requests[4]["messages"][1]["content"] == asking["content"][1:]
+        assert provider.requests[4]["messages"][1]["content"] == call_message["content"][1:]
         assert ("fallback", OTHER) in facts(records)
         assert [e.wait_s for e in of_kind(events, Retry)] == [0.5, 1.0, 0.0]
         assert result_of(events).subtype == "success"
     assert [r["model"] for r in provider.requests] == [MODEL] * 4 + [OTHER]
 
 
-def test_another_model_cannot_begin_to_think_between_tools() -> None:
-    """It gets no thinking budget until the tools are done, because the provider refuses that; afterwards it does."""
-    asking = message(THOUGHT, text("See"), call("a", "look", where="box"))
-    asking_again = message(call("b", "look", where="bag"))
-    answers = [streamed(asking), *[OVERLOADED] * 3, streamed(asking_again), *[streamed(DONE)] * 2]
-    hows: list[dict[str, Any]] = [{"thinking": Budgeted(1024)}, {"extra": {"thinking": BUDGET}}]
-    for how in hows:
-        talk, asked = Conversation(), {**how, "max_tokens": 2000, "tools": [look]}
+def test_the_fallback_model_does_not_start_to_think_between_tools() -> None:
+    """It has no thinking budget until the tools are done, because the provider would reject that."""
+    call_message = message(THOUGHT, text("See"), call("a", "look", where="box"))
+    second_call_message = message(call("b", "look", where="bag"))
+    answers = [
+        streamed(call_message),
+        *[OVERLOADED] * 3,
+        streamed(second_call_message),
+        *[streamed(DONE)] * 2,
+    ]
+    variants: list[dict[str, Any]] = [{"thinking": Budgeted(1024)}, {"extra": {"thinking": BUDGET}}]
+    for variant in variants:
+        conversation, run_options = Conversation(), {**variant, "max_tokens": 2000, "tools": [look]}
         with Provider(answers) as provider:
-            events = events_of(provider, conversation=talk, fallback_model=OTHER, **asked)
-            later = events_of(provider, conversation=talk, model=OTHER, **asked)
+            events = events_of(
+                provider, conversation=conversation, fallback_model=OTHER, **run_options
+            )
+            later = events_of(provider, conversation=conversation, model=OTHER, **run_options)
         assert [r.get("thinking") for r in provider.requests] == [*[BUDGET] * 4, None, None, BUDGET]
         assert (result_of(events).text, result_of(later).text) == ("Done.", "Done.")
 
 
-def test_an_answer_of_the_first_model_is_void() -> None:
-    """The partial response and the started call are void; the other model's call runs."""
-    asking = message(call("a", "look", where="box"), text("So"))
-    begun = streamed(asking).pieces[:7]
+def test_a_partial_response_of_the_first_model_is_void() -> None:
+    """The partial response and its started call are void; the call of the fallback model runs."""
+    call_message = message(call("a", "look", where="box"), text("So"))
+    first_chunks = streamed(call_message).chunks[:7]
     overload = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}\n\n'
-    broken = Sent((*begun, overload), headers=streamed(asking).headers)
-    again = streamed(message(call("b", "look", where="bag")))
-    with Provider([OVERLOADED, OVERLOADED, broken, again, streamed(DONE)]) as provider:
+    broken = ProviderReply((*first_chunks, overload), headers=streamed(call_message).headers)
+    second_reply = streamed(message(call("b", "look", where="bag")))
+    with Provider([OVERLOADED, OVERLOADED, broken, second_reply, streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look], fallback_model=OTHER)
     assert of_kind(events, Tombstone, Fallback) == [
         Tombstone(1, 3, ("a",)),
@@ -248,23 +281,23 @@ def test_an_answer_of_the_first_model_is_void() -> None:
     assert result_of(events).text == "Done."
 
 
-def test_the_first_model_again() -> None:
-    """A later run with the first model leaves out the other model's thinking."""
-    talk = Conversation()
+def test_a_later_run_with_the_first_model() -> None:
+    """A later run with the first model removes the thinking of the fallback model."""
+    conversation = Conversation()
     thought = message(THOUGHT, text("Yes."))
     with Provider(
         [OVERLOADED] * 3 + [streamed(thought), streamed(thought), streamed(DONE)]
     ) as provider:
-        events_of(provider, conversation=talk, fallback_model=OTHER)
-        events_of(provider, conversation=talk, model=OTHER)
-        events_of(provider, conversation=talk)
+        events_of(provider, conversation=conversation, fallback_model=OTHER)
+        events_of(provider, conversation=conversation, model=OTHER)
+        events_of(provider, conversation=conversation)
     assert provider.requests[4]["messages"][1]["content"] == thought["content"]
     assert provider.requests[5]["messages"][1]["content"] == thought["content"][1:]
     assert provider.requests[5]["model"] == MODEL
 
 
-def test_another_model_is_given_its_own_limit() -> None:
-    """The limit that was lowered for the first model is reset, and lowered again for the other one."""
+def test_the_fallback_model_has_its_own_response_limit() -> None:
+    """The limit that was lowered for the first model is reset, and lowered again for the fallback model."""
     first = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
     other = error(400, "invalid_request_error", text=OVERFLOW.format(194_000, 20_000))
     with Provider([first, *[OVERLOADED] * 3, other, streamed(DONE)]) as provider:
@@ -278,10 +311,10 @@ def test_another_model_is_given_its_own_limit() -> None:
     assert result_of(events).text == "Done."
 
 
-def test_another_model_may_break_off_its_streams_as_well() -> None:
-    """It starts with streaming, and stops streaming once three streams broke."""
+def test_streams_of_the_fallback_model_are_counted_separately() -> None:
+    """Its first requests are streamed; after three broken streams, its requests are not streamed."""
     breaks = [cut_after(DONE, 2)] * 3
-    with Provider([*breaks, *[OVERLOADED] * 3, *breaks, whole(DONE)]) as provider:
+    with Provider([*breaks, *[OVERLOADED] * 3, *breaks, unstreamed(DONE)]) as provider:
         events = events_of(provider, fallback_model=OTHER)
     streams = [True] * 3 + [False] * 3 + [True] * 3 + [False]
     assert ["stream" in r for r in provider.requests] == streams
@@ -291,23 +324,25 @@ def test_another_model_may_break_off_its_streams_as_well() -> None:
 # Streams
 
 
-def test_streams_that_break_are_no_longer_asked_for() -> None:
-    """After three consecutive streams that broke before any content the request is not streamed, which is reported."""
-    with Provider([cut_after(DONE, 2)] * 3 + [whole(DONE)]) as provider:
+def test_no_streaming_after_three_broken_streams() -> None:
+    """After three consecutive streams that broke before any content, the request is not streamed, which is
+    reported.
+    """
+    with Provider([cut_after(DONE, 2)] * 3 + [unstreamed(DONE)]) as provider:
         events = events_of(provider)
     assert ["stream" in r for r in provider.requests] == [True, True, True, False]
     assert of_kind(events, Degraded) == [Degraded("streaming", "broken_streams")]
     assert result_of(events).text == "Done."
 
 
-def test_a_connection_that_is_reset_before_any_answer() -> None:
-    """It is retried; so is a refused connection, which costs nothing."""
-    with Provider([Sent(is_reset=True), streamed(DONE)]) as provider:
+def test_a_connection_that_is_reset_or_refused() -> None:
+    """Both are retried; a refused connection costs nothing."""
+    with Provider([ProviderReply(is_reset=True), streamed(DONE)]) as provider:
         events = events_of(provider)
         base_url = provider.base_url
     assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "APIConnectionError", None)]
     assert (len(provider.requests), result_of(events).text) == (2, "Done.")
-    provider.base_url = base_url  # where nothing listens any more
+    provider.base_url = base_url  # no server listens here any more
     refused = events_of(provider, max_retries=2)
     assert [e.error for e in of_kind(refused, Retry)] == ["APIConnectionError"] * 2
     result = result_of(refused)
@@ -318,9 +353,11 @@ def test_a_connection_that_is_reset_before_any_answer() -> None:
 # Response limits
 
 
-def test_a_cut_answer_is_asked_for_again_with_more_room() -> None:
-    """Once per turn it is void, and the request is repeated with the raised limit; its cost counts."""
-    with Provider([streamed(cut("Once upon")), streamed(DONE)]) as provider:
+def test_a_truncated_response_is_requested_again_with_a_higher_limit() -> None:
+    """Once per turn a truncated response is void, and the request is repeated with the raised limit; its cost
+    counts.
+    """
+    with Provider([streamed(truncated("Once upon")), streamed(DONE)]) as provider:
         events = events_of(provider)
     assert [r["max_tokens"] for r in provider.requests] == [100, 64_000]
     assert provider.requests[0]["messages"] == provider.requests[1]["messages"]
@@ -335,12 +372,12 @@ def test_a_cut_answer_is_asked_for_again_with_more_room() -> None:
     assert (result.text, result.num_turns, result.usage[MODEL].output_tokens) == ("Done.", 1, 10)
 
 
-def test_the_model_goes_on_from_a_cut_answer_three_times() -> None:
-    """Then the run ends with an error and the partial text; the conversation is complete."""
-    talk = Conversation()
+def test_a_truncated_response_is_continued_three_times() -> None:
+    """After that, the run ends with an error and the partial text; the conversation is complete."""
+    conversation = Conversation()
     words = ["void", "One, ", "two, ", "three, ", "four"]
-    with Provider([streamed(cut(each)) for each in words]) as provider:
-        events = events_of(provider, conversation=talk)
+    with Provider([streamed(truncated(each)) for each in words]) as provider:
+        events = events_of(provider, conversation=conversation)
     assert [r["max_tokens"] for r in provider.requests] == [100] + [64_000] * 4
     assert [(e.number, e.is_void) for e in of_kind(events, Continuation)] == [
         (1, True),
@@ -355,63 +392,80 @@ def test_the_model_goes_on_from_a_cut_answer_three_times() -> None:
         "max_tokens",
     )
     assert result.text == "One, two, three, four"
-    assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 4
-    assert talk.messages[2]["content"] == [text(output_limits.GO_ON)]
+    assert [m["role"] for m in conversation.messages] == ["user", "assistant"] * 4
+    assert conversation.messages[2]["content"] == [text(output_limits.CONTINUE_PROMPT)]
 
 
-def test_an_answer_that_is_finished_in_parts() -> None:
-    """Its text is that of all parts; the next cut response of the run may get a raised limit again."""
-    parts = [cut("void"), cut("Half "), message(text("whole"), call("a", "look", where="box"))]
-    later = [cut("void"), message(text("The end."))]
+def test_a_response_in_several_parts() -> None:
+    """The text of the result is that of all parts; the next truncated response of the run may get a raised
+    limit again.
+    """
+    parts = [
+        truncated("void"),
+        truncated("Half "),
+        message(text("whole"), call("a", "look", where="box")),
+    ]
+    later = [truncated("void"), message(text("The end."))]
     with Provider([streamed(each) for each in (*parts, *later)]) as provider:
         events = events_of(provider, tools=[look])
     assert [r["max_tokens"] for r in provider.requests] == [100, 64_000, 64_000, 100, 64_000]
     assert result_of(events).text == "The end."
-    with Provider([streamed(cut("void")), streamed(cut("Half ")), streamed(DONE)]) as provider:
+    with Provider(
+        [streamed(truncated("void")), streamed(truncated("Half ")), streamed(DONE)]
+    ) as provider:
         assert result_of(events_of(provider)).text == "Half Done."
 
 
 @pytest.mark.parametrize("raised", [None, 100, 50])
-def test_more_room_can_be_turned_off(raised: int | None) -> None:
-    """Then the model continues the first cut response."""
-    with Provider([streamed(cut("Half ")), streamed(DONE)]) as provider:
+def test_raising_the_limit_can_be_disabled(raised: int | None) -> None:
+    """If it is disabled, the model continues the first truncated response."""
+    with Provider([streamed(truncated("Half ")), streamed(DONE)]) as provider:
         events = events_of(provider, max_tokens_raised=raised)
     assert [r["max_tokens"] for r in provider.requests] == [100, 100]
     assert result_of(events).text == "Half Done."
 
 
-def test_more_room_in_one_piece() -> None:
-    """Without streaming, the limit is the SDK's maximum."""
-    with Provider([whole(cut("void")), whole(DONE)]) as provider:
+def test_the_raised_limit_without_streaming() -> None:
+    """Without streaming, the limit is raised to the maximum that the SDK allows."""
+    with Provider([unstreamed(truncated("void")), unstreamed(DONE)]) as provider:
         events = events_of(provider, stream=False)
     assert [r["max_tokens"] for r in provider.requests] == [100, 21_333]
     assert result_of(events).text == "Done."
 
 
-def test_more_room_than_the_model_has() -> None:
-    """The request is repeated with the model's lower maximum."""
+def test_a_raised_limit_beyond_the_models_maximum() -> None:
+    """The request is repeated with the model's maximum, which is lower."""
     refused = error(
         400, "invalid_request_error", text="max_tokens: 64000 > 8192, which is the maximum allowed"
     )
-    with Provider([streamed(cut("void")), refused, streamed(DONE)]) as provider:
+    with Provider([streamed(truncated("void")), refused, streamed(DONE)]) as provider:
         events = events_of(provider)
     assert [r["max_tokens"] for r in provider.requests] == [100, 64_000, 8_192]
     assert result_of(events).text == "Done."
 
 
-BEYOND = error(
+BEYOND_MAXIMUM = error(
     400, "invalid_request_error", text="max_tokens: 64000 > 8192, which is the maximum allowed"
 )
 
 
-def test_what_the_model_may_say_is_kept() -> None:
-    """It is not exceeded again in the conversation, and the reported limit is used."""
-    talk = Conversation()
-    replies: list[Any] = [cut("void"), BEYOND, cut("One "), DONE, cut("void"), DONE]
-    with Provider([r if isinstance(r, Sent) else streamed(r) for r in replies]) as provider:
-        events = events_of(provider, conversation=talk)
-        events += events_of(provider, conversation=talk)
-        events_of(provider, conversation=talk, max_tokens=9_000)
+def test_the_reported_output_limit_is_remembered() -> None:
+    """Later requests of the conversation use the limit that the provider reported."""
+    conversation = Conversation()
+    replies: list[Any] = [
+        truncated("void"),
+        BEYOND_MAXIMUM,
+        truncated("One "),
+        DONE,
+        truncated("void"),
+        DONE,
+    ]
+    with Provider(
+        [r if isinstance(r, ProviderReply) else streamed(r) for r in replies]
+    ) as provider:
+        events = events_of(provider, conversation=conversation)
+        events += events_of(provider, conversation=conversation)
+        events_of(provider, conversation=conversation, max_tokens=9_000)
     limits_asked = [r["max_tokens"] for r in provider.requests]
     assert limits_asked == [100, 64_000, 8_192, 8_192, 100, 8_192, 8_192]
     assert [(e.max_tokens, e.is_void) for e in of_kind(events, Continuation)] == [
@@ -421,15 +475,24 @@ def test_what_the_model_may_say_is_kept() -> None:
     ]
 
 
-def test_a_cut_answer_is_not_asked_for_again_with_the_same_room() -> None:
-    """At the model's maximum the response is continued instead, so nothing that was billed is void."""
-    talk = Conversation()
-    answers: list[Any] = [cut("One "), BEYOND, cut("two "), DONE, cut("Half "), DONE]
-    with Provider([r if isinstance(r, Sent) else streamed(r) for r in answers]) as provider:
-        first = events_of(provider, conversation=talk, max_tokens=8_192)
-        second = events_of(provider, conversation=talk, max_tokens=8_192)
-    asked = [r["max_tokens"] for r in provider.requests]
-    assert asked == [8_192, 64_000, 8_192, 8_192, 8_192, 8_192]
+def test_a_truncated_response_at_the_models_maximum_is_continued() -> None:
+    """The response is continued instead of requested again, so that no billed response is void."""
+    conversation = Conversation()
+    answers: list[Any] = [
+        truncated("One "),
+        BEYOND_MAXIMUM,
+        truncated("two "),
+        DONE,
+        truncated("Half "),
+        DONE,
+    ]
+    with Provider(
+        [r if isinstance(r, ProviderReply) else streamed(r) for r in answers]
+    ) as provider:
+        first = events_of(provider, conversation=conversation, max_tokens=8_192)
+        second = events_of(provider, conversation=conversation, max_tokens=8_192)
+    limits = [r["max_tokens"] for r in provider.requests]
+    assert limits == [8_192, 64_000, 8_192, 8_192, 8_192, 8_192]
     assert [(e.number, e.max_tokens, e.is_void) for e in of_kind(first, Continuation)] == [
         (1, 64_000, True),
         (1, 8_192, False),
@@ -442,10 +505,10 @@ def test_a_cut_answer_is_not_asked_for_again_with_the_same_room() -> None:
     assert result_of(second).text == "Half Done."
 
 
-def test_the_window_has_no_more_room() -> None:
-    """The remaining window is not larger than the cut response: the model continues it."""
+def test_a_truncated_response_is_continued_if_the_window_has_no_space() -> None:
+    """If the remaining window is not larger than the truncated response, the model continues the response."""
     full = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 64_000))
-    with Provider([streamed(cut("One ")), full, streamed(DONE)]) as provider:
+    with Provider([streamed(truncated("One ")), full, streamed(DONE)]) as provider:
         events = events_of(provider, max_tokens=9_000)
     assert [r["max_tokens"] for r in provider.requests] == [9_000, 64_000, 9_000]
     assert result_of(events).text == "One Done."
@@ -462,18 +525,20 @@ def test_the_window_has_no_more_room() -> None:
         ),
     ],
 )
-def test_a_cut_answer_outlives_the_one_that_was_to_replace_it(failure: Sent, reason: str) -> None:
-    """If the repeated request finally fails, the result and the conversation have the cut response, counted once."""
-    talk = Conversation()
-    with Provider([streamed(cut("Half")), failure, streamed(DONE)]) as provider:
-        events = events_of(provider, conversation=talk)
+def test_a_truncated_response_is_kept_if_its_replacement_fails(
+    failure: ProviderReply, reason: str
+) -> None:
+    """The result and the conversation contain the truncated response, and its usage counts once."""
+    conversation = Conversation()
+    with Provider([streamed(truncated("Half")), failure, streamed(DONE)]) as provider:
+        events = events_of(provider, conversation=conversation)
         result = result_of(events)
         assert (result.text, result.terminal_reason, result.num_turns) == ("Half", reason, 1)
         assert [m.message["content"] for m in of_kind(events, Message)] == [[text("Half")]]
-        assert talk.messages[1:] == ({"role": "assistant", "content": [text("Half")]},)
+        assert conversation.messages[1:] == ({"role": "assistant", "content": [text("Half")]},)
         assert result.usage[MODEL].output_tokens in (5, 10)
         assert result.meter.total().calls == result.usage[MODEL].output_tokens // 5
-        assert result_of(events_of(provider, conversation=talk)).text == "Done."
+        assert result_of(events_of(provider, conversation=conversation)).text == "Done."
 
 
 @pytest.mark.parametrize(
@@ -485,21 +550,19 @@ def test_a_cut_answer_outlives_the_one_that_was_to_replace_it(failure: Sent, rea
         [],
     ],
 )
-def test_what_is_whole_of_a_cut_answer_stays(content: list[Any]) -> None:
-    """A cut call and trailing thinking are removed; the provider accepts the conversation."""
+def test_complete_blocks_of_a_truncated_response_are_kept(content: list[Any]) -> None:
+    """A truncated call and trailing thinking are removed; the provider accepts the conversation."""
     answer = message(*content, stop_reason="max_tokens")
     with Provider([streamed(answer), streamed(answer), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look])
     kept = [block for block in content if block["type"] == "text"]
-    said = provider.requests[2]["messages"]
-    assert [block for m in said if m["role"] == "assistant" for block in m["content"]] == kept
+    messages = provider.requests[2]["messages"]
+    assert [block for m in messages if m["role"] == "assistant" for block in m["content"]] == kept
     assert result_of(events).subtype == "success"
 
 
-def test_the_window_is_full() -> None:
-    """A response that filled the window is void, and the run ends, because the conversation must
-    shrink (synthetic).
-    """
+def test_a_response_that_fills_the_window() -> None:
+    """The response is void, and the run ends, because the conversation must become shorter (synthetic)."""
     full = message(text("And then"), stop_reason="model_context_window_exceeded")
     with Provider([streamed(full)]) as provider:
         events = events_of(provider)
@@ -510,28 +573,30 @@ def test_the_window_is_full() -> None:
 
 
 @pytest.mark.parametrize("content", [[text(" \n")], [text("\t"), text("")], []])
-def test_a_blank_answer_is_left_out(content: list[Any]) -> None:
-    """The provider refuses a message of only blank text, but accepts it together with a call."""
-    talk = Conversation()
-    with Provider([whole(message(*content)), whole(DONE)]) as provider:
-        events_of(provider, conversation=talk, stream=False)
-        assert result_of(events_of(provider, conversation=talk, stream=False)).text == "Done."
+def test_a_blank_response_is_omitted(content: list[Any]) -> None:
+    """The provider rejects a message of only blank text, but accepts blank text together with a call."""
+    conversation = Conversation()
+    with Provider([unstreamed(message(*content)), unstreamed(DONE)]) as provider:
+        events_of(provider, conversation=conversation, stream=False)
+        assert (
+            result_of(events_of(provider, conversation=conversation, stream=False)).text == "Done."
+        )
     assert [m["role"] for m in provider.requests[1]["messages"]] == ["user", "user"]
 
 
-def test_blank_text_beside_a_call_stays() -> None:
-    """It is sent back unchanged."""
-    asking = message(text(" "), call("a", "look", where="box"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
+def test_blank_text_with_a_call_is_kept() -> None:
+    """The blank text is sent back unchanged."""
+    call_message = message(text(" "), call("a", "look", where="box"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
         events_of(provider, tools=[look])
-    assert provider.requests[1]["messages"][1]["content"] == asking["content"]
+    assert provider.requests[1]["messages"][1]["content"] == call_message["content"]
 
 
-def test_a_paused_answer_goes_back_as_it_is() -> None:
-    """The model continues it; its text is that of both parts."""
+def test_a_paused_response_is_sent_back_unchanged() -> None:
+    """The model continues the response; the text of the result is that of both parts."""
     searching = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
     paused = message(text("Looking."), searching, stop_reason="pause_turn")
-    with Provider([whole(paused), whole(DONE)]) as provider:
+    with Provider([unstreamed(paused), unstreamed(DONE)]) as provider:
         events = events_of(provider, stream=False)
     assert provider.requests[1]["messages"][1:] == [
         {"role": "assistant", "content": paused["content"]}
@@ -540,10 +605,10 @@ def test_a_paused_answer_goes_back_as_it_is() -> None:
     assert result_of(events).text == "Looking.\nDone."
 
 
-def test_pauses_are_bounded() -> None:
-    """A model that only pauses ends the run."""
+def test_pauses_are_limited() -> None:
+    """A run whose model only pauses ends after a number of pauses."""
     paused = message(text("."), stop_reason="pause_turn")
-    with Provider([whole(paused)] * 40) as provider:
+    with Provider([unstreamed(paused)] * 40) as provider:
         result = result_of(events_of(provider, stream=False))
     assert (result.terminal_reason, len(provider.requests)) == (
         "too_many_pauses",
@@ -551,29 +616,29 @@ def test_pauses_are_bounded() -> None:
     )
     assert (result.error, result.error_text) == (
         "PausedError",
-        "The model has paused its answer 21 times in a row.",
+        "The model has paused its response 21 times in a row.",
     )
 
 
 # Unattended runs
 
 
-def test_an_unattended_run_waits_in_pieces() -> None:
+def test_an_unattended_run_waits_in_short_periods() -> None:
     """A long wait is split into parts of 30 seconds; each completed part is reported."""
     limited = error(429, "rate_limit_error", retry_after="100")
     waits: list[float] = []
     with Provider([limited, streamed(DONE)]) as provider:
-        events = events_of(provider, waits=waits, **ALONE)
+        events = events_of(provider, waits=waits, **UNATTENDED)
     assert waits == [30, 30, 30, 10]
     assert of_kind(events, Heartbeat) == [Heartbeat(1, 1, n, 100.0) for n in (30.0, 60.0, 90.0)]
     assert of_kind(events, Retry) == [Retry(1, 1, 100.0, "rate_limit_error", 429)]
 
 
 def test_an_unattended_run_waits_for_hours() -> None:
-    """An overload is waited for beyond ten retries, six hours in total, in waits of up to five minutes."""
+    """An overload is retried more than ten times: for six hours in total, with waits of up to five minutes."""
     waits: list[float] = []
     with Provider([error(529, "overloaded_error", retry_after="3600")] * 100) as provider:
-        events = events_of(provider, waits=waits, **ALONE)
+        events = events_of(provider, waits=waits, **UNATTENDED)
     assert (sum(waits), max(waits)) == (6 * 3600, 30)
     assert {e.wait_s for e in of_kind(events, Retry)} == {300.0}
     assert (len(provider.requests), result_of(events).error) == (73, "overloaded_error")
@@ -583,71 +648,73 @@ def test_an_unattended_run_waits_for_hours() -> None:
     "down",
     [error(500, "api_error"), error_in_stream("api_error"), cut_after(DONE, 2), cut_after(DONE, 5)],
 )
-def test_an_unattended_run_survives_an_outage(down: Sent) -> None:
-    """Any sign of an outage is waited for beyond ten retries."""
+def test_an_unattended_run_survives_an_outage(down: ProviderReply) -> None:
+    """Any sign of an outage is retried more than ten times."""
     with Provider([down] * 14 + [streamed(DONE)] * 2) as provider:
-        events = events_of(provider, stream=True, **ALONE, max_tokens=30_000)
+        events = events_of(provider, stream=True, **UNATTENDED, max_tokens=30_000)
     assert len(provider.requests) == 15
     assert len(of_kind(events, Heartbeat)) > 0
     assert result_of(events).text == "Done."
 
 
-def test_an_unattended_run_waits_until_the_circuit_has_cooled_down() -> None:
-    """In reported parts; the length depends on the clock, so it comes from the world."""
-    talk, waits = Conversation(), list[float]()
+def test_an_unattended_run_waits_until_the_circuit_closes() -> None:
+    """It waits in reported parts; the length depends on the clock, so it is requested from the world."""
+    conversation, waits = Conversation(), list[float]()
     down = error(503, "api_error", retry="false")
     with Provider([down] * 5 + [streamed(DONE)]) as provider, recorded() as records:
         for _ in range(5):
-            events_of(provider, conversation=talk, **ALONE)
-        events = events_of(provider, conversation=talk, waits=waits, **ALONE)
-        asked = [
+            events_of(provider, conversation=conversation, **UNATTENDED)
+        events = events_of(provider, conversation=conversation, waits=waits, **UNATTENDED)
+        questions = [
             r for r in records if isinstance(r, WorldExchange) and r.question.kind == "elapsed"
         ]
-    assert ([round(wait) for wait in waits], asked[0].question.key) == ([30, 30], "1:circuit:0")
-    assert sum(waits) == asked[0].answer
+    assert ([round(wait) for wait in waits], questions[0].question.key) == ([30, 30], "1:circuit:0")
+    assert sum(waits) == questions[0].answer
     assert of_kind(events, Degraded) == [Degraded("provider", "circuit_open")]
-    assert of_kind(events, Heartbeat) == [Heartbeat(1, 0, 30.0, asked[0].answer)]
-    assert (result_of(events).text, talk.breaker.failures) == ("Done.", 0)
+    assert of_kind(events, Heartbeat) == [Heartbeat(1, 0, 30.0, questions[0].answer)]
+    assert (result_of(events).text, conversation.breaker.failures) == ("Done.", 0)
 
 
 def test_a_wait_until_a_date() -> None:
-    """Its length depends on the clock, so it comes from the world; a past date means now."""
-    past = error(429, "rate_limit_error", retry_after="Wed, 31 Dec 1969 23:59:00 GMT")
-    soon = error(429, "rate_limit_error", retry_after="Thu, 01 Jan 1970 00:00:09 GMT")
+    """The length of the wait depends on the clock, so it is requested from the world; a past date means no wait."""
+    past_date = error(429, "rate_limit_error", retry_after="Wed, 31 Dec 1969 23:59:00 GMT")
+    near_date = error(429, "rate_limit_error", retry_after="Thu, 01 Jan 1970 00:00:09 GMT")
     waits: list[float] = []
-    with Provider([past, soon, streamed(DONE)]) as provider, recorded() as records:
+    with Provider([past_date, near_date, streamed(DONE)]) as provider, recorded() as records:
         events_of(provider, waits=waits)
-        asked = [
+        questions = [
             r for r in records if isinstance(r, WorldExchange) and r.question.kind == "elapsed"
         ]
     assert [round(wait) for wait in waits] == [9]
-    assert [a.question.key for a in asked] == ["1:retry-after:2"]
+    assert [a.question.key for a in questions] == ["1:retry-after:2"]
 
 
 # The circuit breaker
 
 
-def test_a_provider_that_is_down_is_not_asked() -> None:
-    """After five consecutive final failures the next request fails immediately; after a minute one is sent."""
-    talk = Conversation()
+def test_the_circuit_breaker_stops_requests() -> None:
+    """After five consecutive final failures the next request fails immediately; after a minute one request is
+    sent.
+    """
+    conversation = Conversation()
     down = error(503, "api_error", retry="false")
     with Provider([down] * 5 + [streamed(DONE)]) as provider:
         for _ in range(5):
-            events_of(provider, conversation=talk)
-        refused = events_of(provider, conversation=talk)
+            events_of(provider, conversation=conversation)
+        refused = events_of(provider, conversation=conversation)
         assert len(provider.requests) == 5
-        talk.breaker = dataclasses.replace(talk.breaker, since_ns=-(10**12))
-        closed = events_of(provider, conversation=talk)
+        conversation.breaker = dataclasses.replace(conversation.breaker, since_ns=-(10**12))
+        closed = events_of(provider, conversation=conversation)
     assert of_kind(refused, RequestStart, Degraded) == [Degraded("provider", "circuit_open")]
     assert result_of(refused).error == "CircuitOpenError"
     assert "5 requests in a row failed" in str(result_of(refused).error_text)
-    assert (result_of(closed).text, talk.breaker.failures) == ("Done.", 0)
+    assert (result_of(closed).text, conversation.breaker.failures) == ("Done.", 0)
 
 
 # Maintenance requests
 
 
-def upkept(
+def run_maintenance(
     provider: Provider,
     abort: Abort | None = None,
     waits: list[float] | None = None,
@@ -655,100 +722,108 @@ def upkept(
     source: QuerySource = "compaction",
     **changes: Any,
 ) -> tuple[Any, Run, list[Any]]:
-    """Send one maintenance request; return its response or error, the run and the events."""
+    """Send one maintenance request; return its response or error, the run, and the events."""
 
     async def make() -> tuple[Any, Run, list[Any]]:
         async with provider.client() as client:
-            talk, world = Conversation(), ticking_world(client, waits=waits, abort=abort)
-            run = Run(world, options(**changes), (), None, talk, begin(talk, "Hello"), world.now())
+            conversation, world = Conversation(), ticking_world(client, waits=waits, abort=abort)
+            inputs = RunInputs(world, options(**changes), (), world.now())
+            run = Run(inputs, conversation, initial_state(conversation, "Hello"))
             here = Place(SESSION, lane="main", turn=1)
             arguments = {
                 "model": MODEL,
                 "max_tokens": 50,
                 "messages": [{"role": "user", "content": "Sum up"}],
             }
-            lane = lane_under("main", "compaction:1")
+            lane = child_lane("main", "compaction:1")
             watch(run)
             wanted, events = (
                 MaintenanceRequest(arguments, source, lane, "1:compaction"),
                 list[Any](),
             )
             try:
-                events += [event async for event in upkeep(run, wanted, here)]
-                said: Any = wanted.answer
+                events += [event async for event in send_maintenance_request(run, wanted, here)]
+                outcome: Any = wanted.response
             except (*PROVIDER_ERRORS, Stopped) as failure:
-                said = failure
-            return said, run, events
+                outcome = failure
+            return outcome, run, events
 
     with recorded():
         return asyncio.run(make())
 
 
-def test_upkeep_is_a_request_of_its_own() -> None:
-    """It has its own lane, source and span, and counts in the meters of run and conversation."""
+def test_a_maintenance_request_is_separate() -> None:
+    """It has a separate lane, source and span, and counts in the meters of the run and of the conversation."""
     with Provider([streamed(DONE)]) as provider:
-        said, run, _ = upkept(provider)
-    assert said["content"] == DONE["content"]
+        outcome, run, _ = run_maintenance(provider)
+    assert outcome["content"] == DONE["content"]
     assert provider.requests[0]["stream"] is True
-    assert (run.meter.total().calls, run.talk.meter.total().calls) == (1, 1)
+    conversation = run.progress.conversation
+    assert (run.totals.meter.total().calls, conversation.meter.total().calls) == (1, 1)
     assert run.result(None).usage[MODEL].output_tokens == 5
-    assert (run.answers, run.text, run.talk.messages) == ([], "", ())
+    assert (run.totals.responses, run.progress.text) == ([], "")
+    assert run.progress.conversation.messages == ()
 
 
-def test_a_turn_waits_for_its_summary() -> None:
-    """A compaction's request is retried like a turn, because the turn needs it, and its retries are reported."""
+def test_a_summary_request_is_retried_like_a_turn() -> None:
+    """A compaction's request is retried because the turn needs it, and its retries are reported."""
     limited = error(429, "rate_limit_error", retry_after="7")
     waits: list[float] = []
     with Provider([OVERLOADED, limited, error(500, "api_error"), streamed(DONE)]) as provider:
-        said, _, events = upkept(provider, waits=waits)
-    assert said["content"] == DONE["content"]
+        outcome, _, events = run_maintenance(provider, waits=waits)
+    assert outcome["content"] == DONE["content"]
     assert waits == [0.5, 7.0, 2.0]
     assert [type(event) for event in events] == [Retry] * 3
 
 
 def test_an_unattended_run_waits_for_its_summary() -> None:
-    """The wait is split into parts like that of a turn, and each is reported."""
+    """The wait for a summary is split into parts like that of a turn, and each part is reported."""
     limited = error(429, "rate_limit_error", retry_after="100")
     waits: list[float] = []
     with Provider([limited, streamed(DONE)]) as provider:
-        said, _, events = upkept(provider, waits=waits, **ALONE)
-    assert said["content"] == DONE["content"]
+        outcome, _, events = run_maintenance(provider, waits=waits, **UNATTENDED)
+    assert outcome["content"] == DONE["content"]
     assert waits == [30, 30, 30, 10]
     assert of_kind(events, Heartbeat) == [Heartbeat(1, 1, n, 100.0) for n in (30.0, 60.0, 90.0)]
 
 
 @pytest.mark.parametrize("refusal", [OVERLOADED, error(429, "rate_limit_error", retry_after="1")])
-def test_the_background_fails_fast(refusal: Sent) -> None:
+def test_background_requests_fail_fast(refusal: ProviderReply) -> None:
     """If the provider is overloaded, there is no retry; other failures are retried twice."""
     with Provider([refusal] * 4) as provider:
-        said, _, _ = upkept(provider, source="memory", **ALONE)
-    assert (len(provider.requests), isinstance(said, anthropic.APIStatusError)) == (1, True)
+        outcome, _, _ = run_maintenance(provider, source="memory", **UNATTENDED)
+    assert (len(provider.requests), isinstance(outcome, anthropic.APIStatusError)) == (1, True)
     with Provider([error(500, "api_error")] * 4) as provider:
-        upkept(provider, source="memory")
+        run_maintenance(provider, source="memory")
     assert len(provider.requests) == 3
 
 
-def test_upkeep_is_stopped_with_its_run() -> None:
+def test_a_maintenance_request_is_stopped_with_its_run() -> None:
     """Its partial response is not part of the conversation."""
     abort = Abort()
     abort.stop()
     with Provider([streamed(DONE)]) as provider:
-        said, run, _ = upkept(provider, abort)
-    assert isinstance(said, Stopped)
-    assert (said.point, said.count, run.broken[-1]) == ("1:compaction:asking:1", 0, {})
+        outcome, run, _ = run_maintenance(provider, abort)
+    assert isinstance(outcome, Stopped)
+    assert (outcome.point, outcome.count, run.totals.void_responses[-1]) == (
+        "1:compaction:asking:1",
+        0,
+        {},
+    )
     assert provider.requests == []
 
 
-def test_the_background_respects_the_circuit_breaker() -> None:
-    """It does not open the circuit, and is not sent while the circuit is open."""
+def test_background_requests_respect_the_circuit_breaker() -> None:
+    """A background request does not open the circuit, and is not sent while the circuit is open."""
 
     def open_it(run: Run) -> None:
         for _ in range(5):
-            run.talk.breaker = run.talk.breaker.failed("overloaded", 10**18)
+            conversation = run.progress.conversation
+            conversation.breaker = conversation.breaker.failed("overloaded", 10**18)
 
     with Provider([]) as provider:
-        said, _, _ = upkept(provider, watch=open_it, source="memory")
-    assert (type(said).__name__, provider.requests) == ("CircuitOpenError", [])
+        outcome, _, _ = run_maintenance(provider, watch=open_it, source="memory")
+    assert (type(outcome).__name__, provider.requests) == ("CircuitOpenError", [])
     with Provider([OVERLOADED]) as provider:
-        _, run, _ = upkept(provider, source="memory")
-    assert run.talk.breaker.failures == 0
+        _, run, _ = run_maintenance(provider, source="memory")
+    assert run.progress.conversation.breaker.failures == 0

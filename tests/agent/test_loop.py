@@ -32,12 +32,23 @@ from agentobs.agent.events import (
 from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import Tool, tool
-from agentobs.errors import ReplaySays
+from agentobs.errors import ReplayEnd
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
 from agentobs.records.facts import Event as EventFact
 from agentobs.records.facts import InteractionEnd, InteractionStart, SpanStart
 from agentobs.sink import Record
 
+from .agent_runs import (
+    SESSION,
+    events_of,
+    in_loop,
+    of_kind,
+    options,
+    recorded,
+    result_of,
+    spans,
+    ticking_world,
+)
 from .provider import (
     MODEL,
     Provider,
@@ -49,18 +60,7 @@ from .provider import (
     message,
     streamed,
     text,
-    whole,
-)
-from .scene import (
-    SESSION,
-    events_of,
-    in_loop,
-    of_kind,
-    options,
-    recorded,
-    result_of,
-    spans,
-    ticking_world,
+    unstreamed,
 )
 
 HELLO = {"role": "user", "content": "Hello"}
@@ -78,17 +78,17 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def asked(turn: int, attempt: int, transition: Transition = "start") -> RequestStart:
+def request_start(turn: int, attempt: int, transition: Transition = "start") -> RequestStart:
     return RequestStart(turn, attempt, transition, "main", MODEL)
 
 
-def test_one_answer() -> None:
-    """A prompt that needs no tool gives one request, its deltas, the message, and the result."""
+def test_one_response() -> None:
+    """A prompt that needs no tool causes one request, its deltas, the message, and the result."""
     answer = message(THOUGHT, text("Hi there"))
     with Provider([streamed(answer)]) as provider:
         events = events_of(provider)
     assert events == [
-        asked(1, 1),
+        request_start(1, 1),
         ThinkingDelta("Hm, "),
         ThinkingDelta("well"),
         TextDelta("Hi t"),
@@ -115,8 +115,8 @@ def test_one_answer() -> None:
     ]
 
 
-def test_turns_with_parallel_tools() -> None:
-    """Two read-only calls run in parallel over real HTTP; their results go back in order, in one message."""
+def test_concurrent_tools() -> None:
+    """Two read-only calls run concurrently over real HTTP; their results are sent back in order, in one message."""
     both = threading.Barrier(2)
 
     @tool(read_only=True)
@@ -124,25 +124,25 @@ def test_turns_with_parallel_tools() -> None:
         both.wait(10)
         return f"nothing in {where}"
 
-    asking = message(
+    call_message = message(
         text("Let me look."),
         call("a", "peek", where="box"),
         call("b", "peek", where="bag"),
         stop_reason="tool_use",
     )
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[peek])
-    box = ToolQuestion("a", "peek", {"where": "box"})
-    bag = ToolQuestion("b", "peek", {"where": "bag"})
+    box_question = ToolQuestion("a", "peek", {"where": "box"})
+    bag_question = ToolQuestion("b", "peek", {"where": "bag"})
     steps = of_kind(events, RequestStart, Message, ToolDispatch, ToolDone)
     assert [(e.question, e.answer) if isinstance(e, ToolDone) else e for e in steps] == [
-        asked(1, 1),
-        ToolDispatch(box),
-        ToolDispatch(bag),
-        Message(1, asking),
-        (box, ToolAnswer("nothing in box")),
-        (bag, ToolAnswer("nothing in bag")),
-        asked(2, 1, "next_turn"),
+        request_start(1, 1),
+        ToolDispatch(box_question),
+        ToolDispatch(bag_question),
+        Message(1, call_message),
+        (box_question, ToolAnswer("nothing in box")),
+        (bag_question, ToolAnswer("nothing in bag")),
+        request_start(2, 1, "next_turn"),
         Message(2, DONE),
     ]
     assert (result_of(events).num_turns, result_of(events).usage) == (
@@ -152,7 +152,7 @@ def test_turns_with_parallel_tools() -> None:
     assert provider.requests[1]["tools"] == [peek.declaration]
     assert provider.requests[1]["messages"] == [
         HELLO,
-        {"role": "assistant", "content": asking["content"]},
+        {"role": "assistant", "content": call_message["content"]},
         {
             "role": "user",
             "content": [
@@ -164,68 +164,73 @@ def test_turns_with_parallel_tools() -> None:
 
 
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "some_new_reason"])
-def test_calls_decide_and_not_the_stop_reason(stop_reason: str) -> None:
-    """A called tool runs, whatever the stop reason; without a call the loop ends."""
-    asking = message(call("a", "look", where="box"), stop_reason=stop_reason)
+def test_calls_decide_whether_the_loop_continues(stop_reason: str) -> None:
+    """A called tool runs, whatever the stop reason is; without a call the loop ends."""
+    call_message = message(call("a", "look", where="box"), stop_reason=stop_reason)
     ending = message(text("Enough."), stop_reason="tool_use")
-    with Provider([streamed(asking), streamed(ending)]) as provider:
+    with Provider([streamed(call_message), streamed(ending)]) as provider:
         events = events_of(provider, tools=[look])
     assert len(of_kind(events, ToolDone)) == 1
     assert (result_of(events).subtype, result_of(events).stop_reason) == ("success", "tool_use")
 
 
-def test_answers_are_echoed_as_they_came() -> None:
-    """Unknown blocks and fields, signatures and unusual text go back as the provider sent them."""
-    strange: dict[str, Any] = {
+def test_responses_are_sent_back_unchanged() -> None:
+    """Unknown blocks and fields, signatures and unusual text are sent back as the provider sent them."""
+    unusual_block: dict[str, Any] = {
         "type": "hologram",
         "depth": 1.50,
         "empty": None,
         "nested": {"z": [], "a": {"ü": "\u2028 é \U0001f600"}},
     }
-    asking = message(
+    call_message = message(
         THOUGHT,
         {"type": "redacted_thinking", "data": "b3BhcXVl"},
-        strange,
+        unusual_block,
         {**text("See"), "citations": None, "new_field": {"x": [1]}},
         {**call("a", "look", where="ü"), "caller": {"type": "direct"}},
     )
-    for replies in ([streamed(asking), streamed(DONE)], [whole(asking), whole(DONE)]):
+    for replies in (
+        [streamed(call_message), streamed(DONE)],
+        [unstreamed(call_message), unstreamed(DONE)],
+    ):
         with Provider(replies) as provider:
-            events_of(provider, tools=[look], stream=replies[0].pieces[0].startswith(b"event"))
+            events_of(provider, tools=[look], stream=replies[0].chunks[0].startswith(b"event"))
         echoed = provider.requests[1]["messages"][1]
-        assert canonical(echoed) == canonical({"role": "assistant", "content": asking["content"]})
+        assert canonical(echoed) == canonical(
+            {"role": "assistant", "content": call_message["content"]}
+        )
 
 
-def test_streamed_or_not_the_messages_are_the_same() -> None:
-    """With and without streaming the conversation is identical; without it there are no deltas, and
-    tools start after the response.
-    """
-    asking = message(THOUGHT, text("Hm"), call("a", "look", where="box"), container={"id": "c"})
-    told = []
-    for stream, send in ((True, streamed), (False, whole)):
-        talk = Conversation()
-        with Provider([send(asking), send(DONE)]) as provider:
-            events = events_of(provider, tools=[look], conversation=talk, stream=stream)
+def test_messages_are_the_same_without_streaming() -> None:
+    """The conversation is identical; without streaming there are no deltas, and tools start after the response."""
+    call_message = message(
+        THOUGHT, text("Hm"), call("a", "look", where="box"), container={"id": "c"}
+    )
+    outcomes = []
+    for stream, send in ((True, streamed), (False, unstreamed)):
+        conversation = Conversation()
+        with Provider([send(call_message), send(DONE)]) as provider:
+            events = events_of(provider, tools=[look], conversation=conversation, stream=stream)
         bare = of_kind(events, RequestStart, Message, ToolDone)
         assert ("stream" in provider.requests[0]) is stream
         assert bool(of_kind(events, TextDelta, ThinkingDelta)) is stream
         steps = [(e.question, e.answer) if isinstance(e, ToolDone) else e for e in bare]
-        told.append((talk, steps, result_of(events).usage))
-    assert told[0] == told[1]
+        outcomes.append((conversation, steps, result_of(events).usage))
+    assert outcomes[0] == outcomes[1]
 
 
-def test_an_overload_passes() -> None:
-    """A 529 is retried after a wait by the world's clock, which doubles each time."""
+def test_an_overload_is_retried() -> None:
+    """A 529 is retried after a wait on the clock of the world, which doubles each time."""
     waits: list[float] = []
     replies = [error(529, "overloaded_error"), error(529, "overloaded_error"), streamed(DONE)]
     with Provider(replies) as provider:
         events = events_of(provider, waits=waits)
     assert of_kind(events, RequestStart, Retry) == [
-        asked(1, 1),
+        request_start(1, 1),
         Retry(1, 1, 0.5, "overloaded_error", 529),
-        asked(1, 2),
+        request_start(1, 2),
         Retry(1, 2, 1.0, "overloaded_error", 529),
-        asked(1, 3),
+        request_start(1, 3),
     ]
     assert waits == [0.5, 1.0]
     assert provider.requests[0] == provider.requests[1] == provider.requests[2]
@@ -233,15 +238,15 @@ def test_an_overload_passes() -> None:
     assert result_of(events).subtype == "success"
 
 
-def test_a_wait_that_is_asked_for_is_kept() -> None:
-    """A `retry-after` is waited for exactly."""
+def test_retry_after_is_followed() -> None:
+    """The wait has exactly the length of `retry-after`."""
     waits: list[float] = []
-    with Provider([error(429, "rate_limit_error", retry_after="3"), whole(DONE)]) as provider:
+    with Provider([error(429, "rate_limit_error", retry_after="3"), unstreamed(DONE)]) as provider:
         events_of(provider, waits=waits, stream=False)
     assert waits == [3.0]
 
 
-def test_an_overload_inside_a_stream_passes() -> None:
+def test_an_overload_inside_a_stream_is_retried() -> None:
     """An error event in a 200 stream is a failed attempt; the `retry-after` of a 200 is ignored."""
     waits: list[float] = []
     with Provider(
@@ -252,17 +257,17 @@ def test_an_overload_inside_a_stream_passes() -> None:
     assert (waits, result_of(events).text) == ([0.5], "Done.")
 
 
-def test_a_broken_stream_is_asked_again() -> None:
-    """A cut connection voids the deltas so far; the same request is retried, and both attempts count."""
+def test_a_broken_stream_is_retried() -> None:
+    """A broken connection voids the deltas so far; the same request is retried, and both attempts count."""
     answer = message(text("Hello you"))
     with Provider([cut_after(answer, 4), streamed(answer)]) as provider:
         events = events_of(provider)
     assert events[:-1] == [
-        asked(1, 1),
+        request_start(1, 1),
         TextDelta("Hell"),
         Tombstone(1, 1, ()),
         Retry(1, 1, 0.5, "RemoteProtocolError", None),
-        asked(1, 2),
+        request_start(1, 2),
         TextDelta("Hell"),
         TextDelta("o you"),
         Message(1, answer),
@@ -270,26 +275,26 @@ def test_a_broken_stream_is_asked_again() -> None:
     assert result_of(events).usage == {MODEL: Tokens(20, 6, 6)}
 
 
-def test_a_stream_that_ends_early_is_asked_again() -> None:
+def test_a_stream_that_ends_early_is_retried() -> None:
     """A stream without its last event is not a response, even if the connection was closed cleanly."""
-    pieces = streamed(DONE).pieces
-    short = Reply(pieces[:-1], headers=streamed(DONE).headers)
-    with Provider([short, streamed(DONE)]) as provider:
+    chunks = streamed(DONE).chunks
+    truncated_reply = Reply(chunks[:-1], headers=streamed(DONE).headers)
+    with Provider([truncated_reply, streamed(DONE)]) as provider:
         events = events_of(provider)
     assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "CutError", None)]
     assert result_of(events).text == "Done."
 
 
-def test_a_whole_stream_is_an_answer_even_when_cut() -> None:
-    """A connection that breaks after the last event loses nothing, and nothing is retried."""
+def test_a_connection_that_breaks_after_the_last_event() -> None:
+    """Nothing is lost, and nothing is retried."""
     with Provider([cut_after(DONE, 100)]) as provider:
         events = events_of(provider)
     assert (len(provider.requests), result_of(events).text) == (1, "Done.")
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_page_that_is_no_answer(stream: bool) -> None:
-    """A 200 that is not a message is not retried; the error says what was received."""
+def test_a_200_that_is_not_a_message(stream: bool) -> None:
+    """It is not retried; the error says what was received."""
     page = Reply((b"<html>hello</html>",), headers={"content-type": "text/html"})
     with Provider([page]) as provider:
         result = result_of(events_of(provider, stream=stream))
@@ -300,13 +305,13 @@ def test_a_page_that_is_no_answer(stream: bool) -> None:
     assert "(text/html, status 200)" in str(result.error_text)
 
 
-def test_a_refusal_ends_the_run() -> None:
-    """A permanent error is reported once, as a result; the conversation is unchanged."""
-    talk = Conversation()
+def test_a_permanent_error_ends_the_run() -> None:
+    """The error is reported once, as a result; the conversation is unchanged."""
+    conversation = Conversation()
     with Provider([error(400, "invalid_request_error")]) as provider:
-        events = events_of(provider, conversation=talk)
+        events = events_of(provider, conversation=conversation)
     assert events == [
-        asked(1, 1),
+        request_start(1, 1),
         Result(
             subtype="error_during_execution",
             terminal_reason="model_error",
@@ -323,10 +328,10 @@ def test_a_refusal_ends_the_run() -> None:
             session_id=None,
         ),
     ]
-    assert talk == Conversation()
+    assert conversation == Conversation()
 
 
-def test_retries_are_bounded() -> None:
+def test_retries_are_limited() -> None:
     """After `max_retries` the last error ends the run, without a further wait."""
     waits: list[float] = []
     with Provider([error(500, "api_error")] * 3) as provider:
@@ -334,21 +339,23 @@ def test_retries_are_bounded() -> None:
     assert (result.error, len(provider.requests), waits) == ("api_error", 3, [0.5, 1.0])
 
 
-def test_turns_are_bounded() -> None:
+def test_turns_are_limited() -> None:
     """After `max_turns` turns that used tools the run ends with tool results, and can be continued."""
-    asking = message(call("a", "look", where="box"), stop_reason="tool_use")
-    talk = Conversation()
-    with Provider([streamed(asking), streamed(asking)]) as provider:
-        result = result_of(events_of(provider, tools=[look], max_turns=2, conversation=talk))
+    call_message = message(call("a", "look", where="box"), stop_reason="tool_use")
+    conversation = Conversation()
+    with Provider([streamed(call_message), streamed(call_message)]) as provider:
+        result = result_of(
+            events_of(provider, tools=[look], max_turns=2, conversation=conversation)
+        )
     assert (result.subtype, result.num_turns, len(provider.requests)) == ("error_max_turns", 2, 2)
-    assert (talk.turns, [m["role"] for m in talk.messages]) == (
+    assert (conversation.turns, [m["role"] for m in conversation.messages]) == (
         2,
         ["user", "assistant", "user", "assistant", "user"],
     )
 
 
-def test_what_goes_wrong_in_tools_goes_to_the_model() -> None:
-    """Unknown tools, invalid and cut input, exceptions and timeouts become error results; the run continues."""
+def test_tool_errors_are_sent_to_the_model() -> None:
+    """Unknown tools, invalid and truncated input, exceptions and timeouts become error results; the run continues."""
 
     @tool
     def fall() -> None:
@@ -358,7 +365,7 @@ def test_what_goes_wrong_in_tools_goes_to_the_model() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 
-    asking = message(
+    call_message = message(
         call("a", "missing"),
         call("b", "look", were="box"),
         call("c", "fall"),
@@ -366,7 +373,7 @@ def test_what_goes_wrong_in_tools_goes_to_the_model() -> None:
         {**call("e", "look"), "cut_input": '{"where": "bo'},
         stop_reason="max_tokens",
     )
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look, fall, wait])
     outcomes = [done.answer.outcome for done in of_kind(events, ToolDone)]
     assert outcomes == ["unknown", "invalid", "failed", "timeout", "invalid"]
@@ -383,24 +390,24 @@ def test_what_goes_wrong_in_tools_goes_to_the_model() -> None:
     ]
 
 
-def test_a_second_prompt_continues() -> None:
-    """A conversation is carried over: all messages are sent again, and the turn count continues."""
-    talk = Conversation()
-    asking = message(call("a", "look", where="box"))
-    with Provider([streamed(asking), streamed(DONE), whole(DONE)]) as provider:
-        events_of(provider, tools=[look], conversation=talk)
-        said = talk.messages
-        events = events_of(provider, "And now?", conversation=talk, stream=False)
-    assert events[:-1] == [asked(3, 1), Message(3, DONE)]
-    again = {"role": "user", "content": "And now?"}
-    assert provider.requests[2]["messages"] == [*said, again]
+def test_a_second_prompt_continues_the_conversation() -> None:
+    """All earlier messages are sent again, and the turn count continues."""
+    conversation = Conversation()
+    call_message = message(call("a", "look", where="box"))
+    with Provider([streamed(call_message), streamed(DONE), unstreamed(DONE)]) as provider:
+        events_of(provider, tools=[look], conversation=conversation)
+        history = conversation.messages
+        events = events_of(provider, "And now?", conversation=conversation, stream=False)
+    assert events[:-1] == [request_start(3, 1), Message(3, DONE)]
+    second_prompt = {"role": "user", "content": "And now?"}
+    assert provider.requests[2]["messages"] == [*history, second_prompt]
     last = {"role": "assistant", "content": DONE["content"]}
-    assert talk == Conversation((*said, again, last), turns=3, tool_turns=1)
+    assert conversation == Conversation((*history, second_prompt, last), turns=3, tool_turns=1)
 
 
 def test_further_parameters_and_betas_are_sent() -> None:
     """System prompt, betas and arbitrary parameters reach the provider."""
-    with Provider([whole(DONE)]) as provider:
+    with Provider([unstreamed(DONE)]) as provider:
         events_of(
             provider,
             stream=False,
@@ -423,43 +430,43 @@ def test_further_parameters_and_betas_are_sent() -> None:
 
 def test_complete_returns_the_result() -> None:
     """`complete` runs to the end in the live world and returns only the result."""
-    asking = message(call("a", "look", where="box"))
+    call_message = message(call("a", "look", where="box"))
 
     async def ask(provider: Provider) -> Result:
         async with provider.client() as client:
             world = live_world(client, [look])
             return await complete("Hello", world=world, options=options(), tools=[look])
 
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
         result = in_loop(ask(provider))
     assert (result.subtype, result.text, result.num_turns) == ("success", "Done.", 2)
     assert result.duration_ns > 0
 
 
 def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    """Facts without IDs and instants, in the order of emission."""
-    told: list[tuple[Any, ...]] = []
+    """Return facts without IDs and times, in the order in which they were emitted."""
+    found: list[tuple[Any, ...]] = []
     for record in records:
         match record:
             case InteractionStart():
-                told.append(("interaction", record.lane))
+                found.append(("interaction", record.lane))
             case InteractionEnd():
-                told.append(("ended", record.result, record.is_error))
+                found.append(("ended", record.result, record.is_error))
             case EventFact():
-                told.append((record.kind, record.label, record.turn, dict(record.numbers)))
+                found.append((record.kind, record.label, record.turn, dict(record.numbers)))
             case ToolExchange():
-                told.append(("tool", record.question.tool_use_id, record.place.turn))
+                found.append(("tool", record.question.tool_use_id, record.place.turn))
             case _:
                 pass
     # Parallel tools end in any order.
-    tools = iter(sorted(fact for fact in told if fact[0] == "tool"))
-    return [next(tools) if fact[0] == "tool" else fact for fact in told]
+    tools = iter(sorted(fact for fact in found if fact[0] == "tool"))
+    return [next(tools) if fact[0] == "tool" else fact for fact in found]
 
 
 def test_facts_form_a_tree() -> None:
-    """An interaction contains requests and tools; a request spans its attempts and waits; all share one trace."""
-    asking = message(call("a", "look", where="box"), call("b", "look", where="bag"))
-    replies = [error(529, "overloaded_error"), streamed(asking), streamed(DONE)]
+    """An interaction contains requests and tools; a request contains its attempts and waits; all are in one trace."""
+    call_message = message(call("a", "look", where="box"), call("b", "look", where="bag"))
+    replies = [error(529, "overloaded_error"), streamed(call_message), streamed(DONE)]
     with Provider(replies) as provider, recorded() as records:
         events = events_of(provider, tools=[look], agent="finder")
     assert spans(records) == [
@@ -491,10 +498,12 @@ def test_facts_form_a_tree() -> None:
     assert {exchange.place.interaction_id for exchange in exchanges} == {start.interaction_id}
 
 
-def test_every_attempt_knows_its_place() -> None:
-    """The transport sees the request's span and turn at each attempt, and afterwards the place is restored."""
-    asking = message(call("a", "look", where="box"))
-    script = iter([(529, {}), (200, asking), (200, DONE)])
+def test_every_attempt_has_its_span() -> None:
+    """At each attempt, the transport sees the span and turn of the request; afterwards the previous span is
+    restored.
+    """
+    call_message = message(call("a", "look", where="box"))
+    script = iter([(529, {}), (200, call_message), (200, DONE)])
     places: list[Place | None] = []
 
     def send(request: httpx2.Request) -> httpx2.Response:
@@ -523,10 +532,10 @@ def test_every_attempt_knows_its_place() -> None:
     ]
 
 
-def test_endings_are_told() -> None:
-    """Running out of turns and giving up both end the interaction as an error, before the result is yielded."""
-    asking = message(call("a", "look", where="box"))
-    with Provider([streamed(asking), error(400, "invalid_request_error")]) as provider:
+def test_failed_runs_end_the_interaction() -> None:
+    """Exhausting the turns, or giving up, ends the interaction as an error before the result is yielded."""
+    call_message = message(call("a", "look", where="box"))
+    with Provider([streamed(call_message), error(400, "invalid_request_error")]) as provider:
         with recorded() as most:
             events_of(provider, tools=[look], max_turns=1)
         with recorded() as refused:
@@ -551,8 +560,8 @@ def started(
 CANCELLED = ("ended", "cancelled", False)
 
 
-def test_cancellation_while_the_model_answers() -> None:
-    """Cancelling the task during a stream closes every span as cancelled."""
+def test_cancellation_during_a_stream() -> None:
+    """Cancelling the task closes every span as cancelled."""
     hold = threading.Event()
 
     async def stop(provider: Provider) -> None:
@@ -570,8 +579,8 @@ def test_cancellation_while_the_model_answers() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    held = streamed(message(text("Hello")), hold=hold)
-    with Provider([held]) as provider, recorded() as records:
+    paused = streamed(message(text("Hello")), hold=hold)
+    with Provider([paused]) as provider, recorded() as records:
         in_loop(stop(provider))
         hold.set()
     assert [status for *_, status in spans(records)] == ["cancelled", "cancelled"]
@@ -579,9 +588,9 @@ def test_cancellation_while_the_model_answers() -> None:
 
 
 def test_cancellation_while_tools_run() -> None:
-    """Cancelling the task while tools run stops them, and closes every span as cancelled."""
-    talk = Conversation()
-    asking = message(call("a", "wait"), call("b", "wait"), text("Well"))
+    """Cancelling the task stops the tools, and closes every span as cancelled."""
+    conversation = Conversation()
+    call_message = message(call("a", "wait"), call("b", "wait"), text("Well"))
 
     async def stop(provider: Provider) -> list[str]:
         running_now, stopped = asyncio.Semaphore(0), []
@@ -599,7 +608,7 @@ def test_cancellation_while_tools_run() -> None:
         async with provider.client() as client:
             world = ticking_world(client, [wait])
             running = complete(
-                "Hello", world=world, options=options(), tools=[wait], conversation=talk
+                "Hello", world=world, options=options(), tools=[wait], conversation=conversation
             )
             task = asyncio.create_task(running)
             await running_now.acquire()
@@ -609,12 +618,12 @@ def test_cancellation_while_tools_run() -> None:
                 await task
         return stopped
 
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         assert in_loop(stop(provider)) == ["one", "one"]
         # The response entered the conversation before its tools ran, so the next prompt can
         # continue.
-        assert [m["role"] for m in talk.messages] == ["user", "assistant"]
-        events_of(provider, "Go on", conversation=talk)
+        assert [m["role"] for m in conversation.messages] == ["user", "assistant"]
+        events_of(provider, "Go on", conversation=conversation)
     assert spans(records)[:7] == [
         ("interaction", "main", None, "cancelled"),
         ("llm_request", MODEL, "interaction", "ok"),
@@ -630,9 +639,9 @@ def test_cancellation_while_tools_run() -> None:
 
 @pytest.mark.parametrize("close", [True, False])
 @pytest.mark.parametrize("kind", [RequestStart, TextDelta, Message, ToolDispatch])
-def test_leaving_the_generator(kind: type, close: bool) -> None:
+def test_closing_the_generator_early(kind: type, close: bool) -> None:
     """Leaving at any event closes every span, whether the generator is closed or just dropped."""
-    asking = message(text("Hm"), call("a", "look", where="box"))
+    call_message = message(text("Hm"), call("a", "look", where="box"))
 
     async def leave(provider: Provider) -> None:
         async with provider.client() as client:
@@ -646,15 +655,15 @@ def test_leaving_the_generator(kind: type, close: bool) -> None:
             gc.collect()
             await asyncio.sleep(0.01)
 
-    with Provider([streamed(asking)]) as provider, recorded() as records:
+    with Provider([streamed(call_message)]) as provider, recorded() as records:
         in_loop(leave(provider))
     assert {status for *_, status in spans(records)} <= {"ok", "cancelled"}
     assert facts(records)[-1] == CANCELLED
-    assert isinstance(records[-1], InteractionEnd)  # inner spans were closed before
+    assert isinstance(records[-1], InteractionEnd)  # the inner spans were already closed
 
 
-def test_leaving_at_the_result_is_no_cancellation() -> None:
-    """By the time the result is yielded, the interaction has ended successfully."""
+def test_closing_the_generator_at_the_result() -> None:
+    """When the result is yielded, the interaction has already ended successfully."""
 
     async def leave(provider: Provider) -> None:
         async with provider.client() as client:
@@ -669,16 +678,18 @@ def test_leaving_at_the_result_is_no_cancellation() -> None:
     assert facts(records)[-1] == ("ended", "success", False)
 
 
-class Differs(anthropic.AnthropicError, ReplaySays):
+class Differs(anthropic.AnthropicError, ReplayEnd):
     """Simulates a replay that differs from its recording."""
 
 
-def test_what_is_nobodys_failure_leaves_as_it_is() -> None:
-    """An error that is not the provider's is never retried and propagates unchanged, with all spans closed."""
-    asked = []
+def test_an_unknown_exception_propagates() -> None:
+    """An exception that is not an error of the provider is not retried; it propagates unchanged, and all spans
+    are closed.
+    """
+    requests = []
 
     def differ(request: httpx2.Request) -> httpx2.Response:
-        asked.append(request)
+        requests.append(request)
         raise Differs("the question differs")
 
     async def ask() -> None:
@@ -688,6 +699,6 @@ def test_what_is_nobodys_failure_leaves_as_it_is() -> None:
 
     with recorded() as records, pytest.raises(Differs):
         in_loop(ask())
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert [status for *_, status in spans(records)] == ["error", "error"]
     assert facts(records)[-1] == ("ended", "error_during_execution", True)

@@ -1,4 +1,4 @@
-"""Permissions in the loop: decisions, approvals, messages to the model, and records."""
+"""Permissions in the loop: decisions, approvals, texts for the model, and records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import ToolExchange, WorldExchange
 from agentobs.records.facts import Permission as PermissionFact
 
+from .agent_runs import events_of, of_kind, recorded, result_of, spans
 from .provider import Provider, call, message, streamed, text
-from .scene import events_of, of_kind, recorded, result_of, spans
 
 DONE = message(text("Done."))
 
@@ -48,10 +48,10 @@ def decisions(records: list[Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_nobody_to_ask_means_deny() -> None:
+def test_without_a_person_the_call_is_denied() -> None:
     """A call that needs approval without a person is denied, and the reason reaches the model."""
-    asking = message(call("a", "look", where="box"), call("b", "write", what="x"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    call_message = message(call("a", "look", where="box"), call("b", "write", what="x"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(provider, tools=[look, write], permissions=Permissions())
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["executed", "denied"]
     denied = provider.requests[1]["messages"][2]["content"][1]
@@ -66,38 +66,38 @@ def test_nobody_to_ask_means_deny() -> None:
     assert [e.answer.outcome for e in of_kind(records, ToolExchange)] == ["executed", "denied"]
 
 
-def test_a_person_is_asked_and_waited_for() -> None:
-    """The person sees the tool, the input and the reason; the wait is a span and part of the decision."""
+def test_a_call_waits_for_approval() -> None:
+    """The person gets the tool, the input and the reason; the wait is a span and part of the decision."""
     seen: list[Consent] = []
 
     def person(consent: Consent) -> Reply:
         seen.append(consent)
         return Reply(False, reason="Not on a Sunday.")
 
-    asking = message(call("a", "write", what="x"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    call_message = message(call("a", "write", what="x"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(
             provider, tools=[write], permissions=Permissions(), world={"person": person}
         )
     assert seen[0].about == {"tool": "write", "input": {"what": "x"}}
     assert seen[0].reason
-    (told,) = of_kind(events, Permission)
-    assert (told.decision.behavior, told.decision.resolver) == ("deny", "person")
-    assert told.waited_ns > 0
+    (denial,) = of_kind(events, Permission)
+    assert (denial.decision.behavior, denial.decision.resolver) == ("deny", "person")
+    assert denial.waited_ns > 0
     assert "Not on a Sunday." in provider.requests[1]["messages"][2]["content"][0]["content"]
     assert ("blocked_on_user", "write", "tool", "ok") in spans(records)
     assert decisions(records) == [("a", "deny", "person", None, "person", True)]
 
 
-def test_a_grant_holds_for_the_conversation() -> None:
-    """A session grant is not requested again, even in the next run; other inputs are."""
-    asked: list[Any] = []
+def test_a_grant_is_valid_for_the_conversation() -> None:
+    """A call with a session grant needs no approval, even in the next run; calls with other inputs do."""
+    inputs: list[Any] = []
 
     async def person(consent: Consent) -> Reply:
-        asked.append(consent.about["input"])
+        inputs.append(consent.about["input"])
         return Reply(True, scope="session")
 
-    talk = Conversation()
+    conversation = Conversation()
     world = {"person": person}
     same, other = call("b", "write", what="x"), call("c", "write", what="y")
     replies = [
@@ -113,10 +113,10 @@ def test_a_grant_holds_for_the_conversation() -> None:
                 tools=[write],
                 permissions=Permissions(),
                 world=world,
-                conversation=talk,
+                conversation=conversation,
             )
-    assert asked == [{"what": "x"}, {"what": "y"}]
-    assert len(talk.grants) == 2
+    assert inputs == [{"what": "x"}, {"what": "y"}]
+    assert len(conversation.grants) == 2
     assert [(d[0], d[2], d[3]) for d in decisions(records)] == [
         ("a", "person", "session"),
         ("b", "rule", "session"),
@@ -125,14 +125,14 @@ def test_a_grant_holds_for_the_conversation() -> None:
     ]
 
 
-def test_a_person_who_cannot_be_asked() -> None:
-    """A failing prompt means deny; the loop continues."""
+def test_an_approval_request_that_raises() -> None:
+    """The call is denied, and the loop continues."""
 
     def person(consent: Consent) -> bool:
         raise RuntimeError("no terminal")
 
-    asking = message(call("a", "write", what="x"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
+    call_message = message(call("a", "write", what="x"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
         events = events_of(
             provider, tools=[write], permissions=Permissions(), world={"person": person}
         )
@@ -140,8 +140,8 @@ def test_a_person_who_cannot_be_asked() -> None:
     assert result_of(events).subtype == "success"
 
 
-def test_rules_come_before_people() -> None:
-    """Deny takes precedence over ask, ask over allow; each decision has the source of its rule."""
+def test_rules_precede_approvals() -> None:
+    """Deny precedes ask, and ask precedes allow; each decision has the source of its rule."""
     permissions = Permissions(
         rules=(
             rule("write", "allow", "project"),
@@ -149,8 +149,8 @@ def test_rules_come_before_people() -> None:
             rule("write(big*)", "ask", "user"),
         )
     )
-    asking = message(*(call(w, "write", what=w) for w in ("small", "secret1", "big1")))
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    call_message = message(*(call(w, "write", what=w) for w in ("small", "secret1", "big1")))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events_of(provider, tools=[write], permissions=permissions)
     assert decisions(records) == [
         ("small", "allow", "rule", "project", "rule", False),
@@ -159,18 +159,18 @@ def test_rules_come_before_people() -> None:
     ]
 
 
-def test_no_mode_leaves_the_roots(tmp_path: Path) -> None:
-    """A path that leads out of the roots by a link is denied in every mode, without a prompt."""
+def test_no_mode_allows_a_path_outside_the_roots(tmp_path: Path) -> None:
+    """A path that leads out of the roots through a link is denied in every mode, without a prompt."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     outside.mkdir()
     (root / "door").symlink_to(outside)
-    asking = message(
+    call_message = message(
         call("a", "edit", file="notes.txt"),
         call("b", "edit", file="door/notes.txt"),
         call("c", "edit", file="../outside/notes.txt"),
     )
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events = events_of(provider, tools=[edit], world={"roots": (root,)})
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == [
         "executed",
@@ -178,19 +178,19 @@ def test_no_mode_leaves_the_roots(tmp_path: Path) -> None:
         "denied",
     ]
     assert [d[2] for d in decisions(records)][1:] == ["safety_check", "safety_check"]
-    asked = [e for e in of_kind(records, WorldExchange) if e.question.kind == "path"]
-    assert [(e.question.key, [p["inside"] for p in e.answer]) for e in asked] == [
+    exchanges = [e for e in of_kind(records, WorldExchange) if e.question.kind == "path"]
+    assert [(e.question.key, [p["inside"] for p in e.answer]) for e in exchanges] == [
         ("a", [True]),
         ("b", [False]),
         ("c", [False]),
     ]
 
 
-def test_a_denied_reader_does_not_begin_early() -> None:
+def test_a_denied_reader_does_not_start_early() -> None:
     """A call that is not clearly permitted never starts while the response is still arriving."""
     permissions = Permissions(rules=(rule("look", "deny"),))
-    asking = message(call("a", "look", where="box"), text("So"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider:
+    call_message = message(call("a", "look", where="box"), text("So"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider:
         events = events_of(provider, tools=[look], permissions=permissions)
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["denied"]
     assert len(of_kind(events, Permission)) == 1

@@ -11,8 +11,8 @@ from agentobs.agent.model.prompt import rendered
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange
 
+from .agent_runs import events_of, of_kind, recorded, result_of
 from .provider import Provider, call, message, streamed, text
-from .scene import events_of, of_kind, recorded, result_of
 
 LEVELS = ("default", "custom", "agent", "coordinator", "override")
 
@@ -32,16 +32,16 @@ def done(count: int = 1) -> list[Any]:
 
 
 @pytest.mark.parametrize("highest", range(len(LEVELS)))
-def test_the_highest_level_speaks(highest: int) -> None:
-    """All lower levels are ignored; the tail is last, except with an override."""
-    said = {name: f"I am the {name}." for name in LEVELS[: highest + 1]}
-    told = rendered(SystemPrompt(**said, append="And be brief."), {})
+def test_the_highest_level_is_used(highest: int) -> None:
+    """All lower levels are ignored; the tail is last, except after an override."""
+    levels = {name: f"I am the {name}." for name in LEVELS[: highest + 1]}
+    result = rendered(SystemPrompt(**levels, append="And be brief."), {})
     tail = "" if LEVELS[highest] == "override" else "\n\nAnd be brief."
-    assert told.blocks == [block(f"I am the {LEVELS[highest]}.{tail}")]
+    assert result.blocks == [block(f"I am the {LEVELS[highest]}.{tail}")]
 
 
-def test_what_changes_comes_after_what_stays() -> None:
-    """Static sections form one block, in order; volatile ones form the next, and the tail ends it."""
+def test_volatile_sections_follow_static_ones() -> None:
+    """Static sections are one block, in order; volatile sections are the next block, which ends with the tail."""
     prompt = SystemPrompt(
         default=(
             Section("who", "You sell tea."),
@@ -51,15 +51,15 @@ def test_what_changes_comes_after_what_stays() -> None:
         ),
         append="Never lie.",
     )
-    told = rendered(prompt, {})
-    assert told.static == (block("You sell tea.\n\nBe kind."),)
-    assert told.dynamic == (block("12 bags.\n\nNever lie."),)
+    result = rendered(prompt, {})
+    assert result.static == (block("You sell tea.\n\nBe kind."),)
+    assert result.dynamic == (block("12 bags.\n\nNever lie."),)
 
 
-def test_a_volatile_section_gives_its_reason() -> None:
-    """Without a reason it is refused, and so are two sections with one name."""
+def test_a_volatile_section_needs_a_reason() -> None:
+    """A section without a reason is rejected, and so are two sections with the same name."""
     for reason in (None, " "):
-        with pytest.raises(UsageError, match="volatile but gives no reason"):
+        with pytest.raises(UsageError, match="volatile, but has no reason"):
             Section("clock", "noon", volatile=True, reason=reason)
     with pytest.raises(UsageError, match="not volatile"):
         Section("clock", "noon", reason="time passes")
@@ -67,17 +67,19 @@ def test_a_volatile_section_gives_its_reason() -> None:
         SystemPrompt(custom=(Section("who", "me"), Section("who", "you")))
 
 
-def test_sections_are_asked_of_the_world() -> None:
-    """A static section is requested once per conversation, a volatile one each turn; the request has the texts."""
-    asked: list[str] = []
+def test_section_texts_come_from_the_world() -> None:
+    """A static section is requested once per conversation, a volatile section in each turn; the request
+    contains the texts.
+    """
+    requested: list[str] = []
 
     def tree() -> str:
-        asked.append("tree")
+        requested.append("tree")
         return "main.py"
 
     async def clock() -> str:
-        asked.append("clock")
-        return f"It is {len(asked)} o'clock."
+        requested.append("clock")
+        return f"It is {len(requested)} o'clock."
 
     prompt = SystemPrompt(
         default=(
@@ -85,7 +87,7 @@ def test_sections_are_asked_of_the_world() -> None:
             Section("clock", clock, volatile=True, reason="time passes"),
         )
     )
-    talk = Conversation()
+    conversation = Conversation()
     first = streamed(message(call("a", "look", where="box")))
     with Provider([first, *done(2)]) as provider, recorded() as records:
         for words in ("Hello", "Again"):
@@ -94,17 +96,17 @@ def test_sections_are_asked_of_the_world() -> None:
                     provider,
                     words,
                     tools=[look],
-                    conversation=talk,
+                    conversation=conversation,
                     system=prompt,
-                    world={"sections": prompt.asked},
+                    world={"sections": prompt.function_sections},
                 )
             )
-    assert asked == ["tree", "clock", "clock", "clock"]
+    assert requested == ["tree", "clock", "clock", "clock"]
     assert [r["system"] for r in provider.requests] == [
         [block("main.py"), block(f"It is {hour} o'clock.")] for hour in (2, 3, 4)
     ]
-    told = [r for r in records if isinstance(r, WorldExchange)]
-    assert [(r.question.kind, r.question.key, r.answer) for r in told] == [
+    exchanges = [r for r in records if isinstance(r, WorldExchange)]
+    assert [(r.question.kind, r.question.key, r.answer) for r in exchanges] == [
         ("section", "tree", "main.py"),
         ("section", "1:clock", "It is 2 o'clock."),
         ("section", "2:clock", "It is 3 o'clock."),
@@ -113,46 +115,46 @@ def test_sections_are_asked_of_the_world() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:agentobs. the section git")
-def test_a_section_that_cannot_be_written_is_left_out() -> None:
-    """It fails for this turn, and is requested again in the next; the others are present."""
-    tries: list[int] = []
+def test_a_failing_section_is_omitted() -> None:
+    """It is omitted in this turn, and requested again in the next; the other sections are present."""
+    attempts: list[int] = []
 
     def git() -> str:
-        tries.append(1)
-        if len(tries) == 1:
+        attempts.append(1)
+        if len(attempts) == 1:
             raise OSError("no git here")
         return "clean"
 
     prompt = SystemPrompt(default=(Section("who", "You."), Section("git", git)))
     first = streamed(message(call("a", "look", where="box")))
     with Provider([first, *done()]) as provider:
-        world = {"sections": prompt.asked}
+        world = {"sections": prompt.function_sections}
         result_of(events_of(provider, tools=[look], system=prompt, world=world))
     assert [r["system"] for r in provider.requests] == [[block("You.")], [block("You.\n\nclean")]]
 
 
-def test_a_section_that_nobody_writes_is_an_error() -> None:
-    """The result names it and says what to do; no request is sent."""
+def test_a_section_without_a_function_is_an_error() -> None:
+    """The result names the section and says what to do; no request is sent."""
     prompt = SystemPrompt(default=(Section("git", lambda: "clean"),))
     with Provider([]) as provider:
         result = result_of(events_of(provider, system=prompt))
     assert (result.subtype, result.terminal_reason) == ("error_during_execution", "internal_error")
     assert "section git" in str(result.error_text)
-    assert "sections=prompt.asked" in str(result.error_text)
+    assert "sections=prompt.function_sections" in str(result.error_text)
     assert provider.requests == []
 
 
-def test_a_section_that_stays_does_not_change() -> None:
-    """Another text for it in the same conversation is reported and not applied; `unlatch` applies it."""
-    talk, told = Conversation(), []
+def test_a_static_section_is_latched() -> None:
+    """Another text of the section in the same conversation is reported, but not used; `unlatch` applies it."""
+    conversation, held_settings = Conversation(), []
     with Provider(done(3)) as provider:
         for words in ("You sell tea.", "You sell coffee.", "You sell coffee."):
             prompt = SystemPrompt(default=(Section("who", words),))
-            events = events_of(provider, conversation=talk, system=prompt)
-            told.append([(e.turn, e.setting) for e in of_kind(events, SettingHeld)])
-            if told[-1]:
-                talk.unlatch()
-    assert told == [[], [(2, "section:who")], []]
+            events = events_of(provider, conversation=conversation, system=prompt)
+            held_settings.append([(e.turn, e.setting) for e in of_kind(events, SettingHeld)])
+            if held_settings[-1]:
+                conversation.unlatch()
+    assert held_settings == [[], [(2, "section:who")], []]
     assert [r["system"][0]["text"] for r in provider.requests] == [
         "You sell tea.",
         "You sell tea.",

@@ -22,12 +22,12 @@ from agentobs.agent import (
     run,
     tool,
 )
-from agentobs.agent.state import begin, request
-from agentobs.provider.anthropic.messages import fault
+from agentobs.agent.state import initial_state, request_arguments
+from agentobs.provider.anthropic.messages import conversation_error
 from agentobs.records.facts import Event
 
+from .agent_runs import ALLOW_ALL, events_of, in_loop, of_kind, recorded, result_of
 from .provider import MODEL, Provider, call, message, streamed, text
-from .scene import ANYTHING, events_of, in_loop, of_kind, recorded, result_of
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 
@@ -54,10 +54,12 @@ def result(tool_use_id: str, content: str, **more: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": tool_use_id, "content": content, **more}
 
 
-def test_three_marks_of_which_the_last_one_moves() -> None:
-    """Last tool, last system block, last message: whole bodies; earlier content is unchanged."""
-    asked = call("a", "look", where="box")
-    with Provider([streamed(message(asked)), DONE]) as provider:
+def test_three_breakpoints_of_which_the_last_moves() -> None:
+    """Complete bodies have breakpoints at the last tool, the last system block and the last message; earlier
+    content is unchanged.
+    """
+    tool_call = call("a", "look", where="box")
+    with Provider([streamed(message(tool_call)), DONE]) as provider:
         result_of(events_of(provider, tools=[look], system="Be kind.", cache="5m"))
     same = {
         "model": MODEL,
@@ -72,33 +74,35 @@ def test_three_marks_of_which_the_last_one_moves() -> None:
         **same,
         "messages": [
             {"role": "user", "content": [block("Hello")]},
-            {"role": "assistant", "content": [asked]},
+            {"role": "assistant", "content": [tool_call]},
             {"role": "user", "content": [result("a", "nothing in box", **MARK)]},
         ],
     }
 
 
-def test_marks_are_the_default_and_can_last_an_hour() -> None:
-    """They are set by default; None sets none, and changes no body."""
-    state = begin(Conversation(), "Hello")
+def test_default_and_one_hour_breakpoints() -> None:
+    """Breakpoints are set by default; with None there are no breakpoints, and bodies are unchanged."""
+    state = initial_state(Conversation(), "Hello")
     hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     for options, mark in [(Options("m"), MARK), (Options("m", cache="1h"), hour)]:
-        told = request(state, options, [])["messages"]
-        assert told == [{"role": "user", "content": [block("Hello", **mark)]}]
-    bare = request(state, Options("m", system="S", cache=None), [])
+        request_messages = request_arguments(state, options, [])["messages"]
+        assert request_messages == [{"role": "user", "content": [block("Hello", **mark)]}]
+    bare = request_arguments(state, Options("m", system="S", cache=None), [])
     assert (bare["messages"], bare["system"]) == (list(state.messages), "S")
 
 
-def test_the_static_part_has_a_mark_of_its_own() -> None:
-    """If sections change, the static part ends with an additional breakpoint, and the whole system
-    prompt with another.
+def test_the_static_part_has_its_own_breakpoint() -> None:
+    """If there are volatile sections, there is one breakpoint at the end of the static part, and another at the
+    end of the system prompt.
     """
     prompt = SystemPrompt(
         default=(Section("a", "Stay."), Section("b", "Go.", volatile=True, reason="it goes"))
     )
-    made = request(begin(Conversation(), "Hello"), Options("m", system=prompt), [look])
-    assert made["system"] == [block("Stay.", **MARK), block("Go.", **MARK)]
-    assert json.dumps(made).count("cache_control") == 4
+    request = request_arguments(
+        initial_state(Conversation(), "Hello"), Options("m", system=prompt), [look]
+    )
+    assert request["system"] == [block("Stay.", **MARK), block("Go.", **MARK)]
+    assert json.dumps(request).count("cache_control") == 4
 
 
 @pytest.mark.parametrize(
@@ -117,66 +121,78 @@ def test_the_static_part_has_a_mark_of_its_own() -> None:
         ([("user", "")], None),
     ],
 )  # fmt: skip
-def test_only_what_can_be_marked_is(messages: list[Any], place: tuple[int, int] | None) -> None:
-    """Thinking and empty text never are; the block before is used instead."""
-    said = tuple({"role": role, "content": content} for role, content in messages)
-    made = request(_state(said), Options("m"), [])["messages"]
+def test_only_cacheable_blocks_have_breakpoints(
+    messages: list[Any], place: tuple[int, int] | None
+) -> None:
+    """Thinking and empty text never have a breakpoint; the block before them is used instead."""
+    history = tuple({"role": role, "content": content} for role, content in messages)
+    request = request_arguments(_state(history), Options("m"), [])["messages"]
     marked = [
         (at, number)
-        for at, each in enumerate(made)
+        for at, each in enumerate(request)
         for number, inner in enumerate(each["content"])
         if isinstance(inner, dict) and "cache_control" in inner
     ]
     assert marked == ([place] if place else [])
 
 
-def test_many_results_do_not_lose_the_cache() -> None:
-    """The provider looks back 20 blocks; after more new blocks, the end of the previous request is marked as well."""
+def test_many_results_do_not_cause_a_cache_miss() -> None:
+    """The provider looks back 20 blocks; after more new blocks, the end of the previous request has a
+    breakpoint as well.
+    """
     ids = [f"t{n}" for n in range(15)]
-    said = (
+    history = (
         {"role": "user", "content": "Hello"},
         {"role": "assistant", "content": [call(each, "look", where="x") for each in ids]},
         {"role": "user", "content": [result(each, "y") for each in ids]},
     )
-    made = request(_state(said), Options("m", system="S"), [look])
-    assert made["messages"][0]["content"] == [block("Hello", **MARK)]
-    assert made["messages"][2]["content"][-1] == result("t14", "y", **MARK)
-    assert json.dumps(made).count("cache_control") == 4
-    few = (said[0], *({**each, "content": each["content"][:5]} for each in said[1:]))
-    assert json.dumps(request(_state(few), Options("m"), [])).count("cache_control") == 1
+    request = request_arguments(_state(history), Options("m", system="S"), [look])
+    assert request["messages"][0]["content"] == [block("Hello", **MARK)]
+    assert request["messages"][2]["content"][-1] == result("t14", "y", **MARK)
+    assert json.dumps(request).count("cache_control") == 4
+    few = (history[0], *({**each, "content": each["content"][:5]} for each in history[1:]))
+    assert json.dumps(request_arguments(_state(few), Options("m"), [])).count("cache_control") == 1
 
 
-def test_marks_of_the_callers_own_count() -> None:
-    """A zone with breakpoints gets none of ours, and there are never more than four; automatic ones count as one."""
+def test_breakpoints_of_the_caller_count() -> None:
+    """No breakpoint is added to a zone with breakpoints, and there are never more than four; automatic caching
+    counts as one.
+    """
     own = [block(str(n), **MARK) for n in range(3)]
-    made = request(begin(Conversation(), "Hello"), Options("m", system=own), [look])
-    assert made["system"] == own
-    assert made["messages"][0]["content"] == [block("Hello", **MARK)]
-    assert "cache_control" not in made["tools"][0]
-    whole = Options("m", system=own, extra={"cache_control": MARK["cache_control"]})
-    made = request(begin(Conversation(), "Hello"), whole, [look])
-    assert made["messages"] == [{"role": "user", "content": [block("Hello")]}]
-    assert json.dumps(made).count("cache_control") == 4
+    request = request_arguments(
+        initial_state(Conversation(), "Hello"), Options("m", system=own), [look]
+    )
+    assert request["system"] == own
+    assert request["messages"][0]["content"] == [block("Hello", **MARK)]
+    assert "cache_control" not in request["tools"][0]
+    zone_options = Options("m", system=own, extra={"cache_control": MARK["cache_control"]})
+    request = request_arguments(initial_state(Conversation(), "Hello"), zone_options, [look])
+    assert request["messages"] == [{"role": "user", "content": [block("Hello")]}]
+    assert json.dumps(request).count("cache_control") == 4
     marked = declared({"name": "a", "input_schema": {"type": "object"}, **MARK}, print)
-    made = request(begin(Conversation(), "Hello"), Options("m"), [marked, look])
-    assert [("cache_control" in each) for each in made["tools"]] == [True, False]
+    request = request_arguments(
+        initial_state(Conversation(), "Hello"), Options("m"), [marked, look]
+    )
+    assert [("cache_control" in each) for each in request["tools"]] == [True, False]
 
 
-def test_zones_that_stand_in_the_extra_fields_count_and_are_left_alone() -> None:
-    """Fields in `extra` are sent unchanged: their breakpoints count among the four, and ours go elsewhere."""
+def test_zones_in_extra_fields_are_unchanged() -> None:
+    """Fields in `extra` are sent unchanged: their breakpoints count toward the four, and ours are set in other
+    zones.
+    """
     own = [block(str(n), **MARK) for n in range(4)]
-    told = Options("m", system="S", extra={"system": own})
-    made = request(begin(Conversation(), "Hello"), told, [look])
-    sent = {**made, **made["extra_body"]}
+    cached_options = Options("m", system="S", extra={"system": own})
+    request = request_arguments(initial_state(Conversation(), "Hello"), cached_options, [look])
+    sent = {**request, **request["extra_body"]}
     assert sent["system"] == own
     assert (
         json.dumps([sent[zone] for zone in ("system", "tools", "messages")]).count("cache_control")
         == 4
     )
     bare = Options("m", system="S", extra={"tools": [LOOK]})
-    made = request(begin(Conversation(), "Hello"), bare, [look])
-    assert made["extra_body"]["tools"] == [LOOK]
-    assert (made["system"], made["messages"][0]["content"]) == (
+    request = request_arguments(initial_state(Conversation(), "Hello"), bare, [look])
+    assert request["extra_body"]["tools"] == [LOOK]
+    assert (request["system"], request["messages"][0]["content"]) == (
         [block("S", **MARK)],
         [block("Hello", **MARK)],
     )
@@ -199,51 +215,49 @@ def test_zones_that_stand_in_the_extra_fields_count_and_are_left_alone() -> None
         ({"extra": {"speed": "fast"}}, {}, "extra.speed"),
     ],
 )  # fmt: skip
-def test_what_would_flip_the_prefix_is_latched(
+def test_settings_that_change_the_prefix_are_latched(
     first: dict[str, Any], second: dict[str, Any], setting: str
 ) -> None:
-    """A change in the middle of a conversation is reported once and not applied, until the
-    conversation is unlatched.
-    """
-    talk, told = Conversation(), []
+    """A change in the middle of a conversation is reported once and not used, until the conversation is unlatched."""
+    conversation, held_settings = Conversation(), []
     steps = [first, second, second]
     with Provider([DONE] * 3) as provider, recorded() as records:
         for step in steps:
-            events = events_of(provider, conversation=talk, **step)
-            told.append([(e.turn, e.setting) for e in of_kind(events, SettingHeld)])
-            if told[-1]:
-                talk.unlatch()
-    assert told == [[], [(2, setting)], []]
-    held = [r for r in records if isinstance(r, Event) and r.kind == "setting_held"]
-    assert [r.label for r in held] == [setting]
-    one, two, three = (
+            events = events_of(provider, conversation=conversation, **step)
+            held_settings.append([(e.turn, e.setting) for e in of_kind(events, SettingHeld)])
+            if held_settings[-1]:
+                conversation.unlatch()
+    assert held_settings == [[], [(2, setting)], []]
+    held_facts = [r for r in records if isinstance(r, Event) and r.kind == "setting_held"]
+    assert [r.label for r in held_facts] == [setting]
+    first_key, second_key, third_key = (
         prefix(r, h) for r, h in zip(provider.requests, provider.headers, strict=True)
     )
-    assert one == two
-    assert three != one
+    assert first_key == second_key
+    assert third_key != first_key
 
 
-def prefix(asked: dict[str, Any], headers: dict[str, str]) -> list[Any]:
-    """Return the parts of the provider's cache key besides the text."""
+def prefix(request: dict[str, Any], headers: dict[str, str]) -> list[Any]:
+    """Return the parts of the provider's cache key other than the text."""
     names = ("model", "system", "tools", "thinking", "speed")
     mark = [
         m["content"][0].get("cache_control")
-        for m in asked["messages"][-1:]
+        for m in request["messages"][-1:]
         if isinstance(m["content"], list)
     ]
-    return [headers.get("anthropic-beta"), mark, *(asked.get(name) for name in names)]  # fmt: skip
+    return [headers.get("anthropic-beta"), mark, *(request.get(name) for name in names)]  # fmt: skip
 
 
-def test_what_is_no_part_of_the_prefix_may_change() -> None:
-    """Effort, length and temperature follow the options, even while another setting is latched."""
-    talk = Conversation()
+def test_settings_outside_the_prefix_may_change() -> None:
+    """Effort, response limit and temperature follow the options, even while another setting is latched."""
+    conversation = Conversation()
     steps: list[dict[str, Any]] = [
         {"thinking": Adaptive("low")},
         {"thinking": Adaptive("max", display="omitted"), "max_tokens": 50, "extra": {"top_p": 1}},
     ]
     with Provider([DONE] * 2) as provider:
         for step in steps:
-            events_of(provider, conversation=talk, **step)
+            events_of(provider, conversation=conversation, **step)
     first, second = provider.requests
     assert (first["thinking"], first["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})
     assert (second["thinking"], second["output_config"]) == (
@@ -254,7 +268,7 @@ def test_what_is_no_part_of_the_prefix_may_change() -> None:
 
 
 def test_tools_keep_their_order() -> None:
-    """Known tools keep their position; new tools follow, optional ones last."""
+    """Known tools keep their position; new tools follow, and optional tools are last."""
     is_there = [True]
     maybe = tool(available=lambda: is_there[0], optional=True, name="maybe")(lambda: "x")
     other = tool(name="other")(lambda: "x")
@@ -262,12 +276,12 @@ def test_tools_keep_their_order() -> None:
     listed = iter(
         [[maybe, look], [other, look, maybe], [other, look, maybe], [maybe, new, other, look]]
     )
-    talk = Conversation()
+    conversation = Conversation()
     with Provider([DONE] * 4) as provider:
-        for there in (True, False, True, True):
-            is_there[0] = there
+        for is_offered in (True, False, True, True):
+            is_there[0] = is_offered
             tools = next(listed)
-            events_of(provider, tools=tools, conversation=talk, cache="5m")
+            events_of(provider, tools=tools, conversation=conversation, cache="5m")
     assert [[each["name"] for each in r["tools"]] for r in provider.requests] == [
         ["look", "maybe"],
         ["look", "other"],
@@ -276,10 +290,10 @@ def test_tools_keep_their_order() -> None:
     ]
 
 
-def test_a_recording_with_marks_stays_small_and_replays(
+def test_a_recording_with_breakpoints_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The breakpoint moves with each request; a fixture still holds the history only once."""
+    """The breakpoint moves with each request; a fixture still contains the history only once, and replays."""
     from agentobs.recording.journal.home import open_home
     from agentobs.recording.journal.segments import segment_ids
     from agentobs.recording.vault.vault import read_session
@@ -291,18 +305,18 @@ def test_a_recording_with_marks_stays_small_and_replays(
     for count in (10, 20, 40):
         turns = [streamed(message(call(f"t{n}", "look", where="x" * 400))) for n in range(count)]
 
-        async def again(provider: Provider) -> str:
+        async def run_agent(provider: Provider) -> str:
             async with provider.client() as client:
                 agentobs.record(client)
                 world = live_world(client, [look])
                 with agentobs.session("long") as session:
-                    options = Options(MODEL, permissions=ANYTHING, system="S")
+                    options = Options(MODEL, permissions=ALLOW_ALL, system="S")
                     async for _ in run("Hello", world=world, options=options, tools=[look]):
                         pass
                 return session.session_id
 
         with Provider([*turns, DONE]) as provider:
-            session_id = in_loop(again(provider))
+            session_id = in_loop(run_agent(provider))
         agentobs.stop_recorder()
         home = open_home(str(tmp_path / "home"))
         written = write(read_session(home, session_id, segment_ids(home)), {})
@@ -311,9 +325,9 @@ def test_a_recording_with_marks_stays_small_and_replays(
         folder.mkdir()
         (folder / "recording.jsonl").write_bytes(written)
         with Replayer(load(folder)) as replayed:
-            replayed.run(again, provider)
+            replayed.run(run_agent, provider)
         assert len(provider.requests) == count + 1
-        assert all(fault(r["messages"]) is None for r in provider.requests)
+        assert all(conversation_error(r["messages"]) is None for r in provider.requests)
     assert sizes[40] - sizes[20] < 2.2 * (sizes[20] - sizes[10])
 
 

@@ -1,8 +1,7 @@
-"""Properties of recovery: for any sequence of failures, the conversation is valid, and calls and
-waits are limited.
+"""Properties of recovery: for any sequence of failures, the conversation is valid, and calls and waits are limited.
 
-Hypothesis plays the provider: before each LLM request it chooses the response, and the invariants
-are checked after each step.
+Hypothesis simulates the provider: before each LLM request it chooses the response, and the invariants are
+checked after each step.
 """
 
 from __future__ import annotations
@@ -40,11 +39,12 @@ from agentobs.agent.events import (
 from agentobs.agent.execution.live_answers import Inbox
 from agentobs.agent.loop import run
 from agentobs.agent.model.output_limits import CONTINUATIONS_MAX
-from agentobs.agent.state import Conversation, begin
+from agentobs.agent.state import Conversation, initial_state
 from agentobs.agent.tools.tool import tool
-from agentobs.provider.anthropic.messages import fault
+from agentobs.provider.anthropic.messages import conversation_error
 from agentobs.world import Abort
 
+from .agent_runs import options, ticking_world
 from .provider import (
     Provider,
     call,
@@ -54,22 +54,23 @@ from .provider import (
     message,
     streamed,
     text,
-    whole,
+    unstreamed,
 )
-from .provider import Reply as Sent
-from .scene import options, ticking_world
+from .provider import Reply as ProviderReply
 
 CHANGES = 6
-"""Possible changes of one request: credentials and the model once, response limit and streaming once per model."""
+"""The maximum number of changes per request: credentials and the model once, response limit and streaming once per
+model.
+"""
 ATTEMPTS_MAX = 1 + 10 + CHANGES
-"""Maximum attempts of one attended request."""
+"""The maximum number of attempts of one attended request."""
 HOURS_MAX = ATTEMPTS_MAX + 6 * 3600 // 32 + 1
-"""The same if unattended: none of its long waits is shorter than 32 seconds."""
+"""The maximum number of attempts of one unattended request, none of whose long waits is shorter than 32 seconds."""
 SHORT_MAX = 32 * 1.25
 OVERFLOW = "exceed context limit: {} + 100 > 200000"
 SUMMARY = message(text("It said hello."))
 THOUGHT = {"type": "thinking", "thinking": "Hm, so", "signature": "c2ln"}
-NOTHING = Sent((b"",), headers={"content-type": "text/event-stream"}, cut=True)
+EMPTY_STREAM = ProviderReply((b"",), headers={"content-type": "text/event-stream"}, cut=True)
 
 
 @tool(read_only=True)
@@ -102,10 +103,15 @@ refusals = st.one_of(
 )
 overloads = st.sampled_from([error(529, "overloaded_error"), error_in_stream("overloaded_error")])
 no_answers = st.sampled_from(
-    [Sent(is_reset=True), Sent((b"{",)), Sent((b"[]",)), whole({"role": "user"})]
+    [
+        ProviderReply(is_reset=True),
+        ProviderReply((b"{",)),
+        ProviderReply((b"[]",)),
+        unstreamed({"role": "user"}),
+    ]
 )
-"""A connection reset, and responses that are not messages."""
-breaks = st.one_of(st.just(NOTHING), st.integers(1, 12), st.sampled_from(["api_error", "odd"]))
+"""A connection reset, and bodies that are not messages."""
+breaks = st.one_of(st.just(EMPTY_STREAM), st.integers(1, 12), st.sampled_from(["api_error", "odd"]))
 contents = st.lists(
     st.sampled_from(["text", "thinking", "look", "write", "missing", "cut_call"]), max_size=4
 )
@@ -124,26 +130,26 @@ class Recovery(RuleBasedStateMachine):
         self.provider = Provider(cast(Any, self._script()))
         self.provider.__enter__()
         self.client: AsyncAnthropic = self.provider.client()
-        self.talk, self.ids = Conversation(), itertools.count(1)
+        self.conversation, self.ids = Conversation(), itertools.count(1)
         self.waits: list[float] = []
         self.abort, self.inbox = Abort(), Inbox()
         self.running: AsyncGenerator[Event, None] | None = None
         self.events: list[Event] = []
 
-    def _script(self) -> Iterator[Sent]:
-        """Yield the chosen responses, streamed if requested; a summary if one is requested."""
+    def _script(self) -> Iterator[ProviderReply]:
+        """Yield the chosen responses, streamed if the request is; yield a summary if none was chosen."""
         while True:
             answer, broken = self.replies.popleft() if self.replies else (SUMMARY, None)
-            if isinstance(answer, Sent):
+            if isinstance(answer, ProviderReply):
                 yield answer
             elif not self.provider.requests[-1].get("stream"):
-                yield whole(answer)
+                yield unstreamed(answer)
             elif isinstance(broken, int):
                 yield cut_after(answer, broken)
             elif isinstance(broken, str):
-                begun = streamed(answer)
-                (last,) = error_in_stream(broken).pieces
-                yield replace(begun, pieces=(*begun.pieces[:6], last))
+                partial_reply = streamed(answer)
+                (last,) = error_in_stream(broken).chunks
+                yield replace(partial_reply, chunks=(*partial_reply.chunks[:6], last))
             else:
                 yield streamed(answer)
 
@@ -154,7 +160,7 @@ class Recovery(RuleBasedStateMachine):
         stream=st.booleans(),
         max_retries=st.sampled_from([0, 2, 10, 99]),
     )
-    def options_are_chosen(
+    def choose_options(
         self,
         unattended: bool,
         fallback: str | None,
@@ -172,7 +178,7 @@ class Recovery(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running is None)
     @rule()
-    def prompted(self) -> None:
+    def prompt(self) -> None:
         """Start a run that continues the conversation."""
         world = ticking_world(
             self.client,
@@ -188,60 +194,64 @@ class Recovery(RuleBasedStateMachine):
             world=world,
             options=self.options,
             tools=[look, write],
-            conversation=self.talk,
+            conversation=self.conversation,
         )
-        self.goes_on()
+        self.run_to_next_request()
 
     @precondition(lambda self: self.running is not None)
     @rule(refusal=refusals)
-    def refused(self, refusal: Sent) -> None:
-        self.answered_with(refusal, None)
+    def refuse(self, refusal: ProviderReply) -> None:
+        """The provider rejects the request."""
+        self._respond_with(refusal, None)
 
     @precondition(lambda self: self.running is not None)
     @rule(nothing=no_answers)
-    def not_answered(self, nothing: Sent) -> None:
-        self.answered_with(nothing, None)
+    def send_no_response(self, nothing: ProviderReply) -> None:
+        """The connection is reset, or the body is not a message."""
+        self._respond_with(nothing, None)
 
     @rule(kind=st.sampled_from(["steer", "follow_up"]))
-    def said_meanwhile(self, kind: str) -> None:
+    def send_message(self, kind: str) -> None:
         """Send a message to the agent."""
         getattr(self.inbox, kind)("And now?")
 
     @precondition(lambda self: self.running is not None)
     @rule()
-    def stopped(self) -> None:
+    def stop_run(self) -> None:
         """Stop the run, which then ends without another request."""
         before = len(self.provider.requests)
         self.abort.stop()
-        self.goes_on()
+        self.run_to_next_request()
         assert self.running is None
         assert len(self.provider.requests) == before
         self.abort.clear()
 
     @precondition(lambda self: self.running is not None)
     @rule(overload=overloads, count=st.integers(1, 12))
-    def overloaded(self, overload: Sent, count: int) -> None:
-        """The provider is overloaded, a few times in a row."""
+    def overload(self, overload: ProviderReply, count: int) -> None:
+        """The provider is overloaded a few times in a row."""
         for _ in range(count):
             if self.running is not None:
-                self.answered_with(overload, None)
+                self._respond_with(overload, None)
 
     @precondition(lambda self: self.running is not None)
     @rule(kinds=contents, stop=stops, broken=breaks)
-    def broken_off(self, kinds: list[str], stop: str, broken: Any) -> None:
-        answer = broken if isinstance(broken, Sent) else self.message_of(kinds, stop)
-        self.answered_with(answer, broken)
+    def break_stream(self, kinds: list[str], stop: str, broken: Any) -> None:
+        """A stream breaks off before its end."""
+        answer = broken if isinstance(broken, ProviderReply) else self._message(kinds, stop)
+        self._respond_with(answer, broken)
 
     @precondition(lambda self: self.running is not None)
     @rule(kinds=contents, stop=stops)
-    def answered(self, kinds: list[str], stop: str) -> None:
-        self.answered_with(self.message_of(kinds, stop), None)
+    def respond(self, kinds: list[str], stop: str) -> None:
+        """The provider sends a complete response."""
+        self._respond_with(self._message(kinds, stop), None)
 
-    def message_of(self, kinds: list[str], stop: str) -> dict[str, Any]:
-        return message(*(self.block_of(kind) for kind in kinds), stop_reason=stop)
+    def _message(self, kinds: list[str], stop: str) -> dict[str, Any]:
+        return message(*(self._block(kind) for kind in kinds), stop_reason=stop)
 
-    def block_of(self, kind: str) -> dict[str, Any]:
-        given = {"look": {"where": "box"}, "write": {"what": "x"}}.get(kind, {})
+    def _block(self, kind: str) -> dict[str, Any]:
+        arguments = {"look": {"where": "box"}, "write": {"what": "x"}}.get(kind, {})
         match kind:
             case "text":
                 return text("word ")
@@ -251,14 +261,14 @@ class Recovery(RuleBasedStateMachine):
                 cut = {**call(f"c{next(self.ids)}", "look"), "cut_input": '{"where": "bo'}
                 return cut if self.options.stream else text("word ")
             case _:
-                return call(f"c{next(self.ids)}", kind, **given)
+                return call(f"c{next(self.ids)}", kind, **arguments)
 
-    def answered_with(self, answer: Any, broken: Any) -> None:
+    def _respond_with(self, answer: Any, broken: Any) -> None:
         self.replies.append((answer, broken))
-        self.goes_on()
+        self.run_to_next_request()
         self.replies.clear()
 
-    def goes_on(self) -> None:
+    def run_to_next_request(self) -> None:
         """Let the loop continue until its next request or its end."""
         running = self.running
         assert running is not None
@@ -272,13 +282,13 @@ class Recovery(RuleBasedStateMachine):
                 return
 
     @invariant()
-    def the_conversation_is_valid(self) -> None:
-        """The provider has accepted all requests, and would accept a new prompt after the stored conversation."""
+    def conversation_is_valid(self) -> None:
+        """The provider has accepted all requests, and would accept a new prompt after the kept conversation."""
         assert self.provider.faults == []
-        assert fault(begin(self.talk, "And now?").messages) is None
+        assert conversation_error(initial_state(self.conversation, "And now?").messages) is None
 
     @invariant()
-    def calls_are_bounded(self) -> None:
+    def calls_are_limited(self) -> None:
         """Attempts of a turn, continuations and model changes are limited."""
         if not self.events:
             return
@@ -297,9 +307,9 @@ class Recovery(RuleBasedStateMachine):
             assert row <= CONTINUATIONS_MAX
 
     @invariant()
-    def waits_are_bounded(self) -> None:
-        """No single wait exceeds five minutes, or 30 seconds per part if unattended; no request
-        waits longer than six hours in total.
+    def waits_are_limited(self) -> None:
+        """No wait exceeds five minutes, or 30 seconds per part if unattended; all waits of one request take at
+        most six hours.
         """
         if not self.events:
             return
@@ -314,8 +324,8 @@ class Recovery(RuleBasedStateMachine):
         assert all(e.waited_s < e.wait_s for e in self.events if isinstance(e, Heartbeat))
 
     @invariant()
-    def what_failed_is_withheld(self) -> None:
-        """A run has one result, at its end; its text is from complete responses, never from one that broke off."""
+    def failures_are_withheld(self) -> None:
+        """A run has one result, at its end; its text is from complete responses, never from a broken one."""
         results = [at for at, e in enumerate(self.events) if isinstance(e, Result)]
         assert results == ([len(self.events) - 1] if self.running is None and self.events else [])
         if not any(isinstance(e, Message) for e in self.events):
@@ -331,7 +341,7 @@ class Recovery(RuleBasedStateMachine):
         self.provider.__exit__(None, None, None)
 
 
-def test_whatever_fails_in_whatever_order() -> None:
+def test_any_sequence_of_failures() -> None:
     """The conversation is valid after every step, calls are limited, and no wait exceeds its maximum."""
     run_state_machine_as_test(
         Recovery, settings=settings(max_examples=40, stateful_step_count=15, deadline=None)

@@ -1,4 +1,4 @@
-"""Results: what the model sees of a tool's return value, and its maximum length."""
+"""Results: how the return value of a tool is rendered for the model, and the maximum length."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ RESULTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("result", "seen"), RESULTS, ids=[str(n) for n in range(len(RESULTS))])
 def test_results_are_rendered_for_the_model(result: Any, seen: Any) -> None:
-    """Text and content blocks are passed unchanged; other values are shown as JSON, or as a last resort with `str`."""
+    """Text and content blocks are sent unchanged; other values are rendered as JSON, or else with `str`."""
     assert shown(result) == seen
 
 
@@ -148,7 +148,7 @@ values = st.recursive(
 
 
 @given(values, st.integers(1, 300))
-def test_every_value_has_a_result_that_can_be_sent(value: Any, chars_max: int) -> None:
+def test_every_value_is_rendered(value: Any, chars_max: int) -> None:
     """Rendering never raises, and its output is JSON in UTF-8 of limited size."""
     seen = fit(render(value), chars_max, lambda _: None)
     assert len(json.dumps(seen, ensure_ascii=False, allow_nan=False).encode()) < 100_000
@@ -157,8 +157,8 @@ def test_every_value_has_a_result_that_can_be_sent(value: Any, chars_max: int) -
 
 
 @given(st.text(alphabet="ab\n", max_size=600), st.integers(1, 400))
-def test_what_is_left_out_is_counted(text: str, chars_max: int) -> None:
-    """Head, tail and the number of characters between them add up to the whole."""
+def test_omitted_characters_are_counted(text: str, chars_max: int) -> None:
+    """Head, tail and the number of characters between them add up to the complete text."""
     seen = str(fit(text, chars_max, lambda _: None))
     if len(text) <= chars_max:
         assert seen == text
@@ -167,10 +167,10 @@ def test_what_is_left_out_is_counted(text: str, chars_max: int) -> None:
         r"(.*)\n\n\[([\d,]+) of ([\d,]+) characters .* time to see them\.\]\n\n(.*)", seen, re.S
     )
     assert found
-    head, left, whole, tail = found.groups()
+    head, left, omitted, tail = found.groups()
     assert text.startswith(head)
     assert text.endswith(tail)
-    assert int(whole.replace(",", "")) == len(text)
+    assert int(omitted.replace(",", "")) == len(text)
     assert int(left.replace(",", "")) == len(text) - len(head) - len(tail)
 
 
@@ -190,28 +190,28 @@ def test_what_is_left_out_is_counted(text: str, chars_max: int) -> None:
     ],
     ids=[str(n) for n in range(10)],
 )
-def test_only_small_plain_values_are_quick(value: Any, quick: bool) -> None:
-    """A value that is large, or runs its own code when rendered, is not rendered in the event loop."""
+def test_only_small_plain_values_are_rendered_in_the_event_loop(value: Any, quick: bool) -> None:
+    """A value that is large, or runs its own code when it is rendered, is rendered in a thread."""
     assert is_quick(value) is quick
 
 
-def test_blocks_are_copies() -> None:
-    """A tool that modifies its blocks after returning them does not change what the model saw."""
+def test_content_blocks_are_copied() -> None:
+    """A tool that modifies its blocks after it returned them does not change the result."""
     blocks = [words("a")]
     seen = shown(blocks)
     blocks[0]["text"] = "b"
     assert seen == [words("a")]
 
 
-def test_iterators_that_never_end_are_read_so_far() -> None:
-    """The first items of an endless iterator are read, limited by number and length, with a note after them."""
+def test_endless_iterators_are_truncated() -> None:
+    """The first items of an endless iterator are read, limited by number and length, and a note follows them."""
     many = json.loads(str(render(itertools.count())))
     assert (many[:2], many[-1], len(many)) == ([0, 1], NOT_READ, ITEMS_MAX + 1)
     long = json.loads(str(render(itertools.repeat("x" * (ITEMS_CHARS_MAX // 2)))))
     assert (len(long), long[-1]) == (3, NOT_READ)
 
 
-def test_what_iterating_raises_is_raised() -> None:
+def test_an_exception_of_a_generator_propagates() -> None:
     """A generator that fails midway is a failure of the tool, not a shorter result."""
 
     def items() -> Iterator[int]:
@@ -222,8 +222,8 @@ def test_what_iterating_raises_is_raised() -> None:
         render(items())
 
 
-def test_exceptions_are_told_whatever_their_text_does() -> None:
-    """An exception is shown with class and text, or only its class if the text fails or is empty."""
+def test_exceptions_are_rendered() -> None:
+    """An exception is rendered with its class and text, or only its class if the text is empty or raises."""
 
     class Mumbles(Exception):
         def __str__(self) -> str:
@@ -237,8 +237,8 @@ def test_exceptions_are_told_whatever_their_text_does() -> None:
 LINES = "".join(f"line {n}\n" for n in range(100_000))
 
 
-def test_a_long_result_is_kept_and_its_ends_are_shown() -> None:
-    """The model sees whole lines of both ends, the size of the omitted part, and the path of the stored text."""
+def test_a_long_result_is_stored_and_shortened() -> None:
+    """The model gets complete lines of both ends, the size of the omitted part, and the path of the stored text."""
     kept: list[str] = []
 
     def keep(text: str) -> str:
@@ -262,8 +262,8 @@ def test_a_long_result_is_kept_and_its_ends_are_shown() -> None:
 
 @pytest.mark.parametrize("text", [LINES, "x" * 888_890, "é" * 60_000, "\udce9" * 60_000])
 @pytest.mark.parametrize("chars_max", [1, 100, 50_000])
-def test_a_long_result_that_cannot_be_kept_is_cut(text: str, chars_max: int) -> None:
-    """Without storage the model gets the maximum length, and is told that the rest is lost."""
+def test_a_long_result_without_storage_is_truncated(text: str, chars_max: int) -> None:
+    """Without storage the model gets the maximum length, and a note that the rest is lost."""
     seen = fit(text, chars_max, lambda _: None)
     assert isinstance(seen, str)
     assert "are left out here and were not kept" in seen
@@ -271,8 +271,8 @@ def test_a_long_result_that_cannot_be_kept_is_cut(text: str, chars_max: int) -> 
     assert seen.encode()
 
 
-def test_a_result_of_just_the_length_is_whole() -> None:
-    """Nothing is omitted from a result of exactly the maximum length."""
+def test_a_result_of_exactly_the_maximum_length() -> None:
+    """Nothing is omitted."""
     assert fit("x" * 100, 100, lambda _: "nowhere") == "x" * 100
     assert fit([words("x" * 50), words("y" * 50)], 100, lambda _: "nowhere") == [
         words("x" * 50),
@@ -280,8 +280,8 @@ def test_a_result_of_just_the_length_is_whole() -> None:
     ]
 
 
-def test_long_blocks_are_cut_by_their_text_and_images_stay() -> None:
-    """One block has the ends of all texts, in place of the first; images are unchanged."""
+def test_only_the_text_of_long_blocks_is_truncated() -> None:
+    """One block contains both ends of all texts, in place of the first text block; images are unchanged."""
     kept: list[str] = []
 
     def keep(text: str) -> str:
@@ -298,12 +298,14 @@ def test_long_blocks_are_cut_by_their_text_and_images_stay() -> None:
     assert seen[1]["type"] == "text"
     assert "The whole result lies in /kept" in seen[1]["text"]
     assert len(seen[1]["text"]) <= 500
-    (whole,) = kept
-    assert whole.startswith(f"{'a' * 300}\n\n{'d' * 300}\n\n{{")
+    (stored,) = kept
+    assert stored.startswith(f"{'a' * 300}\n\n{'d' * 300}\n\n{{")
 
 
-def test_binary_blocks_stay_within_the_providers_limits() -> None:
-    """An image that the provider refuses, or one too many for a request, is replaced by a note."""
+def test_binary_blocks_respect_the_providers_limits() -> None:
+    """A note replaces an image that the provider would reject, and each image beyond the maximum number per
+    request.
+    """
     seen = fit([image(IMAGE_CHARS_MAX), image(IMAGE_CHARS_MAX + 4)], 500, lambda _: None)
     assert seen == [
         image(IMAGE_CHARS_MAX),
@@ -318,6 +320,6 @@ def test_binary_blocks_stay_within_the_providers_limits() -> None:
 
 
 def test_images_within_json_are_text() -> None:
-    """Only a list of blocks is sent as blocks; any other value counts as text."""
+    """Only a list of blocks is sent as blocks; any other value is rendered as text."""
     value = {"image": base64.b64encode(b"x" * 90_000).decode()}
     assert "left out here" in str(shown(value))

@@ -1,4 +1,4 @@
-"""Every scenario of the loop replays with the same path and events, wherever and whenever it runs."""
+"""Every scenario of the loop replays with the same path and events, in any environment and at any time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def recorded_events(name: str) -> list[str]:
     return (FIXTURES / name / "events.txt").read_text(encoding="utf-8").splitlines()
 
 
-def test_every_scenario_has_its_fixture() -> None:
-    """No fixture is missing, and none is left over."""
+def test_every_scenario_has_a_fixture() -> None:
+    """Each scenario has a fixture, and each fixture has a scenario."""
     assert {path.name for path in FIXTURES.iterdir() if path.is_dir()} == set(SCENARIOS)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_takes_the_same_path(name: str, snapshot: SnapshotAssertion) -> None:
-    """Without external input, the agent takes the same steps, and the same events result."""
+    """Without external input, the agent takes the same steps, and emits the same events."""
     events, trajectory = replay(name)
     assert events == recorded_events(name)
     assert trajectory == snapshot
@@ -37,8 +37,10 @@ def test_a_scenario_takes_the_same_path(name: str, snapshot: SnapshotAssertion) 
     ("seed", "zone"),
     [("1", "Asia/Tokyo"), ("4711", "America/Nome")],
 )
-def test_elsewhere_and_later(seed: str, zone: str, tmp_path: Path) -> None:
-    """In another directory, for another user, in another time zone and year, with other hashes: the same."""
+def test_scenarios_replay_in_another_environment(seed: str, zone: str, tmp_path: Path) -> None:
+    """All scenarios replay in another directory, for another user, in another time zone and year, and with
+    other hash seeds.
+    """
     root = Path(__file__).parents[2]
     environment = {
         "PATH": os.environ["PATH"],
@@ -50,7 +52,7 @@ def test_elsewhere_and_later(seed: str, zone: str, tmp_path: Path) -> None:
         "LANG": "C",
     }
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.agent.elsewhere"],
+        [sys.executable, "-m", "tests.agent.scenario_replays"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -63,10 +65,9 @@ def test_elsewhere_and_later(seed: str, zone: str, tmp_path: Path) -> None:
     }
 
 
-def test_a_stop_before_the_request_had_gone_out(tmp_path: Path) -> None:
-    """The loop cannot distinguish an unsent request from a sent one; the replay can.
-
-    If no request was recorded, it stops before sending one.
+def test_a_run_stopped_before_its_request_was_sent(tmp_path: Path) -> None:
+    """The loop cannot distinguish an unsent request from a sent one, but the replay can. If no request was
+    recorded, the replay stops before it sends one.
     """
     lines = (FIXTURES / "stopped-before-request" / "recording.jsonl").read_bytes().splitlines(True)
     body = b"".join(lines[:-1]).replace(b'"1:unsent:1"', b'"1:streaming:1"')

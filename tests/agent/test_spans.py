@@ -1,4 +1,4 @@
-"""Spans of the loop: each interval has one owner and the right parent, and ends exactly once."""
+"""Spans of the loop: each interval has one span with the right parent, which ends exactly once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from agentobs.records.facts import SpanEnd, SpanStart
 from agentobs.sink import Record
 from agentobs.world import Abort
 
-from .hooks.asked import NOBODY
+from .agent_runs import events_of, of_kind, options, recorded, spans, ticking_world
+from .hooks.live_hooks import NO_CLIENT
 from .provider import MODEL, Provider, call, error, message, streamed, text
-from .scene import events_of, of_kind, options, recorded, spans, ticking_world
 
 DONE = message(text("Done."))
 
@@ -44,7 +44,7 @@ def write(what: str) -> str:
 
 
 def intervals(records: Sequence[Record], name: str) -> list[tuple[int, int, str | None]]:
-    """(start, end, parent) of each span of a name, in order."""
+    """Return (start, end, parent) of each span with a name, in order."""
     ends = {r.span_id: r.ended_ns for r in records if isinstance(r, SpanEnd)}
     return [
         (r.started_ns, ends[r.span_id], r.parent_span_id)
@@ -53,16 +53,16 @@ def intervals(records: Sequence[Record], name: str) -> list[tuple[int, int, str 
     ]
 
 
-def test_a_call_is_queued_asked_about_and_executed() -> None:
-    """The three follow each other under the call without overlap; queued ends when the call is examined."""
+def test_a_call_is_queued_approved_and_executed() -> None:
+    """The three spans follow each other under the call without overlap; `queued` ends when the call is examined."""
 
     def person(consent: Consent) -> Reply:
         return Reply(True)
 
     hooks = table([Hook("pre_tool_use", lambda payload: None, name="first")])
-    answers = {"person": person, "hooks": LiveHooks(hooks, NOBODY).answer}
-    asking = message(call("a", "write", what="x"), call("b", "write", what="y"))
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+    answers = {"person": person, "hooks": LiveHooks(hooks, NO_CLIENT).answer}
+    call_message = message(call("a", "write", what="x"), call("b", "write", what="y"))
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events_of(provider, tools=[write], permissions=Permissions(), hooks=hooks, world=answers)
     assert spans(records)[2:-1] == [
         ("tool", "write", "interaction", "ok"),
@@ -77,20 +77,33 @@ def test_a_call_is_queued_asked_about_and_executed() -> None:
     ]
     (first, second) = intervals(records, "tool")
     [queued] = intervals(records, "queued")
-    asked, ran = intervals(records, "blocked_on_user"), intervals(records, "execution")
-    assert queued[2] == asked[1][2] == ran[1][2] != asked[0][2]
-    assert first[0] <= asked[0][0] <= asked[0][1] <= ran[0][0] <= ran[0][1] <= first[1]
+    approval_waits, ran = intervals(records, "blocked_on_user"), intervals(records, "execution")
+    assert queued[2] == approval_waits[1][2] == ran[1][2] != approval_waits[0][2]
     assert (
-        second[0] <= queued[0] <= ran[0][1] <= queued[1] <= asked[1][0] <= asked[1][1] <= ran[1][0]
+        first[0]
+        <= approval_waits[0][0]
+        <= approval_waits[0][1]
+        <= ran[0][0]
+        <= ran[0][1]
+        <= first[1]
+    )
+    assert (
+        second[0]
+        <= queued[0]
+        <= ran[0][1]
+        <= queued[1]
+        <= approval_waits[1][0]
+        <= approval_waits[1][1]
+        <= ran[1][0]
     )
     assert ran[1][1] <= second[1]
     assert queued[1] <= intervals(records, "hook")[1][0]
 
 
-def test_calls_beyond_ten_wait_for_room() -> None:
-    """If ten calls run, the others are queued until one has ended; each call at most once."""
-    asking = message(*[call(f"c{n}", "look", where=str(n)) for n in range(13)])
-    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+def test_calls_beyond_ten_are_queued() -> None:
+    """If ten calls run, the others are queued until one has ended; each call is queued at most once."""
+    call_message = message(*[call(f"c{n}", "look", where=str(n)) for n in range(13)])
+    with Provider([streamed(call_message), streamed(DONE)]) as provider, recorded() as records:
         events_of(provider, tools=[look])
     assert len(intervals(records, "tool")) == len(intervals(records, "execution")) == 13
     parents = [parent for *_, parent in intervals(records, "queued")]
@@ -100,34 +113,34 @@ def test_calls_beyond_ten_wait_for_room() -> None:
         assert start <= end <= ran[0]
 
 
-def test_calls_that_never_run() -> None:
-    """A call that was aborted while queued has a span and a cancelled wait; none is executed."""
+def test_queued_calls_that_never_run() -> None:
+    """A call that was aborted while it was queued has a span and a cancelled wait, but no execution."""
     abort = Abort()
 
     @tool
-    def stops(what: str) -> str:
+    def stop_run(what: str) -> str:
         abort.stop()
         return what
 
-    asking = message(call("a", "stops", what="x"), call("b", "stops", what="y"))
-    with Provider([streamed(asking)]) as provider, recorded() as records:
-        events_of(provider, tools=[stops], world={"abort": abort})
+    call_message = message(call("a", "stop_run", what="x"), call("b", "stop_run", what="y"))
+    with Provider([streamed(call_message)]) as provider, recorded() as records:
+        events_of(provider, tools=[stop_run], world={"abort": abort})
     assert spans(records)[2:] == [
-        ("tool", "stops", "interaction", "ok"),
-        ("tool", "stops", "interaction", "ok"),
-        ("queued", "stops", "tool", "cancelled"),
-        ("execution", "stops", "tool", "ok"),
+        ("tool", "stop_run", "interaction", "ok"),
+        ("tool", "stop_run", "interaction", "ok"),
+        ("queued", "stop_run", "tool", "cancelled"),
+        ("execution", "stop_run", "tool", "ok"),
     ]
 
 
-def test_what_a_tool_does_lies_under_its_execution() -> None:
-    """Spans opened by a tool in its thread, and its trace context, are inside its execution."""
-    told: list[dict[str, str]] = []
+def test_spans_of_a_tool_are_inside_its_execution() -> None:
+    """Spans that a tool opens in its thread, and its trace context, are inside its execution."""
+    contexts: list[dict[str, str]] = []
 
     @tool
     def works() -> str:
         with agentobs.span("query", rows=3):
-            told.append(agentobs.trace_context())
+            contexts.append(agentobs.trace_context())
         return "done"
 
     with Provider([streamed(message(call("a", "works"))), streamed(DONE)]) as provider:
@@ -135,11 +148,11 @@ def test_what_a_tool_does_lies_under_its_execution() -> None:
             events_of(provider, tools=[works])
     assert ("query", None, "execution", "ok") in spans(records)
     [inner] = [r for r in of_kind(records, SpanStart) if r.name == "query"]
-    assert told == [{"traceparent": f"00-{inner.trace_id}-{inner.span_id}-01"}]
+    assert contexts == [{"traceparent": f"00-{inner.trace_id}-{inner.span_id}-01"}]
 
 
 def test_waits_between_attempts() -> None:
-    """Each wait before another attempt is a span of the request; if stopped, it is cancelled."""
+    """Each wait before another attempt is a span of the request; if the wait is stopped, its span is cancelled."""
     abort = Abort()
 
     def on(event: Event) -> None:
@@ -157,39 +170,41 @@ def test_waits_between_attempts() -> None:
     ]
 
 
-def test_a_person_who_takes_a_night_leaves_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """During an approval wait, the question, the call and the interaction may be silent, but not for a day."""
+def test_a_long_approval_wait_is_not_orphaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During an approval wait, the spans of the wait, the call and the interaction may be without records for
+    hours, but not for a day.
+    """
     real, passed = world.monotonic, [0]
     monkeypatch.setattr(world, "monotonic", lambda: real() + passed[0])
-    swept: list[int] = []
+    swept_counts: list[int] = []
 
     def person(consent: Consent) -> Reply:
         for hours in (10, 15):
             passed[0] += hours * 3600 * 1_000_000_000
-            swept.append(tracing.sweep(1800))
+            swept_counts.append(tracing.sweep(1800))
         return Reply(True)
 
     with Provider([streamed(message(call("a", "write", what="x"))), streamed(DONE)]) as provider:
         with recorded() as records:
             tracing.sweep(0)
             events_of(provider, tools=[write], permissions=Permissions(), world={"person": person})
-    assert swept == [0, 3]
+    assert swept_counts == [0, 3]
     late = [r.status for r in records if isinstance(r, SpanEnd) and r.late]
     assert late == ["ok"] * 3
 
 
-def test_a_hook_that_nobody_waits_for_is_linked() -> None:
+def test_a_background_hook_is_linked() -> None:
     """Its work is a separate trace, linked to the span of the hook, which ends immediately."""
-    began, go_on = threading.Event(), threading.Event()
+    began, may_finish = threading.Event(), threading.Event()
 
     def slow(payload: Json) -> None:
         began.set()
-        go_on.wait(10)
+        may_finish.wait(10)
         with agentobs.span("work"):
             pass
 
     hooks = table([Hook("stop", slow, name="slow", background=True)])
-    live = LiveHooks(hooks, NOBODY)
+    live = LiveHooks(hooks, NO_CLIENT)
 
     with Provider([streamed(DONE)]) as provider, recorded() as records:
 
@@ -198,25 +213,30 @@ def test_a_hook_that_nobody_waits_for_is_linked() -> None:
                 here = ticking_world(client, hooks=live.answer)
                 async for _ in play("Hello", world=here, options=options(hooks=hooks)):
                     pass
-                go_on.set()
-                await live.settled()
+                may_finish.set()
+                await live.wait_for_background()
 
         asyncio.run(run())
-    fired, apart = [r for r in of_kind(records, SpanStart) if r.name == "hook"]
-    assert apart.parent_span_id is None
-    assert apart.linked_span_id == fired.span_id
-    assert apart.trace_id != fired.trace_id
+    fired, background_hook = [r for r in of_kind(records, SpanStart) if r.name == "hook"]
+    assert background_hook.parent_span_id is None
+    assert background_hook.linked_span_id == fired.span_id
+    assert background_hook.trace_id != fired.trace_id
     [work] = [r for r in of_kind(records, SpanStart) if r.name == "work"]
-    assert (work.parent_span_id, work.trace_id) == (apart.span_id, apart.trace_id)
+    assert (work.parent_span_id, work.trace_id) == (
+        background_hook.span_id,
+        background_hook.trace_id,
+    )
     assert "open" not in {status for *_, status in spans(records)}
 
 
-def test_programs_of_hooks_know_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook's program sees the span that it runs in, not that of our parent process."""
+def test_hook_programs_get_the_trace_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program of a hook gets the span in which it runs, not the span of our parent process."""
     monkeypatch.setenv("TRACEPARENT", "00-" + "a" * 32 + "-" + "b" * 16 + "-01")
-    hooks = table([Hook("stop", Command('printf %s "$TRACEPARENT" > told'), name="tells")])
-    live = LiveHooks(hooks, NOBODY, roots=[tmp_path])
+    hooks = table([Hook("stop", Command('printf %s "$TRACEPARENT" > traceparent'), name="trace")])
+    live = LiveHooks(hooks, NO_CLIENT, roots=[tmp_path])
     with Provider([streamed(DONE)]) as provider, recorded() as records:
         events_of(provider, hooks=hooks, world={"hooks": live.answer})
     [fired] = [r for r in of_kind(records, SpanStart) if r.name == "hook"]
-    assert (tmp_path / "told").read_text() == f"00-{fired.trace_id}-{fired.span_id}-01"
+    assert (tmp_path / "traceparent").read_text() == f"00-{fired.trace_id}-{fired.span_id}-01"

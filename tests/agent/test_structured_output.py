@@ -13,8 +13,8 @@ from agentobs.agent.tools.tool import tool
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import ToolExchange
 
+from .agent_runs import events_of, of_kind, recorded, result_of
 from .provider import Provider, call, cut_after, message, streamed, text
-from .scene import events_of, of_kind, recorded, result_of
 
 
 class Refund(BaseModel):
@@ -30,15 +30,15 @@ def look() -> str:
     return "nothing"
 
 
-def given(tool_use_id: str, **values: Any) -> dict[str, Any]:
+def output_call(tool_use_id: str, **values: Any) -> dict[str, Any]:
     return call(tool_use_id, "structured_output", **values)
 
 
 def test_the_output_ends_the_run() -> None:
-    """The model gets an additional tool; its input there is validated and returned."""
+    """The model gets an additional tool; the input of a call of this tool is validated and returned."""
     replies = [
         streamed(message(call("a", "look"))),
-        streamed(message(given("b", order="A-1", cents=5))),
+        streamed(message(output_call("b", order="A-1", cents=5))),
     ]
     with Provider(replies) as provider, recorded() as records:
         result = result_of(events_of(provider, tools=[look], output=Refund))
@@ -52,35 +52,38 @@ def test_the_output_ends_the_run() -> None:
     ]
 
 
-def test_an_output_that_does_not_fit() -> None:
-    """The model is told what is invalid and may try again."""
+def test_an_invalid_output() -> None:
+    """The model gets a description of the error and may try again."""
     replies = [
-        streamed(message(given("a", order="A-1"))),
-        streamed(message(given("b", order="A-1", cents=5))),
+        streamed(message(output_call("a", order="A-1"))),
+        streamed(message(output_call("b", order="A-1", cents=5))),
     ]
     with Provider(replies) as provider:
         events = events_of(provider, output=Refund)
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["invalid", "executed"]
-    told = provider.requests[1]["messages"][2]["content"][0]["content"]
-    assert told == "The answer does not fit:\ncents: required, but not given"
+    result_text = provider.requests[1]["messages"][2]["content"][0]["content"]
+    assert result_text == "The answer does not fit:\ncents: required, but not given"
     assert result_of(events).output == Refund(order="A-1", cents=5)
 
 
-def test_an_answer_without_the_output() -> None:
-    """A model that stops with text is prompted again."""
-    replies = [streamed(message(text("Done."))), streamed(message(given("a", order="x", cents=1)))]
+def test_a_response_without_an_output() -> None:
+    """A model that ends with text is prompted again."""
+    replies = [
+        streamed(message(text("Done."))),
+        streamed(message(output_call("a", order="x", cents=1))),
+    ]
     with Provider(replies) as provider:
         events = events_of(provider, output=Refund)
     assert of_kind(events, OutputRetry) == [OutputRetry(1, 1)]
     assert result_of(events).output == Refund(order="x", cents=1)
 
 
-def test_retries_are_bounded() -> None:
-    """Text and invalid output count together; beyond the limit the run ends with its own subtype."""
+def test_retries_are_limited() -> None:
+    """Text and invalid outputs count together; beyond the limit the run ends with a separate result subtype."""
     replies = [
         streamed(message(text("Done."))),
-        streamed(message(given("a", order="x"))),
-        streamed(message(given("b", order="y"))),
+        streamed(message(output_call("a", order="x"))),
+        streamed(message(output_call("b", order="y"))),
     ]
     with Provider(replies) as provider:
         result = result_of(events_of(provider, output=Refund, max_output_retries=2))
@@ -92,46 +95,46 @@ def test_retries_are_bounded() -> None:
     assert len(provider.requests) == 3
 
 
-def test_an_output_that_was_overtaken_is_not_taken() -> None:
-    """A message to the agent is handled first, whether the output was skipped or provided before it."""
+def test_an_output_before_a_new_message_is_discarded() -> None:
+    """A message to the agent is handled first, whether the call of the output tool was skipped or had already run."""
     for first in (0, 1):
-        inbox, said = Inbox(), list[bool]()
+        inbox, sent = Inbox(), list[bool]()
 
         @tool(concurrent=True)
         def write() -> str:
             """Write."""
             return "wrote"
 
-        def on(event: Event, inbox: Inbox = inbox, said: list[bool] = said) -> None:
-            if isinstance(event, ToolDispatch) and not said:
-                said.append(True)
+        def on(event: Event, inbox: Inbox = inbox, sent: list[bool] = sent) -> None:
+            if isinstance(event, ToolDispatch) and not sent:
+                sent.append(True)
                 inbox.steer("The order is y!")
 
-        calls = [call("a", "write"), given("b", order="x", cents=1)]
-        asking = message(*(reversed(calls) if first else calls))
-        right = message(given("c", order="y", cents=2))
-        with Provider([streamed(asking), streamed(right)]) as provider:
+        calls = [call("a", "write"), output_call("b", order="x", cents=1)]
+        call_message = message(*(reversed(calls) if first else calls))
+        right = message(output_call("c", order="y", cents=2))
+        with Provider([streamed(call_message), streamed(right)]) as provider:
             events = events_of(
                 provider, tools=[write], output=Refund, world={"inbox": inbox}, on=on
             )
         assert result_of(events).output == Refund(order="y", cents=2)
 
 
-def test_an_output_of_an_answer_that_broke_off_is_void() -> None:
-    """Only the complete response counts."""
-    broken = cut_after(message(given("a", order="void", cents=1), text("So")), 7)
+def test_an_output_in_a_broken_response_is_void() -> None:
+    """Only the output in the complete response counts."""
+    broken = cut_after(message(output_call("a", order="void", cents=1), text("So")), 7)
     replies = [
         broken,
         streamed(message(call("b", "look"))),
-        streamed(message(given("c", order="x", cents=2))),
+        streamed(message(output_call("c", order="x", cents=2))),
     ]
     with Provider(replies) as provider:
         result = result_of(events_of(provider, tools=[look], output=Refund))
     assert (result.output, result.num_turns) == (Refund(order="x", cents=2), 2)
 
 
-def test_the_name_of_the_output_is_taken() -> None:
-    """A tool with the same name is refused before any request."""
+def test_a_tool_with_the_name_of_the_output_tool() -> None:
+    """A tool with the reserved name is rejected before any request is sent."""
 
     @tool(name="structured_output")
     def mine() -> str:

@@ -1,4 +1,4 @@
-"""Events of sub-agents are yielded while their starter waits; and nothing is left behind."""
+"""Events of sub-agents are yielded while their starter waits, and no task is left behind."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from agentobs.agent.hooks import Hook, table
 from agentobs.agent.tool_calls.sub_agent_events import WAITING_MAX
 from agentobs.records.exchanges import WorldQuestion
 from agentobs.world import World
-from tests.holding import hold
+from tests.held_requests import hold
 
+from .agent_runs import of_kind, options, recorded, result_of, ticking_world
 from .provider import Provider, Reply, call, message, streamed, text
-from .scene import of_kind, options, recorded, result_of, ticking_world
 
 DONE = message(text("Done."))
 START = sub_agents([Agent("scout", "Looks around.")])
-CAREFUL = Permissions(rules=(Rule("ask", "put", None, "user"),))
+ASK_FOR_PUT = Permissions(rules=(Rule("ask", "put", None, "user"),))
 
 
 @tool(concurrent=True)
@@ -48,39 +48,41 @@ def put(what: str) -> str:
 
 @tool(read_only=True)
 async def work() -> str:
-    """Work for ever."""
+    """Work forever."""
     await asyncio.Event().wait()
     return ""
 
 
 TOOLS = (put, work, START)
-SENT = message(
+STARTS_AND_PUTS = message(
     call("a", "agent", agent="scout", prompt="Go."),
     call("b", "put", what="x"),
     stop_reason="tool_use",
 )
-LEAVES = message(
+STARTS_IN_BACKGROUND = message(
     call("a", "agent", agent="scout", prompt="Go.", run_in_background=True),
     call("b", "put", what="x"),
 )
 
 
-def wordy() -> Reply:
-    """A response with more chunks than the event queue holds."""
+def long_response() -> Reply:
+    """Return a response with more chunks than the event queue holds."""
     sent = streamed(message(text("x" * 40)))
-    pieces = (*sent.pieces[:3], *(sent.pieces[3:4] * (2 * WAITING_MAX)), *sent.pieces[4:])
-    return Reply(pieces, headers=sent.headers)
+    chunks = (*sent.chunks[:3], *(sent.chunks[3:4] * (2 * WAITING_MAX)), *sent.chunks[4:])
+    return Reply(chunks, headers=sent.headers)
 
 
-@pytest.mark.parametrize("who", ["person", "pre_tool_use", "permission_denied"])
-def test_events_rise_while_somebody_is_asked(who: str) -> None:
-    """A person or a hook answers only after the parallel agent has ended: its events are yielded meanwhile."""
+@pytest.mark.parametrize("decider", ["person", "pre_tool_use", "permission_denied"])
+def test_events_are_yielded_during_an_approval_wait(decider: str) -> None:
+    """The person or hook answers only after the concurrent agent has ended: the events of the agent are yielded
+    meanwhile.
+    """
     ended = asyncio.Event()
 
     async def person(consent: Consent) -> bool:
-        if who == "person":
+        if decider == "person":
             await ended.wait()
-        return who == "person"
+        return decider == "person"
 
     async def hooks(question: WorldQuestion) -> Any:
         await ended.wait()
@@ -88,32 +90,35 @@ def test_events_rise_while_somebody_is_asked(who: str) -> None:
 
     async def go(provider: Provider) -> list[Event]:
         events = []
-        fired = () if who == "person" else table([Hook(who, print, when="put", name="slow")])  # type: ignore[arg-type]
+        hook_event: Any = decider
+        fired = (
+            table([Hook(hook_event, print, when="put", name="slow")]) if decider != "person" else ()
+        )
         async with provider.client() as client:
             world = ticking_world(client, TOOLS, person=person, hooks=hooks)
-            chosen = options(permissions=CAREFUL, hooks=fired)
+            chosen = options(permissions=ASK_FOR_PUT, hooks=fired)
             async for event in run("Go", world=world, options=chosen, tools=TOOLS):
                 events.append(event)
                 if isinstance(event, SubAgent) and isinstance(event.event, Result):
                     ended.set()
         return events
 
-    with Provider([streamed(SENT), wordy(), streamed(DONE)]) as provider:
+    with Provider([streamed(STARTS_AND_PUTS), long_response(), streamed(DONE)]) as provider:
         events = asyncio.run(asyncio.wait_for(go(provider), 20))
     own = [type(e).__name__ for e in events if not isinstance(e, SubAgent)]
     assert own[-1] == "Result"
     assert result_of(events).subtype == "success"
-    heard = [e.event for e in of_kind(events, SubAgent) if isinstance(e.event, TextDelta)]
-    assert len(heard) >= 2 * WAITING_MAX
+    deltas = [e.event for e in of_kind(events, SubAgent) if isinstance(e.event, TextDelta)]
+    assert len(deltas) >= 2 * WAITING_MAX
 
 
-@pytest.mark.parametrize("how", ["abort", "leave", "cancel"])
-def test_nothing_is_left_while_a_person_is_asked(how: str) -> None:
-    """Stopped, left or cancelled there: the approval request is withdrawn, and no task continues."""
-    asked, withdrawn = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("ending", ["abort", "leave", "cancel"])
+def test_no_task_is_left_after_an_approval_wait(ending: str) -> None:
+    """If the run is stopped, closed or cancelled, the approval request is withdrawn, and no task continues."""
+    is_requested, withdrawn = asyncio.Event(), asyncio.Event()
 
     async def person(consent: Consent) -> bool:
-        asked.set()
+        is_requested.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -121,42 +126,45 @@ def test_nothing_is_left_while_a_person_is_asked(how: str) -> None:
         return True
 
     async def listen(world: World, abort: Abort) -> None:
-        chosen = options(permissions=CAREFUL)
+        chosen = options(permissions=ASK_FOR_PUT)
         async with aclosing(run("Go", world=world, options=chosen, tools=TOOLS)) as events:
             async for event in events:
-                if asked.is_set() and isinstance(event, SubAgent):
+                if is_requested.is_set() and isinstance(event, SubAgent):
                     abort.stop()
-                    if how == "leave":
+                    if ending == "leave":
                         return
 
     async def go(provider: Provider) -> set[asyncio.Task[Any]]:
-        abort = Abort() if how == "abort" else NoAbort()
+        abort = Abort() if ending == "abort" else NoAbort()
         async with provider.client() as client:
-            hold(client, lambda lane: lane != "main", asked)
+            hold(client, lambda lane: lane != "main", is_requested)
             world = ticking_world(client, TOOLS, person=person, abort=abort)
             listening = asyncio.create_task(listen(world, abort))
-            if how == "cancel":
-                await asked.wait()
+            if ending == "cancel":
+                await is_requested.wait()
                 listening.cancel()
             await asyncio.wait({listening}, timeout=20)
             assert listening.done()
         return asyncio.all_tasks() - {asyncio.current_task()}
 
-    with Provider([streamed(SENT), streamed(message(call("c", "work")))]) as provider, recorded():
+    with (
+        Provider([streamed(STARTS_AND_PUTS), streamed(message(call("c", "work")))]) as provider,
+        recorded(),
+    ):
         assert asyncio.run(go(provider)) == set()
     assert withdrawn.is_set()
 
 
 class NoAbort(Abort):
-    """An abort that has no effect."""
+    """An `Abort` whose `stop` has no effect."""
 
     def stop(self) -> None:
         """Do nothing."""
 
 
-def test_waits_for_an_abort_leave_no_tasks() -> None:
-    """A loop that ends right after a run with waiting agents destroys no task, at any depth."""
-    told: list[str] = []
+def test_abort_waits_leave_no_tasks() -> None:
+    """An event loop that ends right after a run with waiting agents destroys no pending task, at any depth."""
+    errors: list[str] = []
 
     async def go(provider: Provider) -> None:
         client = provider.client()
@@ -166,63 +174,67 @@ def test_waits_for_an_abort_leave_no_tasks() -> None:
 
     starts = [message(call(n, "agent", agent="scout", prompt="Go.")) for n in "abc"]
     loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda loop, context: told.append(context["message"]))
+    loop.set_exception_handler(lambda loop, context: errors.append(context["message"]))
     with Provider([streamed(each) for each in (*starts, DONE, DONE, DONE, DONE)]) as provider:
         loop.run_until_complete(go(provider))
     assert asyncio.all_tasks(loop) == set()
     loop.close()
     gc.collect()
-    assert told == []
+    assert errors == []
 
 
-def test_an_abort_wakes_those_that_wait_under_it() -> None:
-    """At any depth; stopping a child wakes no parent, and nothing waits forever."""
+def test_an_abort_wakes_waits_of_its_children() -> None:
+    """Children are woken at any depth; stopping a child does not stop its parent, and no wait lasts forever."""
 
     async def go() -> tuple[bool, bool]:
-        above = Abort()
-        below = above.under().under()
-        waits = [asyncio.create_task(each.wait()) for each in (above, below)]
+        parent = Abort()
+        grandchild = parent.child().child()
+        waits = [asyncio.create_task(each.wait()) for each in (parent, grandchild)]
         await asyncio.sleep(0)
-        below.stop()
+        grandchild.stop()
         await asyncio.wait_for(waits[1], 5)
-        alone = not waits[0].done()
-        above.stop()
-        await asyncio.wait_for(asyncio.gather(waits[0], above.under().wait()), 5)
-        return alone, bool(above._waiting or below._waiting)
+        is_parent_waiting = not waits[0].done()
+        parent.stop()
+        await asyncio.wait_for(asyncio.gather(waits[0], parent.child().wait()), 5)
+        return is_parent_waiting, bool(parent._waiting or grandchild._waiting)
 
     assert asyncio.run(go()) == (True, False)
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "at rest"])
 def test_background_work_of_another_event_loop(is_closed: bool) -> None:
-    """Work left by one loop is a partial failure in the next: it is reported with the partial result, and removed."""
-    talk = Conversation()
-    replies = [LEAVES, DONE, DONE]
+    """Background work of a closed loop is a partial failure in the next loop: its partial result is reported,
+    and it is removed.
+    """
+    conversation = Conversation()
+    replies = [STARTS_IN_BACKGROUND, DONE, DONE]
 
     async def go(provider: Provider, prompt: str) -> list[Event]:
         async with provider.client() as client:
             hold(client, lambda lane: lane != "main", asyncio.Event())
             world = ticking_world(client, TOOLS)
-            running = run(prompt, world=world, options=options(), tools=TOOLS, conversation=talk)
+            running = run(
+                prompt, world=world, options=options(), tools=TOOLS, conversation=conversation
+            )
             return [event async for event in running]
 
     first = asyncio.new_event_loop()
     with Provider([streamed(each) for each in replies]) as provider, recorded():
         first.run_until_complete(go(provider, "Go"))
-        [left] = talk.background.values()
+        [left] = conversation.background.values()
         if is_closed:
             left.task.cancel()
             first.run_until_complete(asyncio.wait({left.task}))
             first.close()
-        asyncio.run(asyncio.wait_for(finish(talk), 20))
+        asyncio.run(asyncio.wait_for(finish(conversation), 20))
         events = asyncio.run(asyncio.wait_for(go(provider, "And now?"), 20))
         if not is_closed:
             first.run_until_complete(asyncio.wait({left.task}, timeout=20))
-            assert left.task.done()  # it was told to stop
+            assert left.task.done()  # its task was cancelled
             first.close()
     assert [e.subtype for e in of_kind(events, BackgroundResult)] == ["error_during_execution"]
     assert result_of(events).subtype == "success"
-    said = provider.requests[-1]["messages"][-1]["content"][-1]["text"]
-    assert "it was left before its end" in said
-    assert not talk.background
-    assert "a" not in talk.children
+    report = provider.requests[-1]["messages"][-1]["content"][-1]["text"]
+    assert "it was left before its end" in report
+    assert not conversation.background
+    assert "a" not in conversation.children

@@ -1,4 +1,4 @@
-"""The tools of a turn, which are only evaluated between turns."""
+"""The set of available tools, which is determined only between turns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agentobs.agent.events import ToolDone
 from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import WorldExchange
 
+from .agent_runs import events_of, of_kind, recorded, result_of
 from .provider import Provider, call, message, streamed, text
-from .scene import events_of, of_kind, recorded, result_of
 
 DONE = message(text("Done."))
 
@@ -20,8 +20,8 @@ def offered(provider: Provider) -> list[list[str]]:
     return [[t["name"] for t in request.get("tools", ())] for request in provider.requests]
 
 
-def test_a_tool_that_comes_and_goes() -> None:
-    """An optional tool is offered in turns in which it is available; calling it in others is an error."""
+def test_an_optional_tool() -> None:
+    """It is offered in turns in which it is available; calling it in other turns is an error."""
     there = [True]
 
     @tool(available=lambda: there[0], optional=True)
@@ -40,12 +40,16 @@ def test_a_tool_that_comes_and_goes() -> None:
         events = events_of(provider, tools=[search, look])
     assert offered(provider) == [["search", "look"], ["look"], ["look"]]
     assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["executed", "unknown"]
-    asked = [e for e in of_kind(records, WorldExchange) if e.question.kind == "tool_set"]
-    assert [(e.question.key, e.answer) for e in asked] == [("1", ["search"]), ("2", []), ("3", [])]
+    exchanges = [e for e in of_kind(records, WorldExchange) if e.question.kind == "tool_set"]
+    assert [(e.question.key, e.answer) for e in exchanges] == [
+        ("1", ["search"]),
+        ("2", []),
+        ("3", []),
+    ]
 
 
-def test_a_tool_that_has_to_be_there() -> None:
-    """If it is missing, the run ends before any request, and the error names the tool."""
+def test_a_required_tool_that_is_not_available() -> None:
+    """The run ends before any request, and the error names the tool."""
 
     @tool(available=lambda: False)
     def search() -> str:
@@ -60,8 +64,8 @@ def test_a_tool_that_has_to_be_there() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no server"), SystemExit(3)])
-def test_a_tool_that_cannot_tell_whether_it_is_there(error: BaseException) -> None:
-    """It counts as missing, the user is warned, and the run continues without it."""
+def test_a_failing_availability_check(error: BaseException) -> None:
+    """The tool counts as not available, the user is warned, and the run continues without the tool."""
 
     def available() -> bool:
         raise error
@@ -75,7 +79,8 @@ def test_a_tool_that_cannot_tell_whether_it_is_there(error: BaseException) -> No
 
     with (
         pytest.warns(
-            RuntimeWarning, match=f"{name} is available is unknown: {type(error).__name__}"
+            RuntimeWarning,
+            match=f"cannot determine whether the tool {name} is available: {type(error).__name__}",
         ),
         Provider([streamed(DONE)]) as provider,
     ):
@@ -83,7 +88,7 @@ def test_a_tool_that_cannot_tell_whether_it_is_there(error: BaseException) -> No
     assert (result.subtype, offered(provider)) == ("success", [[]])
 
 
-def test_a_set_that_is_asked_for_each_turn() -> None:
+def test_a_tool_set_that_changes_between_turns() -> None:
     """A function returns the tools of each turn; changes apply from the next turn on."""
 
     @tool

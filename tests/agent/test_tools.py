@@ -1,4 +1,4 @@
-"""Tools: from a typed function to a declaration, and from the model's input to a call."""
+"""Tools: from a typed function to a declaration, and from the input of a call to arguments."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from agentobs.agent.tools.tool import (
     complaints,
     declarations,
     declared,
-    find,
-    invalid,
+    find_tool,
+    invalid_input_result,
     tool,
-    unknown,
+    unknown_tool_result,
 )
 from agentobs.errors import UsageError
 
@@ -69,7 +69,7 @@ def distance(
     return f"{type(start).__name__} {[type(s).__name__ for s in stops]} {unit} {title} {copy}"
 
 
-def point(**beside: Any) -> dict[str, Any]:
+def point(**extra: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "description": "A point on a map.",
@@ -79,12 +79,12 @@ def point(**beside: Any) -> dict[str, Any]:
         },
         "required": ["x"],
         "additionalProperties": False,
-        **beside,
+        **extra,
     }
 
 
 def test_a_signature_becomes_a_schema() -> None:
-    """Types, defaults and docstring become one schema without references or titles."""
+    """Types, defaults and the docstring become one schema without references or titles."""
     assert declarations([distance]) == [
         {
             "name": "distance",
@@ -118,8 +118,8 @@ def test_a_signature_becomes_a_schema() -> None:
     ]
 
 
-def test_a_bare_decorator_keeps_a_callable() -> None:
-    """`@tool` alone makes a tool with the function's name; calling it calls the function."""
+def test_a_decorator_without_arguments() -> None:
+    """`@tool` alone makes a tool with the name of the function; calling the tool calls the function."""
 
     @tool
     def double(number: int) -> int:
@@ -137,8 +137,8 @@ def test_a_bare_decorator_keeps_a_callable() -> None:
     }
 
 
-def test_a_declaration_is_sent_as_it_is() -> None:
-    """A declared tool keeps its declaration exactly, and its function receives the whole input."""
+def test_a_declaration_is_sent_unchanged() -> None:
+    """A declared tool keeps its declaration unchanged, and its function gets the complete input."""
     declaration = {"name": "memory", "type": "memory_20250818"}
     memory = declared(declaration, lambda value: sorted(value), read_only=True)
     assert memory.read_only
@@ -146,8 +146,8 @@ def test_a_declaration_is_sent_as_it_is() -> None:
     assert bind(memory, {"b": 1, "a": 2}).call() == ["a", "b"]
 
 
-def test_input_is_validated_and_defaults_stay_with_the_function() -> None:
-    """Nested input is converted to the types of the signature; missing values use the function's default."""
+def test_input_is_validated() -> None:
+    """Nested input is converted to the types of the signature; for missing values the function uses its defaults."""
     bound = bind(distance, {"start": {"x": 1}, "stops": [{"x": 2}], "copy": 2})
     assert bound.call() == "Point ['Point'] Unit.METRE None 2"
     assert bound.arguments == {
@@ -181,15 +181,15 @@ def test_input_is_validated_and_defaults_stay_with_the_function() -> None:
         ('{"start": {', "the input is not a JSON object; perhaps it was cut"),
     ],
 )
-def test_what_does_not_fit_is_said_by_argument(value: Any, complaint: str) -> None:
-    """Invalid input is refused with one line per argument, in the names that the model used."""
+def test_errors_of_invalid_input_name_the_arguments(value: Any, complaint: str) -> None:
+    """Invalid input is rejected with one line per argument, in the names that the model used."""
     with pytest.raises(ValueError) as raised:
         bind(distance, value)
     assert str(raised.value) == complaint
 
 
-def test_signatures_that_the_model_cannot_use_are_refused() -> None:
-    """Arguments without a name and recursive types are the author's mistake."""
+def test_unusable_signatures_are_rejected() -> None:
+    """Arguments without a name and recursive types are rejected."""
 
     def rest(*words: str) -> None: ...
 
@@ -201,8 +201,8 @@ def test_signatures_that_the_model_cannot_use_are_refused() -> None:
         tool(tree)
 
 
-def test_literal_types_stay_closed() -> None:
-    """A Literal becomes an enum that the model can choose from."""
+def test_a_literal_type_becomes_an_enum() -> None:
+    """The model can choose only from the values of the `Literal`."""
 
     @tool(name="pick_one", timeout_s=None)
     async def pick(color: Literal["red", "blue"]) -> str:
@@ -266,17 +266,18 @@ def rest(path: str, depth: int = 1) -> None:
 
 
 @pytest.mark.parametrize("function", [google, numpy, rest])
-def test_docstrings_are_read_in_three_styles(function: Callable[..., Any]) -> None:
-    """Google, NumPy and reST docstrings describe the tool and its arguments equally."""
-    made = tool(function).declaration
-    assert made["description"] == "List a directory.\n\nLinks are not followed. Note: slow."
+def test_docstrings_of_three_styles_are_parsed(function: Callable[..., Any]) -> None:
+    """Google, NumPy and reST docstrings give the same description of the tool and its arguments."""
+    declaration = tool(function).declaration
+    assert declaration["description"] == "List a directory.\n\nLinks are not followed. Note: slow."
     assert {
-        name: schema["description"] for name, schema in made["input_schema"]["properties"].items()
+        name: schema["description"]
+        for name, schema in declaration["input_schema"]["properties"].items()
     } == {"path": "where to look, below the root.", "depth": "how deep: at most 9."}
 
 
-def test_a_docstring_in_no_style_is_kept_whole() -> None:
-    """No style loses text that only looks like a section, or a malformed section."""
+def test_a_docstring_in_no_style_is_kept_completely() -> None:
+    """Text that only looks like a section, or a malformed section, is kept in every style."""
 
     def free(path: str) -> None:
         """Send to a@b.c.
@@ -309,8 +310,8 @@ class Dog(BaseModel):
     owner: Point | None = None
 
 
-def test_unions_and_models_within_models_are_written_out() -> None:
-    """A schema has no references: in unions, lists, mappings, tuples and nested models."""
+def test_nested_types_are_expanded_inline() -> None:
+    """A schema contains no references, not even for models in unions, lists, mappings, tuples and other models."""
 
     @tool
     def adopt(
@@ -335,23 +336,33 @@ def test_unions_and_models_within_models_are_written_out() -> None:
     ]
 
 
-def test_what_nobody_says_about_a_tool_is_closed() -> None:
-    """By default a tool is not concurrent, not read-only, needs permission, is destructive, not
-    retried, not optional.
+def test_defaults_of_a_tool_are_restrictive() -> None:
+    """By default a tool is not concurrent, not read-only, needs permission, is destructive, not retried and not
+    optional.
     """
 
     @tool
     def act() -> None: ...
 
-    for made in (act, declared({"name": "act"}, print), Tool({"name": "act"}, print)):
-        assert (made.tool_class, made.read_only, made.concurrent) == ("write", False, False)
-        assert (made.needs_permission, made.destructive) == (True, True)
-        assert (made.retries, made.optional, made.available) == (0, False, None)
-        assert (made.cancels_siblings, made.interrupt) == (False, "cancel")
+    for restricted_tool in (act, declared({"name": "act"}, print), Tool({"name": "act"}, print)):
+        assert (
+            restricted_tool.tool_class,
+            restricted_tool.read_only,
+            restricted_tool.concurrent,
+        ) == ("write", False, False)
+        assert (restricted_tool.needs_permission, restricted_tool.destructive) == (True, True)
+        assert (restricted_tool.retries, restricted_tool.optional, restricted_tool.available) == (
+            0,
+            False,
+            None,
+        )
+        assert (restricted_tool.cancels_siblings, restricted_tool.interrupt) == (False, "cancel")
 
 
-def test_classes_of_tools_bring_their_defaults() -> None:
-    """A reader runs in parallel and is not destructive, a failing shell stops its siblings; explicit settings win."""
+def test_tool_classes_have_defaults() -> None:
+    """A reader runs concurrently and is not destructive; a failing shell stops its siblings; explicit settings
+    take precedence.
+    """
 
     @tool(read_only=True)
     def look() -> None: ...
@@ -394,10 +405,10 @@ def of_other(size: int) -> None: ...
             "`tool_class` .* 'mystery' is not one of read, edit, write, shell",
         ),
         ({"interrupt": "maybe"}, "`interrupt` .* 'maybe' is not one of cancel, block"),
-        ({"retries": -1}, "`retries` .* -1 is not a number of 0 or more"),
-        ({"timeout_s": 0}, "`timeout_s` .* 0 is not above 0"),
-        ({"timeout_s": float("nan")}, "`timeout_s` .* nan is not above 0"),
-        ({"result_chars_max": 0}, "`result_chars_max` .* 0 is not a number of 1 or more"),
+        ({"retries": -1}, "`retries` .* -1 must be 0 or more"),
+        ({"timeout_s": 0}, "`timeout_s` .* 0 must be above 0"),
+        ({"timeout_s": float("nan")}, "`timeout_s` .* nan must be above 0"),
+        ({"result_chars_max": 0}, "`result_chars_max` .* 0 must be 1 or more"),
         ({"subject": "file"}, "`subject` .* there is no argument 'file'"),
         ({"paths": ["path", "to"]}, "`paths` .* there is no argument 'to'"),
         ({"hosts": ["url"]}, "`hosts` .* there is no argument 'url'"),
@@ -406,14 +417,14 @@ def of_other(size: int) -> None: ...
         ({"check": of_other}, "`check` .* it takes 'size', which is not an argument"),
     ],
 )
-def test_settings_that_contradict_are_refused(settings: Mapping[str, Any], complaint: str) -> None:
-    """A contradiction is the author's mistake; the error names the tool, its function and the field."""
+def test_contradictory_settings_are_rejected(settings: Mapping[str, Any], complaint: str) -> None:
+    """The error names the tool, its function and the field."""
     with pytest.raises(UsageError, match=complaint) as raised:
         tool(**settings)(edit)
     assert "the tool edit (tests.agent.test_tools.edit)" in str(raised.value)
 
 
-def test_tools_without_a_name_and_unknown_settings_are_refused() -> None:
+def test_missing_names_and_unknown_settings_are_rejected() -> None:
     """A lambda has no name that the model could use; an unknown setting is a TypeError."""
     with pytest.raises(UsageError, match="has no name"):
         tool(lambda: None)
@@ -423,7 +434,7 @@ def test_tools_without_a_name_and_unknown_settings_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["two words", "a.b", "é", "a\n", "x" * 129, "a(b)", "*"])
-def test_names_that_the_provider_would_not_take_are_refused(name: str) -> None:
+def test_names_that_the_provider_would_reject_are_rejected(name: str) -> None:
     """Names and aliases have 1 to 128 letters, digits, `_` and `-`, as the provider requires."""
     for make in (tool(name=name), lambda function: declared({"name": name}, function)):
         with pytest.raises(UsageError, match=r"(?s)`name` of .* must have 1 to 128 characters"):
@@ -436,8 +447,10 @@ def test_names_that_the_provider_would_not_take_are_refused(name: str) -> None:
     assert tool(aliases=[longest])(edit).aliases == (longest,)
 
 
-def test_what_a_function_returns_need_not_be_known() -> None:
-    """The model only sees the types of arguments; an unresolvable one is named."""
+def test_the_return_type_need_not_be_resolvable() -> None:
+    """Only the types of arguments are sent to the model; an argument type that cannot be resolved is an error
+    that names it.
+    """
 
     def look(path: str) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821
 
@@ -450,8 +463,8 @@ def test_what_a_function_returns_need_not_be_known() -> None:
         tool(find)
 
 
-def test_types_that_json_cannot_hold_are_refused_by_name() -> None:
-    """The error names the argument whose type has no schema, or whose default is a Field."""
+def test_types_without_a_json_schema_are_rejected() -> None:
+    """The error names the argument whose type has no schema, or whose default is a `Field`."""
 
     def call(count: int, back: Callable[[], int]) -> None: ...
 
@@ -461,7 +474,9 @@ def test_types_that_json_cannot_hold_are_refused_by_name() -> None:
 
     with pytest.raises(UsageError, match=r"of the argument back of .*call cannot be described"):
         tool(call)
-    with pytest.raises(UsageError, match=r"of the argument thing of .*odd cannot be told"):
+    with pytest.raises(
+        UsageError, match=r"of the argument thing of .*odd cannot be described to the model"
+    ):
         tool(odd)
     with pytest.raises(
         UsageError, match=r"the default of the argument size of .*field is a pydantic"
@@ -472,8 +487,8 @@ def test_types_that_json_cannot_hold_are_refused_by_name() -> None:
 class Strange: ...
 
 
-def test_two_tools_never_share_a_name() -> None:
-    """Names and aliases in a set of tools are unique, and each tool is validated again."""
+def test_names_in_a_tool_set_are_unique() -> None:
+    """Names and aliases must be unique in a tool set, and each tool is validated again."""
     one = tool(name="one", aliases=["uno"])(edit)
     check_tools([one, tool(name="two")(edit)])
     for name, aliases in (("one", []), ("uno", []), ("two", ["one"]), ("two", ["uno"])):
@@ -487,9 +502,9 @@ def test_two_tools_never_share_a_name() -> None:
 def test_tools_are_found_by_former_names() -> None:
     """A tool is found by its name and its aliases; a current name takes precedence over a former one."""
     one, two = tool(name="one", aliases=["old"])(edit), tool(name="old")(edit)
-    assert find([one], "old") is one
-    assert find([one, two], "old") is two
-    assert find([one, two], "older") is None
+    assert find_tool([one], "old") is one
+    assert find_tool([one, two], "old") is two
+    assert find_tool([one, two], "older") is None
 
 
 @tool
@@ -520,12 +535,14 @@ def take(
         ({"free": "caf\udce9"}, ()),
     ],
 )
-def test_what_was_coerced_is_told(value: Any, coerced: tuple[str, ...]) -> None:
-    """Values converted from another JSON type are named, including nested ones; defaults are not."""
+def test_coerced_values_are_reported(value: Any, coerced: tuple[str, ...]) -> None:
+    """The paths of values that were converted from another JSON type are reported, also if nested; defaults are
+    not.
+    """
     assert bind(take, value).coerced == coerced
 
 
-def test_the_question_stays_as_it_was() -> None:
+def test_a_tool_cannot_change_the_recorded_input() -> None:
     """A tool may modify its arguments; the recorded input does not change."""
 
     @tool
@@ -534,7 +551,7 @@ def test_the_question_stays_as_it_was() -> None:
 
     value: dict[str, Any] = {"free": []}
     bind(spoil, value).call()
-    bind(declared({"name": "spoil"}, lambda whole: whole.clear()), value).call()
+    bind(declared({"name": "spoil"}, lambda value: value.clear()), value).call()
     assert value == {"free": []}
 
 
@@ -557,8 +574,8 @@ class Picky(BaseModel):
         ("key", "its validation failed with KeyError('no')"),
     ],
 )
-def test_validators_of_the_tools_own_cannot_break_binding(text: str, begins: str) -> None:
-    """If a validator raises anything, the input is invalid, and the text for the model is limited."""
+def test_failing_validators_make_the_input_invalid(text: str, begins: str) -> None:
+    """If a validator raises any exception, the input is invalid, and the text for the model is limited."""
 
     @tool
     def use(picky: Picky) -> None: ...
@@ -569,8 +586,8 @@ def test_validators_of_the_tools_own_cannot_break_binding(text: str, begins: str
     assert len(str(raised.value)) < 20_000
 
 
-def test_input_that_is_too_deep_does_not_fit() -> None:
-    """Input nested deeper than the interpreter supports is refused, not a RecursionError."""
+def test_input_that_is_nested_too_deeply_is_invalid() -> None:
+    """Such input is rejected without a `RecursionError`."""
     deep: Any = []
     for _ in range(3_000):
         deep = [deep]
@@ -578,15 +595,15 @@ def test_input_that_is_too_deep_does_not_fit() -> None:
         bind(take, {"free": deep})
 
 
-def test_many_faults_are_told_in_few_lines() -> None:
-    """Of a thousand errors the model sees the first ones and the number of the rest."""
+def test_many_errors_are_shortened() -> None:
+    """The model gets the first of a thousand errors, and the number of the others."""
     with pytest.raises(ValueError, match="and 980 more") as raised:
         bind(take, {"stops": [{}] * 1_000})
     assert len(str(raised.value).splitlines()) == COMPLAINTS_MAX + 1
 
 
-def test_faults_of_any_model_can_be_told() -> None:
-    """Error descriptions do not require a tool; without known names they list none."""
+def test_errors_of_any_model_can_be_described() -> None:
+    """Error descriptions do not require a tool; if the valid names are unknown, none are listed."""
     with pytest.raises(ValidationError) as raised:
         Point.model_validate({"z": 1})
     assert complaints(raised.value) == (
@@ -594,12 +611,21 @@ def test_faults_of_any_model_can_be_told() -> None:
     )
 
 
-def test_answers_about_calls_that_cannot_run_are_clear_and_bounded() -> None:
-    """The result for an unknown tool lists the available names, for invalid input what to fix."""
-    assert unknown([take], "tke").content == "There is no tool named 'tke'. The tools are: take."
-    assert unknown([], "\ud800").content == "There is no tool named '\\ud800'. The tools are: none."
-    assert len(unknown([take], "x" * 10**6).content) < 300
-    assert invalid(take, "count: too many").content == (
+def test_results_of_calls_that_cannot_run_are_limited() -> None:
+    """The result for an unknown tool lists the available names, and the result for invalid input says what to fix."""
+    assert (
+        unknown_tool_result([take], "tke").content
+        == "There is no tool named 'tke'. The tools are: take."
+    )
+    assert (
+        unknown_tool_result([], "\ud800").content
+        == "There is no tool named '\\ud800'. The tools are: none."
+    )
+    assert len(unknown_tool_result([take], "x" * 10**6).content) < 300
+    assert invalid_input_result(take, "count: too many").content == (
         "The input of take does not fit:\ncount: too many"
     )
-    assert (unknown([], "a").outcome, invalid(take, "").outcome) == ("unknown", "invalid")
+    assert (unknown_tool_result([], "a").outcome, invalid_input_result(take, "").outcome) == (
+        "unknown",
+        "invalid",
+    )

@@ -1,4 +1,4 @@
-"""Generated conversations that the provider would accept, and the properties of anything derived from them."""
+"""Generated conversations that the provider would accept, and checks of conversations derived from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agentobs.provider.anthropic.messages import blocks, fault
+from agentobs.provider.anthropic.messages import blocks, conversation_error
 
 Message = dict[str, Any]
 
@@ -21,7 +21,7 @@ CONTENTS = st.one_of(
     st.just([{"type": "text", "text": "see"}, IMAGE]),
     st.just([{"type": "tool_reference", "tool_name": "look"}]),
 )
-SAID = st.one_of(
+USER_CONTENTS = st.one_of(
     WORDS,
     WORDS.map(lambda text: [{"type": "text", "text": text}]),
     st.just([IMAGE, {"type": "text", "text": "What is it?"}]),
@@ -31,8 +31,8 @@ SAID = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn, steps: int = 8) -> tuple[Message, ...]:
-    """A conversation that ends with the user's turn: prompts, responses, calls with results, thinking, media."""
-    messages: list[Message] = [{"role": "user", "content": draw(SAID)}]
+    """Draw a conversation that ends with a user message: prompts, responses, calls with results, thinking, media."""
+    messages: list[Message] = [{"role": "user", "content": draw(USER_CONTENTS)}]
     for number in range(draw(st.integers(0, steps))):
         kind = draw(st.sampled_from(("talk", "calls", "calls", "calls", "compaction")))
         thought: list[Message] = []
@@ -40,11 +40,11 @@ def conversations(draw: st.DrawFn, steps: int = 8) -> tuple[Message, ...]:
             thought = [{"type": "thinking", "thinking": draw(WORDS), "signature": f"s{number}"}]
         if kind == "compaction":
             thought = [SUMMARY, *thought]
-        said = [{"type": "text", "text": draw(WORDS)}]
+        text_blocks = [{"type": "text", "text": draw(WORDS)}]
         if kind == "talk":
             messages += [
-                {"role": "assistant", "content": [*thought, *said]},
-                {"role": "user", "content": draw(SAID)},
+                {"role": "assistant", "content": [*thought, *text_blocks]},
+                {"role": "user", "content": draw(USER_CONTENTS)},
             ]
             continue
         ids = [f"toolu_{number}_{each}" for each in range(draw(st.integers(1, 3)))]
@@ -58,15 +58,15 @@ def conversations(draw: st.DrawFn, steps: int = 8) -> tuple[Message, ...]:
         if draw(st.booleans()):
             results.append({"type": "text", "text": "Hurry."})
         messages += [
-            {"role": "assistant", "content": [*thought, *said, *uses]},
+            {"role": "assistant", "content": [*thought, *text_blocks, *uses]},
             {"role": "user", "content": results},
         ]
-    assert fault(messages) is None
+    assert conversation_error(messages) is None
     return tuple(messages)
 
 
 def pairs(messages: Any) -> dict[str, bool]:
-    """The calls by ID, and whether each has its thinking."""
+    """Return the calls by ID, and whether each call has its thinking."""
     found: dict[str, bool] = {}
     for message in messages:
         own = blocks(message)
@@ -75,12 +75,12 @@ def pairs(messages: Any) -> dict[str, bool]:
     return found
 
 
-def holds(before: Any, after: Any) -> None:
-    """The provider accepts the derived conversation, and no call in it has lost its thinking."""
-    assert fault(after) is None
+def check_derived(before: Any, after: Any) -> None:
+    """Check that the provider accepts the derived conversation, and that no call in it has lost its thinking."""
+    assert conversation_error(after) is None
     assert after[0]["role"] == "user"
-    whole = pairs(before)
+    earlier_calls = pairs(before)
     for tool_use_id, thinks in pairs(after).items():
-        assert whole[tool_use_id] == thinks
+        assert earlier_calls[tool_use_id] == thinks
     roles = [message["role"] for message in after]
     assert all(one != other for one, other in itertools.pairwise(roles))

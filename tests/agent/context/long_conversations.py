@@ -1,5 +1,5 @@
-"""Shared helpers of the tests of long conversations: responses with token counts, tools, and a run
-in a small window.
+"""Shared helpers of the tests of long conversations: responses with token counts, tools, and runs in a small
+window.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from agentobs.agent.context import Context
 from agentobs.agent.events import Event
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools.tool import Tool, tool
+from tests.agent.agent_runs import events_of
 from tests.agent.provider import Provider, Reply, call, error, message, streamed, text
-from tests.agent.scene import events_of
 
 SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept_results=1)
-"""A window in which a conversation has 2,000 tokens."""
+"""A context whose window allows a conversation of 2,000 tokens."""
 TOO_LONG = error(
     400, "invalid_request_error", text="prompt is too long: 210000 tokens > 200000 maximum"
 )
@@ -35,37 +35,37 @@ def peek(where: str) -> str:
     return where
 
 
-def said(tokens: int, *content: dict[str, Any], **more: Any) -> Reply:
-    """A response with which the conversation has this many tokens."""
+def response_of(tokens: int, *content: dict[str, Any], **more: Any) -> Reply:
+    """Return a response whose usage says that the conversation has this many tokens."""
     usage = {"input_tokens": tokens - 10, "output_tokens": 10}
     return streamed(message(*content, usage=usage, **more))
 
 
-DONE = said(300, text("Done."))
-SUMMARY = said(2500, text("They looked at files."))
+DONE = response_of(300, text("Done."))
+SUMMARY = response_of(2500, text("They looked at files."))
 
 
-def looks(*tokens: int, of: str = "look") -> list[Reply]:
-    """Responses that each look into a file, named a, b, c ..."""
+def look_responses(*tokens: int, of: str = "look") -> list[Reply]:
+    """Return responses that each read a file; the files are named a, b, c ..."""
     letters = "abcdefghijklmnop"
     return [
-        said(count, {**THOUGHT}, call(f"toolu_{letter}", of, where=f"{letter}.txt"))
+        response_of(count, {**THOUGHT}, call(f"toolu_{letter}", of, where=f"{letter}.txt"))
         for count, letter in zip(tokens, letters, strict=False)
     ]
 
 
-def played(
+def run_agent(
     replies: Sequence[Reply],
     *,
     tools: Sequence[Tool] = (look, peek),
-    talk: Conversation | None = None,
+    conversation: Conversation | None = None,
     prompt: str = "Hello",
     **changes: Any,
 ) -> tuple[list[Event], list[dict[str, Any]]]:
     """Run the agent; return its events and the requests."""
     changes = {"context": SMALL, **changes}
     with Provider(replies) as provider:
-        events = events_of(provider, prompt, tools=tools, conversation=talk, **changes)
+        events = events_of(provider, prompt, tools=tools, conversation=conversation, **changes)
     return events, provider.requests
 
 
@@ -79,11 +79,11 @@ def results(request: dict[str, Any]) -> list[Any]:
     ]
 
 
-def heavy(turns: int) -> list[Reply]:
-    """Responses with so much text that neither trimming nor dropping a little is enough, then the last one."""
+def long_responses(turns: int) -> list[Reply]:
+    """Return responses with so much text that trimming or dropping a few groups is not enough, and a final one."""
     long = text("z" * 3600)
     texts = [
-        said(1200 * (n + 1), THOUGHT, long, call(f"toolu_{n}", "peek", where=f"{n}.txt"))
+        response_of(1200 * (n + 1), THOUGHT, long, call(f"toolu_{n}", "peek", where=f"{n}.txt"))
         for n in range(turns)
     ]
     return [*texts, DONE]
@@ -94,15 +94,18 @@ def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
     return content if isinstance(content, list) else [text(content)]
 
 
-def before(turns: int, size: int = 3000, said_: int = 0) -> list[dict[str, Any]]:
-    """A conversation of this many turns that looked into files."""
+def before(turns: int, size: int = 3000, response_chars: int = 0) -> list[dict[str, Any]]:
+    """Return a conversation of this many turns that each read a file."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the key."}]
     for n in range(turns):
         outcome = {"type": "tool_result", "tool_use_id": f"t{n}", "content": "y" * size}
         messages += [
             {
                 "role": "assistant",
-                "content": [text("So." + "z" * said_), call(f"t{n}", "look", where=f"{n}.txt")],
+                "content": [
+                    text("So." + "z" * response_chars),
+                    call(f"t{n}", "look", where=f"{n}.txt"),
+                ],
             },
             {"role": "user", "content": [outcome]},
         ]

@@ -1,4 +1,4 @@
-"""Whole runs with arbitrary responses: every request is valid, and every run ends."""
+"""Complete runs with arbitrary responses: every request is valid, and every run ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from agentobs.agent.context import Context
 from agentobs.agent.events import Compaction, RequestStart
-from agentobs.agent.state import Conversation, begin
+from agentobs.agent.state import Conversation, initial_state
 from agentobs.agent.tools.tool import tool
-from agentobs.provider.anthropic.messages import fault
-from tests.agent.context.conversations import Message, conversations
+from agentobs.provider.anthropic.messages import conversation_error
+from tests.agent.agent_runs import events_of, of_kind, result_of
+from tests.agent.context.generated_conversations import Message, conversations
 from tests.agent.provider import (
     Provider,
     Reply,
@@ -25,7 +26,6 @@ from tests.agent.provider import (
     streamed,
     text,
 )
-from tests.agent.scene import events_of, of_kind, result_of
 
 SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept_results=1)
 TURNS = 4
@@ -41,20 +41,22 @@ def look(where: str) -> str:
 _NUMBERS = itertools.count()
 
 
-def said(tokens: int, *content: Message, **more: Any) -> Reply:
+def response_of(tokens: int, *content: Message, **more: Any) -> Reply:
     usage = {"input_tokens": tokens, "output_tokens": 10}
     return streamed(message(*content, usage=usage, **more))
 
 
 def calling(tokens: int, size: int) -> Reply:
     calls = [call(f"toolu_{next(_NUMBERS)}", "look", where="x" * size) for _ in range(2)]
-    return said(tokens, THOUGHT, text("So."), *calls)
+    return response_of(tokens, THOUGHT, text("So."), *calls)
 
 
 REPLIES = st.one_of(
     st.builds(calling, st.integers(50, 2500), st.integers(1, 12)),
-    st.builds(said, st.integers(50, 2500), st.just(text("Well."))),
-    st.builds(lambda n: said(n, text("We"), stop_reason="max_tokens"), st.integers(50, 2500)),
+    st.builds(response_of, st.integers(50, 2500), st.just(text("Well."))),
+    st.builds(
+        lambda n: response_of(n, text("We"), stop_reason="max_tokens"), st.integers(50, 2500)
+    ),
     st.sampled_from(
         [
             error(
@@ -65,8 +67,8 @@ REPLIES = st.one_of(
             error(529, "overloaded_error"),
             error_in_stream("overloaded_error"),
             cut_after(message(call("toolu_cut", "look", where="x"), text("So")), 7),
-            said(2900, text("And"), stop_reason="model_context_window_exceeded"),
-            said(100),
+            response_of(2900, text("And"), stop_reason="model_context_window_exceeded"),
+            response_of(100),
         ]
     ),
 )
@@ -74,7 +76,7 @@ REPLIES = st.one_of(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(conversations(4), st.lists(REPLIES, min_size=1, max_size=10), st.booleans())
-def test_every_request_is_valid_and_they_have_an_end(
+def test_every_request_is_valid_and_every_run_ends(
     before: tuple[Message, ...], replies: list[Reply], remembers: bool
 ) -> None:
     """Holds for every length of conversation and every response; the last response is repeated.
@@ -83,7 +85,7 @@ def test_every_request_is_valid_and_they_have_an_end(
     compaction is reactive, and the conversation can be continued.
     """
     answer = {"role": "assistant", "content": [text("So far.")]}
-    talk = Conversation(messages=(*before, answer), turns=1)
+    conversation = Conversation(messages=(*before, answer), turns=1)
     script: Any = itertools.chain(replies, itertools.repeat(replies[-1]))
     world = {"memory": lambda: "They looked."} if remembers else {}
     with Provider(script) as provider:
@@ -92,7 +94,7 @@ def test_every_request_is_valid_and_they_have_an_end(
                 provider,
                 prompt,
                 tools=[look],
-                conversation=talk,
+                conversation=conversation,
                 world=world,
                 context=SMALL,
                 max_turns=TURNS,
@@ -100,8 +102,8 @@ def test_every_request_is_valid_and_they_have_an_end(
                 token_budget=300,
             )
             result_of(events)
-            assert fault(begin(talk, "More.").messages) is None
-            assert fault(talk.messages) is None
+            assert conversation_error(initial_state(conversation, "More.").messages) is None
+            assert conversation_error(conversation.messages) is None
             starts = of_kind(events, RequestStart)
             assert len(starts) <= 60
     reactive = [e for e in of_kind(events, Compaction) if e.trigger == "reactive"]

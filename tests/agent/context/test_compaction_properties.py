@@ -1,4 +1,4 @@
-"""Properties of every compacted conversation, whatever its content."""
+"""Properties of every compacted conversation, whatever its content is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 
 from agentobs.agent.compaction import summary
 from agentobs.agent.context import reduction, token_counts
-from agentobs.agent.context.message_groups import flat, joined, parts, unanswered, without_last
-from agentobs.agent.context.recent_files import File, attached, recent_files
-from agentobs.agent.context.window_policy import Counted
+from agentobs.agent.context.message_groups import (
+    count_unanswered_blocks,
+    flattened,
+    merged,
+    split_groups,
+    without_last_blocks,
+)
+from agentobs.agent.context.recent_files import File, attachments, recent_files
+from agentobs.agent.context.window_policy import TokenCount
 from agentobs.agent.state import Options, State
 from agentobs.agent.tools.tool import tool
-from agentobs.provider.anthropic.messages import blocks, fault, tool_results
-from tests.agent.context.conversations import Message, conversations, holds
+from agentobs.provider.anthropic.messages import blocks, conversation_error, tool_results
+from tests.agent.context.generated_conversations import Message, check_derived, conversations
 
 Messages = tuple[Message, ...]
 QUICK = settings(max_examples=40, deadline=None)
@@ -29,22 +35,20 @@ def look(where: str) -> str:
 
 @QUICK
 @given(conversations())
-def test_groups_are_the_conversation(messages: Messages) -> None:
-    """Head and groups together are the conversation, and each group except prompts starts with a response."""
-    whole = parts(messages)
-    assert (*whole.head, *flat(whole.groups)) == messages
-    for group in whole.groups:
-        assert fault([whole.head[0], *group]) is None
+def test_groups_contain_all_messages(messages: Messages) -> None:
+    """The head and the groups together are the conversation, and each group except prompts starts with a response."""
+    all_groups = split_groups(messages)
+    assert (*all_groups.start, *flattened(all_groups.groups)) == messages
+    for group in all_groups.groups:
+        assert conversation_error([all_groups.start[0], *group]) is None
 
 
 @QUICK
 @given(conversations(), st.integers(0, 4), st.booleans())
-def test_trimming_keeps_everything_but_old_results(
-    messages: Messages, kept: int, spares_new: bool
-) -> None:
-    """A trimmed conversation has the same messages and calls; it is never longer; new results stay."""
+def test_trimming_changes_only_old_results(messages: Messages, kept: int, spares_new: bool) -> None:
+    """A trimmed conversation has the same messages and calls and is never longer; new results are kept."""
     trimmed = reduction.trim(messages, kept, spares_new=spares_new)
-    holds(messages, trimmed)
+    check_derived(messages, trimmed)
     assert len(trimmed) == len(messages)
     assert token_counts.estimate(trimmed) <= token_counts.estimate(messages)
     assert reduction.trim(trimmed, kept, spares_new=spares_new) == trimmed
@@ -58,18 +62,20 @@ def test_trimming_keeps_everything_but_old_results(
 
 @QUICK
 @given(conversations(), st.integers(0, 4000))
-def test_dropping_takes_the_oldest_and_few(messages: Messages, tokens: int) -> None:
-    """The dropped part is large enough, at most a third, the oldest, and never the first prompt or the last group."""
+def test_dropping_removes_a_few_of_the_oldest_groups(messages: Messages, tokens: int) -> None:
+    """The dropped part is large enough, at most a third, the oldest part, and never the first prompt or the
+    last group.
+    """
     dropped = reduction.drop(messages, tokens)
     if dropped is None:
         return
-    holds(messages, joined(dropped))
+    check_derived(messages, merged(dropped))
     last = blocks(messages[-1])
     assert blocks(dropped[-1])[-len(last) :] == last
     freed = token_counts.estimate(messages) - token_counts.estimate(dropped)
     assert freed >= tokens
-    whole = parts(messages)
-    assert freed <= reduction.DROP_SHARE * sum(map(token_counts.estimate, whole.groups)) + 1
+    all_groups = split_groups(messages)
+    assert freed <= reduction.DROP_SHARE * sum(map(token_counts.estimate, all_groups.groups)) + 1
     first = blocks(messages[0])
     assert blocks(dropped[0])[: len(first)] == first
 
@@ -77,49 +83,51 @@ def test_dropping_takes_the_oldest_and_few(messages: Messages, tokens: int) -> N
 @QUICK
 @given(conversations(), st.integers(1, 3))
 def test_dropping_twice_leaves_one_note(messages: Messages, count: int) -> None:
-    """However often groups are dropped, a single note replaces them."""
+    """However often groups are dropped, one note takes their place."""
     once = reduction.without_oldest(messages, count)
     twice = reduction.without_oldest(once, count)
     for each in (once, twice):
-        holds(messages, each)
+        check_derived(messages, each)
         assert json.dumps(each).count(reduction.DROPPED) == 1
 
 
 @QUICK
 @given(conversations(), st.integers(0, 3000))
-def test_a_summary_takes_the_place_of_all_but_the_latest(messages: Messages, tokens: int) -> None:
-    """The conversation after a summary is valid and has the same end, and the summarized part is the rest."""
-    gone, kept = summary.split(messages, tokens)
-    assert (*gone, *kept) == messages
+def test_a_summary_replaces_all_except_the_latest_groups(messages: Messages, tokens: int) -> None:
+    """The conversation after a summary is valid and has the same end; the summarized part is the rest."""
+    summarized, kept = summary.split(messages, tokens)
+    assert (*summarized, *kept) == messages
     assert kept
-    made = summary.continued_from("All is well.", [], kept)
-    holds(messages, made)
-    assert tool_results(made[-1]) == tool_results(messages[-1])
+    continued = summary.continued_from("All is well.", [], kept)
+    check_derived(messages, continued)
+    assert tool_results(continued[-1]) == tool_results(messages[-1])
 
 
 @QUICK
 @given(conversations(), st.integers(0, 3000))
-def test_a_request_for_a_summary_is_valid(messages: Messages, tokens: int) -> None:
-    """It contains no image, document or thinking, nothing that needs a beta, and declares tools if it calls any."""
-    gone, _ = summary.split(messages, tokens)
+def test_a_summary_request_is_valid(messages: Messages, tokens: int) -> None:
+    """It contains no image, document or thinking, and nothing that needs a beta; it declares tools if it
+    contains calls.
+    """
+    summarized, _ = summary.split(messages, tokens)
     state = State("awaiting_model", messages, 1, 0, 0, "start")
     for _ in range(summary.DROPS_MAX + 1):
-        asked = summary.request(gone, state, Options("claude-test-1"), (), None)
-        assert fault(asked["messages"]) is None
+        request = summary.summary_request(summarized, state, Options("claude-test-1"), (), None)
+        assert conversation_error(request["messages"]) is None
         kinds = {
-            block["type"] for message in asked["messages"] for block in inner(message["content"])
+            block["type"] for message in request["messages"] for block in inner(message["content"])
         }
         assert kinds <= {"text", "tool_use", "tool_result", "tool_reference"}
-        assert ("tools" in asked) == ("tool_use" in kinds)
-        fewer = summary.shorter(gone, None)
+        assert ("tools" in request) == ("tool_use" in kinds)
+        fewer = summary.with_fewer_groups(summarized, None)
         if fewer is None:
             break
-        assert len(parts(fewer).groups) < len(parts(gone).groups)
-        gone = fewer
+        assert len(split_groups(fewer).groups) < len(split_groups(summarized).groups)
+        summarized = fewer
 
 
 def inner(content: object) -> list[Message]:
-    """All blocks of a content, including those within results."""
+    """Yield all blocks of a content, including blocks within results."""
     found: list[Message] = []
     for block in content if isinstance(content, list) else []:
         found += [block, *inner(block.get("content"))]
@@ -128,62 +136,68 @@ def inner(content: object) -> list[Message]:
 
 @QUICK
 @given(conversations(), st.integers(0, 40_000))
-def test_files_are_few_and_bounded(messages: Messages, tokens: int) -> None:
-    """At most five files are attached, each once, all within the available room."""
-    gone, kept = summary.split(messages, 0)
-    files = recent_files(gone, kept, [look])
+def test_attached_files_are_limited(messages: Messages, tokens: int) -> None:
+    """At most five files are attached, each once, and all within the available tokens."""
+    summarized, kept = summary.split(messages, 0)
+    files = recent_files(summarized, kept, [look])
     assert len({file.path for file in files}) == len(files) <= 5
-    made = attached(files, tokens)
-    sizes = [token_counts.text_tokens(block["text"]) for block in made]
+    attached = attachments(files, tokens)
+    sizes = [token_counts.text_tokens(block["text"]) for block in attached]
     assert sum(sizes) <= tokens
 
 
 @QUICK
 @given(conversations(), st.integers(1, 10**6))
-def test_counting(messages: Messages, told: int) -> None:
-    """The counted part is exact, later messages add up, and the rest is never estimated below its share."""
-    covered = token_counts.tokens_of(messages, Counted(told, len(messages), messages[-1]), 10)
-    assert covered == told
+def test_token_counts(messages: Messages, counted_tokens: int) -> None:
+    """The counted part is exact, later messages are added, and the rest is never estimated below its share."""
+    covered = token_counts.tokens_of(
+        messages, TokenCount(counted_tokens, len(messages), messages[-1]), 10
+    )
+    assert covered == counted_tokens
     estimated = token_counts.estimate(messages)
     assert token_counts.tokens_of(messages, None, 10) == 10 + estimated
-    assert token_counts.after(told, estimated, estimated) == told
-    assert token_counts.after(told, estimated, 0) >= 0
+    assert token_counts.tokens_after(counted_tokens, estimated, estimated) == counted_tokens
+    assert token_counts.tokens_after(counted_tokens, estimated, 0) >= 0
 
 
-def test_a_file_has_5000_tokens() -> None:
-    """A longer file is truncated at the end, with the surrounding text."""
-    (block,) = attached([File("a.txt", "z" * 100_000, False)], 10**6)
+def test_an_attached_file_has_at_most_5000_tokens() -> None:
+    """A longer file, with the text around it, is truncated at the end."""
+    (block,) = attachments([File("a.txt", "z" * 100_000, False)], 10**6)
     assert block["text"].count("z") == 17_500
     assert 5_000 <= token_counts.text_tokens(block["text"]) < 5_050
 
 
-def test_all_files_have_50000_tokens() -> None:
-    """The total of the blocks, paths included: five files alone have no more than 25,000."""
+def test_attached_files_have_at_most_50000_tokens() -> None:
+    """The limit applies to the total of the blocks, with their paths: five files alone have no more than 25,000."""
     files = [File(f"{number}/" + "p" * 50_000, "z" * 17_500, False) for number in range(3)]
-    sizes = [token_counts.text_tokens(block["text"]) for block in attached(files, 10**6)]
+    sizes = [token_counts.text_tokens(block["text"]) for block in attachments(files, 10**6)]
     assert len(sizes) == 2
     assert sum(sizes) < 50_000 < sum(sizes) + sizes[0] < 60_000
 
 
 @QUICK
 @given(conversations(), st.data())
-def test_a_count_never_hides_what_is_new(messages: Messages, data: st.DataObject) -> None:
-    """If any earlier message is removed or replaced, the newest one is still counted."""
-    count = Counted(7, len(messages), messages[-1])
+def test_new_messages_are_always_counted(messages: Messages, data: st.DataObject) -> None:
+    """If any earlier message is removed or replaced, the newest message is still counted."""
+    count = TokenCount(7, len(messages), messages[-1])
     new = {"role": "user", "content": "word " * 100}
-    gone = data.draw(st.integers(0, len(messages) - 1))
-    fewer = (*messages[:gone], *messages[gone + 1 :], new)
+    index = data.draw(st.integers(0, len(messages) - 1))
+    fewer = (*messages[:index], *messages[index + 1 :], new)
     for each in (fewer, (*messages[:-1], {**messages[-1]}, new), (*messages, new)):
         assert token_counts.tokens_of(each, count, 0) >= token_counts.estimate([new])
 
 
 @QUICK
 @given(conversations())
-def test_what_the_model_has_not_answered(messages: Messages) -> None:
-    """Unanswered messages can be identified and removed; an addition to stored results belongs to them."""
+def test_unanswered_messages(messages: Messages) -> None:
+    """Unanswered messages can be identified and removed; text that is added to stored results belongs to them."""
     prompt = {"role": "user", "content": "And now?"}
-    made = joined((*messages, prompt))
-    assert unanswered((*messages, prompt), messages) == 1
-    assert [blocks(each) for each in without_last(made, 1)] == [blocks(each) for each in messages]
-    assert unanswered(messages, messages) == 0
-    assert unanswered(made, messages) == (1 if messages[-1]["role"] == "assistant" else 0)
+    with_prompt = merged((*messages, prompt))
+    assert count_unanswered_blocks((*messages, prompt), messages) == 1
+    assert [blocks(each) for each in without_last_blocks(with_prompt, 1)] == [
+        blocks(each) for each in messages
+    ]
+    assert count_unanswered_blocks(messages, messages) == 0
+    assert count_unanswered_blocks(with_prompt, messages) == (
+        1 if messages[-1]["role"] == "assistant" else 0
+    )

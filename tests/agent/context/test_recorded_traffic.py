@@ -1,4 +1,4 @@
-"""Real recordings: the provider's own compactions, its refusals, and the real lengths of prompts."""
+"""Recorded traffic: compactions by the provider, its rejections, and the real lengths of prompts."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from agentobs.agent.agent_run import Run
+from agentobs.agent.agent_run import Run, RunInputs
 from agentobs.agent.compaction.compaction import length
 from agentobs.agent.context import token_counts
 from agentobs.agent.context.context_windows import LARGE, LARGE_TOKENS, WINDOW_TOKENS, window_of
 from agentobs.agent.events import Compaction, RequestStart
-from agentobs.agent.state import Conversation, begin
+from agentobs.agent.state import Conversation, initial_state
 from agentobs.provider.anthropic.streams import assemble
+from tests.agent.agent_runs import events_of, in_loop, of_kind, options, result_of, ticking_world
 from tests.agent.provider import Provider, Reply, message, streamed, text
-from tests.agent.scene import events_of, in_loop, of_kind, options, result_of, ticking_world
 from tests.wire import corpus
 from tests.wire.corpus import Exchange
 
 recorded = pytest.mark.skipif(
     not (corpus.folder() / "manifest.json").is_file(), reason=corpus.HINT.format(corpus.folder())
 )
-"""The tests of recorded traffic need its folder."""
+"""Skip the tests if the folder with recorded traffic does not exist."""
 
 
 OF_PYDANTIC = "pydantic__pydantic-ai/test_anthropic_test_anthropic_compaction"
@@ -38,51 +38,55 @@ def exchanges(tag: str, begins: str) -> list[Exchange]:
 
 
 def sent(exchange: Exchange) -> Reply:
-    """The recorded response, byte for byte."""
+    """Return the recorded response, byte for byte."""
     kind = "text/event-stream" if exchange.is_stream else "application/json"
     return Reply((exchange.text.encode(),), exchange.status, {"content-type": kind})
 
 
 @recorded
-def test_what_the_provider_made_shorter_goes_back_as_it_came() -> None:
-    """A block of the provider's own compaction is sent back, and everything that it replaces is no longer counted."""
+def test_a_compaction_block_of_the_provider_is_sent_back() -> None:
+    """The block is sent back unchanged, and everything that it replaces is no longer counted."""
     first, second = exchanges("compaction", OF_PYDANTIC + "_end_to_end")
-    talk = Conversation()
+    conversation = Conversation()
     extra = {"context_management": first.body["context_management"]}
     with Provider([sent(first), sent(second)]) as provider:
-        asked: Any = {
+        run_options: Any = {
             "model": first.body["model"],
             "stream": False,
             "extra": extra,
-            "conversation": talk,
+            "conversation": conversation,
         }
-        events = events_of(provider, first.messages[0]["content"], **asked)
-        assert length(following(talk, "What did I ask you to do?"), ()) < 250
-        events += events_of(provider, "What did I ask you to do?", **asked)
+        events = events_of(provider, first.messages[0]["content"], **run_options)
+        assert length(continuing_run(conversation, "What did I ask you to do?"), ()) < 250
+        events += events_of(provider, "What did I ask you to do?", **run_options)
     assert provider.requests[1]["messages"][1] == second.messages[1]
     assert not of_kind(events, Compaction)
-    assert token_counts.covered(talk.messages) == 1
-    assert token_counts.estimate(talk.messages) < 250 < token_counts.estimate(talk.messages[:1])
-    assert talk.context.counted is not None
-    assert talk.context.counted.tokens == 239 + 10
+    assert token_counts.count_compacted_messages(conversation.messages) == 1
+    assert (
+        token_counts.estimate(conversation.messages)
+        < 250
+        < token_counts.estimate(conversation.messages[:1])
+    )
+    assert conversation.context.counted is not None
+    assert conversation.context.counted.tokens == 239 + 10
 
 
-def following(talk: Conversation, prompt: str) -> Run:
-    """The run that would continue a conversation."""
+def continuing_run(conversation: Conversation, prompt: str) -> Run:
+    """Return the run that would continue a conversation."""
 
     async def made() -> Run:
         with Provider([]) as provider:
             async with provider.client() as client:
-                state = begin(talk, prompt)
-                return Run(ticking_world(client), options(), (), None, talk, state, 0)
+                state = initial_state(conversation, prompt)
+                return Run(RunInputs(ticking_world(client), options(), (), 0), conversation, state)
 
     return in_loop(made())
 
 
 @recorded
 @pytest.mark.parametrize("tag", ["usage.iterations", "compaction"])
-def test_usage_of_several_rounds_tells_how_long_the_conversation_is(tag: str) -> None:
-    """If a response took several iterations, the last one counts, not their sum."""
+def test_usage_of_several_iterations(tag: str) -> None:
+    """If a response took several iterations, the last one is the length of the conversation, not their sum."""
     for name in corpus.files(tag):
         for exchange in corpus.read(name).exchanges:
             usage = (exchange.message or {}).get("usage") or {}
@@ -92,7 +96,7 @@ def test_usage_of_several_rounds_tells_how_long_the_conversation_is(tag: str) ->
             parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
             expected = sum(last[part] or 0 for part in parts) + last["output_tokens"]
             if str(last["type"]).endswith("message"):
-                assert token_counts.held(usage) == expected
+                assert token_counts.conversation_tokens(usage) == expected
 
 
 @recorded
@@ -103,7 +107,7 @@ def test_usage_of_several_rounds_tells_how_long_the_conversation_is(tag: str) ->
         ("-3-5-haiku-20241022_handles_context_length", None),
     ],
 )
-def test_a_prompt_that_was_refused_as_too_long(name: str, window: int | None) -> None:
+def test_a_recorded_rejection_as_too_long(name: str, window: int | None) -> None:
     """After a recorded refusal the conversation is compacted and the request repeated; the reported
     window is kept.
 
@@ -111,22 +115,22 @@ def test_a_prompt_that_was_refused_as_too_long(name: str, window: int | None) ->
     they are shorter.
     """
     (refused,) = [e for e in exchanges("status_400", OF_RUBY + name) if e.status == 400]
-    said = json.loads(json.dumps(refused.messages).replace("<MASSIVE_TEXT>", "massive " * 4000))
-    talk = Conversation(messages=tuple(said[:-1]), turns=5)
+    messages = json.loads(json.dumps(refused.messages).replace("<MASSIVE_TEXT>", "massive " * 4000))
+    conversation = Conversation(messages=tuple(messages[:-1]), turns=5)
     with Provider([sent(refused), SUMMARY, DONE]) as provider:
-        events = events_of(provider, said[-1]["content"], conversation=talk)
+        events = events_of(provider, messages[-1]["content"], conversation=conversation)
     (done,) = of_kind(events, Compaction)
     assert (done.trigger, done.methods[-1]) == ("reactive", "summary")
     assert done.tokens_after < done.threshold
     starts = [event.transition for event in of_kind(events, RequestStart)]
     assert starts == ["start", "reactive_compaction"]
     assert result_of(events).text == "Done."
-    assert talk.context.window_told == window
-    assert provider.requests[2]["messages"][-1]["content"][-1] == said[-1]["content"][-1]
+    assert conversation.context.reported_window == window
+    assert provider.requests[2]["messages"][-1]["content"][-1] == messages[-1]["content"][-1]
 
 
 @recorded
-def test_estimates_on_real_prompts() -> None:
+def test_estimates_on_recorded_prompts() -> None:
     """Recorded prompts of a thousand tokens or more without media or server tools are rarely
     underestimated.
 
@@ -145,7 +149,7 @@ def test_estimates_on_real_prompts() -> None:
 
 def estimated_share(exchange: Exchange) -> float | None:
     body = exchange.body
-    if not exchange.asks_model or exchange.status != 200 or "MASSIVE" in json.dumps(body):
+    if not exchange.is_model_request or exchange.status != 200 or "MASSIVE" in json.dumps(body):
         return None
     if any(
         kind in json.dumps(body) for kind in ('"image"', '"document"', "_2025", "_2026", "_2024")
@@ -153,16 +157,20 @@ def estimated_share(exchange: Exchange) -> float | None:
         return None
     headers = {"content-type": "text/event-stream" if exchange.is_stream else "application/json"}
     usage = assemble(headers, exchange.text.encode()).get("usage") or {}
-    held = token_counts.held(usage)
-    if held is None or usage.get("iterations"):
+    conversation_tokens = token_counts.conversation_tokens(usage)
+    if conversation_tokens is None or usage.get("iterations"):
         return None
-    prompt = held - token_counts.output_tokens(usage)
-    around = token_counts.declared(body.get("system"), body.get("tools") or [])
-    return (around + token_counts.estimate(exchange.messages)) / prompt if prompt >= 1000 else None
+    prompt = conversation_tokens - token_counts.output_tokens(usage)
+    overhead_tokens = token_counts.overhead(body.get("system"), body.get("tools") or [])
+    return (
+        (overhead_tokens + token_counts.estimate(exchange.messages)) / prompt
+        if prompt >= 1000
+        else None
+    )
 
 
-def test_windows_are_those_that_are_listed() -> None:
-    """Our table has the windows of the price list, under every name."""
+def test_context_windows_equal_the_published_values() -> None:
+    """Our table has the windows of the price list, under every name of a model."""
     from genai_prices.data import providers
 
     (listed,) = (each for each in providers if each.id == "anthropic")

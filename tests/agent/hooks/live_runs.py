@@ -8,35 +8,37 @@ from typing import Any
 
 from agentobs.agent import Conversation, Event, Options, Permissions, Tool, live_world, run
 from agentobs.agent.hooks import Hook
+from tests.agent.agent_runs import options
 from tests.agent.provider import Provider
-from tests.agent.scene import options
 
 SMALL = "claude-small-1"
 
 
-def played(
+def run_agent(
     provider: Provider,
     *,
     tools: Sequence[Tool],
     hooks: Sequence[Hook] = (),
     permissions: Permissions | None = None,
-    talk: Conversation | None = None,
+    conversation: Conversation | None = None,
     prompts: Sequence[str] = ("Hello",),
     on: Callable[[Event], None] = lambda event: None,
     **live: Any,
 ) -> list[Event]:
-    """Run an agent for each prompt and return its events; `live` goes to `live_world`."""
-    asked: Options = options(hooks=tuple(hooks))
+    """Run an agent for each prompt and return its events; `live` contains arguments of `live_world`."""
+    run_options: Options = options(hooks=tuple(hooks))
     if permissions is not None:
-        asked = options(hooks=tuple(hooks), permissions=permissions)
-    talk = talk or Conversation()
+        run_options = options(hooks=tuple(hooks), permissions=permissions)
+    conversation = conversation or Conversation()
 
     async def play() -> list[Event]:
         events: list[Event] = []
         async with provider.client() as client:
             world = live_world(client, tools, hooks=hooks, hook_model=SMALL, **live)
             for prompt in prompts:
-                running = run(prompt, world=world, options=asked, tools=tools, conversation=talk)
+                running = run(
+                    prompt, world=world, options=run_options, tools=tools, conversation=conversation
+                )
                 async for event in running:
                     events.append(event)
                     on(event)

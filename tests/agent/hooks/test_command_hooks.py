@@ -1,4 +1,4 @@
-"""Hooks that are programs: each ends in time, and leaves nothing behind."""
+"""Hooks that are programs: each one ends in time, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentobs.agent.execution.command_hooks import environment
 from agentobs.agent.execution.hook_runner import LiveHooks
 from agentobs.agent.hooks import Command, Hook, table
 
-from .asked import NOBODY, answer, question, raw
+from .live_hooks import NO_CLIENT, answer, question, raw
 
 
 def python(code: str) -> Command:
@@ -25,7 +25,7 @@ def python(code: str) -> Command:
 
 
 def has_ended(process_id: int) -> bool:
-    """Whether a process ends: it was killed, which may take a moment on a busy machine."""
+    """Return whether a killed process ends within a moment."""
     for _ in range(1000):
         try:
             state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
@@ -37,8 +37,8 @@ def has_ended(process_id: int) -> bool:
     return False
 
 
-def test_a_program_reads_what_happens_and_prints_its_answer() -> None:
-    """The payload arrives on standard input, the answer goes to standard output, as JSON."""
+def test_a_program_reads_the_payload_and_prints_its_answer() -> None:
+    """The payload arrives on standard input, and the answer is printed on standard output, both as JSON."""
     code = "import json, sys; told = json.load(sys.stdin); print(json.dumps({'input': told}))"
     read = answer(python(code), tool_name="look", tool_input={"where": "ä"})
     assert read.outcome == "success"
@@ -54,20 +54,20 @@ def test_a_program_reads_what_happens_and_prints_its_answer() -> None:
     }
 
 
-def test_nothing_printed_is_nothing_against_it() -> None:
-    """A program that succeeds without output does not object."""
+def test_a_program_without_output_does_not_object() -> None:
+    """A program that succeeds without output does not block the call."""
     assert raw(Command(("true",))) == {"outcome": "success"}
 
 
-def test_exit_code_2_blocks_and_says_why() -> None:
+def test_exit_code_2_blocks_with_a_reason() -> None:
     """The text on standard error is the reason, whatever is on standard output."""
     read = answer(Command('echo \'{"decision": "allow"}\'; echo Not today. >&2; exit 2'))
     assert (read.outcome, read.reason, read.decision) == ("blocking", "Not today.", None)
     assert answer(Command("exit 2")).outcome == "blocking"
 
 
-def test_exit_code_2_blocks_also_after_100_mb() -> None:
-    """Excess output is read and discarded: the veto counts, and memory stays flat."""
+def test_exit_code_2_blocks_after_100_mb_of_output() -> None:
+    """Excess output is read and discarded: the veto counts, and memory usage does not grow."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     much = "head -c 100000000 /dev/zero"
     read = answer(Command(f"{much}; {much} | tr '\\0' n >&2; exit 2"))
@@ -76,20 +76,22 @@ def test_exit_code_2_blocks_also_after_100_mb() -> None:
     assert after - before < 30_000  # KiB
 
 
-def test_a_reason_without_control_characters() -> None:
-    """The model and users on a terminal read it: ten thousand NUL bytes are removed."""
-    said = answer(
+def test_control_characters_are_removed_from_a_reason() -> None:
+    """The model, and users on a terminal, read the reason: ten thousand NUL bytes are removed."""
+    found = answer(
         Command("head -c 10000 /dev/zero >&2; printf 'No\\033[2J,\\n\\tnever' >&2; exit 2")
     )
-    assert (said.outcome, said.reason) == ("blocking", "No[2J,\n\tnever")
+    assert (found.outcome, found.reason) == ("blocking", "No[2J,\n\tnever")
     nothing = answer(Command("head -c 10000 /dev/zero >&2; exit 2"))
-    assert nothing.reason == "It was blocked, and the hook did not say why."
-    told = answer(lambda told: {"context": "mind\0 the\x9b gap", "reason": "a\x7fb"})
-    assert (told.context, told.reason) == ("mind the gap", "ab")
+    assert nothing.reason == "It was blocked, and the hook gave no reason."
+    found = answer(lambda found: {"context": "mind\0 the\x9b gap", "reason": "a\x7fb"})
+    assert (found.context, found.reason) == ("mind the gap", "ab")
 
 
-def test_a_group_that_was_killed_gets_no_more_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ID may belong to another group by then: an escaped child keeps the output open for half a second."""
+def test_a_killed_process_group_gets_no_more_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ID may belong to another group by then: an escaped child process keeps the output open for half a
+    second.
+    """
     sent: list[int] = []
     kill = os.killpg
 
@@ -102,8 +104,8 @@ def test_a_group_that_was_killed_gets_no_more_signals(monkeypatch: pytest.Monkey
     assert sent == [signal.SIGKILL]
 
 
-def test_100_mb_are_no_answer() -> None:
-    """Output beyond the maximum size is an error."""
+def test_100_mb_of_output_are_an_error() -> None:
+    """Output beyond the maximum size is an error of the hook."""
     assert answer(Command("head -c 100000000 /dev/zero")).reason == (
         "it printed more than 1,000,000 bytes"
     )
@@ -112,16 +114,16 @@ def test_100_mb_are_no_answer() -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("exit 1", "it ended with status 1"),
-        ("echo ouch >&2; exit 3", "it ended with status 3: ouch"),
-        ("kill -9 $$", "it was ended by SIGKILL"),
-        ("kill -SEGV $$", "it was ended by SIGSEGV"),
+        ("exit 1", "it exited with status 1"),
+        ("echo ouch >&2; exit 3", "it exited with status 3: ouch"),
+        ("kill -9 $$", "it was killed by SIGKILL"),
+        ("kill -SEGV $$", "it was killed by SIGSEGV"),
         ("echo '{'", "not JSON"),
         ("echo yes", "not JSON"),
     ],
 )
-def test_a_program_that_fails_hurts_nobody(line: str, found: str) -> None:
-    """Another status, a signal, broken JSON: an error with a description that blocks nothing."""
+def test_a_failing_program_blocks_nothing(line: str, found: str) -> None:
+    """Another exit code, a signal and invalid JSON are errors with a description that block nothing."""
     read = answer(Command(line))
     assert read.outcome == "non_blocking_error"
     assert found in read.reason
@@ -129,22 +131,22 @@ def test_a_program_that_fails_hurts_nobody(line: str, found: str) -> None:
 
 @pytest.mark.parametrize("words", [("/no/such/program",), ("/tmp",), ("x" * 5000,)])
 def test_a_program_that_cannot_be_started(words: tuple[str, ...]) -> None:
-    """It is an error of the hook only."""
+    """This is an error of the hook that blocks nothing."""
     read = answer(Command(words))
     assert read.outcome == "non_blocking_error"
     assert "cannot be started" in read.reason
 
 
 def test_a_program_that_does_not_read_its_input() -> None:
-    """More is written than fits in a pipe."""
+    """The payload is larger than the buffer of the pipe."""
     assert answer(Command(("true",)), tool_input="x" * 1_000_000).outcome == "success"
 
 
 @pytest.mark.parametrize(
     "line", ["sleep 60", "trap '' TERM; while :; do sleep 1; done", "cat; sleep 60"]
 )
-def test_a_program_that_hangs_is_ended(tmp_path: Path, line: str) -> None:
-    """After its timeout it is terminated, then killed, with its whole group."""
+def test_a_program_that_hangs_is_killed(tmp_path: Path, line: str) -> None:
+    """After its timeout it is terminated, then killed, with its complete process group."""
     left = tmp_path / "left"
     hook = Hook(
         "stop", Command(f"echo $$ > {left}; sleep 61 & echo $! >> {left}; {line}"), timeout_s=1.0
@@ -161,15 +163,15 @@ def test_a_program_may_clean_up(tmp_path: Path) -> None:
     assert left.read_text() == "bye\n"
 
 
-def test_children_that_are_left_behind_are_killed(tmp_path: Path) -> None:
-    """They keep the output open, but are not waited for."""
+def test_orphaned_child_processes_are_killed(tmp_path: Path) -> None:
+    """The child processes keep the output open, but the hook does not wait for them."""
     left = tmp_path / "left"
     assert answer(Command(f"sleep 61 & echo $! > {left}")).outcome == "success"
     assert has_ended(int(left.read_text()))
 
 
-def test_a_child_that_got_away_is_not_waited_for(tmp_path: Path) -> None:
-    """A separate session cannot be stopped with the program; its open output is abandoned."""
+def test_an_escaped_child_process_does_not_delay_the_hook(tmp_path: Path) -> None:
+    """A child process in another session cannot be stopped with the program; its open output is abandoned."""
     left = tmp_path / "left"
     code = f"""
 import os, time
@@ -187,11 +189,11 @@ os._exit(0)
     assert read.outcome == "success"
 
 
-def test_each_program_starts_in_the_same_folder(tmp_path: Path) -> None:
-    """A program that changes its folder does not affect others."""
+def test_each_program_starts_in_the_working_directory(tmp_path: Path) -> None:
+    """A program that changes its working directory does not affect other programs."""
     line = "pwd >> out; cd /; rm -rf /nothing-there"
     hooks = table([Hook("stop", Command(line), name=name) for name in "ab"])
-    live = LiveHooks(hooks, NOBODY, roots=[tmp_path])
+    live = LiveHooks(hooks, NO_CLIENT, roots=[tmp_path])
 
     async def ask() -> None:
         for hook in hooks:
@@ -202,8 +204,8 @@ def test_each_program_starts_in_the_same_folder(tmp_path: Path) -> None:
     assert Path.cwd() != Path("/")
 
 
-def test_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program gets our environment without provider credentials, except those passed by name."""
+def test_credentials_are_not_passed_to_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program gets our environment without provider credentials, except for those that the hook names."""
     kept = (
         "ANTHROPIC_API_KEY",
         "ANTHROPIC_AUTH_TOKEN",
@@ -221,8 +223,8 @@ def test_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "HOOK_COLOR" in names
 
 
-def test_facts_stand_in_the_environment() -> None:
-    """Only IDs and names, no content."""
+def test_facts_are_passed_in_the_environment() -> None:
+    """The environment contains only IDs and names, no content."""
     code = (
         "import json, os; print(json.dumps({'input': "
         "{n: v for n, v in os.environ.items() if n.startswith('AGENTOBS_HOOK')}}))"
@@ -237,15 +239,15 @@ def test_facts_stand_in_the_environment() -> None:
     }
 
 
-def test_what_is_no_number_reaches_a_program_as_a_text() -> None:
-    """A guard that cannot read its input would let everything pass."""
+def test_nan_reaches_a_program_as_text() -> None:
+    """A guard that cannot parse its input would allow everything."""
     code = "import json, sys; print(json.dumps({'input': json.load(sys.stdin, parse_constant=int)['tool_input']}))"
     read = answer(python(code), tool_input={"a": float("nan"), "b": float("-inf"), "c": "\ud800"})
     assert read.input == {"a": "NaN", "b": "-Infinity", "c": "?"}
 
 
-def test_what_is_nested_too_deep_is_not_let_through() -> None:
-    """A hook that cannot receive the payload must not approve it."""
+def test_a_payload_that_is_nested_too_deeply_is_not_allowed() -> None:
+    """A hook that cannot receive the payload must not approve the call."""
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]
@@ -253,10 +255,10 @@ def test_what_is_nested_too_deep_is_not_let_through() -> None:
 
 
 def test_an_abort_ends_the_program(tmp_path: Path) -> None:
-    """A hook that is no longer needed is stopped."""
+    """The program of a hook that is no longer needed is stopped."""
     left = tmp_path / "left"
     (hook,) = table([Hook("stop", Command(f"echo $$ > {left}; sleep 60"))])
-    live = LiveHooks([hook], NOBODY)
+    live = LiveHooks([hook], NO_CLIENT)
 
     async def ask() -> None:
         task = asyncio.create_task(live.answer(question(hook)))

@@ -1,4 +1,4 @@
-"""Hooks that are functions, in the background, and in parallel."""
+"""Hooks that are functions: errors, background hooks, and limits."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import pytest
 
 from agentobs.agent.execution.hook_runner import BACKGROUND_MAX, LiveHooks
 from agentobs.agent.hooks import AgentHook, Hook, HookAnswer, PromptHook, table
-from agentobs.errors import ReplaySays, UsageError
+from agentobs.errors import ReplayEnd, UsageError
 from agentobs.records.exchanges import WorldQuestion
 
-from .asked import NOBODY, answer, question, raw
+from .live_hooks import NO_CLIENT, answer, question, raw
 
 
 async def waits(payload: Any) -> None:
     await asyncio.Event().wait()
 
 
-def test_a_function_gets_what_happens_and_returns_an_answer() -> None:
-    """An object, a `HookAnswer` or nothing; sync or async."""
+def test_a_function_gets_the_payload_and_returns_an_answer() -> None:
+    """Sync and async functions may return an object, a `HookAnswer` or None."""
 
     async def later(payload: Any) -> Any:
         return {"decision": "deny", "reason": payload["tool_name"]}
 
     assert answer(later, tool_name="look") == HookAnswer("blocking", "look", "deny")
-    assert answer(lambda told: HookAnswer(input=told["tool_input"]), tool_input={"a": 1}).input == {
-        "a": 1
-    }
+    assert answer(
+        lambda payload: HookAnswer(input=payload["tool_input"]), tool_input={"a": 1}
+    ).input == {"a": 1}
     assert raw(lambda payload: None) == {"outcome": "success"}
     assert answer(lambda payload: later(payload), tool_name="x").reason == "x"
 
 
-def test_a_function_changes_nothing_by_changing_what_it_is_told() -> None:
-    """It gets a copy."""
+def test_a_function_gets_a_copy_of_the_payload() -> None:
+    """A function that modifies its payload does not affect the call."""
     facts: dict[str, Any] = {"tool_input": {"a": [1]}}
 
     def change(payload: Any) -> None:
@@ -63,7 +63,7 @@ async def cancels_itself(payload: Any) -> None:
 
 
 class Odd(dict[str, Any]):
-    """An object whose own code fails."""
+    """An object whose methods raise."""
 
     def values(self) -> Any:
         raise RuntimeError("odd")
@@ -78,7 +78,7 @@ class Odd(dict[str, Any]):
         (raises_later, "non_blocking_error", "SystemExit: 3"),
         (raises(TimeoutError("own")), "non_blocking_error", "TimeoutError: own"),
         (cancels_itself, "cancelled", "cancelled itself"),
-        (lambda payload: True, "non_blocking_error", "of the type bool"),
+        (lambda payload: True, "non_blocking_error", "has the type bool"),
         (lambda payload: {"reason": object()}, "non_blocking_error", "not JSON"),
         (lambda payload: {"reason": float("nan")}, "non_blocking_error", "not JSON"),
         (lambda payload: {"reason": "x" * 2_000_000}, "non_blocking_error", "longer than"),
@@ -86,17 +86,17 @@ class Odd(dict[str, Any]):
         (lambda: None, "non_blocking_error", "TypeError"),
     ],
 )
-def test_a_function_that_crashes_hurts_nobody(function: Any, outcome: str, found: str) -> None:
-    """Anything that it raises or returns becomes an answer with a description."""
+def test_a_failing_function_blocks_nothing(function: Any, outcome: str, found: str) -> None:
+    """Any exception or invalid return value becomes an answer with a description of the error."""
     read = answer(function)
     assert read.outcome == outcome
     assert found in read.reason
 
 
-def test_a_divergence_is_nobodys_failure() -> None:
+def test_a_divergence_is_not_a_hook_failure() -> None:
     """A divergence is raised unchanged."""
-    with pytest.raises(ReplaySays):
-        answer(raises(ReplaySays()))
+    with pytest.raises(ReplayEnd):
+        answer(raises(ReplayEnd()))
 
 
 def hangs_in_a_thread(payload: Any) -> None:
@@ -112,15 +112,15 @@ async def does_not_listen(payload: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [waits, hangs_in_a_thread, does_not_listen])
-def test_a_function_that_hangs_is_given_up(function: Any) -> None:
-    """It times out and is abandoned."""
+def test_a_function_that_hangs_is_abandoned(function: Any) -> None:
+    """The hook times out, and its function is abandoned."""
     assert raw(Hook("stop", function, timeout_s=0.05)) == {
         "outcome": "cancelled",
         "reason": "no response within 0.05 seconds",
     }
 
 
-def test_a_function_that_changes_the_folder(tmp_path: Path) -> None:
+def test_a_function_that_changes_the_working_directory(tmp_path: Path) -> None:
     """The working directory is restored, and the user is warned."""
     before = Path.cwd()
     with pytest.warns(RuntimeWarning, match="was restored"):
@@ -128,13 +128,13 @@ def test_a_function_that_changes_the_folder(tmp_path: Path) -> None:
     assert Path.cwd() == before
 
 
-def test_background_hooks_are_not_waited_for() -> None:
-    """The answer arrives at once; the hook continues until it is done, or times out."""
-    came: list[str] = []
+def test_the_loop_does_not_wait_for_background_hooks() -> None:
+    """The answer is returned at once; the hook continues until it is done, or times out."""
+    ran_events: list[str] = []
 
     async def background(payload: Any) -> None:
         await asyncio.sleep(0)
-        came.append(payload["event"])
+        ran_events.append(payload["event"])
 
     hooks = table(
         [
@@ -142,54 +142,54 @@ def test_background_hooks_are_not_waited_for() -> None:
             Hook("stop", waits, background=True, name="waits", timeout_s=0.05),
         ]
     )
-    live = LiveHooks(hooks, NOBODY)
+    live = LiveHooks(hooks, NO_CLIENT)
 
     async def ask() -> None:
         for hook in hooks:
             assert await live.answer(question(hook)) == {"outcome": "success"}
-        assert came == []
-        await live.settled()
+        assert ran_events == []
+        await live.wait_for_background()
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(ask())
-    assert came == ["stop"]
+    assert ran_events == ["stop"]
 
 
-def test_background_hooks_are_bounded() -> None:
-    """In number, and each by its timeout."""
+def test_background_hooks_are_limited() -> None:
+    """Their number is limited, and each has a timeout."""
     (hook,) = table([Hook("stop", waits, background=True, timeout_s=0.5)])
-    live = LiveHooks([hook], NOBODY)
+    live = LiveHooks([hook], NO_CLIENT)
 
     async def ask() -> list[str]:
-        asked = [await live.answer(question(hook)) for _ in range(BACKGROUND_MAX + 1)]
-        await live.settled()
-        return [each["outcome"] for each in asked]
+        answers = [await live.answer(question(hook)) for _ in range(BACKGROUND_MAX + 1)]
+        await live.wait_for_background()
+        return [each["outcome"] for each in answers]
 
     assert asyncio.run(ask()) == ["success"] * BACKGROUND_MAX + ["non_blocking_error"]
 
 
-def test_a_hook_that_nobody_here_knows() -> None:
-    """Its outcome is cancelled, which is visible."""
-    asked = WorldQuestion("hook", "1:stop:a", {"event": "stop", "hook": "a", "turn": 1})
-    assert asyncio.run(LiveHooks([], NOBODY).answer(asked)) == {
+def test_an_unknown_hook_is_cancelled() -> None:
+    """The outcome of the hook is `cancelled`, with a reason."""
+    unknown = WorldQuestion("hook", "1:stop:a", {"event": "stop", "hook": "a", "turn": 1})
+    assert asyncio.run(LiveHooks([], NO_CLIENT).answer(unknown)) == {
         "outcome": "cancelled",
         "reason": "no function is registered for the hook a",
     }
 
 
-def test_a_model_has_to_be_named() -> None:
-    """By the hook, or as the default."""
+def test_a_model_hook_needs_a_model() -> None:
+    """The model is set by the hook, or by the default of the live world."""
     for run in (PromptHook("Is it safe?"), AgentHook("Is it safe?")):
-        with pytest.raises(UsageError, match="names none"):
-            LiveHooks(table([Hook("stop", run)]), NOBODY)
+        with pytest.raises(UsageError, match="but none is set"):
+            LiveHooks(table([Hook("stop", run)]), NO_CLIENT)
 
 
-def test_agents_need_tools_that_only_read() -> None:
+def test_agent_hooks_need_read_only_tools() -> None:
     """A tool that changes something is not available to a hook."""
     hooks = table([Hook("stop", AgentHook("Look.", "m", tools=("write",)))])
 
-    async def nobody(*given: Any, **more: Any) -> Any:
+    async def unused(*given: Any, **more: Any) -> Any:
         yield None
 
-    with pytest.raises(UsageError, match="no tool write that only reads"):
-        LiveHooks(hooks, NOBODY, run=nobody)
+    with pytest.raises(UsageError, match="write is not a read-only tool of this agent"):
+        LiveHooks(hooks, NO_CLIENT, run=unused)

@@ -1,4 +1,4 @@
-"""The reference of hooks matches the code."""
+"""The reference of hooks, `docs/hooks.md`, matches the code."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from typing import Any
 
 from agentobs.agent import Conversation, Permissions, tool
 from agentobs.agent.execution.hook_output import ANSWER_BYTES_MAX
-from agentobs.agent.execution.hook_runner import AGENT_SECONDS, BACKGROUND_MAX, SECONDS
+from agentobs.agent.execution.hook_runner import AGENT_TIMEOUT_S, BACKGROUND_MAX, TIMEOUT_S
 from agentobs.agent.execution.http_hooks import REDIRECTS_MAX
-from agentobs.agent.hooks import EVENTS, MAY, Hook, table
+from agentobs.agent.hooks import ALLOWED_EFFECTS, EVENTS, Hook, table
 from agentobs.agent.hooks.declarations import AGENT_TURNS_MAX
 from agentobs.agent.hooks.hook_verdict import FIELDS, OUTCOMES
 from agentobs.agent.lifecycle_hooks import STOP_BLOCKS_MAX
-from agentobs.agent.permissions.consent import DENIALS_IN_A_ROW_MAX, DENIALS_MAX
+from agentobs.agent.permissions.consent import CONSECUTIVE_DENIALS_MAX, DENIALS_MAX
 from tests.agent.provider import Provider, call, error, message, streamed, text
 
-from .playing import played
+from .live_runs import run_agent
 
 TEXT = (Path(__file__).parents[3] / "docs" / "hooks.md").read_text(encoding="utf-8")
 ALWAYS = {"event", "hook", "turn", "session_id", "lane", "cwd"}
 
 
 def rows(first: str) -> dict[str, list[str]]:
-    """The rows of the table whose header starts with `first`, by their first cell."""
+    """Return the rows of the table whose header starts with `first`, by their first cell."""
     (found,) = re.findall(rf"\| {first} \|.*\n\|[- |]+\n((?:\|.*\n)+)", TEXT)
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in found.splitlines()]
     return {name: rest for name, *rest in cells}
 
 
-def test_what_an_answer_may() -> None:
+def test_the_table_of_effects_matches_the_code() -> None:
     """Every event is listed, with the allowed effects of its answer."""
-    told = rows("event")
-    assert tuple(told) == EVENTS
-    for event, (_, may) in told.items():
-        assert {each for each in may.split(", ") if each != "-"} == MAY[event]  # type: ignore[index]
+    effects = rows("event")
+    assert tuple(effects) == EVENTS
+    for event, (_, may) in effects.items():
+        assert {each for each in may.split(", ") if each != "-"} == ALLOWED_EFFECTS[event]  # type: ignore[index]
 
 
-def test_fields_and_numbers() -> None:
+def test_documented_fields_and_limits_match_the_code() -> None:
     """The fields of an answer, the outcomes, and the limits are those of the code."""
     assert tuple(rows("field")) == FIELDS
     assert rows("field")["outcome"][0] == ", ".join(f"`{each}`" for each in OUTCOMES)
     for words in (
         f"at most {AGENT_TURNS_MAX} turns",
         f"At most {REDIRECTS_MAX} redirects",
-        f"may take {SECONDS:g} seconds, an agent {AGENT_SECONDS:g}",
+        f"timeout is {TIMEOUT_S:g} seconds, and {AGENT_TIMEOUT_S:g} seconds for an `AgentHook`",
         f"at most {ANSWER_BYTES_MAX:,} bytes",
-        f"at most {BACKGROUND_MAX} run",
-        f"{STOP_BLOCKS_MAX} times at most",
-        f"after {DENIALS_IN_A_ROW_MAX} in a row or {DENIALS_MAX} in a conversation",
+        f"at most {BACKGROUND_MAX} such hooks run",
+        f"at most {STOP_BLOCKS_MAX} times",
+        f"after {CONSECUTIVE_DENIALS_MAX} in a row or {DENIALS_MAX} in a conversation",
     ):
         assert words in TEXT
 
@@ -66,7 +66,7 @@ def look(where: str) -> str:
     return where
 
 
-def test_what_hooks_are_told() -> None:
+def test_the_table_of_payloads_matches_a_run() -> None:
     """The payloads that a run passes to its hooks match the table."""
     seen: dict[str, set[str]] = {}
 
@@ -78,13 +78,13 @@ def test_what_hooks_are_told() -> None:
     replies = [streamed(calls), streamed(message(text("Done."))), streamed(calls), error(400, "x")]
     with Provider(replies) as provider:
         for answer, prompts in ((True, ["Hello"]), (False, ["Again"])):
-            played(
+            run_agent(
                 provider,
                 tools=[look, write],
                 hooks=hooks,
                 permissions=Permissions(),
                 person=lambda consent, answer=answer: answer,
-                talk=Conversation(),
+                conversation=Conversation(),
                 prompts=prompts,
             )
     listed = {
@@ -105,8 +105,8 @@ def test_what_hooks_are_told() -> None:
     assert seen == {event: listed[event] for event in seen}
 
 
-def test_the_example_runs() -> None:
-    """It makes a table of two hooks."""
+def test_the_documented_example_runs() -> None:
+    """The example creates a table of two hooks."""
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
     variables: dict[str, Any] = {}
     exec(compile(code, "docs/hooks.md", "exec"), variables)

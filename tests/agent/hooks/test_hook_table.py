@@ -33,12 +33,12 @@ def call(tool: str | None = "shell", subject: str | None = "git push", **more: A
     return Occasion("pre_tool_use", 1, "1:pre_tool_use:t1", tool=tool, subject=subject, **more)
 
 
-def is_fired(when: str, occasion: Occasion) -> bool:
+def matches(when: str, occasion: Occasion) -> bool:
     return bool(matching(table([Hook("pre_tool_use", nothing, when)]), occasion))
 
 
 def test_one_table_in_the_order_of_its_sources() -> None:
-    """Code, settings and the session add to one table; a hook without a name gets one from its source."""
+    """Hooks from code, settings and session are in one table; a hook without a name gets one from its source."""
     code = [Hook("stop", nothing), Hook("stop", nothing, name="mine"), Hook("stop", nothing)]
     settings = hooks_from_settings({"stop": [{"command": "true"}]})
     session = [Hook("stop", nothing, source="session")]
@@ -46,20 +46,20 @@ def test_one_table_in_the_order_of_its_sources() -> None:
     assert names == ["code:1", "mine", "code:2", "settings:1", "session:1"]
 
 
-def test_a_table_that_was_made_stays_as_it_is() -> None:
+def test_a_table_can_be_built_again() -> None:
     """The live world and the options may each build the table from the same hooks."""
-    made = table([Hook("stop", nothing), Hook("stop", nothing)])
-    assert table(made) == made
+    first_table = table([Hook("stop", nothing), Hook("stop", nothing)])
+    assert table(first_table) == first_table
 
 
-def test_two_hooks_of_one_name_are_refused() -> None:
+def test_two_hooks_with_the_same_name_are_rejected() -> None:
     """A name identifies one hook."""
     with pytest.raises(UsageError, match="two hooks are named a"):
         table([Hook("stop", nothing, name="a")], [Hook("stop", nothing, name="a")])
 
 
-def test_what_is_no_hook_is_refused() -> None:
-    """A function alone does not say when it runs."""
+def test_a_value_that_is_not_a_hook_is_rejected() -> None:
+    """A function alone does not say for which event it runs."""
     with pytest.raises(UsageError, match="is not a hook"):
         table([nothing])  # type: ignore[list-item]
 
@@ -67,14 +67,14 @@ def test_what_is_no_hook_is_refused() -> None:
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("not a hook event", {"event": "before_tool_use"}),
     ("not a rule", {"when": "shell git"}),
-    ("no closing bracket", {"when": "shell(git"}),
-    ("syntax of other programs", {"when": "shell(git:*)"}),
-    ("does not concern a tool", {"event": "stop", "when": "shell(git *)"}),
+    ("does not end with a closing parenthesis", {"when": "shell(git"}),
+    ("syntax of another program", {"when": "shell(git:*)"}),
+    ("is not an event of a tool", {"event": "stop", "when": "shell(git *)"}),
     ("not a label", {"name": "my hook"}),
     ("not a label", {"source": ""}),
-    ("time limit", {"timeout_s": 0}),
-    ("time limit", {"timeout_s": float("nan")}),
-    ("time limit", {"timeout_s": True}),
+    ("its timeout_s is", {"timeout_s": 0}),
+    ("its timeout_s is", {"timeout_s": float("nan")}),
+    ("its timeout_s is", {"timeout_s": True}),
     ("cannot run", {"run": 3}),
     ("is not a command", {"run": Command(())}),
     ("is not a command", {"run": Command("  ")}),
@@ -85,19 +85,19 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("does not name a server", {"run": Http("http://example.com:99999/")}),
     ("cannot be sent", {"run": Http("http://example.com", {"a": "b\r\nc: d"})}),
     ("no prompt", {"run": PromptHook(" ")}),
-    ("51 turns", {"run": AgentHook("Look.", max_turns=51)}),
-    ("0 turns", {"run": AgentHook("Look.", max_turns=0)}),
+    ("max_turns is 51", {"run": AgentHook("Look.", max_turns=51)}),
+    ("max_turns is 0", {"run": AgentHook("Look.", max_turns=0)}),
 ]
 
 
 @pytest.mark.parametrize(("found", "changes"), WRONG)
-def test_what_could_never_run_is_refused(found: str, changes: dict[str, Any]) -> None:
-    """A mistake in a hook is an error when it is created, not when it should have guarded something."""
+def test_a_hook_that_could_never_run_is_rejected(found: str, changes: dict[str, Any]) -> None:
+    """A mistake in a hook is an error when the hook is created, not when it should block a call."""
     with pytest.raises(UsageError, match=found):
         Hook(**{"event": "pre_tool_use", "run": nothing, **changes})
 
 
-def test_no_error_shows_a_header() -> None:
+def test_errors_contain_no_headers() -> None:
     """A header may be a credential."""
     with pytest.raises(UsageError) as raised:
         Hook("stop", Http("http://example.com", {"authorization": "secret\n"}))
@@ -105,8 +105,8 @@ def test_no_error_shows_a_header() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_conditions_are_for_what_is_about_a_tool(event: HookEvent) -> None:
-    """For other events a condition could never be met, so it is refused."""
+def test_conditions_are_only_for_tool_events(event: HookEvent) -> None:
+    """For other events a condition could never be met, so it is rejected."""
     if event in CONDITIONAL:
         assert Hook(event, nothing, "shell").when == "shell"
     else:
@@ -134,13 +134,13 @@ CONDITIONS: list[tuple[str, Occasion, bool]] = [
 
 
 @pytest.mark.parametrize(("when", "occasion", "met"), CONDITIONS)
-def test_a_condition(when: str, occasion: Occasion, met: bool) -> None:
-    """A condition matches like a deny rule; a doubtful match counts."""
-    assert is_fired(when, occasion) is met
+def test_hook_conditions(when: str, occasion: Occasion, met: bool) -> None:
+    """A condition matches like the pattern of a deny rule; a doubtful match counts as a match."""
+    assert matches(when, occasion) is met
 
 
-def test_an_event_fires_its_own_hooks_and_no_others() -> None:
-    """In table order, without `once` hooks that have run."""
+def test_an_event_runs_only_its_hooks() -> None:
+    """The hooks run in table order, without `once` hooks that have run before."""
     hooks = table(
         [
             Hook("stop", nothing, name="other"),
@@ -152,15 +152,15 @@ def test_an_event_fires_its_own_hooks_and_no_others() -> None:
     assert [hook.name for hook in matching(hooks, call(), {"first", "second"})] == ["second"]
 
 
-def test_a_condition_on_a_sub_agent_is_about_its_name() -> None:
-    """It takes the place of a tool's name."""
+def test_a_condition_matches_the_name_of_a_sub_agent() -> None:
+    """The name of the sub-agent takes the place of the tool name."""
     hooks = table([Hook("sub_agent_start", nothing, "explore")])
     for agent, count in (("explore", 1), ("write", 0)):
         what = Occasion("sub_agent_start", 1, "1:sub_agent_start", tool=agent)
         assert len(matching(hooks, what)) == count
 
 
-def test_settings_name_every_kind(tmp_path: Path) -> None:
+def test_settings_can_declare_every_kind_of_hook(tmp_path: Path) -> None:
     """A file can declare commands, servers, prompts and agents, with all fields of a hook."""
     file = tmp_path / "hooks.json"
     file.write_text(
@@ -213,23 +213,23 @@ WRONG_SETTINGS: list[tuple[str, Any]] = [
     ("command and prompt", {"stop": [{"command": "true", "prompt": "x"}]}),
     ("'backgroud' is unknown", {"stop": [{"command": "true", "backgroud": True}]}),
     ("'headers' is unknown", {"stop": [{"command": "true", "headers": {}}]}),
-    ("'once' is of the type str", {"stop": [{"command": "true", "once": "yes"}]}),
-    ("'timeout_s' is of the type bool", {"stop": [{"command": "true", "timeout_s": True}]}),
+    ("'once' has the type str", {"stop": [{"command": "true", "once": "yes"}]}),
+    ("'timeout_s' has the type bool", {"stop": [{"command": "true", "timeout_s": True}]}),
     ("not a list of strings", {"stop": [{"command": ["a", 1]}]}),
-    ("does not concern a tool", {"stop": [{"command": "true", "when": "shell"}]}),
+    ("is not an event of a tool", {"stop": [{"command": "true", "when": "shell"}]}),
 ]
 
 
 @pytest.mark.parametrize(("found", "settings"), WRONG_SETTINGS)
-def test_a_slip_in_settings_is_one_error(found: str, settings: Any) -> None:
-    """The error names the hook and the fault."""
+def test_invalid_hook_settings_are_one_error(found: str, settings: Any) -> None:
+    """The error contains the name of the hook and the fault."""
     with pytest.raises(UsageError, match=found):
         hooks_from_settings(settings)
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"stop": [], "stop": []}', b"\xff", b"[" * 100_000])
-def test_a_file_that_is_no_settings(tmp_path: Path, text: bytes) -> None:
-    """The error names the file."""
+def test_invalid_settings_files_are_rejected(tmp_path: Path, text: bytes) -> None:
+    """The error contains the name of the file."""
     file = tmp_path / "hooks.json"
     file.write_bytes(text)
     with pytest.raises(UsageError, match=r"hooks\.json"):

@@ -1,4 +1,4 @@
-"""Parsing answers, and combining them."""
+"""Hook answers are parsed, and the answers of several hooks are combined into one verdict."""
 
 from __future__ import annotations
 
@@ -9,48 +9,60 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentobs.agent.execution.hook_output import ANSWER_BYTES_MAX, of_bytes, of_value
-from agentobs.agent.hooks import EVENTS, MAY, HookAnswer, HookEvent, parse, usage_in, verdict
+from agentobs.agent.execution.hook_output import (
+    ANSWER_BYTES_MAX,
+    answer_from_bytes,
+    answer_from_value,
+)
+from agentobs.agent.hooks import (
+    ALLOWED_EFFECTS,
+    EVENTS,
+    HookAnswer,
+    HookEvent,
+    parse,
+    usage_in,
+    verdict,
+)
 from agentobs.agent.hooks.hook_verdict import OUTCOMES
 
-USED = {"model": "m", "usage": {"output_tokens": 1}}
+USAGE = {"model": "m", "usage": {"output_tokens": 1}}
 
-ANYTHING = st.recursive(
+ANY_VALUE = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=10,
 )
 NAMES = ("outcome", "reason", "decision", "input", "output", "context", "stop", "usage")
 WORDS = st.sampled_from([*OUTCOMES, "allow", "deny", "ask", "Allow", "", True, None])
-NEARLY = st.dictionaries(st.sampled_from([*NAMES, "desicion"]), ANYTHING | WORDS)
-"""Objects that look like answers."""
+ANSWER_LIKE = st.dictionaries(st.sampled_from([*NAMES, "desicion"]), ANY_VALUE | WORDS)
+"""Objects with the field names of answers."""
 
 
-def test_an_answer_says_what_it_may() -> None:
-    """Each field has one meaning; a missing or null field changes nothing."""
-    said = {
+def test_the_fields_of_an_answer() -> None:
+    """Each field has one effect; a missing or null field changes nothing."""
+    written = {
         "reason": "It is better so.",
         "decision": "allow",
         "input": {"where": "there"},
         "context": "Mind the step.",
         "stop": True,
-        "usage": [USED],
+        "usage": [USAGE],
         "output": None,
     }
-    assert parse(said, "pre_tool_use") == HookAnswer(
+    assert parse(written, "pre_tool_use") == HookAnswer(
         reason="It is better so.",
         decision="allow",
         input={"where": "there"},
         context="Mind the step.",
         stop=True,
-        usage=(USED,),
+        usage=(USAGE,),
     )
     assert parse({}, "stop") == parse({"outcome": "success", "reason": None}) == HookAnswer()
 
 
-def test_what_is_written_is_read_back() -> None:
-    """A function may return an answer of our type."""
-    answer = HookAnswer(reason="r", decision="ask", input={"a": 1}, context="c", usage=(USED,))
+def test_a_hook_answer_round_trips() -> None:
+    """A function may return a `HookAnswer`."""
+    answer = HookAnswer(reason="r", decision="ask", input={"a": 1}, context="c", usage=(USAGE,))
     assert parse(answer.as_json(), "pre_tool_use") == answer
 
 
@@ -77,19 +89,17 @@ WRONG: list[tuple[str, Any, HookEvent]] = [
 
 
 @pytest.mark.parametrize(("found", "answer", "event"), WRONG)
-def test_what_does_not_fit_is_an_error_that_says_so(
-    found: str, answer: Any, event: HookEvent
-) -> None:
-    """Nothing in such an answer has an effect."""
+def test_an_invalid_answer_is_an_error(found: str, answer: Any, event: HookEvent) -> None:
+    """The error describes the fault, and no part of the answer has an effect."""
     read = parse(answer, event)
     assert read == HookAnswer("non_blocking_error", read.reason)
     assert found in read.reason
 
 
-def test_a_plain_veto_counts_whatever_else_is_wrong() -> None:
-    """Another mistake in an answer must not let a call run that the hook denies."""
-    for said in ({"outcome": "blocking"}, {"decision": "deny"}):
-        read = parse({**said, "reason": "No.", "input": 3, "color": "red"}, "pre_tool_use")
+def test_a_veto_in_an_invalid_answer_counts() -> None:
+    """A mistake in another field of an answer must not let a call run that the hook denies."""
+    for denial in ({"outcome": "blocking"}, {"decision": "deny"}):
+        read = parse({**denial, "reason": "No.", "input": 3, "color": "red"}, "pre_tool_use")
         assert (read.outcome, read.reason) == ("blocking", "No.")
         assert verdict([read]).blocked
 
@@ -101,14 +111,14 @@ def test_deny_is_a_veto() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["non_blocking_error", "cancelled"])
-def test_a_hook_that_failed_changes_nothing(outcome: Any) -> None:
-    """Other fields of a failed answer are ignored."""
+def test_a_failed_hook_changes_nothing(outcome: Any) -> None:
+    """The other fields of a failed answer are ignored."""
     read = parse({"outcome": outcome, "decision": "allow", "input": {}}, "pre_tool_use")
     assert read == HookAnswer(outcome)
 
 
 def test_one_veto_blocks() -> None:
-    """However many hooks allow the call; nothing is changed then, and the reasons are reported."""
+    """One veto blocks the call, however many hooks allow it; nothing is changed, and the reasons are reported."""
     answers = [
         HookAnswer(decision="allow", input={"a": 1}),
         HookAnswer("blocking", "Not on Fridays."),
@@ -121,7 +131,7 @@ def test_one_veto_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "strictest"),
+    ("decisions", "strictest"),
     [
         (["allow", "ask"], "ask"),
         (["ask", "allow", None], "ask"),
@@ -129,38 +139,38 @@ def test_one_veto_blocks() -> None:
         ([None, None], None),
     ],
 )
-def test_the_strictest_decision_holds(said: list[Any], strictest: Any) -> None:
-    """Deny before ask before allow, in any order."""
-    assert verdict([HookAnswer(decision=each) for each in said]).decision == strictest
+def test_the_strictest_decision_is_used(decisions: list[Any], strictest: Any) -> None:
+    """Deny precedes ask, and ask precedes allow, in any order of the hooks."""
+    assert verdict([HookAnswer(decision=each) for each in decisions]).decision == strictest
 
 
 def test_the_last_change_in_the_table_is_used() -> None:
-    """Hooks run in parallel on the same input; overridden changes are marked."""
+    """Hooks run concurrently on the same input; overridden changes are marked."""
     found = verdict([HookAnswer(input={"a": 1}), HookAnswer(), HookAnswer(input={"a": 2})])
     assert (found.input, found.overridden) == ({"a": 2}, (0,))
 
 
-def test_what_the_model_is_told_is_added_up() -> None:
-    """Context of all hooks, the end of the run, and the usage of their requests."""
+def test_effects_of_several_hooks_are_combined() -> None:
+    """The context of all hooks, the request to end the run, and the usage of their requests are combined."""
     found = verdict(
-        [HookAnswer(context="One."), HookAnswer(stop=True, reason="Enough.", usage=(USED,))]
+        [HookAnswer(context="One."), HookAnswer(stop=True, reason="Enough.", usage=(USAGE,))]
     )
     assert (found.context, found.stop, found.reason, found.usage) == (
         ("One.",),
         True,
         "Enough.",
-        (USED,),
+        (USAGE,),
     )
 
 
 def test_usage_in_an_answer() -> None:
-    """Answers of hooks and approvals carry usage; invalid usage is left out."""
-    assert usage_in({"resolver": "classifier", "usage": [USED, 3]}) == [USED]
+    """Answers of hooks and approvals contain usage; invalid usage is ignored."""
+    assert usage_in({"resolver": "classifier", "usage": [USAGE, 3]}) == [USAGE]
     assert usage_in(None) == usage_in({"usage": 3}) == []
 
 
-@given(ANYTHING | NEARLY, st.sampled_from(EVENTS))
-def test_no_answer_hurts(answer: Any, event: HookEvent) -> None:
+@given(ANY_VALUE | ANSWER_LIKE, st.sampled_from(EVENTS))
+def test_any_answer_is_parsed(answer: Any, event: HookEvent) -> None:
     """Any value is parsed, and has no effect that its event does not allow."""
     read = parse(answer, event)
     assert read.outcome in OUTCOMES
@@ -172,17 +182,17 @@ def test_no_answer_hurts(answer: Any, event: HookEvent) -> None:
         "context": bool(read.context),
         "stop": read.stop,
     }
-    assert {name for name, done in does.items() if done} <= MAY[event]
+    assert {name for name, done in does.items() if done} <= ALLOWED_EFFECTS[event]
 
 
 @given(
     st.binary()
-    | ANYTHING.map(lambda value: json.dumps(value).encode())
-    | NEARLY.map(lambda value: json.dumps(value).encode())
+    | ANY_VALUE.map(lambda value: json.dumps(value).encode())
+    | ANSWER_LIKE.map(lambda value: json.dumps(value).encode())
 )
-def test_no_bytes_allow_a_call_but_a_plain_word(printed: bytes) -> None:
-    """Any output of a hook is parsed, and a call is allowed only by an object that says so."""
-    answer = of_bytes(printed)
+def test_only_an_explicit_allow_allows_a_call(printed: bytes) -> None:
+    """Any output of a hook is parsed, but only an object with an `allow` decision allows a call."""
+    answer = answer_from_bytes(printed)
     json.dumps(answer, allow_nan=False).encode("utf-8")
     found = verdict([parse(answer, "pre_tool_use")])
     if found.decision == "allow":
@@ -204,34 +214,38 @@ def test_no_bytes_allow_a_call_but_a_plain_word(printed: bytes) -> None:
         (b'{"a": NaN}', "not JSON"),
         (b'{"a": 1e999}', "not JSON"),
         (b'{"decision": "deny", "decision": "allow"}', "a key twice"),
-        (b"[1]", "not an object"),
+        (b"[1]", "expected an object"),
         (b"[" * 100_000, "too deep"),
         (b'{"a":' * 200 + b"1" + b"}" * 200, "too deep"),
         (b'{"a": "' + b"x" * ANSWER_BYTES_MAX + b'"}', "longer than"),
     ],
 )
-def test_broken_json(printed: bytes, found: str) -> None:
-    """It is an error with a description."""
-    answer = of_bytes(printed)
+def test_invalid_json_is_an_error(printed: bytes, found: str) -> None:
+    """The error has a description."""
+    answer = answer_from_bytes(printed)
     assert answer["outcome"] == "non_blocking_error"
     assert found in answer["reason"]
     assert len(answer["reason"]) < 2_000
 
 
-def test_what_holds_itself_is_too_deep() -> None:
-    """A function may return anything."""
+def test_a_value_that_contains_itself_is_too_deep() -> None:
+    """A function may return any object, including one that contains itself."""
     value: dict[str, Any] = {}
     value["a"] = [value, value]
-    assert "too deep" in of_value(value)["reason"]
+    assert "too deep" in answer_from_value(value)["reason"]
 
 
-def test_half_a_surrogate_pair_can_be_written() -> None:
-    """Recordings are UTF-8."""
-    answer = of_value({"reason": "\ud800"})
-    assert answer == of_bytes(b'{"reason": "\\ud800"}') == {"outcome": "success", "reason": "?"}
+def test_lone_surrogates_can_be_recorded() -> None:
+    """Recordings are UTF-8, which cannot encode lone surrogates."""
+    answer = answer_from_value({"reason": "\ud800"})
+    assert (
+        answer
+        == answer_from_bytes(b'{"reason": "\\ud800"}')
+        == {"outcome": "success", "reason": "?"}
+    )
 
 
-def test_only_functions_tell_what_was_used() -> None:
-    """A program has not called a model for us, so its usage is ignored."""
-    printed = json.dumps({"reason": "r", "usage": [USED]}).encode()
-    assert of_bytes(printed) == {"outcome": "success", "reason": "r"}
+def test_only_function_hooks_report_usage() -> None:
+    """A program has not called a model through our client, so the usage in its answer is ignored."""
+    printed = json.dumps({"reason": "r", "usage": [USAGE]}).encode()
+    assert answer_from_bytes(printed) == {"outcome": "success", "reason": "r"}

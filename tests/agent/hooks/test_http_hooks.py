@@ -17,7 +17,7 @@ import pytest
 from agentobs.agent.hooks import Hook, Http
 from tests.loopback import LoopbackServer
 
-from .asked import answer
+from .live_hooks import answer
 
 Answers = Callable[["Handler"], None]
 
@@ -29,7 +29,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         served: Any = self.server
-        served.came.append((self.command, self.path, headers, body))
+        served.requests.append((self.command, self.path, headers, body))
         self.close_connection = True
         served.answers(self)
 
@@ -47,13 +47,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Served(LoopbackServer):
-    """A server with scripted answers that records its requests."""
+    """A server with scripted responses that keeps its requests."""
 
     answers: Answers
 
     def __init__(self) -> None:
         super().__init__(Handler)
-        self.came: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
 
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.server_port}{path}"
@@ -68,23 +68,25 @@ def server() -> Iterator[Served]:
 
 
 def resolving(**names: Sequence[str]) -> Any:
-    """A resolver that knows these names (dashes stand for dots), and is called once per request."""
-    asked: list[str] = []
+    """Return a resolver that knows these names (an underscore stands for a dot) and keeps the names that it
+    resolved.
+    """
+    hosts: list[str] = []
 
     async def resolve(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
+        hosts.append(host)
         return names.get(host.replace(".", "_"), [host])
 
-    resolve.asked = asked  # type: ignore[attr-defined]
+    resolve.hosts = hosts  # type: ignore[attr-defined]
     return resolve
 
 
-def test_a_server_is_told_and_answers(server: Served) -> None:
-    """The payload is posted as JSON with the hook's headers; the answer is a JSON object."""
-    server.answers = lambda here: here.reply(200, b'{"decision": "deny", "reason": "No."}')
+def test_a_payload_is_posted_and_answered(server: Served) -> None:
+    """The payload is posted as JSON with the headers of the hook; the answer is a JSON object."""
+    server.answers = lambda handler: handler.reply(200, b'{"decision": "deny", "reason": "No."}')
     read = answer(Http(server.url(), {"X-Key": "1"}), tool_name="look")
     assert (read.outcome, read.reason, read.decision) == ("blocking", "No.", "deny")
-    ((method, path, headers, body),) = server.came
+    ((method, path, headers, body),) = server.requests
     assert (method, path, headers["x-key"]) == ("POST", "/hook", "1")
     assert headers["content-type"] == "application/json"
     assert json.loads(body)["tool_name"] == "look"
@@ -95,38 +97,38 @@ def test_a_server_is_told_and_answers(server: Served) -> None:
     [
         (200, b"", "success", ""),
         (204, b"", "success", ""),
-        (200, b"<html>", "non_blocking_error", "no JSON"),
-        (403, b'{"decision": "deny"}', "non_blocking_error", "answered 403"),
-        (500, b"ouch", "non_blocking_error", "answered 500: ouch"),
+        (200, b"<html>", "non_blocking_error", "not JSON"),
+        (403, b'{"decision": "deny"}', "non_blocking_error", "status 403"),
+        (500, b"ouch", "non_blocking_error", "status 500: ouch"),
     ],
 )
-def test_statuses_and_bodies(
+def test_http_statuses_and_bodies(
     server: Served, status: int, body: bytes, outcome: str, found: str
 ) -> None:
-    """An error of the server is an error of the hook, and blocks nothing."""
-    server.answers = lambda here: here.reply(status, body)
+    """An HTTP error is an error of the hook, and blocks nothing."""
+    server.answers = lambda handler: handler.reply(status, body)
     read = answer(Http(server.url()))
     assert read.outcome == outcome
     assert found in read.reason
 
 
-def endless(here: Handler) -> None:
-    here.send_response(200)
-    here.end_headers()
+def endless(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
     for _ in range(10_000):
-        here.wfile.write(b" " * 100_000)
+        handler.wfile.write(b" " * 100_000)
 
 
-def compressed(here: Handler) -> None:
-    here.reply(200, b"\x1f\x8b" + b"x" * 100, content_encoding="gzip")
+def compressed(handler: Handler) -> None:
+    handler.reply(200, b"\x1f\x8b" + b"x" * 100, content_encoding="gzip")
 
 
-def broken(here: Handler) -> None:
-    here.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+def broken(handler: Handler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
 
 
-def no_http(here: Handler) -> None:
-    here.wfile.write(b"\x00\xff\r\n\r\n")
+def no_http(handler: Handler) -> None:
+    handler.wfile.write(b"\x00\xff\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -138,29 +140,31 @@ def no_http(here: Handler) -> None:
         (no_http, "the request failed"),
     ],
 )
-def test_a_server_that_misbehaves(server: Served, answers: Answers, found: str) -> None:
-    """An endless body, a compressed one (possibly a bomb), one that breaks off, no HTTP at all."""
+def test_invalid_http_responses(server: Served, answers: Answers, found: str) -> None:
+    """An endless body, a compressed body (possibly a bomb), a body that breaks off, and no HTTP at all are
+    errors of the hook.
+    """
     server.answers = answers
     read = answer(Http(server.url()))
     assert read.outcome == "non_blocking_error"
     assert found in read.reason
 
 
-def test_a_server_that_does_not_answer(server: Served) -> None:
-    """It times out."""
-    held = threading.Event()
+def test_a_server_that_does_not_respond(server: Served) -> None:
+    """The hook times out."""
+    is_released = threading.Event()
 
-    def hold(here: Handler) -> None:
-        held.wait(20)
+    def hold(handler: Handler) -> None:
+        is_released.wait(20)
 
     server.answers = hold
     read = answer(Hook("stop", Http(server.url()), timeout_s=0.2))
-    held.set()
+    is_released.set()
     assert read.outcome == "cancelled"
 
 
-def test_nobody_listens() -> None:
-    """The error says so."""
+def test_a_refused_connection() -> None:
+    """The error says that the connection was refused."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -185,53 +189,53 @@ def test_nobody_listens() -> None:
         "user@169.254.169.254",
     ],
 )
-def test_private_addresses_are_refused(host: str) -> None:
-    """In every spelling, before any connection."""
+def test_private_addresses_are_rejected(host: str) -> None:
+    """They are rejected in every spelling, before any connection is made."""
     read = answer(Http(f"http://{host}/latest/meta-data/"))
     assert read.outcome == "non_blocking_error"
     assert "is not allowed" in read.reason or "cannot be resolved" in read.reason
 
 
-def test_one_private_address_of_a_name_is_enough(server: Served) -> None:
-    """Any of several addresses could be used."""
+def test_a_name_with_a_private_address_is_rejected(server: Served) -> None:
+    """One private address is enough, because any of the addresses could be used."""
     live = {"resolve": resolving(two_test=["127.0.0.1", "10.0.0.1"])}
     read = answer(Http(server.url(host="two.test")), live=live)
     assert "10.0.0.1 is not a public address" in read.reason
-    assert server.came == []
+    assert server.requests == []
 
 
-def test_a_name_is_resolved_once_and_the_checked_address_connected(server: Served) -> None:
-    """The server sees the name; there is no second DNS lookup."""
-    server.answers = lambda here: here.reply(200)
+def test_a_name_is_resolved_once(server: Served) -> None:
+    """The connection uses the checked address without a second DNS lookup; the server gets the name."""
+    server.answers = lambda handler: handler.reply(200)
     resolve = resolving(hook_test=["127.0.0.1"])
     read = answer(Http(server.url(host="hook.test")), live={"resolve": resolve})
     assert read.outcome == "success"
-    assert resolve.asked == ["hook.test"]
-    assert server.came[0][2]["host"] == f"hook.test:{server.server_port}"
+    assert resolve.hosts == ["hook.test"]
+    assert server.requests[0][2]["host"] == f"hook.test:{server.server_port}"
 
 
-def test_the_next_address_is_tried_where_one_does_not_answer(server: Served) -> None:
-    """As `localhost` is often an IPv6 address first."""
-    server.answers = lambda here: here.reply(200)
+def test_the_next_address_is_tried_if_one_does_not_respond(server: Served) -> None:
+    """`localhost`, for example, often resolves to an IPv6 address first."""
+    server.answers = lambda handler: handler.reply(200)
     live = {"resolve": resolving(hook_test=["::1", "127.0.0.1"])}
     assert answer(Http(server.url(host="hook.test")), live=live).outcome == "success"
-    assert len(server.came) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(("status", "method"), [(302, "GET"), (307, "POST"), (308, "POST")])
 def test_redirects_are_followed(server: Served, status: int, method: str) -> None:
-    """Within one origin, with the hook's headers."""
+    """Redirects within one origin are followed with the headers of the hook."""
 
-    def answers(here: Handler) -> None:
-        if here.path == "/hook":
-            here.reply(status, location="/there")
+    def answers(handler: Handler) -> None:
+        if handler.path == "/hook":
+            handler.reply(status, location="/there")
         else:
-            here.reply(200, b'{"reason": "there"}')
+            handler.reply(200, b'{"reason": "there"}')
 
     server.answers = answers
     assert answer(Http(server.url(), {"authorization": "x"})).reason == "there"
-    came = server.came[1]
-    assert (came[0], came[2]["authorization"], bool(came[3])) == (
+    requests = server.requests[1]
+    assert (requests[0], requests[2]["authorization"], bool(requests[3])) == (
         "/there" and method,
         "x",
         method == "POST",
@@ -250,23 +254,23 @@ def test_redirects_are_followed(server: Served, status: int, method: str) -> Non
         ("/hook", "redirects more than 3 times"),
     ],
 )
-def test_redirects_are_checked_again(server: Served, location: str, found: str) -> None:
-    """To a private address, to an invalid target, or in a circle."""
-    server.answers = lambda here: here.reply(307, location=location)
+def test_redirect_targets_are_checked(server: Served, location: str, found: str) -> None:
+    """Redirects to a private address, to an invalid target, or in a circle are errors of the hook."""
+    server.answers = lambda handler: handler.reply(307, location=location)
     live = {"resolve": resolving(inside_test=["10.0.0.7"])}
     read = answer(Http(server.url()), live=live)
     assert read.outcome == "non_blocking_error"
     assert found in read.reason
 
 
-def test_headers_do_not_go_to_another_origin(server: Served) -> None:
-    """They may contain a credential."""
+def test_headers_are_not_sent_to_another_origin(server: Served) -> None:
+    """The headers may contain a credential."""
     with Served() as other:
         other.start()
-        server.answers = lambda here: here.reply(307, location=other.url("/there"))
-        other.answers = lambda here: here.reply(200)
+        server.answers = lambda handler: handler.reply(307, location=other.url("/there"))
+        other.answers = lambda handler: handler.reply(200)
         assert answer(Http(server.url(), {"authorization": "x"})).outcome == "success"
-        ((_, _, headers, body),) = other.came
+        ((_, _, headers, body),) = other.requests
         other.stop()
     assert "authorization" not in headers
     assert body
@@ -275,42 +279,42 @@ def test_headers_do_not_go_to_another_origin(server: Served) -> None:
 def test_proxies_of_the_environment_are_not_used(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a proxy, the target could not be checked."""
+    """Behind a proxy, the address of the target could not be checked."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    server.answers = lambda here: here.reply(200)
+    server.answers = lambda handler: handler.reply(200)
     assert answer(Http(server.url())).outcome == "success"
 
 
-def test_a_proxy_that_is_named_is_used_and_hides_the_target(server: Served) -> None:
-    """It gets the whole address, unchecked; a redirect from it is not followed."""
-    server.answers = lambda here: here.reply(200, b'{"reason": "proxied"}')
+def test_a_configured_proxy_is_used(server: Served) -> None:
+    """The proxy gets the complete URL, whose address is not checked; a redirect from the proxy is not followed."""
+    server.answers = lambda handler: handler.reply(200, b'{"reason": "proxied"}')
     http = Http("http://10.0.0.1/hook", proxy=server.url(""))
     assert answer(http).reason == "proxied"
-    assert server.came[0][1] == "http://10.0.0.1/hook"
-    server.answers = lambda here: here.reply(307, location="/there")
+    assert server.requests[0][1] == "http://10.0.0.1/hook"
+    server.answers = lambda handler: handler.reply(307, location="/there")
     assert "behind a proxy" in answer(http).reason
 
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A certificate for hook.test, with its key."""
+    """Create a certificate for hook.test, with its key."""
     file = tmp_path / "both.pem"
-    made = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=hook.test -addext"
-    words = ["openssl", *made.split(), "subjectAltName=DNS:hook.test"]
+    arguments = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=hook.test -addext"
+    words = ["openssl", *arguments.split(), "subjectAltName=DNS:hook.test"]
     ended = subprocess.run([*words, "-keyout", "-", "-out", "-"], capture_output=True, check=True)
     file.write_bytes(ended.stdout)
     return file
 
 
-def test_tls_is_for_the_name_and_not_for_the_address(
+def test_tls_verifies_the_name(
     server: Served, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The certificate must match the name in the URL, although the connection uses an address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    server.answers = lambda here: here.reply(200)
+    server.answers = lambda handler: handler.reply(200)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     live = {"resolve": resolving(hook_test=["127.0.0.1"], other_test=["127.0.0.1"])}
     url = server.url(host="hook.test").replace("http:", "https:")

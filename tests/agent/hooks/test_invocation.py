@@ -1,4 +1,4 @@
-"""Matching hooks run in parallel, and none of them affects the others or the loop."""
+"""Matching hooks run concurrently, and none of them affects other hooks or the loop."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 
 from agentobs import tracing
 from agentobs.agent.hooks import Hook, HookEvent, Occasion, Verdict, fire, table
-from agentobs.errors import ReplaySays
+from agentobs.errors import ReplayEnd
 from agentobs.records.exchanges import (
     WorldExchange,
     WorldQuestion,
+    answer_lane,
+    child_lane,
     is_inside_answer,
-    lane_inside,
-    lane_under,
 )
 from agentobs.records.facts import Event as Fact
 from agentobs.records.labels import is_label
 from agentobs.world import Abort, World
-from tests.agent.scene import recorded, spans
+from tests.agent.agent_runs import recorded, spans
 
-from .asked import NOBODY
+from .live_hooks import NO_CLIENT
 
 
 def nothing(payload: Any) -> None:
@@ -42,13 +42,13 @@ CALL = Occasion(
 )
 
 
-def fired(hooks: list[Hook], answers: dict[str, Any], abort: Abort | None = None) -> Any:
+def fire_hooks(hooks: list[Hook], answers: dict[str, Any], abort: Abort | None = None) -> Any:
     """Run hooks in a world with scripted answers; return the result of `fire`, the questions, and the records."""
-    asked: list[WorldQuestion] = []
+    questions: list[WorldQuestion] = []
 
     async def ask(question: WorldQuestion) -> Any:
-        asked.append(question)
-        answer = answers[question.asked["hook"]]
+        questions.append(question)
+        answer = answers[question.payload["hook"]]
         if isinstance(answer, BaseException):
             raise answer
         return await answer() if callable(answer) else answer
@@ -56,27 +56,27 @@ def fired(hooks: list[Hook], answers: dict[str, Any], abort: Abort | None = None
     async def run_tool(question: Any) -> Any:
         raise AssertionError
 
-    world = World(client=NOBODY, run_tool=run_tool, ask=ask, abort=abort or Abort())
+    world = World(client=NO_CLIENT, run_tool=run_tool, ask=ask, abort=abort or Abort())
     with recorded() as records:
         found = asyncio.run(fire(world, table(hooks), CALL, tracing.place()))
-    return found, asked, records
+    return found, questions, records
 
 
-def test_nothing_is_asked_where_no_hook_is_fired() -> None:
-    """Conditions are checked before anything is started."""
-    found, asked, records = fired([hook("a", when="write"), hook("b", "stop")], {})
+def test_the_world_is_not_called_if_no_hook_matches() -> None:
+    """Conditions are checked before any hook starts."""
+    found, questions, records = fire_hooks([hook("a", when="write"), hook("b", "stop")], {})
     assert found == (Verdict(), (), frozenset())
-    assert (asked, records) == ([], [])
+    assert (questions, records) == ([], [])
 
 
-def test_what_the_world_is_asked_and_what_is_told() -> None:
+def test_the_questions_and_records_of_hooks() -> None:
     """The payload has no values that differ in a replay; each hook has a span, a fact, an exchange and an event."""
     answers = {"a": {"outcome": "blocking", "reason": "No."}, "b": {}}
-    (verdict, told, done), asked, records = fired(
+    (verdict, events, done), questions, records = fire_hooks(
         [hook("a", once=True), hook("b", background=True)], answers
     )
     assert (verdict.blocked, verdict.reason, done) == (True, "No.", {"a"})
-    assert [(each.key, each.asked) for each in asked] == [
+    assert [(each.key, each.payload) for each in questions] == [
         (
             "3:pre_tool_use:toolu_1:a",
             {
@@ -101,7 +101,7 @@ def test_what_the_world_is_asked_and_what_is_told() -> None:
             },
         ),
     ]
-    assert [(e.turn, e.event, e.hook, e.outcome, e.tool_use_id, e.reason) for e in told] == [
+    assert [(e.turn, e.event, e.hook, e.outcome, e.tool_use_id, e.reason) for e in events] == [
         (3, "pre_tool_use", "a", "blocking", "toolu_1", "No."),
         (3, "pre_tool_use", "b", "success", "toolu_1", ""),
     ]
@@ -111,23 +111,23 @@ def test_what_the_world_is_asked_and_what_is_told() -> None:
     assert len([r for r in records if isinstance(r, WorldExchange)]) == 2
 
 
-def test_hooks_run_together() -> None:
-    """Each waits for the other here: sequentially they would never end."""
+def test_hooks_run_concurrently() -> None:
+    """Each hook waits for the other one, so they would never end if they ran sequentially."""
     both = asyncio.Barrier(2)
 
     async def meets() -> Any:
         async with both:
             return {"context": "met"}
 
-    (verdict, _, _), _, _ = fired([hook("a"), hook("b")], {"a": meets, "b": meets})
+    (verdict, _, _), _, _ = fire_hooks([hook("a"), hook("b")], {"a": meets, "b": meets})
     assert verdict.context == ("met", "met")
 
 
-def test_a_hook_that_crashes_the_asking_hurts_nobody() -> None:
-    """Its own outcome shows the error; the others are not affected."""
+def test_a_hook_whose_call_raises_affects_no_other_hook() -> None:
+    """The outcome of the hook contains the error; the other hooks are not affected."""
     answers = {"a": RuntimeError("ouch"), "b": {"decision": "deny"}, "c": "nonsense"}
-    (verdict, told, _), _, _ = fired([hook("a"), hook("b"), hook("c")], answers)
-    assert [each.outcome for each in told] == [
+    (verdict, events, _), _, _ = fire_hooks([hook("a"), hook("b"), hook("c")], answers)
+    assert [each.outcome for each in events] == [
         "non_blocking_error",
         "blocking",
         "non_blocking_error",
@@ -135,51 +135,51 @@ def test_a_hook_that_crashes_the_asking_hurts_nobody() -> None:
     assert verdict.blocked
 
 
-def test_a_divergence_leaves_as_it_is_and_leaves_nothing_behind() -> None:
-    """Parallel hooks are stopped."""
+def test_a_divergence_stops_concurrent_hooks() -> None:
+    """The divergence propagates unchanged, and no hook continues to run."""
 
     async def waits() -> Any:
         await asyncio.sleep(0.01)
         return {}
 
-    with pytest.raises(ReplaySays):
-        fired([hook("a"), hook("b")], {"a": ReplaySays(), "b": waits})
+    with pytest.raises(ReplayEnd):
+        fire_hooks([hook("a"), hook("b")], {"a": ReplayEnd(), "b": waits})
 
 
-def test_an_abort_cancels_those_that_run() -> None:
+def test_an_abort_cancels_running_hooks() -> None:
     """Answers that arrived earlier are kept."""
     abort = Abort()
 
-    async def stops() -> Any:
+    async def stop_run() -> Any:
         abort.stop()
         await asyncio.Event().wait()
 
-    answers = {"a": {"outcome": "blocking"}, "b": stops}
-    (verdict, told, _), _, _ = fired([hook("a"), hook("b")], answers, abort)
-    assert [each.outcome for each in told] == ["blocking", "cancelled"]
+    answers = {"a": {"outcome": "blocking"}, "b": stop_run}
+    (verdict, events, _), _, _ = fire_hooks([hook("a"), hook("b")], answers, abort)
+    assert [each.outcome for each in events] == ["blocking", "cancelled"]
     assert verdict.blocked
 
 
-def test_a_change_that_was_overtaken_is_told() -> None:
-    """Two hooks never see each other's change; the last one in the table is used."""
+def test_an_overridden_change_is_reported() -> None:
+    """Two hooks never see each other's change; the change of the last hook in the table is used."""
     answers = {"a": {"input": {"where": "a"}}, "b": {"input": {"where": "b"}, "reason": "better"}}
-    (verdict, told, _), _, records = fired([hook("a"), hook("b")], answers)
+    (verdict, events, _), _, records = fire_hooks([hook("a"), hook("b")], answers)
     assert verdict.input == {"where": "b"}
-    assert told[0].reason == "(Another hook's change took the place of its own.)"
-    assert told[1].reason == "better"
+    assert events[0].reason == "(Another hook's change took the place of its own.)"
+    assert events[1].reason == "better"
     numbers = [r.numbers["overridden"] for r in records if isinstance(r, Fact)]
     assert numbers == [True, False]
 
 
-def test_the_lanes_inside_of_answers_can_always_be_told() -> None:
-    """A replay skips them, however deep and whatever their name; each is a label."""
+def test_lanes_of_hook_requests_are_labels() -> None:
+    """A replay skips the requests in these lanes, at any depth and with any name; each lane is a label."""
     lane = "main"
     for number in range(12):
-        lane = lane_inside(lane, "hook", f"{number}:pre_tool_use:toolu_{'x' * 60}:ä")
+        lane = answer_lane(lane, "hook", f"{number}:pre_tool_use:toolu_{'x' * 60}:ä")
         assert is_label(lane)
         assert is_inside_answer(lane)
-        below = lane_under(lane, "toolu_ä b")
+        below = child_lane(lane, "toolu_ä b")
         assert is_label(below)
         assert is_inside_answer(below)
-    assert not is_inside_answer(lane_under("main", "x" * 200))
-    assert is_label(lane_under("main", "x" * 200))
+    assert not is_inside_answer(child_lane("main", "x" * 200))
+    assert is_label(child_lane("main", "x" * 200))

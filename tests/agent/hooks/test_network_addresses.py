@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agentobs.agent.execution.network_addresses import refused, resolved
+from agentobs.agent.execution.network_addresses import refusal_reason, resolve_host
 
 PRIVATE_4 = [
     "0.0.0.0",
@@ -36,7 +36,9 @@ PRIVATE_4 = [
     "255.255.255.255",
     "168.63.129.16",
 ]
-"""This host, private, shared, link-local, metadata, protocol, documentation, benchmark, multicast, reserved."""
+"""Private IPv4 ranges: this host, private, shared, link-local, metadata, protocol, documentation, benchmark,
+multicast, reserved.
+"""
 
 PUBLIC_4 = [
     "1.1.1.1",
@@ -58,7 +60,7 @@ PUBLIC_4 = [
     "223.255.255.255",
     "168.63.129.17",
 ]
-"""Addresses next to each edge of those."""
+"""The public addresses next to the edges of the private IPv4 ranges."""
 
 PRIVATE_6 = [
     "::",
@@ -86,8 +88,8 @@ PRIVATE_6 = [
     "::ffff:0:8.8.8.8",
     "2606:4700::1%2",
 ]
-"""Unspecified, link-local, site-local, unique local, multicast, discard, Teredo, benchmark, ORCHID,
-documentation, unassigned, local NAT64, IPv4-translated, and anything with a scope.
+"""Private IPv6 ranges: unspecified, link-local, site-local, unique local, multicast, discard, Teredo, benchmark,
+ORCHID, documentation, unassigned, local NAT64, IPv4-translated, and any address with a scope.
 """
 
 PUBLIC_6 = [
@@ -102,7 +104,7 @@ LOOPBACK = ["127.0.0.1", "127.1.2.3", "127.255.255.255", "::1", "::ffff:127.0.0.
 
 
 def wrapped(address: str) -> list[str]:
-    """The IPv6 forms that can embed an IPv4 address."""
+    """Return the IPv6 forms that embed an IPv4 address."""
     a, b, c, d = map(int, address.split("."))
     return [
         f"::ffff:{address}",
@@ -117,39 +119,39 @@ def wrapped(address: str) -> list[str]:
 @pytest.mark.parametrize("address", [*PRIVATE_4, *PRIVATE_6])
 def test_what_is_not_public_is_refused(address: str) -> None:
     """Every range that is not public, at its edges."""
-    assert refused([address]) == f"{address} is not a public address"
+    assert refusal_reason([address]) == f"{address} is not a public address"
 
 
 @pytest.mark.parametrize("address", [*PUBLIC_4, *PUBLIC_6])
 def test_what_is_public_is_allowed(address: str) -> None:
     """The addresses next to each range."""
-    assert refused([address]) is None
+    assert refusal_reason([address]) is None
 
 
 @pytest.mark.parametrize("address", [each for inner in PRIVATE_4 for each in wrapped(inner)])
 def test_what_unwraps_to_a_private_address_is_refused(address: str) -> None:
     """IPv4-mapped, IPv4-compatible, NAT64, 6to4 and ISATAP."""
-    assert refused([address]) is not None
+    assert refusal_reason([address]) is not None
 
 
 @pytest.mark.parametrize("address", wrapped("127.0.0.1")[1:])
 def test_loopback_is_not_reached_through_a_gateway(address: str) -> None:
     """An address that a gateway unwraps would be the gateway's own loopback."""
-    assert refused([address]) is not None
+    assert refusal_reason([address]) is not None
 
 
 @pytest.mark.parametrize("address", LOOPBACK)
 def test_this_machine_is_allowed(address: str) -> None:
     """Unless a redirect from elsewhere leads there."""
-    assert refused([address]) is None
-    assert refused([address], loopback=False) == f"{address} is this machine itself"
+    assert refusal_reason([address]) is None
+    assert refusal_reason([address], loopback=False) == f"{address} is this machine itself"
 
 
 def test_one_private_address_among_public_ones_is_enough() -> None:
     """Any of them could be used."""
-    assert refused(["8.8.8.8", "10.0.0.1"]) == "10.0.0.1 is not a public address"
-    assert refused(["2606:4700::1111", "8.8.8.8"]) is None
-    assert refused([]) == "it has no address"
+    assert refusal_reason(["8.8.8.8", "10.0.0.1"]) == "10.0.0.1 is not a public address"
+    assert refusal_reason(["2606:4700::1111", "8.8.8.8"]) is None
+    assert refusal_reason([]) == "it has no address"
 
 
 @pytest.mark.parametrize(
@@ -158,12 +160,12 @@ def test_one_private_address_among_public_ones_is_enough() -> None:
 )
 def test_every_spelling_of_an_address_is_its_address(host: str) -> None:
     """Decimal, octal, hexadecimal and shortened: the check uses the system's interpretation."""
-    addresses = asyncio.run(resolved(host, 80))
-    assert refused(addresses) is not None
+    addresses = asyncio.run(resolve_host(host, 80))
+    assert refusal_reason(addresses) is not None
 
 
 def test_localhost_is_this_machine() -> None:
     """A name is resolved by the system."""
-    addresses = asyncio.run(resolved("localhost", 80))
+    addresses = asyncio.run(resolve_host("localhost", 80))
     assert addresses
-    assert refused(addresses) is None
+    assert refusal_reason(addresses) is None

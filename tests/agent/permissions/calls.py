@@ -1,4 +1,4 @@
-"""Shared helpers of the permission tests: calls of each class, and rules by their texts."""
+"""Shared helpers of the permission tests: calls of each class, and rules from texts."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from agentobs.agent.permissions.rules import Behavior, Source
 OUTSIDE = (ResolvedPath("/etc/passwd", inside=False),)
 
 
-def reading(path: str = "src/a.py", **changes: Any) -> Call:
+def read_call(path: str = "src/a.py", **changes: Any) -> Call:
     return _call("read_file", "read", subject=path, **{"paths": _inside(path), **changes})
 
 
-def editing(path: str = "src/a.py", **changes: Any) -> Call:
+def edit_call(path: str = "src/a.py", **changes: Any) -> Call:
     return _call("edit_file", "edit", subject=path, **{"paths": _inside(path), **changes})
 
 
-def writing(subject: str | None = "a@example.com", **changes: Any) -> Call:
+def write_call(subject: str | None = "a@example.com", **changes: Any) -> Call:
     return _call("send_mail", "write", subject=subject, **changes)
 
 
-def running(command: str = "git status", **changes: Any) -> Call:
+def shell_call(command: str = "git status", **changes: Any) -> Call:
     return _call("shell", "shell", subject=command, **changes)
 
 
-def fetching(url: str, host: str | None = None, **changes: Any) -> Call:
+def fetch_call(url: str, host: str | None = None, **changes: Any) -> Call:
     return _call("fetch", "read", subject=url, hosts=(url if host is None else host,), **changes)
 
 
-CALLS = {"read": reading, "edit": editing, "write": writing, "shell": running}
-"""An ordinary call of each class; none of them is destructive."""
+CALLS = {"read": read_call, "edit": edit_call, "write": write_call, "shell": shell_call}
+"""A typical call of each class; none of them is destructive."""
 
 
 def _inside(path: str) -> tuple[ResolvedPath, ...]:
@@ -39,15 +39,15 @@ def _inside(path: str) -> tuple[ResolvedPath, ...]:
 
 
 def _call(tool: str, tool_class: Any, **fields: Any) -> Call:
-    given = {"destructive": False, "input": {"of": fields.get("subject")}, **fields}
-    return Call(tool_use_id="toolu_1", tool=tool, tool_class=tool_class, **given)
+    declaration = {"destructive": False, "input": {"of": fields.get("subject")}, **fields}
+    return Call(tool_use_id="toolu_1", tool=tool, tool_class=tool_class, **declaration)
 
 
 def rules(behavior: Behavior, *texts: str, source: Source = "user") -> tuple[Rule, ...]:
     return tuple(Rule.parse(text, behavior, source) for text in texts)
 
 
-def permitted(
+def permissions_for(
     mode: Any = "default",
     *,
     allow: tuple[str, ...] = (),
@@ -55,6 +55,6 @@ def permitted(
     deny: tuple[str, ...] = (),
     blocked: tuple[str, ...] = (),
 ) -> Permissions:
-    """Return permissions of a mode, confirmed if necessary."""
+    """Return permissions of a mode, with the bypass confirmed if necessary."""
     listed = rules("allow", *allow) + rules("ask", *ask) + rules("deny", *deny)
     return Permissions(mode, listed, blocked, bypass_confirmed=mode == "bypassPermissions")

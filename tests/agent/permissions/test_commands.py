@@ -1,4 +1,4 @@
-"""What a pattern allows and forbids if commands are compound, nested, quoted or disguised."""
+"""Compound, nested, quoted and disguised commands: what a pattern allows and denies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agentobs.agent.permissions.globs import GAP, HOLE, may_fit
 from agentobs.agent.permissions.rule_matcher import CallView, forbids
 from agentobs.agent.permissions.shell import read_command
 
-from .calls import permitted, rules, running
+from .calls import permissions_for, rules, shell_call
 
 
 def outcome(command: str, mode: Any = "default", **lists: Any) -> str:
-    return decide(running(command), permitted(mode, **lists)).behavior
+    return decide(shell_call(command), permissions_for(mode, **lists)).behavior
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def outcome(command: str, mode: Any = "default", **lists: Any) -> str:
         "git log a#b",
     ],
 )
-def test_a_pattern_allows_what_it_says(command: str) -> None:
+def test_commands_that_a_pattern_allows(command: str) -> None:
     """`git *` allows every git command, one or several, with any arguments."""
     assert outcome(command, allow=("shell(git *)",)) == "allow"
 
@@ -154,7 +154,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("command", NASTY, ids=lambda text: ascii(text[:40]))
-def test_a_pattern_allows_nothing_else(command: str) -> None:
+def test_commands_that_a_pattern_does_not_allow(command: str) -> None:
     """A command that contains another one, writes a file, or cannot be parsed reliably needs
     approval, or is denied in dontAsk.
     """
@@ -171,7 +171,7 @@ def test_each_command_needs_its_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "allowed", "asked"),
+    ("pattern", "allowed", "needing_approval"),
     [
         ("git status", ["git status", "git  status"], ["git status -s", "git", "git 'status -s'"]),
         ("git * main", ["git push origin main", "git a main"], ["git main", "git push $X", "git push main x"]),
@@ -187,12 +187,12 @@ def test_each_command_needs_its_rule() -> None:
     ],
 )  # fmt: skip
 def test_patterns_are_compared_word_by_word(
-    pattern: str, allowed: list[str], asked: list[str]
+    pattern: str, allowed: list[str], needing_approval: list[str]
 ) -> None:
     """Blanks in a pattern are blanks between words; quotes make no difference, stars in quotes are literal."""
     for command in allowed:
         assert outcome(command, allow=(f"shell({pattern})",)) == "allow", command
-    for command in asked:
+    for command in needing_approval:
         assert outcome(command, allow=(f"shell({pattern})",)) == "ask", command
 
 
@@ -270,8 +270,8 @@ DISGUISED = [
 
 @pytest.mark.parametrize("command", DISGUISED, ids=lambda text: ascii(text[:40]))
 @pytest.mark.parametrize("mode", ["default", "bypassPermissions"])
-def test_a_deny_rule_looks_into_commands(command: str, mode: Any) -> None:
-    """`rm *` denies rm after operators, in nested commands, quoted, with a folder, after other commands."""
+def test_a_deny_rule_finds_nested_commands(command: str, mode: Any) -> None:
+    """`rm *` denies rm after operators, in nested commands, in quotes, with a folder, and after other commands."""
     assert outcome(command, mode, deny=("shell(rm *)",), allow=("shell",)) == "deny"
     assert outcome(command, mode, ask=("shell(rm *)",), allow=("shell",)) == "ask"
 
@@ -296,7 +296,7 @@ def test_a_deny_rule_looks_into_commands(command: str, mode: Any) -> None:
     ],
     ids=lambda text: ascii(text[:40]),
 )
-def test_where_a_deny_rule_may_match_a_person_is_asked(command: str) -> None:
+def test_a_possible_match_of_a_deny_rule_needs_approval(command: str) -> None:
     """A command that is only known at run time needs approval in every mode, or is denied if
     approval is not possible.
     """
@@ -356,8 +356,10 @@ UNSEEN = [
 
 
 @pytest.mark.parametrize("command", UNSEEN)
-def test_commands_that_come_through_an_input_are_asked(command: str) -> None:
-    """If a program takes commands that no word names, every deny rule requires approval."""
+def test_programs_that_read_commands_need_approval(command: str) -> None:
+    """If a program reads its commands from an input, so that no word contains them, every deny rule requires
+    approval.
+    """
     assert outcome(command, "bypassPermissions", deny=("shell(reboot *)",)) == "ask"
     assert outcome(command, "dontAsk", allow=("shell",), deny=("shell(reboot *)",)) == "deny"
     assert (
@@ -418,8 +420,8 @@ def test_commands_that_come_through_an_input_are_asked(command: str) -> None:
         "time make",
     ],
 )
-def test_ordinary_commands_are_not_asked(command: str) -> None:
-    """A rule that denies one program does not affect commands that only name a shell, or give it a script."""
+def test_ordinary_commands_need_no_approval(command: str) -> None:
+    """A rule that denies one program does not affect commands that only mention a shell, or pass it a script."""
     assert outcome(command, "bypassPermissions", deny=("shell(rm *)", "shell(reboot *)")) == "allow"
 
 
@@ -428,25 +430,27 @@ def test_ordinary_commands_are_not_asked(command: str) -> None:
     ["echo rm", "git rm x", "echo 'rm x'", "echo $HOME; ls *", "for f in *; do cat $f; done", "x > rm", "rmdir x",
      "echo $(git log) > out", "npm run rm", "docker rm x"],
 )  # fmt: skip
-def test_a_deny_rule_leaves_other_commands_alone(command: str) -> None:
-    """A command that only mentions the word runs."""
+def test_a_deny_rule_does_not_match_other_commands(command: str) -> None:
+    """A command that contains the denied word only as an argument runs."""
     assert outcome(command, "bypassPermissions", deny=("shell(rm *)",)) == "allow"
 
 
-def test_a_value_may_be_nothing() -> None:
-    """A word that vanishes if its variable is empty hides no rule, and widens none."""
+def test_an_empty_variable() -> None:
+    """A word that disappears because its variable is empty does not hide a command from a deny rule, or widen
+    an allow rule.
+    """
     [deny] = rules("deny", "shell(git push)")
-    assert forbids(deny, CallView.of(running("git $E push"))) == "doubt"
+    assert forbids(deny, CallView.of(shell_call("git $E push"))) == "doubt"
     assert outcome("rm $E -i", allow=("shell(rm * -i)",)) == "ask"
 
 
 @pytest.mark.parametrize(
-    "piece",
+    "fragment",
     ["$(", "`", "(", "'", '"', "sudo ", "sudo 'a b' ", "a;", "$x", "$x ", "<<", "{", "* ", "a=1 ", "\\\n", "a.b "],
 )  # fmt: skip
-def test_the_longest_commands_are_read_to_their_end(piece: str) -> None:
-    """No command delays a decision forever (a test that hangs is killed)."""
-    command = (piece * 16_384)[:16_384]
+def test_very_long_commands_are_parsed_quickly(fragment: str) -> None:
+    """No command delays a decision for long (a test that hangs is killed)."""
+    command = (fragment * 16_384)[:16_384]
     lists: dict[str, Any] = {
         "deny": ("shell(rm *)", "shell(*a*b*c*d*e*f*)"),
         "blocked": ("*.x.com",),
@@ -459,7 +463,7 @@ command_not_found_handle() { printf '%s\\0' "$@" $'\\1'; (( STATUS == 0 )); }
 enable -n $(enable | while read -r _ n; do case $n in printf|enable) ;; *) printf '%s ' "$n";; esac; done)
 enable -n enable
 """
-"""Makes bash print each command instead of running it."""
+"""A script that makes bash print each command instead of running it."""
 
 PIECES = [
     "a", "b", "cc", " ", " ", " ", " ", ";", "&&", "|", "||", ">", "<", "2>&1", ">/dev/null", "1", "$V", "$E", "${V}",
@@ -468,8 +472,8 @@ PIECES = [
 ]  # fmt: skip
 
 
-def test_bash_runs_nothing_that_was_not_seen(tmp_path: Path) -> None:
-    """Random commands that are not in doubt run in bash exactly as they were parsed."""
+def test_bash_runs_only_the_parsed_commands(tmp_path: Path) -> None:
+    """If the parser has no doubt about a random command, bash runs exactly the commands that were parsed."""
     bash = shutil.which("bash")
     assert bash is not None
     chance, ran = random.Random(3), 0
@@ -480,7 +484,7 @@ def test_bash_runs_nothing_that_was_not_seen(tmp_path: Path) -> None:
             continue
         known = [form.known for part in reading.parts for form in (part.form, *part.hidden)]
         script = HARNESS.replace("STATUS", str(chance.randint(0, 1))) + command + "\n"
-        told = subprocess.run(
+        output = subprocess.run(
             [bash, "--norc", "--noprofile", "-c", script],
             env={"PATH": "/nonexistent", "V": "v w", "E": ""},
             stdin=subprocess.DEVNULL,
@@ -488,7 +492,7 @@ def test_bash_runs_nothing_that_was_not_seen(tmp_path: Path) -> None:
             check=False,
             cwd=tmp_path,
         ).stdout.decode()
-        for argv in filter(None, told.split("\1\0")):
+        for argv in filter(None, output.split("\1\0")):
             words = [re.sub("[ \t\n]", GAP, word) for word in argv.split("\0")[:-1]]
             text = " ".join(words).replace("*", "S")
             seen = [_with_empty(each).replace("*", "S") for each in known]
@@ -498,10 +502,10 @@ def test_bash_runs_nothing_that_was_not_seen(tmp_path: Path) -> None:
 
 
 def _with_empty(known: str) -> str:
-    """Let each word of only unknown values absorb an adjacent blank into its hole."""
+    """Let each word that consists only of unknown values absorb an adjacent blank into its hole."""
     words = known.split(" ")
     text = words[0]
     for before, word in itertools.pairwise(words):
-        gone = {HOLE} in (set(word), set(before))
-        text += word if gone else " " + word
+        is_absorbed = {HOLE} in (set(word), set(before))
+        text += word if is_absorbed else " " + word
     return text

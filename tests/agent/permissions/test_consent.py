@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from agentobs.agent.permissions import Permissions, ResolvedPath, Rule, consented, decide
 
-from .calls import editing, permitted, running, writing
+from .calls import edit_call, permissions_for, shell_call, write_call
 
 YES = {"behavior": "allow", "resolver": "person"}
 ALWAYS = {**YES, "scope": "session"}
 
 
-def asked(call: Any, permissions: Permissions | None = None) -> Any:
+def pending_decision(call: Any, permissions: Permissions | None = None) -> Any:
     decision = decide(call, permissions or Permissions())
     assert decision.behavior == "ask"
     return decision
 
 
 def test_a_person_allows_once() -> None:
-    """A yes lets this call run and grants nothing for later."""
-    decision, grant = consented(asked(running()), YES, running())
+    """An `allow` answer lets this call run and grants nothing for later."""
+    decision, grant = consented(pending_decision(shell_call()), YES, shell_call())
     assert (decision.behavior, decision.reason_type, decision.resolver) == (
         "allow",
         "person",
@@ -37,10 +37,10 @@ def test_a_person_allows_once() -> None:
     assert grant is None
 
 
-def test_a_person_denies_and_the_model_hears_why() -> None:
-    """The person's text is in the reason."""
+def test_a_denial_by_a_person_has_a_reason() -> None:
+    """The reason of the decision contains the person's text."""
     answer = {"behavior": "deny", "resolver": "person", "reason": "Use the tests first."}
-    decision, grant = consented(asked(running()), answer, running())
+    decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
     assert (decision.behavior, decision.reason_type, decision.resolver) == (
         "deny",
         "person",
@@ -51,10 +51,10 @@ def test_a_person_denies_and_the_model_hears_why() -> None:
 
 
 def test_a_classifier_allows_once_and_denies() -> None:
-    """Its answer is attributed to it, and grants nothing for later."""
+    """A classifier's answer is attributed to the classifier, and grants nothing for later."""
     for behavior, words in (("allow", "has allowed this call"), ("deny", "has denied this call")):
         answer = {"behavior": behavior, "resolver": "classifier", "reason": "Seen.", "usage": []}
-        decision, grant = consented(asked(running()), answer, running())
+        decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
         assert (decision.behavior, decision.reason_type, decision.resolver, grant) == (
             behavior,
             "classifier",
@@ -64,22 +64,30 @@ def test_a_classifier_allows_once_and_denies() -> None:
         assert f"The classifier {words}. It says: Seen." in decision.reason
 
 
-def test_a_classifier_cannot_allow_what_a_person_has_to_be_asked() -> None:
-    """If a rule requires a person, its yes is ignored, and its no counts; it never grants anything for a session."""
+def test_a_classifier_cannot_answer_for_a_required_person() -> None:
+    """If a rule requires a person, the classifier can deny but not allow; it can never grant anything for a
+    session.
+    """
     ask = Permissions(rules=(Rule.parse("*", "ask", "user"),))
-    yes = {"behavior": "allow", "resolver": "classifier"}
-    decision, _ = consented(asked(running(), ask), yes, running())
+    approval = {"behavior": "allow", "resolver": "classifier"}
+    decision, _ = consented(pending_decision(shell_call(), ask), approval, shell_call())
     assert (decision.behavior, decision.resolver) == ("deny", "unattended")
-    decision, _ = consented(asked(running(), ask), {**yes, "behavior": "deny"}, running())
+    decision, _ = consented(
+        pending_decision(shell_call(), ask), {**approval, "behavior": "deny"}, shell_call()
+    )
     assert (decision.behavior, decision.resolver) == ("deny", "classifier")
-    decision, grant = consented(asked(running()), {**yes, "scope": "session"}, running())
+    decision, grant = consented(
+        pending_decision(shell_call()), {**approval, "scope": "session"}, shell_call()
+    )
     assert (decision.behavior, decision.resolver, grant) == ("deny", "unattended", None)
 
 
-def test_nobody_to_ask_means_deny() -> None:
+def test_without_a_person_the_call_is_denied() -> None:
     """Without a person, the call is denied for the reason for which approval was requested."""
-    question = asked(running())
-    decision, grant = consented(question, {"behavior": "deny", "resolver": "unattended"}, running())
+    question = pending_decision(shell_call())
+    decision, grant = consented(
+        question, {"behavior": "deny", "resolver": "unattended"}, shell_call()
+    )
     assert (decision.behavior, decision.resolver, grant) == ("deny", "unattended", None)
     assert decision.reason_type == question.reason_type
     assert question.reason in decision.reason
@@ -87,7 +95,7 @@ def test_nobody_to_ask_means_deny() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "reason_part"),
     [
         (None, "not an object"),
         (True, "not an object"),
@@ -98,7 +106,10 @@ def test_nobody_to_ask_means_deny() -> None:
         ({"behavior": "yes", "resolver": "person"}, "its behavior"),
         ({"behavior": True, "resolver": "person"}, "its behavior"),
         ({"behavior": ["allow"], "resolver": "person"}, "its behavior"),
-        ({"behavior": "allow", "resolver": "unattended"}, "a missing approver cannot allow"),
+        (
+            {"behavior": "allow", "resolver": "unattended"},
+            "an unattended answer cannot allow a call",
+        ),
         ({"behavior": "allow", "resolver": "model"}, "its resolver"),
         ({**YES, "scope": "forever"}, "its scope"),
         ({**YES, "scope": None}, "its scope"),
@@ -108,12 +119,12 @@ def test_nobody_to_ask_means_deny() -> None:
         (dict[Any, Any]([(1, 2)]), "a field '1'"),
     ],
 )
-def test_what_is_no_answer_is_a_denial_that_says_so(answer: Any, why: str) -> None:
-    """Anything malformed denies, visibly, and grants nothing."""
-    decision, grant = consented(asked(running()), answer, running())
+def test_a_malformed_answer_is_a_denial(answer: Any, reason_part: str) -> None:
+    """A malformed answer denies the call, says so in the reason, and grants nothing."""
+    decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
     assert (decision.behavior, decision.resolver, grant) == ("deny", "unattended", None)
     assert "is not valid: " in decision.reason
-    assert why in decision.reason
+    assert reason_part in decision.reason
 
 
 json_values: Any = st.recursive(
@@ -131,9 +142,9 @@ json_values: Any = st.recursive(
 
 
 @given(json_values)
-def test_only_a_plain_yes_of_a_person_allows(answer: Any) -> None:
-    """Of all possible answers, only the exact form of a yes lets a call run."""
-    decision, grant = consented(asked(running()), answer, running())
+def test_only_an_exact_allow_answer_allows(answer: Any) -> None:
+    """Of all possible answers, only an answer with the exact form of an `allow` lets a call run."""
+    decision, grant = consented(pending_decision(shell_call()), answer, shell_call())
     if decision.behavior == "allow":
         assert (answer["behavior"], answer["resolver"]) == ("allow", "person")
         assert set(answer) <= {"behavior", "resolver", "scope", "reason"}
@@ -141,10 +152,10 @@ def test_only_a_plain_yes_of_a_person_allows(answer: Any) -> None:
         assert grant is None
 
 
-def test_an_answer_changes_no_decision_that_asked_nothing() -> None:
-    """A denial stays a denial, whatever the answer."""
-    denied = decide(running(), permitted(deny=("shell",)))
-    assert consented(denied, ALWAYS, running()) == (denied, None)
+def test_an_answer_does_not_change_a_denial() -> None:
+    """A denial remains a denial, whatever the answer is."""
+    denied = decide(shell_call(), permissions_for(deny=("shell",)))
+    assert consented(denied, ALWAYS, shell_call()) == (denied, None)
 
 
 NO_GRANTS = [
@@ -160,36 +171,38 @@ NASTY = ["git status", "git log *", "=x", "echo $(date) > f", "a) b", "{}", "a\n
 
 @pytest.mark.parametrize("command", NASTY)
 @pytest.mark.parametrize("mode", ["default", "acceptEdits"])
-def test_a_grant_is_for_this_very_call(command: str, mode: Any) -> None:
-    """A yes for the session lets the same call run again, but no other call, and not the same with other input."""
-    call, before = running(command), permitted(mode)
-    decision, grant = consented(asked(call, before), ALWAYS, call)
+def test_a_grant_is_for_identical_calls(command: str, mode: Any) -> None:
+    """An answer for the session lets an identical call run again, but not another call, or the same call with
+    other input.
+    """
+    call, before = shell_call(command), permissions_for(mode)
+    decision, grant = consented(pending_decision(call, before), ALWAYS, call)
     assert grant is not None
     assert (decision.rule, decision.source) == (grant, "session")
     assert Rule.parse(str(grant), "allow", "session") == grant
     grants = {grant}
-    again = decide(running(command), before, grants=grants)
-    assert (again.behavior, again.rule, again.source) == ("allow", grant, "session")
+    repeated = decide(shell_call(command), before, grants=grants)
+    assert (repeated.behavior, repeated.rule, repeated.source) == ("allow", grant, "session")
     for other in (command + " ", command + " x", "git log x", command.replace("*", "-p")):
         if other != command:
-            assert decide(running(other), before, grants=grants).behavior == "ask"
-    beside = running(command, input={"of": command, "as": "root"})
-    assert decide(beside, before, grants=grants).behavior == "ask"
-    assert decide(writing(command), before, grants=grants).behavior == "ask"
+            assert decide(shell_call(other), before, grants=grants).behavior == "ask"
+    other_input = shell_call(command, input={"of": command, "as": "root"})
+    assert decide(other_input, before, grants=grants).behavior == "ask"
+    assert decide(write_call(command), before, grants=grants).behavior == "ask"
 
 
 def test_a_grant_covers_the_whole_input() -> None:
-    """Input outside the subject counts as well: another amount or another content needs approval again."""
+    """Input outside of the rule subject counts as well: another amount or content needs approval again."""
     pairs: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
-        (writing, {"to": "bob", "cents": 1}, {"to": "bob", "cents": 10**9}),
-        (writing, {"to": "bob", "cents": 1}, {"to": "bob", "cents": True}),
-        (writing, {"to": "bob", "cents": 1}, {"to": "bob", "cents": "1"}),
-        (editing, {"file": "x", "content": "a"}, {"file": "x", "content": "b"}),
-        (editing, {"file": "x", "content": "a"}, {"file": "x", "content": "a", "mode": None}),
+        (write_call, {"to": "bob", "cents": 1}, {"to": "bob", "cents": 10**9}),
+        (write_call, {"to": "bob", "cents": 1}, {"to": "bob", "cents": True}),
+        (write_call, {"to": "bob", "cents": 1}, {"to": "bob", "cents": "1"}),
+        (edit_call, {"file": "x", "content": "a"}, {"file": "x", "content": "b"}),
+        (edit_call, {"file": "x", "content": "a"}, {"file": "x", "content": "a", "mode": None}),
     ]
     for make, seen, other in pairs:
         call = make("x", input=seen)
-        _, grant = consented(asked(call), ALWAYS, call)
+        _, grant = consented(pending_decision(call), ALWAYS, call)
         assert grant is not None
         assert decide(call, Permissions(), grants={grant}).behavior == "allow"
         turned = make("x", input=dict(reversed(seen.items())))
@@ -197,93 +210,95 @@ def test_a_grant_covers_the_whole_input() -> None:
         assert decide(make("x", input=other), Permissions(), grants={grant}).behavior == "ask"
 
 
-def test_the_number_of_grants_costs_nothing() -> None:
-    """A call is looked up in a set of grants, however many there are, without iterating over them."""
-    calls = [writing(str(number)) for number in range(1000)]
-    grants = {consented(asked(call), ALWAYS, call)[1] for call in calls}
+def test_grants_are_looked_up_without_iteration() -> None:
+    """A call is looked up in the set of grants without iterating over all grants."""
+    calls = [write_call(str(number)) for number in range(1000)]
+    grants = {consented(pending_decision(call), ALWAYS, call)[1] for call in calls}
     assert len(grants) == 1000
 
-    class Held(frozenset[Rule]):
+    class NotIterable(frozenset[Rule]):
         def __iter__(self) -> Iterator[Rule]:
-            raise AssertionError("the grants are gone through one by one")
+            raise AssertionError("the grants were iterated over")
 
-    held = Held(grant for grant in grants if grant)
-    assert decide(writing("none"), Permissions(), grants=held).behavior == "ask"
-    assert decide(writing("999"), Permissions(), grants=held).behavior == "allow"
+    granted = NotIterable(grant for grant in grants if grant)
+    assert decide(write_call("none"), Permissions(), grants=granted).behavior == "ask"
+    assert decide(write_call("999"), Permissions(), grants=granted).behavior == "allow"
 
 
-def test_among_grants_only_this_very_call_counts() -> None:
-    """A grant that is wider than one call, or not from a person, permits nothing."""
-    call = running("git status")
+def test_a_wide_grant_permits_nothing() -> None:
+    """A grant that covers more than one call, or that is not from a person, permits nothing."""
+    call = shell_call("git status")
     for behavior, pattern, source in NO_GRANTS:
         rule = Rule(behavior, "shell", pattern, source)  # type: ignore[arg-type]
         assert decide(call, Permissions(), grants=(rule,)).behavior == "ask"
 
 
-def test_a_tool_that_no_rule_can_name_is_asked_each_time() -> None:
-    """If a rule cannot contain the tool's name, a yes is valid once; nothing is raised."""
-    call = replace(writing("x"), tool="two words")
-    decision, grant = consented(asked(call), ALWAYS, call)
+def test_a_tool_name_that_no_rule_can_contain() -> None:
+    """If a rule cannot contain the tool's name, an approval is valid once, and no error is raised."""
+    call = replace(write_call("x"), tool="two words")
+    decision, grant = consented(pending_decision(call), ALWAYS, call)
     assert (decision.behavior, grant) == ("allow", None)
     assert "once" in decision.reason
-    _, other = consented(asked(writing("x")), ALWAYS, writing("x"))
+    _, other = consented(pending_decision(write_call("x")), ALWAYS, write_call("x"))
     assert other is not None
     assert decide(call, Permissions(), grants={other}).behavior == "ask"
 
 
-def test_an_exact_rule_that_was_written_speaks_of_the_subject() -> None:
-    """`=` and a command allows exactly that command, whatever the rest of the input."""
-    lists = permitted(allow=("shell(=ls *.py)",))
-    assert decide(running("ls *.py", input={"timeout": 3}), lists).behavior == "allow"
-    assert decide(running("ls a.py"), lists).behavior == "ask"
-    assert decide(editing("x"), permitted(allow=("edit_file(=x)",))).behavior == "ask"
+def test_an_exact_rule_matches_the_subject() -> None:
+    """A rule with `=` and a command allows exactly that command, whatever the rest of the input is."""
+    lists = permissions_for(allow=("shell(=ls *.py)",))
+    assert decide(shell_call("ls *.py", input={"timeout": 3}), lists).behavior == "allow"
+    assert decide(shell_call("ls a.py"), lists).behavior == "ask"
+    assert decide(edit_call("x"), permissions_for(allow=("edit_file(=x)",))).behavior == "ask"
 
 
-def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
-    """If a link leads elsewhere, or the host or input changes, approval is requested again."""
-    linked = editing("a", paths=(ResolvedPath("b", True),))
-    sent = writing("x", hosts=("a.com",))
-    bare = writing(None, input={"to": "a"})
+def test_a_grant_is_for_the_resolved_paths_and_hosts() -> None:
+    """If a link leads to another path, or the host or the input changes, approval is requested again."""
+    linked = edit_call("a", paths=(ResolvedPath("b", True),))
+    sent = write_call("x", hosts=("a.com",))
+    bare = write_call(None, input={"to": "a"})
     changed = [
-        (linked, editing("a", paths=(ResolvedPath("c", True),))),
-        (linked, editing("a", paths=())),
-        (sent, writing("x", hosts=("b.com",))),
-        (bare, writing(None, input={"to": "b"})),
-        (bare, writing('{"input":{"to":"a"},"subject":null}')),
+        (linked, edit_call("a", paths=(ResolvedPath("c", True),))),
+        (linked, edit_call("a", paths=())),
+        (sent, write_call("x", hosts=("b.com",))),
+        (bare, write_call(None, input={"to": "b"})),
+        (bare, write_call('{"input":{"to":"a"},"subject":null}')),
     ]
     for call, other in changed:
-        _, grant = consented(asked(call), ALWAYS, call)
+        _, grant = consented(pending_decision(call), ALWAYS, call)
         assert grant is not None
         assert decide(call, Permissions(), grants={grant}).behavior == "allow"
         assert decide(other, Permissions(), grants={grant}).behavior == "ask"
 
 
-def test_a_call_that_nothing_tells_from_others_is_allowed_once() -> None:
-    """Without a subject and with an input that has no text form, a yes for the session grants nothing."""
-    call = writing(None, input={"to": object()})
-    decision, grant = consented(asked(call), ALWAYS, call)
+def test_a_call_without_identity_is_allowed_once() -> None:
+    """If a call has no subject and its input has no text form, an approval for the session grants nothing."""
+    call = write_call(None, input={"to": object()})
+    decision, grant = consented(pending_decision(call), ALWAYS, call)
     assert (decision.behavior, grant) == ("allow", None)
-    known = writing(None, input={"to": {"at": Path("a"), "on": {date(2026, 1, 2)}}, "as": b"\xff"})
-    _, grant = consented(asked(known), ALWAYS, known)
+    known = write_call(
+        None, input={"to": {"at": Path("a"), "on": {date(2026, 1, 2)}}, "as": b"\xff"}
+    )
+    _, grant = consented(pending_decision(known), ALWAYS, known)
     assert grant is not None
     assert decide(known, Permissions(), grants={grant}).behavior == "allow"
     assert decide(call, Permissions(), grants={grant}).behavior == "ask"
 
 
-def test_where_a_rule_asks_a_yes_holds_once() -> None:
-    """Ask comes before allow, so a grant would have no effect."""
-    question = asked(running(), permitted(ask=("shell(git *)",)))
-    decision, grant = consented(question, ALWAYS, running())
+def test_if_a_rule_asks_an_approval_is_valid_once() -> None:
+    """Ask rules precede allow rules, so a grant would have no effect."""
+    question = pending_decision(shell_call(), permissions_for(ask=("shell(git *)",)))
+    decision, grant = consented(question, ALWAYS, shell_call())
     assert (decision.behavior, grant) == ("allow", None)
     assert "each time" in decision.reason
 
 
-def test_a_grant_never_beats_what_denies() -> None:
+def test_denials_precede_grants() -> None:
     """Deny rules, plan mode and safety checks take precedence over a person's grants."""
-    call = running("git status")
-    _, grant = consented(asked(call), ALWAYS, call)
+    call = shell_call("git status")
+    _, grant = consented(pending_decision(call), ALWAYS, call)
     assert grant is not None
-    for permissions in (permitted(deny=("shell(git *)",)), permitted("plan")):
+    for permissions in (permissions_for(deny=("shell(git *)",)), permissions_for("plan")):
         assert decide(call, permissions, grants={grant}).behavior == "deny"
     over = decide(call, Permissions(), grants={grant}, over_budget=True)
     assert over.behavior == "deny"

@@ -58,10 +58,12 @@ def with_rule(permissions: Permissions, rule: Rule) -> Permissions:
 
 
 @given(some_calls, some_permissions, st.booleans())
-def test_every_call_gets_one_decision(call: Call, permissions: Permissions, over: bool) -> None:
+def test_every_call_gets_one_decision(
+    call: Call, permissions: Permissions, over_budget: bool
+) -> None:
     """Deciding never fails, is deterministic, and always gives a reason."""
-    decision = decide(call, permissions, over_budget=over)
-    assert decision == decide(call, permissions, over_budget=over)
+    decision = decide(call, permissions, over_budget=over_budget)
+    assert decision == decide(call, permissions, over_budget=over_budget)
     assert decision.behavior in STRICTNESS
     assert decision.reason.endswith(".")
     assert (decision.rule is None) == (decision.source is None)
@@ -72,29 +74,29 @@ def test_every_call_gets_one_decision(call: Call, permissions: Permissions, over
 
 
 @given(some_calls, some_permissions, st.randoms(use_true_random=False))
-def test_the_order_of_rules_means_nothing(
-    call: Call, permissions: Permissions, chance: Any
+def test_the_order_of_rules_does_not_matter(
+    call: Call, permissions: Permissions, random_order: Any
 ) -> None:
-    """The same rules in a different order, some of them twice, give the same decision for the same reason."""
+    """The same rules in another order, some of them twice, give the same decision for the same reason."""
     shuffled = [*permissions.rules, *permissions.rules[:2]]
-    chance.shuffle(shuffled)
+    random_order.shuffle(shuffled)
     assert decide(call, replace(permissions, rules=tuple(shuffled))) == decide(call, permissions)
 
 
 @given(some_calls, some_permissions, st.data())
-def test_who_wrote_a_rule_changes_no_behavior(
+def test_the_source_of_a_rule_does_not_change_a_decision(
     call: Call, permissions: Permissions, data: Any
 ) -> None:
-    """Sources are shown, but have no weight."""
-    moved = [
+    """Sources are displayed, but have no weight."""
+    resourced = [
         replace(rule, source=data.draw(st.sampled_from(SOURCES))) for rule in permissions.rules
     ]
-    other = decide(call, replace(permissions, rules=tuple(moved)))
+    other = decide(call, replace(permissions, rules=tuple(resourced)))
     assert other.behavior == decide(call, permissions).behavior
 
 
 @given(some_calls, some_permissions, some_rules)
-def test_a_denial_by_rule_plan_or_check_loses_to_nothing(
+def test_a_denial_by_rule_plan_or_check_is_never_overridden(
     call: Call, permissions: Permissions, rule: Rule
 ) -> None:
     """No additional rule, in particular no allow rule, overrides such a denial."""
@@ -105,10 +107,10 @@ def test_a_denial_by_rule_plan_or_check_loses_to_nothing(
 
 
 @given(some_calls, some_permissions, some_rules)
-def test_an_allow_rule_never_undoes_a_rule_to_ask(
+def test_an_allow_rule_never_overrides_an_ask_rule(
     call: Call, permissions: Permissions, rule: Rule
 ) -> None:
-    """If a rule requests approval, an allow rule changes nothing; and no allow rule makes anything stricter."""
+    """If a rule requests approval, an allow rule changes nothing; no allow rule makes a decision stricter."""
     before = decide(call, permissions)
     after = decide(call, with_rule(permissions, replace(rule, behavior="allow")))
     assert STRICTNESS[after.behavior] <= STRICTNESS[before.behavior]
@@ -117,7 +119,7 @@ def test_an_allow_rule_never_undoes_a_rule_to_ask(
 
 
 @given(some_calls, some_permissions, some_rules, st.sampled_from(["deny", "ask"]))
-def test_a_rule_to_deny_or_ask_never_permits(
+def test_a_deny_or_ask_rule_never_permits_a_call(
     call: Call, permissions: Permissions, rule: Rule, behavior: Any
 ) -> None:
     """Adding such a rule never makes a decision more permissive."""
@@ -127,28 +129,26 @@ def test_a_rule_to_deny_or_ask_never_permits(
 
 
 @given(some_calls, some_permissions, st.sampled_from(MODES))
-def test_no_mode_gets_around_a_safety_check(
-    call: Call, permissions: Permissions, mode: Any
-) -> None:
-    """The budget, a path outside and a blocked host deny in each mode, whatever the rules."""
-    here = replace(permissions, mode=mode)
+def test_no_mode_bypasses_a_safety_check(call: Call, permissions: Permissions, mode: Any) -> None:
+    """An exhausted budget, a path outside and a blocked host deny the call in each mode, whatever the rules are."""
+    in_mode = replace(permissions, mode=mode)
     outside = replace(call, paths=(*call.paths, PATHS[2]))
     blocked = replace(call, hosts=(*call.hosts, "B.COM."))
     for decision in (
-        decide(call, here, over_budget=True),
-        decide(outside, here),
-        decide(blocked, replace(here, blocked_hosts=("b.com",))),
+        decide(call, in_mode, over_budget=True),
+        decide(outside, in_mode),
+        decide(blocked, replace(in_mode, blocked_hosts=("b.com",))),
     ):
         assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
 
 
 @given(some_calls, some_permissions)
 def test_a_shadowed_rule_never_matters(call: Call, permissions: Permissions) -> None:
-    """Leaving out the rules listed as shadowed changes no decision."""
+    """Removing the rules that are listed as shadowed changes no decision."""
     for found in permissions.shadowed():
-        left = tuple(rule for rule in permissions.rules if rule != found.rule)
+        remaining = tuple(rule for rule in permissions.rules if rule != found.rule)
         assert (
-            decide(call, replace(permissions, rules=left)).behavior
+            decide(call, replace(permissions, rules=remaining)).behavior
             == decide(call, permissions).behavior
         )
 
@@ -162,10 +162,10 @@ texts = st.text(alphabet="ab *", max_size=8)
     st.text(alphabet="ab " + HOLE, max_size=6),
     st.lists(st.text("ab ", max_size=3), min_size=6),
 )
-def test_what_fits_with_holes_fits_whatever_is_in_them(
+def test_a_match_with_holes_holds_for_all_values(
     pattern: str, text: str, values: list[str]
 ) -> None:
-    """If `fits` is true, it is true for every value of the holes; if one value fits, `may_fit` is true."""
+    """If `fits` is true, it is true for all values of the holes; if it is true for one value, `may_fit` is true."""
     filled = text
     for value in values:
         filled = filled.replace(HOLE, value, 1)

@@ -1,4 +1,4 @@
-"""The documented table of modes, tool classes and rules matches the behavior, cell by cell."""
+"""The documented table of modes, tool classes and rules matches the decisions, cell by cell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentobs.agent.permissions import (
     from_settings,
 )
 
-from .calls import CALLS, editing, permitted, writing
+from .calls import CALLS, edit_call, permissions_for, write_call
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "permissions.md"
 COLUMNS = ("no rule", "allow rule", "ask rule", "deny rule")
@@ -43,8 +43,8 @@ def table() -> dict[tuple[str, str, str], str]:
 CELLS = table()
 
 
-def test_the_table_is_whole() -> None:
-    """Each mode, class and column has one cell, and none is empty."""
+def test_the_table_is_complete() -> None:
+    """Each combination of mode, class and column has one cell, and no cell is empty."""
     wanted = set(itertools.product(MODES, get_args(ToolClass), COLUMNS))
     assert set(CELLS) == wanted
     assert len(CELLS) == 80
@@ -52,8 +52,10 @@ def test_the_table_is_whole() -> None:
 
 
 @pytest.mark.parametrize(("mode", "tool_class", "column"), sorted(CELLS))
-def test_a_cell_is_what_happens(mode: Any, tool_class: str, column: str) -> None:
-    """A call of the class gets the cell's decision, whatever a rule's source, with and without a pattern."""
+def test_each_cell_matches_the_decision(mode: Any, tool_class: str, column: str) -> None:
+    """A call of the class gets the cell's decision, whatever the source of the rule is, with and without a
+    pattern.
+    """
     call = CALLS[tool_class]()
     behavior: Any = column.removesuffix(" rule")
     patterns = ["git status", "git *"] if tool_class == "shell" else [call.subject, "**", None]
@@ -64,46 +66,50 @@ def test_a_cell_is_what_happens(mode: Any, tool_class: str, column: str) -> None
             for pattern in patterns
             for source in SOURCES
         ]
-    for given in cases:
-        permissions = Permissions(mode, given, bypass_confirmed=True)
+    for case_rules in cases:
+        permissions = Permissions(mode, case_rules, bypass_confirmed=True)
         decision = decide(call, permissions)
-        assert decision.behavior == CELLS[mode, tool_class, column], given
+        assert decision.behavior == CELLS[mode, tool_class, column], case_rules
         assert decision.reason.endswith(".")
         if decision.reason_type == "rule":
-            assert (decision.rule, decision.source) == (given[0], given[0].source)
+            assert (decision.rule, decision.source) == (case_rules[0], case_rules[0].source)
 
 
 def test_plan_mode_tells_the_model_to_present_a_plan() -> None:
-    """The reason of a denial in plan mode says what to do instead."""
-    decision = decide(editing(), permitted("plan", allow=("edit_file",)))
+    """The reason of a denial in plan mode says what to do instead of the call."""
+    decision = decide(edit_call(), permissions_for("plan", allow=("edit_file",)))
     assert (decision.behavior, decision.reason_type, decision.resolver) == ("deny", "mode", "mode")
     assert "present a plan" in decision.reason
 
 
-def test_an_edit_of_nobody_knows_what_is_asked_in_accept_edits() -> None:
-    """Edits run without approval only if they name their paths, which were found to be inside the roots."""
-    assert decide(editing(), permitted("acceptEdits")).behavior == "allow"
-    nowhere = replace(editing(), paths=())
-    assert decide(nowhere, permitted("acceptEdits")).behavior == "ask"
+def test_edits_without_known_paths_need_approval() -> None:
+    """In `acceptEdits`, an edit runs without approval only if it declares its paths and they are inside the roots."""
+    assert decide(edit_call(), permissions_for("acceptEdits")).behavior == "allow"
+    nowhere = replace(edit_call(), paths=())
+    assert decide(nowhere, permissions_for("acceptEdits")).behavior == "ask"
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_tool_that_needs_no_permission_runs(mode: Any) -> None:
-    """Its declaration counts in every mode, in plan mode only for changes that can be undone; rules still apply."""
-    free = writing(needs_permission=False)
-    assert decide(free, permitted(mode)).behavior == "allow"
-    assert decide(free, permitted(mode, deny=("send_mail",))).behavior == "deny"
-    lasting = writing(needs_permission=False, destructive=True)
-    assert decide(lasting, permitted(mode)).behavior == ("deny" if mode == "plan" else "allow")
+    """Its declaration applies in every mode, but in plan mode only to changes that can be undone; rules still
+    apply.
+    """
+    free = write_call(needs_permission=False)
+    assert decide(free, permissions_for(mode)).behavior == "allow"
+    assert decide(free, permissions_for(mode, deny=("send_mail",))).behavior == "deny"
+    lasting = write_call(needs_permission=False, destructive=True)
+    assert decide(lasting, permissions_for(mode)).behavior == (
+        "deny" if mode == "plan" else "allow"
+    )
 
 
-def test_the_examples_of_the_document_hold() -> None:
-    """The documented settings and answer are parsed as written."""
+def test_the_documented_examples_are_valid() -> None:
+    """The settings and the answer in the document are parsed as documented."""
     settings, answer = (
         json.loads(block.split("```")[0]) for block in DOCUMENT.read_text().split("```json")[1:]
     )
     assert len(from_settings(settings, "project")) == 5
-    call = writing()
+    call = write_call()
     decision, grant = consented(decide(call, Permissions()), answer, call)
     assert (decision.behavior, decision.rule) == ("allow", grant)
     assert grant is not None

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentobs.agent.permissions import MODES, decide
-from agentobs.agent.permissions.hosts import readings
+from agentobs.agent.permissions.hosts import interpretations
 
-from .calls import fetching, permitted, running, writing
+from .calls import fetch_call, permissions_for, shell_call, write_call
 
 BLOCKED = [
     ("example.com", "example.com"),
@@ -89,11 +89,11 @@ BLOCKED = [
 
 
 @pytest.mark.parametrize(("blocked", "host"), BLOCKED, ids=lambda text: ascii(text[:40]))
-def test_a_blocked_host_is_blocked_however_it_is_written(blocked: str, host: str) -> None:
-    """No mode and no rule lets a call through to it; a host that cannot be parsed counts as blocked."""
+def test_every_spelling_of_a_blocked_host_is_blocked(blocked: str, host: str) -> None:
+    """No mode and no rule allows a call to the host; a host that cannot be parsed counts as blocked."""
     for mode in MODES:
-        for call in (fetching("x", host), writing("x", hosts=("good.com", host))):
-            decision = decide(call, permitted(mode, allow=("*",), blocked=(blocked,)))
+        for call in (fetch_call("x", host), write_call("x", hosts=("good.com", host))):
+            decision = decide(call, permissions_for(mode, allow=("*",), blocked=(blocked,)))
             assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
 
 
@@ -118,15 +118,15 @@ def test_a_blocked_host_is_blocked_however_it_is_written(blocked: str, host: str
 )
 def test_other_hosts_are_not_blocked(blocked: str, host: str) -> None:
     """A host that only looks like a blocked one is not affected."""
-    assert decide(fetching("x", host), permitted(blocked=(blocked,))).behavior == "allow"
+    assert decide(fetch_call("x", host), permissions_for(blocked=(blocked,))).behavior == "allow"
 
 
 @given(st.text(max_size=30))
-def test_every_text_can_be_asked_for(host: str) -> None:
-    """Parsing ends for any text, and a host that is blocked as written is blocked."""
-    found = readings(host)
-    assert readings(host) == found
-    assert decide(fetching("x", host), permitted("plan", blocked=("*",))).behavior == "deny"
+def test_any_text_can_be_parsed_as_a_host(host: str) -> None:
+    """Parsing ends for any text, and a host that equals a blocked host is blocked."""
+    found = interpretations(host)
+    assert interpretations(host) == found
+    assert decide(fetch_call("x", host), permissions_for("plan", blocked=("*",))).behavior == "deny"
 
 
 @pytest.mark.parametrize(
@@ -152,22 +152,24 @@ def test_every_text_can_be_asked_for(host: str) -> None:
         "python -c 'open(\"http://example.com/\")'",
     ],
 )
-def test_a_blocked_host_in_a_command_is_seen(command: str) -> None:
-    """A command that names a blocked host does not run, although the tool declares no hosts."""
-    permissions = permitted("bypassPermissions", blocked=("example.com", "127.0.0.1"))
-    decision = decide(running(command), permissions)
+def test_a_blocked_host_in_a_command_is_found(command: str) -> None:
+    """A command that contains a blocked host does not run, although the tool declares no hosts."""
+    permissions = permissions_for("bypassPermissions", blocked=("example.com", "127.0.0.1"))
+    decision = decide(shell_call(command), permissions)
     assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
 
 
-def test_numbers_of_a_command_are_no_hosts() -> None:
-    """`head -n 0` contacts no host, nor does an email address that contains one."""
-    permissions = permitted("bypassPermissions", blocked=("0.0.0.0", "example.com", "*.x.com"))
+def test_numbers_in_a_command_are_not_hosts() -> None:
+    """`head -n 0` contacts no host; neither does a command with an email address."""
+    permissions = permissions_for(
+        "bypassPermissions", blocked=("0.0.0.0", "example.com", "*.x.com")
+    )
     assert (
-        decide(running("head -n 0 a.txt; sleep 1.5; ls notexample.com"), permissions).behavior
+        decide(shell_call("head -n 0 a.txt; sleep 1.5; ls notexample.com"), permissions).behavior
         == "allow"
     )
-    assert decide(writing("a@example.com"), permissions).behavior == "allow"
-    assert decide(writing("https://example.com/x"), permissions).behavior == "deny"
+    assert decide(write_call("a@example.com"), permissions).behavior == "allow"
+    assert decide(write_call("https://example.com/x"), permissions).behavior == "deny"
 
 
 @pytest.mark.parametrize(
@@ -212,10 +214,10 @@ def test_numbers_of_a_command_are_no_hosts() -> None:
         ("host:*", "https://exa mple.org/", "deny"),
     ],
 )
-def test_a_url_is_allowed_only_where_it_is_sure(pattern: str, url: str, expected: str) -> None:
+def test_a_url_is_allowed_only_if_it_is_unambiguous(pattern: str, url: str, expected: str) -> None:
     """Scheme, host and port are compared separately; URLs that programs interpret differently are not allowed."""
-    call = writing(url, hosts=(url,))
-    decision = decide(call, permitted("dontAsk", allow=(f"send_mail({pattern})",)))
+    call = write_call(url, hosts=(url,))
+    decision = decide(call, permissions_for("dontAsk", allow=(f"send_mail({pattern})",)))
     assert decision.behavior == expected
 
 
@@ -234,7 +236,7 @@ def test_a_url_is_allowed_only_where_it_is_sure(pattern: str, url: str, expected
         ("host:a.com", "https://b com/", "ask"),
     ],
 )
-def test_a_url_that_may_be_denied_is_asked(pattern: str, url: str, expected: str) -> None:
+def test_a_url_that_might_be_denied_needs_approval(pattern: str, url: str, expected: str) -> None:
     """A deny rule denies a match, and requests approval if a program might interpret the URL as a match."""
-    permissions: Any = permitted("bypassPermissions", deny=(f"fetch({pattern})",))
-    assert decide(fetching(url), permissions).behavior == expected
+    permissions: Any = permissions_for("bypassPermissions", deny=(f"fetch({pattern})",))
+    assert decide(fetch_call(url), permissions).behavior == expected

@@ -1,4 +1,4 @@
-"""Paths and hosts are read from the arguments of a call, and unreadable ones count as forbidden."""
+"""Paths and hosts are read from the arguments of a call; unreadable values count as forbidden."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from agentobs.agent.tool_calls.rule_subject import call_of, raw_paths, resolved_
 from agentobs.agent.tools.tool import Tool, bind, declared, tool
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import ToolQuestion
+from tests.agent.agent_runs import events_of, of_kind
 from tests.agent.provider import Provider, call, message, streamed, text
-from tests.agent.scene import events_of, of_kind
 
-from .calls import permitted
+from .calls import permissions_for
 
 
 class File(BaseModel):
@@ -43,11 +43,11 @@ class Lying(str):
 FilePath = NewType("FilePath", str)
 DISGUISED = Annotated[str, AfterValidator(lambda text: File(file=text))]
 LYING = Annotated[str, AfterValidator(Lying)]
-LEADING: Any = Annotated[str, AfterValidator(lambda text: text.encode())]
+AS_BYTES: Any = Annotated[str, AfterValidator(lambda text: text.encode())]
 
 
-def taking(annotation: Any, **settings: Any) -> Tool:
-    """Make a tool with one argument `x`."""
+def tool_with(annotation: Any, **settings: Any) -> Tool:
+    """Return a tool with one argument `x`."""
 
     def take(x: Any) -> str:
         return f"took {x!r}"
@@ -56,20 +56,23 @@ def taking(annotation: Any, **settings: Any) -> Tool:
     return tool(name="take", read_only=True, **settings)(take)
 
 
-def called(made: Tool, value: Any) -> Call:
-    question = ToolQuestion("a", made.name, {"x": value})
-    arguments = bind(made, question.input).arguments
-    asked = raw_paths(made, arguments)
-    answer = [{"path": path, "inside": True} for path in asked]
-    return call_of(made, question, arguments, resolved_paths(asked, answer))
+def call_with(tested_tool: Tool, value: Any) -> Call:
+    question = ToolQuestion("a", tested_tool.name, {"x": value})
+    arguments = bind(tested_tool, question.input).arguments
+    paths = raw_paths(tested_tool, arguments)
+    answer = [{"path": path, "inside": True} for path in paths]
+    return call_of(tested_tool, question, arguments, resolved_paths(paths, answer))
 
 
-def outcome(made: Tool, value: Any, permissions: Permissions, root: Path) -> str:
+def outcome(tested_tool: Tool, value: Any, permissions: Permissions, root: Path) -> str:
     """Run one call through the loop."""
-    replies = [streamed(message(call("a", made.name, x=value))), streamed(message(text("Done.")))]
+    replies = [
+        streamed(message(call("a", tested_tool.name, x=value))),
+        streamed(message(text("Done."))),
+    ]
     with Provider(replies) as provider:
         events = events_of(
-            provider, tools=[made], permissions=permissions, world={"roots": (root,)}
+            provider, tools=[tested_tool], permissions=permissions, world={"roots": (root,)}
         )
     (done,) = of_kind(events, ToolDone)
     return done.answer.outcome or ""
@@ -93,18 +96,20 @@ READABLE: list[tuple[Any, Callable[[str], Any]]] = [
 
 
 @pytest.mark.parametrize(("annotation", "value"), READABLE)
-def test_each_path_is_looked_at_however_it_is_held(
+def test_paths_are_found_in_all_types_of_arguments(
     annotation: Any, value: Any, tmp_path: Path
 ) -> None:
-    """A path that leads outside is denied as a string, a `Path`, and in each kind of flat list or set."""
+    """A path outside of the root is denied as a string, as a `Path`, and in each kind of flat list or set."""
     root = tmp_path / "root"
     root.mkdir()
-    made = taking(annotation, paths=("x",))
-    assert outcome(made, value("inside.txt"), Permissions(), root) == "executed"
-    assert outcome(made, value(str(tmp_path / "secret.txt")), Permissions(), root) == "denied"
+    tested_tool = tool_with(annotation, paths=("x",))
+    assert outcome(tested_tool, value("inside.txt"), Permissions(), root) == "executed"
+    assert (
+        outcome(tested_tool, value(str(tmp_path / "secret.txt")), Permissions(), root) == "denied"
+    )
 
 
-OPEN: list[tuple[Any, Any]] = [
+UNSPECIFIC: list[tuple[Any, Any]] = [
     (Any, {"a": "inside.txt"}),
     (Any, {"inside.txt": 1}),
     (Any, [["inside.txt"]]),
@@ -115,27 +120,29 @@ OPEN: list[tuple[Any, Any]] = [
     (list, [["inside.txt"]]),
     (object, {"a": "inside.txt"}),
     (DISGUISED, "inside.txt"),
-    (LEADING, "inside.txt"),
+    (AS_BYTES, "inside.txt"),
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value"), OPEN)
-def test_what_is_no_path_counts_as_outside(annotation: Any, value: Any, tmp_path: Path) -> None:
-    """If the type says nothing, or a validator changes it, an unreadable value is denied in every mode."""
-    made = taking(annotation, paths=("x",))
-    assert outcome(made, value, permitted("bypassPermissions"), tmp_path) == "denied"
-    assert [path.inside for path in called(made, value).paths][-1:] == [False]
+@pytest.mark.parametrize(("annotation", "value"), UNSPECIFIC)
+def test_an_unreadable_path_counts_as_outside(annotation: Any, value: Any, tmp_path: Path) -> None:
+    """If the type does not show a path, or a validator changes the value, an unreadable value is denied in
+    every mode.
+    """
+    tested_tool = tool_with(annotation, paths=("x",))
+    assert outcome(tested_tool, value, permissions_for("bypassPermissions"), tmp_path) == "denied"
+    assert [path.inside for path in call_with(tested_tool, value).paths][-1:] == [False]
 
 
-def test_a_declared_tool_is_held_to_paths_too(tmp_path: Path) -> None:
-    """For a tool without types, anything that is not a path is denied, including a missing value."""
-    made = declared(
+def test_paths_of_a_declared_tool_are_checked(tmp_path: Path) -> None:
+    """For a tool without types, any value that is not a path is denied, including a missing value."""
+    tested_tool = declared(
         {"name": "take", "input_schema": {"type": "object"}}, str, read_only=True, paths=("x",)
     )
-    permissions = permitted("bypassPermissions")
-    assert outcome(made, {"p": "inside.txt"}, permissions, tmp_path) == "denied"
-    assert outcome(made, ["inside.txt"], permissions, tmp_path) == "executed"
-    assert outcome(made, None, permissions, tmp_path) == "executed"
+    permissions = permissions_for("bypassPermissions")
+    assert outcome(tested_tool, {"p": "inside.txt"}, permissions, tmp_path) == "denied"
+    assert outcome(tested_tool, ["inside.txt"], permissions, tmp_path) == "executed"
+    assert outcome(tested_tool, None, permissions, tmp_path) == "executed"
 
 
 UNREADABLE: list[Any] = [
@@ -160,24 +167,30 @@ UNREADABLE: list[Any] = [
 
 @pytest.mark.parametrize("annotation", UNREADABLE, ids=str)
 @pytest.mark.parametrize("field", ["paths", "hosts"])
-def test_a_type_that_nobody_could_check_is_refused(annotation: Any, field: str) -> None:
-    """If the type shows it, the tool is refused; the error names the function and the argument."""
-    with pytest.raises(UsageError, match=f"`{field}` of .*take.* the argument 'x' is no") as raised:
-        taking(annotation, **{field: ("x",)})
-    assert "test_places.taking.<locals>.take" in str(raised.value)
+def test_a_type_that_cannot_be_checked_is_rejected(annotation: Any, field: str) -> None:
+    """If the type shows that paths cannot be read from it, the tool is rejected; the error names the function
+    and argument.
+    """
+    with pytest.raises(
+        UsageError, match=f"`{field}` of .*take.* the argument 'x' must be a"
+    ) as raised:
+        tool_with(annotation, **{field: ("x",)})
+    assert "test_path_and_host_arguments.tool_with.<locals>.take" in str(raised.value)
 
 
-def test_a_text_is_read_as_the_system_reads_it() -> None:
-    """A string subclass counts as its characters, not as its `__str__`."""
-    assert raw_paths(taking(LYING, paths=("x",)), {"x": Lying("/etc/passwd")}) == ("/etc/passwd",)
-    assert raw_paths(taking(Name, paths=("x",)), {"x": Name.NOTES}) == ("notes.txt",)
+def test_a_string_subclass_counts_as_its_characters() -> None:
+    """The check uses the characters of a string subclass, not the result of its `__str__`."""
+    assert raw_paths(tool_with(LYING, paths=("x",)), {"x": Lying("/etc/passwd")}) == (
+        "/etc/passwd",
+    )
+    assert raw_paths(tool_with(Name, paths=("x",)), {"x": Name.NOTES}) == ("notes.txt",)
 
 
-def test_the_paths_of_a_set_have_an_order() -> None:
-    """Another process asks about the same paths in the same order, so that a replay can answer."""
+def test_paths_of_a_set_are_sorted() -> None:
+    """Another process resolves the paths in the same order, so that a replay finds the recorded answers."""
     names = {f"{number}.txt" for number in range(50)}
-    for held in (names, frozenset(names), {Path(name) for name in names}):
-        assert raw_paths(taking(Any, paths=("x",)), {"x": held}) == tuple(sorted(names))
+    for value in (names, frozenset(names), {Path(name) for name in names}):
+        assert raw_paths(tool_with(Any, paths=("x",)), {"x": value}) == tuple(sorted(names))
 
 
 HOSTS: list[tuple[Any, Any]] = [
@@ -193,38 +206,38 @@ HOSTS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("annotation", "value"), HOSTS)
-def test_a_host_that_is_not_plainly_another_is_blocked(
-    annotation: Any, value: Any, tmp_path: Path
-) -> None:
-    """If any host is blocked, so is a host that cannot be read from the arguments."""
-    made = taking(annotation, hosts=("x",))
-    blocked = permitted("bypassPermissions", blocked=("evil.example",))
-    assert outcome(made, value, blocked, tmp_path) == "denied"
-    assert outcome(made, value, permitted("bypassPermissions"), tmp_path) == "executed"
+def test_an_unreadable_host_counts_as_blocked(annotation: Any, value: Any, tmp_path: Path) -> None:
+    """If any host is blocked, a host that cannot be read from the arguments is blocked as well."""
+    tested_tool = tool_with(annotation, hosts=("x",))
+    blocked = permissions_for("bypassPermissions", blocked=("evil.example",))
+    assert outcome(tested_tool, value, blocked, tmp_path) == "denied"
+    assert outcome(tested_tool, value, permissions_for("bypassPermissions"), tmp_path) == "executed"
 
 
-def test_a_host_that_cannot_be_read_is_told() -> None:
-    """The model is told that it cannot be read; a rule for hosts neither allows nor ignores it."""
-    made = taking(Any, hosts=("x",))
-    odd = called(made, ["good.example", {"host": "evil.example"}])
+def test_the_reason_reports_an_unreadable_host() -> None:
+    """The reason says that the host cannot be parsed; a rule for hosts neither allows the call nor ignores it."""
+    tested_tool = tool_with(Any, hosts=("x",))
+    odd = call_with(tested_tool, ["good.example", {"host": "evil.example"}])
     assert odd.hosts == ("good.example", "<the argument x: list>")
-    decision = decided(odd, blocked=("other.example",))
+    decision = decision_for(odd, blocked=("other.example",))
     assert decision.behavior == "deny"
-    assert "'<the argument x: list>' cannot be read" in decision.reason
-    assert decided(odd, deny=("take(host:evil.example)",)).behavior == "ask"
+    assert "'<the argument x: list>' cannot be parsed" in decision.reason
+    assert decision_for(odd, deny=("take(host:evil.example)",)).behavior == "ask"
     lists = {"ask": ("take(host:none.example)",), "allow": ("take(host:good.example)",)}
-    assert decided(odd, **lists).behavior == "ask"
+    assert decision_for(odd, **lists).behavior == "ask"
 
 
-def test_addresses_are_hosts() -> None:
+def test_address_objects_are_hosts() -> None:
     """An address object of the standard library is read as a host."""
-    made = taking(ipaddress.IPv4Address | HttpUrl, hosts=("x",))
-    assert called(made, "10.0.0.1").hosts == ("10.0.0.1",)
-    assert decided(called(made, "10.0.0.1"), blocked=("10.0.0.0/8",)).behavior == "deny"
+    tested_tool = tool_with(ipaddress.IPv4Address | HttpUrl, hosts=("x",))
+    assert call_with(tested_tool, "10.0.0.1").hosts == ("10.0.0.1",)
+    assert (
+        decision_for(call_with(tested_tool, "10.0.0.1"), blocked=("10.0.0.0/8",)).behavior == "deny"
+    )
 
 
-def test_a_path_whose_own_code_fails_counts_as_outside() -> None:
-    """A `__fspath__` that raises, or returns bytes, is not a path."""
+def test_a_path_with_a_failing_fspath_counts_as_outside() -> None:
+    """An object whose `__fspath__` raises, or returns bytes, is not a path."""
 
     class Broken(os.PathLike[str]):
         def __fspath__(self) -> str:
@@ -234,13 +247,13 @@ def test_a_path_whose_own_code_fails_counts_as_outside() -> None:
         def __fspath__(self) -> bytes:
             return b"inside.txt"
 
-    made = taking(Any, paths=("x",))
+    tested_tool = tool_with(Any, paths=("x",))
     for value in (Broken(), Bytes()):
         question = ToolQuestion("a", "take", {})
-        assert raw_paths(made, {"x": value}) == ()
-        (path,) = call_of(made, question, {"x": value}, ()).paths
+        assert raw_paths(tested_tool, {"x": value}) == ()
+        (path,) = call_of(tested_tool, question, {"x": value}, ()).paths
         assert not path.inside
 
 
-def decided(call: Call, **lists: Any) -> Any:
-    return decide(call, permitted(**lists))
+def decision_for(call: Call, **lists: Any) -> Any:
+    return decide(call, permissions_for(**lists))

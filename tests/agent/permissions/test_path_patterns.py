@@ -9,7 +9,15 @@ import pytest
 from agentobs.agent.permissions import MODES, ResolvedPath, decide
 from agentobs.agent.permissions.globs import path_covers, path_fits
 
-from .calls import OUTSIDE, editing, fetching, permitted, reading, running, writing
+from .calls import (
+    OUTSIDE,
+    edit_call,
+    fetch_call,
+    permissions_for,
+    read_call,
+    shell_call,
+    write_call,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,51 +40,54 @@ from .calls import OUTSIDE, editing, fetching, permitted, reading, running, writ
         ("**/" * 50 + "b", ["a/b"], ["a/" * 500]),
     ],
 )  # fmt: skip
-def test_patterns_of_paths(pattern: str, fitting: list[str], other: list[str]) -> None:
-    """`*` and `?` stay within one name, `**` is any number of folders; a path is compared whole."""
+def test_path_patterns(pattern: str, fitting: list[str], other: list[str]) -> None:
+    """`*` and `?` match within one name, `**` matches any number of folders; a pattern must match the complete
+    path.
+    """
     assert [path for path in fitting if not path_fits(pattern, path)] == []
     assert [path for path in other if path_fits(pattern, path)] == []
 
 
-def test_the_resolved_path_counts() -> None:
-    """A link that looks allowed but leads elsewhere is not allowed, and one that looks harmless but
-    is not is denied.
-    """
-    linked = editing("docs/readme", paths=(ResolvedPath("secrets/key", True),))
-    assert decide(linked, permitted(allow=("edit_file(docs/**)",))).behavior == "ask"
+def test_rules_match_the_resolved_path() -> None:
+    """A link in an allowed folder is not allowed if it leads elsewhere, and is denied if its target is denied."""
+    linked = edit_call("docs/readme", paths=(ResolvedPath("secrets/key", True),))
+    assert decide(linked, permissions_for(allow=("edit_file(docs/**)",))).behavior == "ask"
     assert (
-        decide(linked, permitted("acceptEdits", deny=("edit_file(secrets/**)",))).behavior == "deny"
+        decide(linked, permissions_for("acceptEdits", deny=("edit_file(secrets/**)",))).behavior
+        == "deny"
     )
 
 
 def test_every_path_must_be_allowed_and_one_is_enough_to_deny() -> None:
-    """A call that accesses two paths needs a rule for both."""
+    """A call that accesses two paths needs an allow rule for both; one denied path denies the call."""
     both = (ResolvedPath("src/a", True), ResolvedPath("lib/b", True))
-    call = editing("x", paths=both)
+    call = edit_call("x", paths=both)
     for lists, expected in [
         ({"allow": ("edit_file(src/**)",)}, "ask"),
         ({"allow": ("edit_file(src/**)", "edit_file(lib/*)")}, "allow"),
         ({"allow": ("edit_file",), "deny": ("edit_file(lib/b)",)}, "deny"),
     ]:
-        given: Any = lists
-        assert decide(call, permitted(**given)).behavior == expected
+        rule_lists: Any = lists
+        assert decide(call, permissions_for(**rule_lists)).behavior == expected
 
 
 @pytest.mark.parametrize(
     "path", ["secrets", "secrets/key", "secrets/a/b", "SECRETS/Key", "Secrets"]
 )
-def test_who_denies_a_folder_denies_what_lies_in_it(path: str) -> None:
-    """A deny rule for a folder includes its contents, in any case; an allow rule does not."""
-    assert decide(reading(path), permitted(deny=("read_file(secrets)",))).behavior == "deny"
-    allowed = decide(editing(path), permitted(allow=("edit_file(secrets)",))).behavior
+def test_a_deny_rule_for_a_folder_includes_its_contents(path: str) -> None:
+    """A deny rule for a folder includes its contents, in upper or lower case; an allow rule does not."""
+    assert decide(read_call(path), permissions_for(deny=("read_file(secrets)",))).behavior == "deny"
+    allowed = decide(edit_call(path), permissions_for(allow=("edit_file(secrets)",))).behavior
     assert allowed == ("allow" if path == "secrets" else "ask")
 
 
-def test_two_spellings_of_an_accent_are_one_name() -> None:
-    """A deny rule applies to both Unicode encodings of a letter."""
+def test_both_unicode_forms_of_a_letter_match() -> None:
+    """A deny rule matches the composed and the decomposed form of a letter."""
     for name in ("r\u00e9sum\u00e9.txt", "re\u0301sume\u0301.txt"):
         assert (
-            decide(reading(name), permitted(deny=("read_file(r\u00e9sum\u00e9.txt)",))).behavior
+            decide(
+                read_call(name), permissions_for(deny=("read_file(r\u00e9sum\u00e9.txt)",))
+            ).behavior
             == "deny"
         )
 
@@ -92,50 +103,57 @@ def test_two_spellings_of_an_accent_are_one_name() -> None:
         ResolvedPath("src/a", inside=1),  # type: ignore[arg-type]
     ],
 )
-def test_no_mode_and_no_rule_lets_a_call_out_of_the_roots(mode: Any, path: ResolvedPath) -> None:
-    """A path outside denies the call, whatever its class, and the reason names the path."""
+def test_no_mode_and_no_rule_allows_a_path_outside_the_roots(mode: Any, path: ResolvedPath) -> None:
+    """A path outside of the roots denies the call, whatever its class, and the reason names the path."""
     paths = (ResolvedPath("src/a.py", True), path)
     for call in (
-        reading(paths=paths),
-        editing(paths=paths),
-        running(paths=paths),
-        writing(paths=paths),
+        read_call(paths=paths),
+        edit_call(paths=paths),
+        shell_call(paths=paths),
+        write_call(paths=paths),
     ):
-        decision = decide(call, permitted(mode, allow=("*",)))
+        decision = decide(call, permissions_for(mode, allow=("*",)))
         assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
         assert repr(path.path) in decision.reason
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_runs_once_the_budget_is_used_up(mode: Any) -> None:
-    """Not even a read that a rule allows."""
-    for call in (reading(), running(), fetching("https://a.com"), writing(needs_permission=False)):
-        decision = decide(call, permitted(mode, allow=("*",)), over_budget=True)
+def test_no_call_is_allowed_after_the_budget_is_exhausted(mode: Any) -> None:
+    """Not even a read that a rule allows is permitted."""
+    for call in (
+        read_call(),
+        shell_call(),
+        fetch_call("https://a.com"),
+        write_call(needs_permission=False),
+    ):
+        decision = decide(call, permissions_for(mode, allow=("*",)), over_budget=True)
         assert (decision.behavior, decision.reason_type) == ("deny", "safety_check")
         assert "budget" in decision.reason
 
 
-def test_a_pattern_for_a_call_without_subject_is_in_doubt() -> None:
+def test_a_pattern_for_a_call_without_a_subject() -> None:
     """If a tool has no subject, a deny rule with a pattern requests approval, and an allow rule has no effect."""
-    call = writing(None)
-    assert decide(call, permitted("bypassPermissions", deny=("send_mail(x)",))).behavior == "ask"
-    assert decide(call, permitted(allow=("send_mail(x*)",))).behavior == "ask"
-    assert decide(call, permitted(allow=("send_mail(*)",))).behavior == "allow"
+    call = write_call(None)
+    assert (
+        decide(call, permissions_for("bypassPermissions", deny=("send_mail(x)",))).behavior == "ask"
+    )
+    assert decide(call, permissions_for(allow=("send_mail(x*)",))).behavior == "ask"
+    assert decide(call, permissions_for(allow=("send_mail(*)",))).behavior == "allow"
 
 
-def test_a_rule_for_an_older_name_holds() -> None:
-    """A renamed tool still matches rules for its old name, and for a pattern of it."""
-    call = writing(aliases=("mail", "post"))
+def test_a_rule_for_a_former_name_matches() -> None:
+    """A rule for the former name of a renamed tool still matches, also if the name in the rule is a pattern."""
+    call = write_call(aliases=("mail", "post"))
     for text in ("mail", "post(a@*)", "p*t", "send_mail"):
-        assert decide(call, permitted("bypassPermissions", deny=(text,))).behavior == "deny"
-        assert decide(call, permitted(allow=(text,))).behavior == "allow"
+        assert decide(call, permissions_for("bypassPermissions", deny=(text,))).behavior == "deny"
+        assert decide(call, permissions_for(allow=(text,))).behavior == "allow"
     for text in ("Mail", "mai", "ost"):
-        assert decide(call, permitted(allow=(text,))).behavior == "ask"
+        assert decide(call, permissions_for(allow=(text,))).behavior == "ask"
     for text in ("MAIL", "Send_Mail(a@*)"):
-        assert decide(call, permitted("bypassPermissions", deny=(text,))).behavior == "deny"
+        assert decide(call, permissions_for("bypassPermissions", deny=(text,))).behavior == "deny"
 
 
-def test_covering_is_never_claimed_wrongly() -> None:
+def test_a_covering_pattern_matches_whatever_the_other_matches() -> None:
     """If one pattern covers another, each path that matches the second matches the first."""
     patterns = ["**", "*", "a", "a/*", "a/**", "**/b", "*/b", "a*", "a?", "a/**/b", "**/*", "a*/b*"]
     paths = ["a", "b", "ab", "a/b", "a/c", "a/c/b", "ab/bc", "x/b", "x/y/b", "ax", "a/b/c"]

@@ -17,12 +17,12 @@ from agentobs.errors import UsageError
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with files and links, next to a secret."""
+    """Create a root with files and links, next to a secret file."""
     (tmp_path / "secret").write_text("s")
     (tmp_path / "root-2").mkdir()
-    made = tmp_path / "root"
-    (made / "src" / "deep").mkdir(parents=True)
-    (made / "src" / "a.py").write_text("a")
+    root_path = tmp_path / "root"
+    (root_path / "src" / "deep").mkdir(parents=True)
+    (root_path / "src" / "a.py").write_text("a")
     links = {
         "in": "src/a.py",
         "out": "../secret",
@@ -39,8 +39,8 @@ def root(tmp_path: Path) -> Path:
         "proc": "/proc/self/root",
     }
     for name, target in links.items():
-        (made / name).symlink_to(target)
-    return made
+        (root_path / name).symlink_to(target)
+    return root_path
 
 
 INSIDE = {
@@ -67,7 +67,7 @@ INSIDE = {
     "..x": "..x",
     "C:\\x": "C:\\x",
 }
-"""Paths inside the root, and their results; None if they are refused."""
+"""Paths inside the root, and the resolved paths; None if a path is outside."""
 
 OUTSIDE = [
     "..", "../secret", "src/../../secret", "src/../../root-2", "../root-2/x", "/", "/etc/passwd", "out", "out/x",
@@ -79,32 +79,38 @@ OUTSIDE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [path for path, told in INSIDE.items() if told is not None])
-def test_a_path_in_the_root_is_told_relative_to_it(root: Path, path: str) -> None:
-    """Links are followed before `..`, and a path that does not exist yet is where it would be created."""
+@pytest.mark.parametrize(
+    "path", [path for path, resolved in INSIDE.items() if resolved is not None]
+)
+def test_a_path_in_the_root_is_relative_to_it(root: Path, path: str) -> None:
+    """Links are followed before `..` is applied, and a path that does not exist yet is resolved to where it
+    would be created.
+    """
     assert resolver([root])([path]) == [{"path": INSIDE[path], "inside": True}]
 
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=lambda text: ascii(text[:30]))
 def test_a_path_out_of_the_root_is_outside(root: Path, path: str) -> None:
-    """A path that leads out, or cannot be followed, is outside; the answer is JSON of ordinary length."""
-    [told] = resolver([root])([path])
-    assert told["inside"] is False
-    assert len(json.dumps(told, ensure_ascii=False).encode("utf-8")) < 5000
-    assert "\0" not in told["path"]
+    """A path that leads out of the root, or that cannot be followed, is outside; the answer is JSON of ordinary
+    length.
+    """
+    [answer] = resolver([root])([path])
+    assert answer["inside"] is False
+    assert len(json.dumps(answer, ensure_ascii=False).encode("utf-8")) < 5000
+    assert "\0" not in answer["path"]
 
 
-def test_answers_come_in_the_order_of_the_questions(root: Path) -> None:
-    """Each path has its answer; a value that is not a path is outside."""
+def test_answers_have_the_order_of_the_paths(root: Path) -> None:
+    """Each path has its own answer; a value that is not a path is outside."""
     strange: list[Any] = ["src/a.py", "", "../secret", None, 7, "new"]
-    told = resolver([root])(strange)
-    assert [each["inside"] for each in told] == [True, False, False, False, False, True]
-    assert told[2]["path"] == os.path.realpath(root.parent / "secret")
+    answer = resolver([root])(strange)
+    assert [each["inside"] for each in answer] == [True, False, False, False, False, True]
+    assert answer[2]["path"] == os.path.realpath(root.parent / "secret")
     assert resolver([root])([]) == []
 
 
-def test_a_root_may_be_a_link_itself(root: Path, tmp_path: Path) -> None:
-    """A root is resolved when the resolver is made; both of its names lead into it."""
+def test_a_root_may_be_a_link(root: Path, tmp_path: Path) -> None:
+    """A root is resolved when the resolver is created; paths under both of its names are inside."""
     link = tmp_path / "link"
     link.symlink_to(root)
     resolve = resolver([link])
@@ -118,8 +124,8 @@ def test_a_root_may_be_a_link_itself(root: Path, tmp_path: Path) -> None:
     assert resolve([str(link / "etc")])[0]["inside"] is False
 
 
-def test_what_lies_in_another_root_is_told_absolute(root: Path, tmp_path: Path) -> None:
-    """Only the first root has relative names; a root with a similar prefix is another one."""
+def test_paths_in_further_roots_are_absolute(root: Path, tmp_path: Path) -> None:
+    """Only paths in the first root are relative; a root that shares a name prefix is another root."""
     other = os.path.realpath(tmp_path / "root-2")
     resolve = resolver([root, tmp_path / "root-2"])
     assert resolve(["../root-2/x", "out", other]) == [
@@ -129,8 +135,8 @@ def test_what_lies_in_another_root_is_told_absolute(root: Path, tmp_path: Path) 
     ]
 
 
-def test_a_link_that_changes_is_followed_anew(root: Path) -> None:
-    """Nothing is cached between two questions."""
+def test_a_changed_link_is_followed_again(root: Path) -> None:
+    """Nothing is cached between two resolutions."""
     resolve = resolver([root])
     assert resolve(["in"])[0]["inside"] is True
     (root / "in").unlink()
@@ -138,14 +144,14 @@ def test_a_link_that_changes_is_followed_anew(root: Path) -> None:
     assert resolve(["in"]) == [{"path": os.path.realpath("/etc/passwd"), "inside": False}]
 
 
-def test_capitals_are_other_letters(root: Path) -> None:
+def test_a_root_in_another_case(root: Path) -> None:
     """A root in another case is another folder, unless the file system resolves it to the same one."""
-    [told] = resolver([root])([str(root).upper() + "/src/a.py"])
-    assert told["inside"] is False
+    [answer] = resolver([root])([str(root).upper() + "/src/a.py"])
+    assert answer["inside"] is False
 
 
-def test_a_root_that_is_none_is_told(root: Path) -> None:
-    """No root, a missing one, a file and a circular link each raise one error."""
+def test_an_invalid_root_is_one_error(root: Path) -> None:
+    """No root, a missing root, a file and a circular link each raise one error."""
     for roots in ([], [root / "missing"], [root / "src/a.py"], [root, root / "loop"]):
         with pytest.raises(UsageError) as caught:
             resolver(roots)
@@ -176,21 +182,21 @@ pieces = st.sampled_from(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(pieces, max_size=7))
-def test_what_is_inside_opens_inside(root: Path, parts: list[str]) -> None:
-    """A path of any links and steps that is reported as inside opens, if it can be opened, inside the root."""
+def test_a_path_reported_as_inside_opens_inside(root: Path, parts: list[str]) -> None:
+    """A path of any links and steps that is reported as inside is inside the root if it is opened."""
     path = "/".join(parts)
-    [told] = resolver([root])([path])
-    if not told["inside"]:
+    [answer] = resolver([root])([path])
+    if not answer["inside"]:
         return
     real_root = os.path.realpath(root)
-    assert not told["path"].startswith(("/", "../"))
+    assert not answer["path"].startswith(("/", "../"))
     try:
         opened = os.open(f"{root}/{path}", os.O_RDONLY)
     except (OSError, ValueError):
         return
     try:
-        there = os.fstat(opened)
-        told_there = Path(real_root, told["path"]).stat()
-        assert (there.st_dev, there.st_ino) == (told_there.st_dev, told_there.st_ino)
+        real_stat = os.fstat(opened)
+        resolved_stat = Path(real_root, answer["path"]).stat()
+        assert (real_stat.st_dev, real_stat.st_ino) == (resolved_stat.st_dev, resolved_stat.st_ino)
     finally:
         os.close(opened)

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from agentobs.agent.permissions import Permissions, Rule, from_settings
 from agentobs.errors import UsageError
 
-from .calls import permitted, rules
+from .calls import permissions_for, rules
 
 
 @given(
     tool=st.from_regex(r"[A-Za-z0-9_.*-]{1,128}", fullmatch=True),
     pattern=st.none() | st.text(min_size=1),
 )
-def test_a_rule_reads_back(tool: str, pattern: str | None) -> None:
-    """The text of every rule parses to the same rule."""
+def test_the_text_of_a_rule_parses_to_the_same_rule(tool: str, pattern: str | None) -> None:
+    """Formatting a rule and parsing the text returns the same rule."""
     try:
         rule = Rule("ask", tool, pattern, "project")
     except UsageError:
@@ -42,8 +42,8 @@ def test_a_rule_reads_back(tool: str, pattern: str | None) -> None:
         ("fetch(host:*)", ("fetch", "host:*")),
     ],
 )
-def test_a_text_is_read(text: str, expected: tuple[str, str | None]) -> None:
-    """The name ends at the first bracket, the pattern at the last."""
+def test_rule_texts_are_parsed(text: str, expected: tuple[str, str | None]) -> None:
+    """The tool name ends at the first bracket, the pattern at the last one."""
     rule = Rule.parse(text, "allow", "user")
     assert (rule.tool, rule.pattern) == expected
 
@@ -51,30 +51,30 @@ def test_a_text_is_read(text: str, expected: tuple[str, str | None]) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("shell(git *", "no closing bracket"),
+        ("shell(git *", "does not end with a closing parenthesis"),
         ("shell git *", "is not a rule"),
         ("shell)", "is not a rule"),
         ("", "is not a rule"),
         ("(git *)", "not a tool name"),
         ("shell()", "empty pattern"),
         ("shell( )", "empty pattern"),
-        ("shell(git *) ", "no closing bracket"),
-        ("shell(git:*)", "syntax of other programs"),
+        ("shell(git *) ", "does not end with a closing parenthesis"),
+        ("shell(git:*)", "syntax of another program"),
         ("shell\n", "is not a rule"),
         (7, "is not a rule"),
         (None, "is not a rule"),
     ],
 )
-def test_a_slip_in_a_rule_is_told(text: Any, found: str) -> None:
-    """A text that is not a rule is one error, which says what was expected."""
+def test_an_invalid_rule_is_one_error(text: Any, found: str) -> None:
+    """A text that is not a rule raises one error, which says what was expected."""
     with pytest.raises(UsageError) as caught:
         Rule.parse(text, "allow", "user")
     assert found in caught.value.found
     assert "`" in caught.value.todo
 
 
-def test_a_rule_of_another_source_or_behavior_cannot_be() -> None:
-    """Sources and behaviors are closed lists."""
+def test_an_unknown_source_or_behavior_is_rejected() -> None:
+    """Only the listed sources and behaviors are valid."""
     for behavior, source in [("allows", "user"), ("deny", "users"), (None, "user")]:
         with pytest.raises(UsageError, match="is no"):
             Rule(behavior, "shell", None, source)  # type: ignore[arg-type]
@@ -105,11 +105,11 @@ def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> Non
         (
             '{"deny": ["read_file", "shell(rm *"]}',
             ", deny[1]",
-            "no closing bracket",
+            "does not end with a closing parenthesis",
             "Write a rule",
         ),
         ('{"ask": [["shell"]]}', ", ask[0]", "is not a rule", "Write a rule"),
-        ('{"deny": ["a"], "deny": []}', "", "'deny' stands twice", "Write {"),
+        ('{"deny": ["a"], "deny": []}', "", "the key 'deny' appears twice", "Write {"),
         ('["shell"]', "", "not an object", "Write {"),
         ('{"deny": [', "", "not JSON", "Write {"),
         ("", "", "not JSON", "Write {"),
@@ -117,10 +117,10 @@ def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> Non
         ('{"deny": ["' + "a" * 1_000_000 + '"]}', "", "longer than", "Write {"),
     ],
 )
-def test_a_slip_in_settings_is_told(
+def test_invalid_settings_are_one_error(
     tmp_path: Path, text: str, where: str, found: str, todo: str
 ) -> None:
-    """One error has the file, the list and the position in it, the fault and what was expected."""
+    """The error contains the file, the list, the position in it, the fault and what was expected."""
     file = tmp_path / "settings.json"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -130,8 +130,8 @@ def test_a_slip_in_settings_is_told(
     assert todo in caught.value.todo
 
 
-def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
-    """Unreadable settings are an error, never an empty rule set."""
+def test_unreadable_settings_are_an_error(tmp_path: Path) -> None:
+    """A missing file, or a file that is not text, raises an error, and is never an empty rule set."""
     for name, content in [("missing", None), ("latin", b'{"deny": ["\xff"]}')]:
         if content is not None:
             (tmp_path / name).write_bytes(content)
@@ -145,8 +145,8 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
     ("changes", "found"),
     [
         ({"mode": "yolo"}, "not a permission mode"),
-        ({"mode": "bypassPermissions"}, "was not confirmed"),
-        ({"mode": "bypassPermissions", "bypass_confirmed": 1}, "was not confirmed"),
+        ({"mode": "bypassPermissions"}, "must be confirmed"),
+        ({"mode": "bypassPermissions", "bypass_confirmed": 1}, "must be confirmed"),
         ({"rules": ["shell"]}, "not a rule"),
         ({"rules": "shell"}, "a single string"),
         ({"blocked_hosts": "evil.com"}, "a single string"),
@@ -158,8 +158,8 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
         ({"blocked_hosts": [None]}, "not a host"),
     ],
 )
-def test_permissions_that_do_not_fit_together_cannot_be(changes: Any, found: str) -> None:
-    """Nothing starts with an unknown mode, an unconfirmed bypass, an invalid rule or an invalid host."""
+def test_invalid_permissions_are_rejected(changes: Any, found: str) -> None:
+    """An unknown mode, an unconfirmed bypass, an invalid rule and an invalid host are rejected."""
     with pytest.raises(UsageError) as caught:
         Permissions(**changes)
     assert found in caught.value.found
@@ -186,18 +186,18 @@ NARROW = (
 
 
 @pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
-def test_rules_as_wide_as_an_interpreter_are_stripped(mode: Any) -> None:
-    """In permissive modes exactly these rules are reported as ignored; deny rules never are."""
-    permissions = permitted(mode, allow=WIDE + NARROW, deny=WIDE, ask=WIDE)
+def test_rules_that_allow_an_interpreter_are_ignored(mode: Any) -> None:
+    """In permissive modes, exactly these rules are reported as ignored; deny rules are never ignored."""
+    permissions = permissions_for(mode, allow=WIDE + NARROW, deny=WIDE, ask=WIDE)
     stripped = permissions.stripped
     assert {str(rule) for rule in stripped} == set(WIDE)
     assert {rule.behavior for rule in stripped} == {"allow"}
 
 
 @pytest.mark.parametrize("mode", ["default", "plan", "dontAsk"])
-def test_other_modes_strip_nothing(mode: Any) -> None:
-    """If nothing runs without approval or a rule, the rule's author has decided."""
-    assert permitted(mode, allow=WIDE).stripped == ()
+def test_other_modes_ignore_no_rules(mode: Any) -> None:
+    """If every call needs approval or a rule, the author of the rule has decided."""
+    assert permissions_for(mode, allow=WIDE).stripped == ()
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_other_modes_strip_nothing(mode: Any) -> None:
 def test_shadowed_rules_are_found(
     deny: list[str], ask: list[str], allow: list[str], shadowed: dict[str, str]
 ) -> None:
-    """Rules that never have an effect are found when they are written, each with the rule that takes precedence."""
-    found = permitted(deny=tuple(deny), ask=tuple(ask), allow=tuple(allow)).shadowed()
+    """Rules that never have an effect are listed, each with the rule that takes precedence over it."""
+    found = permissions_for(deny=tuple(deny), ask=tuple(ask), allow=tuple(allow)).shadowed()
     assert {str(each.rule): str(each.by) for each in found} == shadowed
     for each in found:
         assert str(each.rule) in each.sentence
@@ -230,16 +230,18 @@ def test_shadowed_rules_are_found(
 
 
 def test_of_two_equal_rules_one_is_shadowed() -> None:
-    """The rule with the stronger source stays; a duplicated rule counts once."""
+    """The rule with the stronger source is kept; a duplicated rule counts once."""
     policy, user = rules("deny", "shell", source="policy"), rules("deny", "shell")
     (found,) = Permissions(rules=user + policy + user).shadowed()
     assert ((found.rule,), (found.by,)) == (user, policy)
     assert "is equivalent" in found.sentence
 
 
-def test_a_rule_about_no_tool_is_told() -> None:
-    """A misspelled name forbids nothing, so a sentence names the rule, its source and the probable intention."""
-    permissions = permitted(
+def test_a_rule_for_an_unknown_tool_is_reported() -> None:
+    """A misspelled tool name forbids nothing, so the report names the rule, its source and the probably
+    intended tool.
+    """
+    permissions = permissions_for(
         allow=("Shell(git *)", "shell(ls)", "mcp__x__*"),
         deny=("shel(rm *)", "SHELL(rm *)", "old_name", "sh*", "*"),
     )
@@ -248,5 +250,5 @@ def test_a_rule_about_no_tool_is_told() -> None:
         "The user rule to allow mcp__x__* has no effect: there is no tool mcp__x__*.",
         "The user rule to deny shel(rm *) has no effect: there is no tool shel. Did you mean shell?",
     ]
-    assert permitted().unknown([]) == []
-    assert len(permitted(deny=("*",)).unknown([])) == 1
+    assert permissions_for().unknown([]) == []
+    assert len(permissions_for(deny=("*",)).unknown([])) == 1
