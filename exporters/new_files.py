@@ -11,7 +11,7 @@ from pathlib import Path
 from agentobs import world
 from agentobs.errors import UsageError
 
-_OTHERS = (
+_NOT_REGULAR = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a link"),
     (stat.S_ISFIFO, "a pipe"),
@@ -23,18 +23,18 @@ _OTHERS = (
 
 @contextlib.contextmanager
 def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; what is written there is renamed to `path` when the context ends normally.
+    """Yield a temporary path next to `path`; the file is renamed to `path` when the context ends without an exception.
 
-    Only the owner can read the file (0600), whatever the umask. After an exception nothing is left.
+    Only the owner can read the file (0600), regardless of the umask. After an exception, no file remains.
 
     Args:
         path: the file to create.
         force: replace an existing file.
 
     Raises:
-        UsageError: the file exists, or it cannot be written.
+        UsageError: the file exists, or cannot be written.
     """
-    check_place(path, force=force)
+    check_new_path(path, force=force)
     draft = path.with_name(f".{path.name}.{world.new_id()}")
     try:
         _create(draft)
@@ -54,23 +54,22 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, force: bool = False) -> None:
-    """Write a text to a new file, see `new_file`; characters that UTF-8 cannot encode are escaped.
+    """Write a text to a new file (see `new_file`); characters that UTF-8 cannot encode are escaped.
 
     Raises:
-        UsageError: the file exists, or it cannot be written.
+        UsageError: the file exists, or cannot be written.
     """
     with new_file(path, force=force) as draft:
         draft.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
-def check_place(path: Path, *, force: bool = False) -> None:
-    """Refuse a path where no new file can be created, before any work is done.
+def check_new_path(path: Path, *, force: bool = False) -> None:
+    """Check that a new file can be created at a path, before any work is done.
 
-    Only a regular file is ever replaced: a device or a pipe would have to be written to, not replaced, and links are
-    left alone.
+    Only a regular file is replaced. Devices, pipes and links are never replaced.
 
     Raises:
-        UsageError: the file exists and must not be replaced, or it is not a regular file.
+        UsageError: the file exists and `force` is not set, or it is not a regular file.
     """
     try:
         mode = path.lstat().st_mode
@@ -79,19 +78,25 @@ def check_place(path: Path, *, force: bool = False) -> None:
     if not force:
         raise _exists(path)
     if not stat.S_ISREG(mode):
-        found = next((word for is_one, word in _OTHERS if is_one(mode)), "not a regular file")
-        raise unwritable(path, f"it is {found}, which is never replaced")
+        kind = next((name for is_kind, name in _NOT_REGULAR if is_kind(mode)), "not a regular file")
+        raise unwritable(path, f"it is {kind}, which is never replaced")
 
 
 def unwritable(path: Path, why: str) -> UsageError:
     """Return the error for a file that cannot be written."""
     return UsageError(
-        f"cannot be written: {why}", where=str(path), todo="Name a file in a directory of your own"
+        f"cannot be written: {why}",
+        where=str(path),
+        todo="Choose a file in a directory that you can write to",
     )
 
 
 def _exists(path: Path) -> UsageError:
-    return UsageError("the file exists", where=str(path), todo="Name another one, or pass --force")
+    return UsageError(
+        "the file exists",
+        where=str(path),
+        todo="Choose another file, or pass --force to replace it",
+    )
 
 
 def _create(path: Path) -> None:

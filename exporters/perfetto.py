@@ -3,9 +3,9 @@
     backend = perfetto.trace_file("traces")
     agentobs.start(options=agentobs.Options(backends=(backend,)))
 
-Open the file at ui.perfetto.dev, which reads it in the browser and uploads nothing. Each lane is a track, with more of
-them below for concurrent operations; arrows lead from a response to the tools that it called; counters show the context
-size and the cost. The file never contains content, even if the session opted in.
+Open the file at ui.perfetto.dev, which reads it in the browser and uploads nothing. Each lane is a track, with more
+tracks below it for concurrent operations. Arrows lead from a response to the tools that it called. Counters show the
+context size and the cost. The file never contains content, even if the session opted in.
 
     perfetto.write_traces(store, [session_id], Path("traces"))    # for recorded sessions
 
@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from agentobs import world
-from agentobs.errors import UsageError, say_once
-from agentobs.records.backend import Told
+from agentobs.errors import UsageError, warn_once
+from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import Event, SessionStart
 from agentobs.records.metadata import is_long
 from agentobs.store.port import Store
-from exporters.conventions.intervals import Follower, Interval, Known, digest_of, identity
+from exporters.conventions.intervals import BoundedDict, Follower, Interval, digest_of, identity
 from exporters.conventions.semconv import GENAI_BETA, Profile
 from exporters.new_files import new_file, unwritable
 from exporters.stored_facts import facts_of, recorded_sessions
@@ -45,18 +45,18 @@ try:
     )
 except ImportError as error:
     raise UsageError(
-        f"Perfetto's classes are not installed: {error.name or 'a part of them'} is missing",
+        f"the package perfetto is not installed: {error.name or 'a part of it'} is missing",
         where="exporters.perfetto",
-        todo="Install them with: pip install 'agentobs-kit[perfetto]'",
+        todo="Install it with: pip install 'agentobs-kit[perfetto]'",
     ) from None
 
 FILE_BYTES = 256 * 1024 * 1024
-"""The maximum size of a file; further packets are counted. Our choice: the browser loads it whole."""
+"""The maximum size of a file; further packets are dropped and counted. Our choice: browsers load complete files."""
 SUFFIX = ".perfetto-trace"
 _KNOWN_SESSIONS = 1_000
-"""How many sessions are drawn at a time; the open operations of a dropped one end. Our choice."""
+"""The maximum number of sessions in progress; the open operations of a dropped session are ended. Our choice."""
 _SEQUENCE = 1
-"""The number of the writer; each file has one."""
+"""The packet sequence ID; each file has a single writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,18 @@ class TraceStatistics:
     """The counts of the writer."""
 
     files: int
-    """Files that were begun."""
+    """Files that were started."""
     packets: int
     """Packets in the files."""
     dropped: Mapping[str, int]
-    """Packets that are missing, by reason: `file_full`, or the name of the disk error."""
+    """Packets that were not written, by reason: `file_full`, or the class of the disk error."""
 
 
 def trace_file(directory: str | Path, *, file_bytes: int = FILE_BYTES) -> TraceFiles:
     """Return a backend that writes a Perfetto trace of each session into a directory.
 
     Args:
-        directory: the directory; created for this user only if it does not exist. The files are readable by this user
-            only.
+        directory: the directory; created if it does not exist. Only this user can read it and its files.
         file_bytes: the maximum size of a file.
 
     Raises:
@@ -90,7 +89,7 @@ def trace_file(directory: str | Path, *, file_bytes: int = FILE_BYTES) -> TraceF
         can_write = False
     if not can_write:
         raise UsageError(
-            "traces cannot be written there",
+            "the trace directory is not writable",
             where=str(path),
             todo="Use a writable directory",
         )
@@ -104,28 +103,34 @@ def write_traces(
     *,
     force: bool = False,
 ) -> list[Path]:
-    """Write the traces of recorded sessions, each complete or not at all, with the same content as live ones.
+    """Write traces of recorded sessions, atomically and with the same packets as live traces.
 
     Args:
         store: the store of the sessions.
         session_ids: their full IDs.
-        directory: the directory; created for this user only if it does not exist.
+        directory: the directory; created if it does not exist. Only this user can read it.
         force: replace existing files.
 
     Raises:
         UsageError: a file exists, or the directory cannot be written to, or a trace is too large.
     """
-    whole = trace_file(directory)
+    files = trace_file(directory)
     written: list[Path] = []
     for session in recorded_sessions(store, session_ids=list(session_ids)):
         path = directory / f"{identity(session.session_id, 32)}{SUFFIX}"
         with new_file(path, force=force) as draft:
-            backend = TraceFiles(directory, whole.file_bytes, only=draft)
+            backend = TraceFiles(directory, files.file_bytes, only=draft)
             for number, row in enumerate(facts_of(store, [session]), 1):
-                backend(Told(row.fact, number))
+                backend(WrittenFact(row.fact, number))
             backend.close()
-            if lost := backend.statistics().dropped or backend.failed:
-                raise unwritable(path, f"not all of the session could be drawn: {lost}")
+            if dropped := backend.statistics().dropped:
+                reasons = ", ".join(f"{count} ({reason})" for reason, count in dropped.items())
+                raise unwritable(path, f"the trace would be incomplete: missing packets: {reasons}")
+            if backend.failed:
+                raise unwritable(
+                    path,
+                    f"the trace would be incomplete: {backend.failed} records could not be converted",
+                )
         written.append(path)
     return written
 
@@ -137,16 +142,16 @@ class _Track:
     uuid: int
     is_main: bool
     stack: list[Interval] = field(default_factory=list)
-    """Its open intervals, each inside the one before."""
+    """The open intervals of the track, each inside the previous one."""
     ended_ns: int = 0
-    """When its last interval ended."""
+    """When the last interval of the track ended."""
 
-    def is_inmost(self, span_id: str | None) -> bool:
-        """Return whether an interval is the last opened one of the track, and open."""
+    def is_innermost(self, span_id: str | None) -> bool:
+        """Return whether a span is the innermost open interval of the track."""
         return bool(self.stack) and self.stack[-1].span_id == span_id
 
     def is_free(self, at_ns: int) -> bool:
-        """Return whether nothing is open on the track, and nothing was at that time."""
+        """Return whether no interval was open on the track at this time, and none is open now."""
         return not self.stack and at_ns >= self.ended_ns
 
 
@@ -158,15 +163,15 @@ class _Session:
     root: int
     size: int = 0
     tracks: dict[str, list[_Track]] = field(default_factory=dict)
-    """By lane; the first is the lane's own."""
+    """Tracks by lane; the first one is the main track of the lane."""
     counters: set[int] = field(default_factory=set)
-    on: Known[str, tuple[_Track, int]] = field(default_factory=Known)
-    """The track of each interval, and its start, by span ID."""
+    placements: BoundedDict[str, tuple[_Track, int]] = field(default_factory=BoundedDict)
+    """The track and the start of each interval, by span ID."""
     picodollars: int = 0
 
 
 class TraceFiles:
-    """Receives facts and draws them; see `trace_file`."""
+    """Backend that receives facts and writes them as Perfetto traces; see `trace_file`."""
 
     exports_spans = False
     """These files contain no spans of other programs."""
@@ -179,38 +184,38 @@ class TraceFiles:
         *,
         only: Path | None = None,
     ) -> None:
-        """Write into an existing directory; `only` is the file of the only session, if it has one."""
+        """Write into an existing directory. `only` is the path of the file if a single session is written."""
         self.file_bytes, self._only = file_bytes, only
         self._directory, self._file_bytes, self._profile = directory, file_bytes, profile
         self._suffix = SUFFIX
-        self._begin()
-        weak = weakref.WeakMethod(self._forked)
-        os.register_at_fork(after_in_child=lambda: _call(weak))
+        self._reset()
+        weak = weakref.WeakMethod(self._after_fork)
+        os.register_at_fork(after_in_child=lambda: _call_if_alive(weak))
 
-    def _begin(self) -> None:
-        # The recorder's thread passes facts, another one may close the backend.
+    def _reset(self) -> None:
+        # The recorder's thread passes facts; another thread may close the backend.
         self._lock = threading.RLock()
         self._follower = Follower()
-        self._sessions: Known[str, _Session] = Known(_KNOWN_SESSIONS)
-        self._spent: Known[str, int] = Known()
-        """The cost of dropped sessions, by the names of their files."""
+        self._sessions: BoundedDict[str, _Session] = BoundedDict(_KNOWN_SESSIONS)
+        self._spent: BoundedDict[str, int] = BoundedDict()
+        """The cost of dropped sessions, by file name."""
         self._files = self._packets = self._failed = 0
         self._dropped: Counter[str] = Counter()
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, written: WrittenFact) -> None:
         """Receive one fact; never raises."""
         try:
             with self._lock:
-                self._hear(told)
+                self._receive(written)
         except Exception:
-            # A fact that cannot be drawn is skipped, and later ones are not affected.
+            # A fact that cannot be converted is skipped, and later facts are not affected.
             self._failed += 1
 
     def close(self, seconds: float = 0.25) -> bool:
-        """Draw open intervals as abandoned. Nothing is queued here."""
+        """End open intervals as abandoned. Return True, because nothing is queued here."""
         with self._lock:
-            for move in self._follower.abandon():
-                self._move(move.way, move.interval)
+            for change, interval in self._follower.abandon():
+                self._apply(change, interval)
         return True
 
     def statistics(self) -> TraceStatistics:
@@ -221,34 +226,34 @@ class TraceFiles:
 
     @property
     def failed(self) -> int:
-        """How many facts could not be drawn."""
+        """The number of facts that could not be converted."""
         return self._failed
 
     @property
     def late_ends(self) -> int:
-        """How many spans ended after they had been drawn as abandoned: only the recording has their ends."""
+        """How many spans ended after they had been written as abandoned; only the recording contains their ends."""
         return self._follower.late_ends
 
-    def _forked(self) -> None:
-        """In a child process, leave the parent's files alone."""
+    def _after_fork(self) -> None:
+        """Use new files in a child process, because the old ones belong to the parent."""
         self._suffix = f"-{world.process_id()}{SUFFIX}"
-        self._begin()
+        self._reset()
 
-    def _hear(self, told: Told) -> None:
-        fact = told.fact
+    def _receive(self, written: WrittenFact) -> None:
+        fact = written.fact
         if isinstance(fact, SessionStart):
             self._session(fact.session_id, fact.name, fact.started_ns)
-        for move in self._follower.follow(told):
-            self._move(move.way, move.interval)
+        for change, interval in self._follower.follow(written):
+            self._apply(change, interval)
         if isinstance(fact, Event):
             session = self._session(fact.session_id, None, fact.at_ns)
             track = self._tracks(session, fact.lane)[0]
-            says = {**fact.numbers, **(fact.labels or {}), "label": fact.label}
-            self._write(session, [_instant(track.uuid, fact.at_ns, fact.kind, says)])
+            values = {**fact.numbers, **(fact.labels or {}), "label": fact.label}
+            self._write(session, [_instant(track.uuid, fact.at_ns, fact.kind, values)])
 
-    def _move(self, way: str, interval: Interval) -> None:
+    def _apply(self, change: str, interval: Interval) -> None:
         session = self._session(interval.session_id, None, interval.started_ns)
-        if way == "opens":
+        if change == "opens":
             self._open(session, interval, interval.started_ns)
         else:
             self._close(session, interval)
@@ -259,16 +264,16 @@ class TraceFiles:
             plain = identity(session_id, 32)
             path = self._only or self._directory / (plain + self._suffix)
             spent = self._spent.pop(path.name, 0)
-            known = _Session(path, _uuid(plain), _bytes(path), picodollars=spent)
+            known = _Session(path, _uuid(plain), _file_size(path), picodollars=spent)
             self._forget(self._sessions.put(session_id, known))
             if not known.size:
                 self._files += 1
-                told = name or f"session {plain[:12]}"
-                self._write(known, [_clocks(at_ns), _track(known.root, told)])
+                title = name or f"session {plain[:12]}"
+                self._write(known, [_clocks(at_ns), _track(known.root, title)])
         return known
 
     def _forget(self, session: _Session | None) -> None:
-        """End the open intervals of a session that is dropped; if more facts of it come, its file continues."""
+        """End the open intervals of a dropped session. If more facts of it arrive, its file is continued."""
         if session is None:
             return
         self._spent.put(session.path.name, session.picodollars)
@@ -277,44 +282,44 @@ class TraceFiles:
             ends = [_event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END) for _ in track.stack]
             self._write(session, ends)
 
-    def _open(self, session: _Session, interval: Interval, at_ns: int, more: str = "") -> None:
+    def _open(self, session: _Session, interval: Interval, at_ns: int, suffix: str = "") -> None:
         track = self._track_for(session, interval, at_ns)
         packet = _event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_BEGIN)
-        packet.track_event.name = self._profile.span_name(interval) + more
+        packet.track_event.name = self._profile.span_name(interval) + suffix
         packet.track_event.categories.append(interval.name)
-        if interval.name == "tool" and not more:
+        if interval.name == "tool" and not suffix:
             packet.track_event.terminating_flow_ids.append(_uuid(interval.span_id))
-        _annotate(packet, self._profile.starting(interval))
-        # It is open only now: an interval that cannot be drawn has no end either.
+        _annotate(packet, self._profile.start_attributes(interval))
+        # Register it only now, so that an interval that cannot be converted gets no end packet either.
         track.stack.append(interval)
-        session.on.put(interval.span_id, (track, interval.started_ns))
+        session.placements.put(interval.span_id, (track, interval.started_ns))
         self._write(session, [packet])
 
     def _close(self, session: _Session, interval: Interval) -> None:
-        known = session.on.get(interval.span_id)
+        known = session.placements.get(interval.span_id)
         if known is None or interval not in known[0].stack:
             return
         track, at_ns = known[0], max(interval.ended_ns, interval.started_ns)
         end = _event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END)
-        _annotate(end, self._profile.ending(interval))
+        _annotate(end, self._profile.end_attributes(interval))
         above = track.stack[track.stack.index(interval) + 1 :]
         del track.stack[track.stack.index(interval) :]
         packets = [_event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END) for _ in above]
         track.ended_ns = max(track.ended_ns, at_ns)
-        self._write(session, [*packets, end, *self._arrow(session, interval)])
-        # A track shows nested intervals. One that outlives its parent continues on another track.
+        self._write(session, [*packets, end, *self._flow_start(session, interval)])
+        # A track can show only nested intervals, so an interval that outlives its parent continues on another track.
         for each in above:
-            self._open(session, each, at_ns, more=" (continues)")
-        self._write(session, list(self._counted(session, interval, at_ns)))
+            self._open(session, each, at_ns, suffix=" (continues)")
+        self._write(session, list(self._counter_packets(session, interval, at_ns)))
 
     def _track_for(self, session: _Session, interval: Interval, at_ns: int) -> _Track:
-        """Return the track of its parent, or a track of its lane on which nothing is open."""
+        """Return the track of the interval's parent, or a free track of its lane."""
         tracks = self._tracks(session, interval.lane)
-        around = _around(interval)
-        above, _ = session.on.get(around or "", (None, 0))
+        enclosing_id = _enclosing_span_id(interval)
+        above, _ = session.placements.get(enclosing_id or "", (None, 0))
         if above is None or above not in tracks:
             free = tracks
-        elif above.is_inmost(around) and at_ns >= above.ended_ns:
+        elif above.is_innermost(enclosing_id) and at_ns >= above.ended_ns:
             return above
         else:
             free = tracks[1:]
@@ -338,23 +343,23 @@ class TraceFiles:
         self._write(session, [_track(track.uuid, name, session.root)])
         return track
 
-    def _arrow(self, session: _Session, interval: Interval) -> Iterator[Any]:
-        """Yield the beginning of the arrow that leads to a tool: the time in the response of its call.
+    def _flow_start(self, session: _Session, interval: Interval) -> Iterator[Any]:
+        """Yield the start of the arrow from a response to a tool, at the time at which the response contained the call.
 
-        A read-only call starts before the response has ended; no arrow leads back in time.
+        A read-only tool can start before the response has ended; the arrow must not lead back in time.
         """
-        if interval.name != "tool" or interval.asked is None:
+        if interval.name != "tool" or interval.called_from is None:
             return
-        request, requested_ns = interval.asked
-        track, started_ns = session.on.get(request, (None, 0))
+        request, requested_ns = interval.called_from
+        track, started_ns = session.placements.get(request, (None, 0))
         if track is not None:
             at_ns = max(min(requested_ns, interval.started_ns) - 1, started_ns)
             packet = _instant(track.uuid, at_ns, "calls", {"tool": interval.label})
             packet.track_event.flow_ids.append(_uuid(interval.span_id))
             yield packet
 
-    def _counted(self, session: _Session, interval: Interval, at_ns: int) -> Iterator[Any]:
-        """Yield the counters after a model call."""
+    def _counter_packets(self, session: _Session, interval: Interval, at_ns: int) -> Iterator[Any]:
+        """Yield the counter packets after a model call."""
         if interval.tokens is not None and interval.is_chat:
             uuid = _uuid(f"{session.root} tokens {interval.lane}")
             if uuid not in session.counters:
@@ -374,7 +379,7 @@ class TraceFiles:
             yield packet
 
     def _write(self, session: _Session, packets: list[Any]) -> None:
-        """Append packets, all or none of them."""
+        """Append either all packets or none."""
         if not packets:
             return
         data = Trace(packet=packets).SerializeToString()
@@ -385,7 +390,7 @@ class TraceFiles:
             _append(session.path, data)
         except OSError as error:
             self._dropped[type(error).__name__] += len(packets)
-            say_once(
+            warn_once(
                 f"a trace was not written to {self._directory}: {type(error).__name__}. The agent continues.",
                 about=f"trace in {self._directory}",
             )
@@ -394,18 +399,18 @@ class TraceFiles:
         self._packets += len(packets)
 
 
-def _around(interval: Interval) -> str | None:
-    """Return the span that one is drawn in: its parent; for an interaction, which is its own trace, what started it."""
+def _enclosing_span_id(interval: Interval) -> str | None:
+    """Return the ID of the span that encloses an interval: its parent, or the span that started an interaction."""
     if interval.name == "interaction" and interval.parent_span_id is None and interval.links:
         return interval.links[0][1]
     return interval.parent_span_id
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append to a file of this user, in one write.
+    """Append data to a file in one write; the file is created for this user only.
 
     Raises:
-        OSError: nothing was written.
+        OSError: the data could not be written; the file is unchanged.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
@@ -416,13 +421,13 @@ def _append(path: Path, data: bytes) -> None:
         written = os.write(fd, data)
         if written < len(data):
             os.ftruncate(fd, before)
-            raise OSError("the file was written only in part")
+            raise OSError("the data was written only in part")
     finally:
         os.close(fd)
 
 
-def _bytes(path: Path) -> int:
-    """Return how much of a session is drawn already: by this process, or by another one."""
+def _file_size(path: Path) -> int:
+    """Return the size of a file, which another process may have started; 0 if it does not exist."""
     try:
         return path.lstat().st_size
     except OSError:
@@ -436,15 +441,15 @@ def _event(uuid: int, at_ns: int, kind: Any) -> Any:
     return packet
 
 
-def _instant(uuid: int, at_ns: int, name: str, says: Mapping[str, Any]) -> Any:
+def _instant(uuid: int, at_ns: int, name: str, values: Mapping[str, Any]) -> Any:
     packet = _event(uuid, at_ns, TrackEvent.TYPE_INSTANT)
     packet.track_event.name = name
-    _annotate(packet, says)
+    _annotate(packet, values)
     return packet
 
 
-def _annotate(packet: Any, says: Mapping[str, Any]) -> None:
-    for name, value in says.items():
+def _annotate(packet: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
         if value is None:
             continue
         note = packet.track_event.debug_annotations.add(name=name)
@@ -474,7 +479,7 @@ def _counter(uuid: int, name: str, unit: str, parent: int) -> Any:
 
 
 def _clocks(at_ns: int) -> Any:
-    """Return the packet that declares times to be those of the wall clock."""
+    """Return the packet that declares all times to be times of the wall clock."""
     packet = TracePacket(timestamp=max(at_ns, 0), trusted_packet_sequence_id=_SEQUENCE)
     for clock in (BUILTIN_CLOCK_BOOTTIME, BUILTIN_CLOCK_REALTIME):
         packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=max(at_ns, 0))
@@ -485,6 +490,6 @@ def _uuid(text: str) -> int:
     return int(digest_of(text, 16), 16)
 
 
-def _call(weak: weakref.WeakMethod[Any]) -> None:
+def _call_if_alive(weak: weakref.WeakMethod[Any]) -> None:
     if (method := weak()) is not None:
         method()

@@ -1,9 +1,9 @@
 """Rows as a file: Parquet, CSV or JSON lines by DuckDB's own writers, or an Arrow stream.
 
-DuckDB itself cannot write Arrow: its extension would have to be downloaded. It returns its rows as Arrow all the same,
-a batch at a time (`__arrow_c_stream__`), and nanoarrow, which has 1 MB and no dependencies, writes them; pyarrow could,
-too, with 45 MB. The format is the IPC stream, `.arrows`
-(https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format), which all readers of Arrow accept.
+DuckDB cannot write Arrow files without an extension that has to be downloaded. But it returns rows as Arrow batches
+(`__arrow_c_stream__`), and nanoarrow writes them. nanoarrow has 1 MB and no dependencies; pyarrow has 45 MB. The format
+is the IPC stream, `.arrows` (https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format), which all
+readers of Arrow accept.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from agentobs.store.port import Statement, Store
 from exporters.new_files import new_file
 from exporters.row_text import FORMULA_STARTS
 
-_FORMS = (".parquet", ".csv", ".jsonl")
-_ARROW = ".arrows"
+_DUCKDB_SUFFIXES = (".parquet", ".csv", ".jsonl")
+_ARROW_SUFFIX = ".arrows"
 
 
 def write_file(
@@ -32,38 +32,38 @@ def write_file(
 ) -> int:
     """Write the rows of a statement to a new file, a batch at a time; return their number.
 
-    Only the owner can read the file (0600), and it appears when it is complete. In CSV, text that a spreadsheet would
-    evaluate gets a leading quote, as in `row_text.write_csv`.
+    Only the owner can read the file (0600), and it appears only when it is complete. In CSV, text that a spreadsheet
+    would evaluate gets a leading quote, as in `row_text.write_csv`.
 
     Args:
-        store: one that can write files: `open_store(home, unsafe=True)`.
-        statement: from `store.statement`.
-        parameters: its parameters, by name.
-        path: the file; its suffix is the format: .parquet, .csv, .jsonl or .arrows.
+        store: a store that can write files: `open_store(home, unsafe=True)`.
+        statement: the statement to run, from `store.statement`.
+        parameters: the parameters of the statement, by name.
+        path: the file; its suffix determines the format: .parquet, .csv, .jsonl or .arrows.
         force: replace an existing file.
 
     Raises:
-        UsageError: the suffix is another one, the file exists, or it cannot be written.
+        UsageError: the suffix is unknown, or the file exists or cannot be written.
     """
-    ending = path.suffix.lower()
-    if ending not in (*_FORMS, _ARROW):
+    suffix = path.suffix.lower()
+    if suffix not in (*_DUCKDB_SUFFIXES, _ARROW_SUFFIX):
         raise UsageError(
             f"unknown file extension: {path.suffix or 'none'}",
             where=str(path),
-            todo="Name a file that ends in .parquet, .csv, .jsonl or .arrows",
+            todo="Use a file name that ends in .parquet, .csv, .jsonl or .arrows",
         )
-    streamer = _arrow_writer(path) if ending == _ARROW else None
+    streamer = _arrow_writer(path) if suffix == _ARROW_SUFFIX else None
     with new_file(path, force=force) as draft:
         if streamer is not None:
-            return _stream(store.arrow(statement, parameters), draft, streamer)
-        return store.write(statement, parameters, draft, ending, escaped_starts=FORMULA_STARTS)
+            return _write_stream(store.arrow(statement, parameters), draft, streamer)
+        return store.write(statement, parameters, draft, suffix, escaped_starts=FORMULA_STARTS)
 
 
 def _arrow_writer(path: Path) -> Any:
-    """Return the Arrow writer.
+    """Return the class that writes Arrow streams.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: nanoarrow is not installed.
     """
     try:
         return importlib.import_module("nanoarrow.ipc").StreamWriter
@@ -71,11 +71,11 @@ def _arrow_writer(path: Path) -> Any:
         raise UsageError(
             "writing Arrow needs the package nanoarrow",
             where=str(path),
-            todo="pip install 'agentobs-kit[arrow]', or name a file that ends in .parquet",
+            todo="pip install 'agentobs-kit[arrow]', or use a file name that ends in .parquet",
         ) from error
 
 
-def _stream(source: Any, draft: Path, streamer: Any) -> int:
+def _write_stream(source: Any, draft: Path, streamer: Any) -> int:
     """Write rows as a stream of Arrow batches; return their number."""
     rows = 0
     arrow = importlib.import_module("nanoarrow")

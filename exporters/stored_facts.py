@@ -1,7 +1,7 @@
 """Facts of recorded sessions, read from the store in the order in which they were emitted.
 
-The facts of a session are in several tables and possibly in several segments. They are read page by page, so that
-memory use does not grow with a session, and small sessions share a page.
+The facts of a session are in several tables and possibly in several segments. They are read page by page, so
+memory use does not grow with the size of a session. Small sessions share a page.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from agentobs.errors import AgentobsError
 from agentobs.recording.journal.home import Home
 from agentobs.recording.vault.vault import Vault, text_bytes
-from agentobs.records.backend import Said
+from agentobs.records.backend import ExchangeContent
 from agentobs.records.facts import Attempt, Fact, ToolResult
 from agentobs.store.port import SegmentRange, Store
 
 PAGE = 5_000
-"""How many facts are held at once. Our choice: about 10 MB."""
+"""The maximum number of facts in memory. Our choice: about 10 MB."""
 VAULTS = 2
-"""How many content files are open at once."""
+"""The maximum number of open content files. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +31,31 @@ class Part:
 
     segment_id: str
     last: int
-    """The number of the last of them."""
+    """The sequence number of the last fact."""
     facts: int
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedSession:
     """A recorded session."""
 
     session_id: str
     started_ns: int | None
-    """Its start; None if that was not recorded."""
+    """The start of the session; None if it was not recorded."""
     parts: tuple[Part, ...]
     """Oldest segment first."""
     is_over: bool
-    """Whether it is complete: no process has an open segment with records of it."""
+    """Whether the session is complete: no process has an open segment with records of it."""
     version: str
     """The version of this package that recorded it."""
     content: str
-    """Its content mode."""
+    """The content mode of the session."""
     live: Mapping[str, str]
-    """Where its telemetry was sent while it ran."""
+    """The destinations to which its telemetry was sent live, each with its profile."""
 
     @property
     def facts(self) -> int:
-        """The number of its facts."""
+        """The number of facts of the session."""
         return sum(part.facts for part in self.parts)
 
 
@@ -63,10 +63,10 @@ class Recorded:
 class Row:
     """One fact and its position."""
 
-    session: Recorded
+    session: RecordedSession
     segment_id: str
     sequence: int
-    """Its number within the segment."""
+    """The number of the record within its segment."""
     fact: Fact
 
 
@@ -75,22 +75,22 @@ def recorded_sessions(
     *,
     since_ns: int | None = None,
     session_ids: Sequence[str] = (),
-) -> list[Recorded]:
-    """Return the sessions that started at a time or later, or the named ones, oldest first."""
+) -> list[RecordedSession]:
+    """Return sessions, oldest first: all, those that started at or after a time, or those with the given IDs."""
     found: dict[str, list[Any]] = {}
-    for session_id, *told, segment_id, last, facts in store.fact_ranges(
+    for session_id, *details, segment_id, last, facts in store.fact_ranges(
         since_ns=since_ns, session_ids=session_ids or None
     ):
-        _, parts = found.setdefault(session_id, [told, []])
+        _, parts = found.setdefault(session_id, [details, []])
         parts.append(Part(segment_id, last, facts))
     return [
-        Recorded(session_id, started, tuple(parts), is_over, version, content, live or {})
+        RecordedSession(session_id, started, tuple(parts), is_over, version, content, live or {})
         for session_id, ((started, is_over, version, content, live), parts) in found.items()
     ]
 
 
 def conversations(store: Store) -> dict[str, str]:
-    """Return the first session of the conversation, for each session that resumes another or is resumed."""
+    """Return, for each session that resumes another or is resumed, the first session of its conversation."""
     earlier: dict[str, str] = dict(store.rows("internal/resumed_sessions").rows)
     roots: dict[str, str] = {}
     for session_id in earlier:
@@ -102,35 +102,35 @@ def conversations(store: Store) -> dict[str, str]:
     return roots
 
 
-def facts_of(store: Store, sessions: Sequence[Recorded]) -> Iterator[Row]:
-    """Yield the facts of some sessions, session by session, each in the order in which they were emitted."""
-    page: list[Recorded] = []
-    held = 0
+def facts_of(store: Store, sessions: Sequence[RecordedSession]) -> Iterator[Row]:
+    """Yield the facts of some sessions, session by session, in the order in which they were emitted."""
+    page: list[RecordedSession] = []
+    page_facts = 0
     for session in sessions:
-        if page and held + session.facts > PAGE:
-            yield from _whole(store, page)
-            page, held = [], 0
+        if page and page_facts + session.facts > PAGE:
+            yield from _facts_of_small_sessions(store, page)
+            page, page_facts = [], 0
         if session.facts > PAGE:
-            yield from _paged(store, session)
+            yield from _facts_of_large_session(store, session)
             continue
         page.append(session)
-        held += session.facts
+        page_facts += session.facts
     if page:
-        yield from _whole(store, page)
+        yield from _facts_of_small_sessions(store, page)
 
 
-def _whole(store: Store, sessions: Sequence[Recorded]) -> Iterator[Row]:
+def _facts_of_small_sessions(store: Store, sessions: Sequence[RecordedSession]) -> Iterator[Row]:
     """Yield the facts of some small sessions."""
-    place = {session.session_id: n for n, session in enumerate(sessions)}
+    order = {session.session_id: n for n, session in enumerate(sessions)}
     rows = [
-        Row(sessions[place[fact.session_id]], segment_id, sequence, fact)
-        for segment_id, sequence, fact in store.facts(list(place))
+        Row(sessions[order[fact.session_id]], segment_id, sequence, fact)
+        for segment_id, sequence, fact in store.facts(list(order))
     ]
-    rows.sort(key=lambda row: (place[row.session.session_id], row.segment_id, row.sequence))
+    rows.sort(key=lambda row: (order[row.session.session_id], row.segment_id, row.sequence))
     yield from rows
 
 
-def _paged(store: Store, session: Recorded) -> Iterator[Row]:
+def _facts_of_large_session(store: Store, session: RecordedSession) -> Iterator[Row]:
     """Yield the facts of a large session, a page at a time."""
     for part in session.parts:
         after, width = 0, PAGE
@@ -147,17 +147,17 @@ def _paged(store: Store, session: Recorded) -> Iterator[Row]:
             width *= 2 if facts <= PAGE // 2 else 1
 
 
-class Spoken:
-    """The content of sessions that opted in, read from the content files."""
+class RecordedContent:
+    """Reads the content of sessions that opted in from the content files."""
 
     def __init__(self, home: Home) -> None:
-        """Read nothing yet."""
+        """Use a home; files are opened when their content is needed."""
         self._home = home
         self._vaults: OrderedDict[tuple[str, str], Vault] = OrderedDict()
         self.missing = 0
-        """Exchanges whose content was pruned, is damaged, or is encrypted with a missing key."""
+        """The number of exchanges whose content cannot be read: pruned, damaged, or encrypted with a missing key."""
 
-    def said(self, row: Row) -> Said | None:
+    def content_of(self, row: Row) -> ExchangeContent | None:
         """Return the content of an attempt, or of a tool call; None if the session did not opt in."""
         fact = row.fact
         if row.session.content != "export":
@@ -166,10 +166,12 @@ class Spoken:
             if isinstance(fact, Attempt) and fact.request_content and fact.response_content:
                 vault = self._vault(row)
                 chunks = vault.answer(fact.response_content).chunks
-                return Said(vault.body(fact.request_content), b"".join(c.data for c in chunks))
+                return ExchangeContent(
+                    vault.body(fact.request_content), b"".join(c.data for c in chunks)
+                )
             if isinstance(fact, ToolResult) and fact.source == "run" and fact.content:
                 call = json.loads(text_bytes(self._vault(row).value(fact.content)))
-                return Said(_json(call["input"]), _json(call["result"]))
+                return ExchangeContent(_json(call["input"]), _json(call["result"]))
         except (AgentobsError, OSError, ValueError, LookupError, TypeError):
             self.missing += 1
         return None

@@ -19,12 +19,12 @@ _COMMANDS = {
     ),
     "run": (
         "agentobs.cli.run",
-        "Run the agent loop on a prompt against the real provider, recorded.",
+        "Run the agent loop on a prompt with the real provider, and record it.",
     ),
     "sessions": ("agentobs.cli.inspection.sessions", "List recorded sessions, the newest first."),
     "show": (
         "agentobs.cli.inspection.sessions",
-        "Show one session: turns, tools, money, where the time went.",
+        "Show one session: turns, tool calls, cost, and time.",
     ),
     "diagnose": (
         "agentobs.cli.inspection.diagnosis",
@@ -52,7 +52,8 @@ _COMMANDS = {
     ),
     "cost": (
         "agentobs.cli.inspection.cost_commands",
-        "Show costs by model, session, day, agent or source; reconcile them with the invoice.",
+        "Show costs by model, session, day, agent or source; compare them with the provider's "
+        "report.",
     ),
     "reprice": (
         "agentobs.cli.inspection.cost_commands",
@@ -62,7 +63,7 @@ _COMMANDS = {
         "agentobs.cli.inspection.cost_commands",
         "Show what caching saved, what cache misses cost, and why they happened.",
     ),
-    "sql": ("agentobs.cli.inspection.sql", "Query the store in SQL, read-only."),
+    "sql": ("agentobs.cli.inspection.sql", "Run a read-only SQL query on the store."),
     "dashboard": ("agentobs.cli.inspection.dashboard", "Show recordings in a browser, live."),
     "freeze": ("agentobs.cli.replay.freeze", "Turn a recorded session into a fixture and a test."),
     "replay": (
@@ -79,12 +80,12 @@ _COMMANDS = {
     ),
     "serve": (
         "agentobs.cli.replay.answer_server",
-        "Act as the provider over loopback HTTP, with the responses of a recording.",
+        "Serve the responses of a recording over loopback HTTP, in place of the provider.",
     ),
     "import": ("agentobs.cli.transfer.imports", "Import sessions that were recorded elsewhere."),
     "labels": (
         "agentobs.cli.maintenance.label_audit",
-        "List every reviewed label in the source, with its reason.",
+        "List all `Label.reviewed(...)` calls in the source, each with its reason.",
     ),
     "export": (
         "agentobs.cli.transfer.export",
@@ -104,7 +105,7 @@ _COMMANDS = {
     ),
     "ingest": (
         "agentobs.cli.maintenance.store_commands",
-        "Publish recorded data into the DuckDB file.",
+        "Load new recorded data into the DuckDB file.",
     ),
     "doctor": (
         "agentobs.cli.maintenance.doctor",
@@ -126,7 +127,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """The group of all commands. Names and short helps are known without importing the modules of the commands."""
+    """The group of all commands. It lists names and short help texts without importing the modules of the commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -135,7 +136,7 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(_COMMANDS[cmd_name][0])
-        # `import` is a Python keyword, so that its function has a trailing underscore.
+        # `import` is a Python keyword, so its function has a trailing underscore.
         command: click.Command = getattr(module, f"{cmd_name}_" * iskeyword(cmd_name) or cmd_name)
         return command
 
@@ -167,8 +168,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Each agentobs error becomes one line on standard error and a non-zero exit code."""
     try:
         cli.main(arguments, prog_name="agentobs", standalone_mode=False)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
+    except click.exceptions.Exit as exit_request:
+        sys.exit(exit_request.exit_code)
     except click.ClickException as error:
         output = io.StringIO()
         error.show(output)
@@ -195,5 +196,5 @@ def _print_error(text: str) -> None:
 
 def _close_output() -> None:
     """Redirect standard output to the null device, so that the interpreter does not report the broken pipe at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())

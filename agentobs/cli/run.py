@@ -1,4 +1,4 @@
-"""`agentobs run`: the agent loop on a prompt, against the real provider, recorded."""
+"""`agentobs run`: run the agent loop on a prompt with the real provider, and record it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ PROFILES = ("both", "genai-latest", "genai-1.41", "openinference")
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
-@click.command(help="Run the agent loop on a prompt against the real provider, recorded.")
+@click.command(help="Run the agent loop on a prompt with the real provider, and record it.")
 @click.argument("prompt")
-@click.option("--model", default="claude-sonnet-5", show_default=True, help="The model.")
+@click.option("--model", default="claude-sonnet-5", show_default=True, help="Name of the model.")
 @click.option("--system", help="The system prompt.")
-@click.option("--tools", help="Your tools: a module, or module:name of a list of tools.")
+@click.option(
+    "--tools", help="Python module that contains your tools, or module:name of a list of tools."
+)
 @click.option(
     "--max-turns",
     type=click.IntRange(min=1),
@@ -56,7 +58,7 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     type=click.Choice(["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]),
     default="default",
     show_default=True,
-    help="Default for tool calls that match no rule.",
+    help="How to handle tool calls that match no rule.",
 )
 @click.option(
     "--dangerously-bypass-permissions",
@@ -82,7 +84,7 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     multiple=True,
     metavar="[SOURCE=]FILE",
     help=(
-        "A JSON file of hooks, see docs/hooks.md. Hooks run programs: use only files that "
+        "A JSON file of hooks; see docs/hooks.md. Hooks run programs: use only files that "
         "you trust."
     ),
 )
@@ -95,7 +97,9 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
         "terminal, or alone if there is no terminal."
     ),
 )
-@click.option("--effort", type=click.Choice(EFFORTS), help="Turn on thinking, with this effort.")
+@click.option(
+    "--effort", type=click.Choice(EFFORTS), help="Enable thinking with this effort level."
+)
 @click.option(
     "--fallback-model", help="Model to fall back to after three consecutive overload errors."
 )
@@ -116,7 +120,7 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     type=click.Choice(PROFILES),
     default=PROFILES[0],
     show_default=True,
-    help="Semantic-convention profile, see docs/exporting.md.",
+    help="Semantic-convention profile; see docs/exporting.md.",
 )
 @click.option(
     "--trace-dir", metavar="DIR", help="Write a Perfetto trace of the session into this directory."
@@ -177,10 +181,10 @@ def run(
     from agentobs.recording.journal.home import open_home
     from agentobs.recording.session import session, start
 
-    given = {"allow": list(allow), "ask": list(ask), "deny": list(deny)}
-    rules = from_settings(given, "command_line", where="the command line")
-    for named in settings:
-        rules += _settings(named)
+    command_line = {"allow": list(allow), "ask": list(ask), "deny": list(deny)}
+    rules = from_settings(command_line, "command_line", where="the command line")
+    for file in settings:
+        rules += _file_rules(file)
     listed_rules = [[str(rule), rule.behavior, rule.source] for rule in rules]
     permitted = {"mode": mode, "confirmed": confirmed, "rules": listed_rules}
     # Invalid options are reported before anything runs.
@@ -191,7 +195,7 @@ def run(
         "fallback_model": fallback_model,
         "unattended": unattended,
     }
-    options = options_of(
+    options = loop_options(
         model,
         system,
         permitted,
@@ -201,7 +205,7 @@ def run(
         more=more,
     )
     _warn_of_useless_rules(options.permissions, load_tools(tools) if tools else [])
-    earlier = _earlier(context, resume, fork, at_turn)
+    earlier = _earlier_session(context, resume, fork, at_turn)
     start(
         str(open_home(home_option(context)).path),
         _recording(content, otlp, otlp_profile, trace_dir),
@@ -228,7 +232,7 @@ def _recording(content: Any, otlp: str | None, profile: str, trace_dir: str | No
     """Return the options of the recording.
 
     Raises:
-        UsageError: a collector or a directory cannot be used, or a package for it is not installed.
+        UsageError: a collector or a directory cannot be used, or a required package is not installed.
     """
     from agentobs.recording.options import Options
 
@@ -244,7 +248,7 @@ def _recording(content: Any, otlp: str | None, profile: str, trace_dir: str | No
     return Options(content=content, backends=tuple(backends))
 
 
-def _earlier(
+def _earlier_session(
     context: click.Context, resume: str | None, fork: str | None, at_turn: int | None
 ) -> dict[str, Any]:
     """Return the earlier session to resume or fork, by its full ID, as arguments of `answer`.
@@ -273,8 +277,8 @@ def _earlier(
     return {"fork": session_id, **({"at_turn": at_turn} if at_turn else {})}
 
 
-def _settings(named: str) -> Any:
-    """Return the rules of a file, with the source that it was passed with."""
+def _file_rules(named: str) -> Any:
+    """Return the rules in a file. `named` is the path of the file, with `SOURCE=` before it or without."""
     from agentobs.agent.permissions import SOURCES, from_settings
 
     source, _, file = named.rpartition("=")
@@ -284,18 +288,18 @@ def _settings(named: str) -> Any:
 
 
 def _warn_of_useless_rules(permissions: Any, tools: list[Any]) -> None:
-    """Print notes about rules that have no effect."""
+    """Print a note about each rule that has no effect."""
     for rule in permissions.stripped:
         note = (
             f"{rule} is ignored in the mode {permissions.mode}, because it allows a shell to run "
             "any program"
         )
-        click.echo(f"note: {_shown(note)}", err=True)
+        click.echo(f"note: {_for_terminal(note)}", err=True)
     for shadowed in permissions.shadowed():
-        click.echo(f"note: {_shown(shadowed.sentence)}", err=True)
+        click.echo(f"note: {_for_terminal(shadowed.sentence)}", err=True)
     names = [name for tool in tools for name in (tool.name, *tool.aliases)]
     for sentence in permissions.unknown(names):
-        click.echo(f"note: {_shown(sentence)}", err=True)
+        click.echo(f"note: {_for_terminal(sentence)}", err=True)
 
 
 async def answer(
@@ -333,10 +337,10 @@ async def answer(
     from agentobs.recording.result_files import keep_result
     from agentobs.recording.session import record
 
-    found, abort = load_tools(tools) if tools else [], Abort()
+    tool_list, abort = load_tools(tools) if tools else [], Abort()
     client = record(AsyncAnthropic(open_telemetry=False))
     more = more or {}
-    options = options_of(
+    options = loop_options(
         model,
         system,
         permitted or {},
@@ -347,9 +351,9 @@ async def answer(
     )
     person = ask_on_terminal if sys.stdin.isatty() else None
     classifier = more.get("classifier")
-    here = live_world(
+    agent_world = live_world(
         client,
-        found,
+        tool_list,
         person=person,
         abort=abort,
         keep=keep_result,
@@ -359,28 +363,30 @@ async def answer(
         hook_model=more.get("hook_model"),
         classifier=Classifier(classifier) if classifier else None,
     )
-    talk = Conversation()
+    conversation = Conversation()
     if resume:
-        talk = await resumed(here, resume)
+        conversation = await resumed(agent_world, resume)
     elif fork:
-        talk = await forked(here, fork, turn=at_turn)
+        conversation = await forked(agent_world, fork, turn=at_turn)
     loop = asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGINT, _stop, abort, loop)
     failed = True
-    running = run_loop(prompt, world=here, options=options, tools=found, conversation=talk)
-    async with aclosing(running) as events:
+    loop_events = run_loop(
+        prompt, world=agent_world, options=options, tools=tool_list, conversation=conversation
+    )
+    async with aclosing(loop_events) as events:
         async for event in events:
             match event:
                 case TextDelta():
-                    click.echo(_shown(event.text), nl=False)
+                    click.echo(_for_terminal(event.text), nl=False)
                 case ToolDispatch():
                     click.echo(f"\n[{printable(event.question.name)}]", err=True)
                 case Result():
                     click.echo()
                     _print_end(event)
                     failed = event.subtype != "success"
-    await end(talk, world=here, options=options)
+    await end(conversation, world=agent_world, options=options)
     return failed
 
 
@@ -402,7 +408,7 @@ def _load(resumed: Any) -> Any:
     return load_conversation(resumed, recorder.home if recorder is not None else None)
 
 
-def options_of(
+def loop_options(
     model: str,
     system: str | None,
     permitted: dict[str, Any],
@@ -443,11 +449,11 @@ def options_of(
 
 
 def _hooks(named: list[str]) -> Any:
-    """Return the hooks of some files, with the source that each was passed with."""
+    """Return the hooks in some files. Each name is the path of a file, with `SOURCE=` before it or without."""
     from agentobs.agent.hooks import hooks_from_settings, table
 
-    given = [(source or "settings", file) for source, _, file in (n.rpartition("=") for n in named)]
-    return table(*(hooks_from_settings(Path(file), source=source) for source, file in given))
+    files = [(source or "settings", file) for source, _, file in (n.rpartition("=") for n in named)]
+    return table(*(hooks_from_settings(Path(file), source=source) for source, file in files))
 
 
 def _dollars(text: str | None, where: str) -> Decimal | None:
@@ -464,8 +470,8 @@ def ask_on_terminal(consent: Any) -> Any:
     from agentobs.agent import Reply
 
     about = json.dumps(consent.about, ensure_ascii=False, default=str)
-    click.echo(f"\n{_shown(consent.reason)}\n{printable(about)}", err=True)
-    click.echo("Run it? (y)es, (s)ession, (n)o and why: ", nl=False, err=True)
+    click.echo(f"\n{_for_terminal(consent.reason)}\n{printable(about)}", err=True)
+    click.echo("Run it? (y)es, yes for this (s)ession, (n)o [reason]: ", nl=False, err=True)
     word, _, reason = _line().strip().partition(" ")
     if word.lower() in ("y", "yes", "s", "session"):
         return Reply(True, "session" if word.lower().startswith("s") else "once")
@@ -498,7 +504,7 @@ def _print_end(result: Any) -> None:
         click.echo(f"denied: {names}", err=True)
     if result.subtype != "success":
         why = f"{result.terminal_reason}: {result.error_text or ''}".rstrip(": ")
-        click.echo(f"error: {result.subtype}: {_shown(why)}", err=True)
+        click.echo(f"error: {result.subtype}: {_for_terminal(why)}", err=True)
 
 
 def load_tools(named: str) -> list[Any]:
@@ -512,11 +518,13 @@ def load_tools(named: str) -> list[Any]:
     module, _, name = named.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = importlib.import_module(module)
-        listed = getattr(found, name) if name else vars(found).values()
+        imported = importlib.import_module(module)
+        listed = getattr(imported, name) if name else vars(imported).values()
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"cannot load tools: {error}", where=named, todo="Pass a module, or module:list"
+            f"cannot load tools: {error}",
+            where=named,
+            todo="Pass module, or module:name of a list of tools",
         ) from error
     tools = [value for value in listed if isinstance(value, Tool)]
     if not tools:
@@ -526,5 +534,5 @@ def load_tools(named: str) -> list[Any]:
     return tools
 
 
-def _shown(text: str) -> str:
+def _for_terminal(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n")) if os.isatty(1) else text

@@ -1,13 +1,13 @@
-"""Attributes and names of agentobs: for everything that no convention defines, the same in all profiles.
+"""The `agentobs.*` names and attributes, for everything that no convention defines. All profiles share them.
 
-Waiting, hooks, compaction and outcomes of calls are `agentobs.*` attributes, in addition to the names of a profile.
+They cover, for example, waits, hooks, compaction and the outcomes of calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentobs.records.event_catalog import Logged
+from agentobs.records.event_catalog import LogEvent
 from agentobs.records.facts import Attempt, ToolResult
 from agentobs.records.metadata import is_long
 from exporters.conventions.intervals import Interval, identity
@@ -18,7 +18,7 @@ Attributes = dict[str, Value]
 
 _TOOL_SPANS = ("queued", "blocked_on_user", "execution")
 """Spans within a tool call. Their names follow Claude Code's (`claude_code.tool.blocked_on_user`), the only established
-ones; so do those of hooks, compaction and sub-agents.
+names. The names of hooks, compaction and sub-agents follow them, too.
 """
 _SPANS = {
     **{name: f"agentobs.tool.{name}" for name in _TOOL_SPANS},
@@ -29,7 +29,7 @@ _SPANS = {
 }
 
 WRITTEN_5M, WRITTEN_1H = (f"agentobs.usage.cache_write_{n}_input_tokens" for n in ("5m", "1h"))
-"""Tokens written to the cache by lifetime, for conventions that do not distinguish them."""
+"""Tokens written to the cache, by lifetime, for conventions that do not distinguish lifetimes."""
 
 BETA_SPANS = frozenset({"hook"})
 """Spans that only a beta profile has."""
@@ -40,24 +40,26 @@ def span_name(interval: Interval) -> str:
     return _SPANS.get(interval.name, interval.name)
 
 
-def place(interval: Interval) -> Attributes:
-    """Return the attributes of where a span belongs: IDs, then its kind."""
+def location_attributes(interval: Interval) -> Attributes:
+    """Return the interaction, the lane and the kind of a span as attributes."""
     found: Attributes = {}
     if interval.interaction_id is not None:
         found["agentobs.interaction.id"] = identity(interval.interaction_id, 32)
     return {**found, "agentobs.lane": interval.lane, "agentobs.span": interval.name}
 
 
-def given(interval: Interval) -> Attributes:
-    """Return the attributes that the program set on a span, and what started it."""
-    found: Attributes = {f"agentobs.metadata.{n}": _told(v) for n, v in interval.metadata.items()}
+def metadata_attributes(interval: Interval) -> Attributes:
+    """Return the attributes that the program set on a span, and the ID of the span that started it."""
+    found: Attributes = {
+        f"agentobs.metadata.{n}": _attribute_value(v) for n, v in interval.metadata.items()
+    }
     if interval.linked_span_id is not None:
         found["agentobs.linked_span_id"] = interval.linked_span_id
     return found
 
 
 def http(interval: Interval, attempt: Attempt) -> Attributes:
-    """Return the attributes of the HTTP request; for one that no model answers, also method and path."""
+    """Return the attributes of the HTTP request; if it is not sent to a model, also its method and path."""
     found: Attributes = {}
     if not interval.is_chat:
         found |= {"http.request.method": attempt.method, "url.template": attempt.endpoint}
@@ -71,12 +73,12 @@ def http(interval: Interval, attempt: Attempt) -> Attributes:
 
 
 def is_replayed(interval: Interval) -> bool:
-    """Return whether a call to the model was replayed from a recording, by a fork: it cost neither time nor money."""
+    """Return whether a fork replayed this model call from a recording. Such a call costs neither time nor money."""
     return interval.attempt is not None and interval.attempt.origin == "replayed"
 
 
 def cost(interval: Interval) -> Attributes:
-    """Return the cost of a call and its certainty; without a price there is no amount."""
+    """Return the cost of a call and its certainty; if the price is unknown, only the certainty."""
     spent = interval.spent
     if spent is None:
         return {}
@@ -107,22 +109,22 @@ def outcome(interval: Interval) -> Attributes:
     return found
 
 
-def closer(interval: Interval) -> Attributes:
-    """Return details: the additional attributes of the beta profiles."""
-    return {f"agentobs.{name}": value for name, value in _closer(interval) if value is not None}
+def detail_attributes(interval: Interval) -> Attributes:
+    """Return the additional attributes of the beta profiles."""
+    return {f"agentobs.{name}": value for name, value in _details(interval) if value is not None}
 
 
 def error_of(interval: Interval) -> str | None:
-    """Return the class of the error that a span ended with, or None: only labels, never free text."""
+    """Return the error class of a span as a label, or None if the span did not fail."""
     if interval.status == "orphaned":
         return interval.error_type or "orphaned"
     if interval.status != "error":
         return None
     attempt = interval.attempt
-    told = attempt.error_type if attempt is not None and attempt.outcome != "ok" else None
-    if told is None and attempt is not None and (attempt.status or 0) >= 400:
-        told = str(attempt.status)  # type: ignore[assignment]  # digits are a label
-    return told or interval.error_type or "_OTHER"
+    error_type = attempt.error_type if attempt is not None and attempt.outcome != "ok" else None
+    if error_type is None and attempt is not None and (attempt.status or 0) >= 400:
+        error_type = str(attempt.status)  # type: ignore[assignment]  # digits are a label
+    return error_type or interval.error_type or "_OTHER"
 
 
 def model_of(interval: Interval) -> str:
@@ -132,8 +134,8 @@ def model_of(interval: Interval) -> str:
     return requested or interval.label or "unknown"
 
 
-def cuts(content: Content) -> Attributes:
-    """Return how much content was left out."""
+def truncation_attributes(content: Content) -> Attributes:
+    """Return the amount of content that was removed, as attributes."""
     found: Attributes = {}
     if content.cut_characters:
         found["agentobs.content.cut_characters"] = content.cut_characters
@@ -145,13 +147,13 @@ def cuts(content: Content) -> Attributes:
 
 
 def event_name(kind: str) -> str:
-    """Return the name of a log record for one of our events."""
+    """Return the name of the log record for an agentobs event."""
     return f"agentobs.{kind}"
 
 
-def event(logged: Logged) -> Attributes:
-    """Return the attributes of an event: where it happened, its label, its labels and numbers."""
-    told: dict[str, Value | None] = {
+def event(logged: LogEvent) -> Attributes:
+    """Return the attributes of an event: its place, its label, and its other labels and numbers."""
+    attributes: dict[str, Value | None] = {
         "agentobs.turn": logged.turn,
         "agentobs.lane": logged.lane,
         "agentobs.query_source": logged.query_source,
@@ -161,13 +163,13 @@ def event(logged: Logged) -> Attributes:
         "agentobs.label": logged.label,
     }
     for name, word in logged.labels.items():
-        told[f"agentobs.{name}"] = word
+        attributes[f"agentobs.{name}"] = word
     for name, number in logged.numbers.items():
-        told[f"agentobs.{name}"] = _told(number)
-    return {name: value for name, value in told.items() if value is not None}
+        attributes[f"agentobs.{name}"] = _attribute_value(number)
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
-def is_error(logged: Logged) -> bool:
+def is_error(logged: LogEvent) -> bool:
     """Return whether an event reports a failure."""
     failed = logged.kind in ("session_end", "attempt") and logged.label not in (
         "completed",
@@ -183,14 +185,17 @@ def seconds(nanoseconds: int) -> float:
     return max(nanoseconds, 0) / 1e9
 
 
-def _told(value: float | str) -> Value:
-    """Return a number as an attribute: whole numbers as integers if 64 bits hold them, both live and from the store."""
+def _attribute_value(value: float | str) -> Value:
+    """Return a number or label as an attribute value. Whole numbers become integers if they fit into 64 bits.
+
+    Live numbers and stored numbers then have the same type.
+    """
     if isinstance(value, str) or not float(value).is_integer():
         return value
     return int(value) if is_long(int(value)) else float(value)
 
 
-def _closer(interval: Interval) -> Iterator[tuple[str, Value | None]]:
+def _details(interval: Interval) -> Iterator[tuple[str, Value | None]]:
     attempt, result = interval.attempt, interval.tool
     if attempt is not None:
         yield from (

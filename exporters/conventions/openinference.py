@@ -1,8 +1,9 @@
 """OpenInference: attributes with the names that Phoenix and Arize read (spec/ of Arize-ai/openinference).
 
-It defines names for model calls, tools and agents, counts, costs and messages; everything else is `agentobs.*`. Each
-part of a message is an attribute there, so a long conversation would push IDs out of a span: only the latest messages
-that fit into `ROOM` are included, and all of them as one JSON text.
+OpenInference defines names for model calls, tools, agents, counts, costs and messages; everything else is `agentobs.*`.
+Each part of a message is a separate attribute, so a long conversation would push IDs out of a span. Therefore only the
+latest messages that fit into `MESSAGE_ATTRIBUTES_MAX` become attributes. `input.value` contains the messages as
+JSON text.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from exporters.conventions.intervals import Interval, Tokens
 from exporters.conventions.span_content import Content, content_of_call, content_of_request
 
 VERSION = "OpenInference, specification of November 2026"
-"""The conventions of these names; their specification has no releases."""
+"""The version of the attribute names; the specification has no releases."""
 
-ROOM = 64
-"""The maximum number of attributes for the messages and tools of a call. Our choice: a span has at most 128."""
-CALLS = 4
+MESSAGE_ATTRIBUTES_MAX = 64
+"""The maximum number of attributes for messages and tools. Our choice: a span has at most 128 attributes."""
+CALLS_MAX = 4
 """The maximum number of tool calls per message. Our choice."""
-TOOLS = 12
+TOOLS_MAX = 12
 """The maximum number of tool definitions. Our choice."""
 
 SYSTEM = "anthropic"
@@ -38,7 +39,7 @@ _KINDS = {
     "hook": "GUARDRAIL",
     "blocked_on_user": "GUARDRAIL",
 }
-"""Kinds of spans by our names. Spans inside a tool call are not tools themselves: they and the rest are a `CHAIN`."""
+"""Span kinds by agentobs span name. All others are a `CHAIN`, including spans inside a tool call."""
 
 _PROMPT: tuple[PartName, ...] = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
 
@@ -57,13 +58,15 @@ def span_name(interval: Interval) -> str:
 
 
 def ids(session_id: str, conversation_id: str) -> Attributes:
-    """Return the IDs of a session: what it groups by `session.id` is a whole conversation."""
+    """Return the IDs of a session. OpenInference groups by `session.id`, so this is the ID of the conversation."""
     return {"session.id": conversation_id, "agentobs.session.id": session_id}
 
 
-def starting(interval: Interval) -> Attributes:
-    """Return the attributes known at the start of a span, IDs first."""
-    found = ids(interval.session_id, interval.conversation_id) | agentobs_attributes.place(interval)
+def start_attributes(interval: Interval) -> Attributes:
+    """Return the attributes that are known at the start of a span, IDs first."""
+    found = ids(
+        interval.session_id, interval.conversation_id
+    ) | agentobs_attributes.location_attributes(interval)
     found["openinference.span.kind"] = _kind(interval)
     match interval.name:
         case "llm_request" if interval.is_chat:
@@ -77,11 +80,11 @@ def starting(interval: Interval) -> Attributes:
             found[f"agentobs.{interval.name}.name"] = interval.label
         case _:
             pass
-    return found | agentobs_attributes.given(interval)
+    return found | agentobs_attributes.metadata_attributes(interval)
 
 
-def ending(interval: Interval) -> Attributes:
-    """Return the attributes known at the end of a span."""
+def end_attributes(interval: Interval) -> Attributes:
+    """Return the attributes that are known only at the end of a span."""
     found: Attributes = {}
     if interval.attempt is not None:
         found |= _of_attempt(interval, interval.attempt)
@@ -93,18 +96,18 @@ def ending(interval: Interval) -> Attributes:
     return found | agentobs_attributes.outcome(interval)
 
 
-def said(interval: Interval) -> Attributes:
-    """Return the content, truncated with a mark; nothing if the session did not opt in."""
-    if interval.said is None:
+def content_attributes(interval: Interval) -> Attributes:
+    """Return the content as attributes, truncated if it is too long; empty if the session did not opt in."""
+    if interval.content is None:
         return {}
     if interval.name == "tool":
-        content = content_of_call(interval.said)
-        return {**dict(_values(content)), **agentobs_attributes.cuts(content)}
+        content = content_of_call(interval.content)
+        return {**dict(_values(content)), **agentobs_attributes.truncation_attributes(content)}
     if not interval.is_chat:
         return {}
-    content = content_of_request(interval.said)
+    content = content_of_request(interval.content)
     flat = dict(_messages(content))
-    return {**flat, **dict(_values(content)), **agentobs_attributes.cuts(content)}
+    return {**flat, **dict(_values(content)), **agentobs_attributes.truncation_attributes(content)}
 
 
 def _kind(interval: Interval) -> str:
@@ -114,11 +117,11 @@ def _kind(interval: Interval) -> str:
 def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
     found: Attributes = {"agentobs.attempts": max(interval.attempts, attempt.attempt)}
     if interval.is_chat:
-        asked = attempt.model_requested
+        requested = attempt.model_requested
         if attempt.model:
             found["llm.model_name"] = attempt.model
-        if attempt.model and asked and attempt.model != asked:
-            found |= {"llm.request.model_name": asked, "llm.response.model_name": attempt.model}
+        if attempt.model and requested and attempt.model != requested:
+            found |= {"llm.request.model_name": requested, "llm.response.model_name": attempt.model}
         if attempt.stop_reason:
             found["llm.finish_reason"] = attempt.stop_reason
         if attempt.message_id:
@@ -131,7 +134,7 @@ def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
 
 
 def _of_tokens(tokens: Tokens) -> Attributes:
-    """Return the counts; `prompt` is all input, as the specification requires for this provider."""
+    """Return the token counts; `prompt` is all input, as the specification requires for this provider."""
     found: Attributes = {
         "llm.token_count.prompt": tokens.prompt,
         "llm.token_count.completion": tokens.output,
@@ -172,23 +175,25 @@ def _values(content: Content) -> Iterator[tuple[str, Value]]:
 
 
 def _messages(content: Content) -> Iterator[tuple[str, Value]]:
-    """Yield the messages, an attribute for each of their parts, and the tools."""
-    told = [each for n, each in enumerate(_listed(content, "output")) for each in _output(n, each)]
-    for number, tool in enumerate(_listed(content, "tools")[:TOOLS]):
-        told.append((f"llm.tools.{number}.tool.json_schema", _json(tool)))
-    system, asked = _listed(content, "system"), _listed(content, "input")
+    """Yield an attribute for each part of the messages and for each tool."""
+    output_and_tools = [
+        each for n, each in enumerate(_listed(content, "output")) for each in _output(n, each)
+    ]
+    for number, tool in enumerate(_listed(content, "tools")[:TOOLS_MAX]):
+        output_and_tools.append((f"llm.tools.{number}.tool.json_schema", _json(tool)))
+    system, messages = _listed(content, "system"), _listed(content, "input")
     if system:
-        asked = [{"role": "system", "parts": system}, *asked]
-    kept, room = 0, ROOM - len(told)
-    for message in reversed(asked):
-        room -= len(list(_message("", message)))
-        if room < 0:
+        messages = [{"role": "system", "parts": system}, *messages]
+    kept, remaining = 0, MESSAGE_ATTRIBUTES_MAX - len(output_and_tools)
+    for message in reversed(messages):
+        remaining -= len(list(_message("", message)))
+        if remaining < 0:
             break
         kept += 1
-    content.cut_messages += len(asked) - kept
-    for number, message in enumerate(asked[len(asked) - kept :]):
+    content.cut_messages += len(messages) - kept
+    for number, message in enumerate(messages[len(messages) - kept :]):
         yield from _message(f"llm.input_messages.{number}.message", message)
-    yield from told
+    yield from output_and_tools
 
 
 def _output(number: int, message: Any) -> Iterator[tuple[str, Value]]:
@@ -198,22 +203,22 @@ def _output(number: int, message: Any) -> Iterator[tuple[str, Value]]:
 def _message(prefix: str, message: Any) -> Iterator[tuple[str, Value]]:
     parts = [part for part in message.get("parts") or () if isinstance(part, dict)]
     yield f"{prefix}.role", str(message.get("role"))
-    told = [_told(part) for part in parts]
-    if words := "\n".join(each for each in told if each):
-        yield f"{prefix}.content", words
+    texts = [_part_text(part) for part in parts]
+    if text := "\n".join(each for each in texts if each):
+        yield f"{prefix}.content", text
     for part in parts:
         if part.get("type") == "tool_call_response":
             yield f"{prefix}.tool_call_id", str(part.get("id"))
             break
     calls = [part for part in parts if part.get("type") == "tool_call"]
-    for number, call in enumerate(calls[:CALLS]):
+    for number, call in enumerate(calls[:CALLS_MAX]):
         at = f"{prefix}.tool_calls.{number}.tool_call"
         yield f"{at}.id", str(call.get("id"))
         yield f"{at}.function.name", str(call.get("name"))
         yield f"{at}.function.arguments", _json(call.get("arguments"))
 
 
-def _told(part: dict[str, Any]) -> str:
+def _part_text(part: dict[str, Any]) -> str:
     if part.get("type") in ("text", "reasoning"):
         return str(part.get("content") or "")
     if part.get("type") == "tool_call_response":

@@ -17,9 +17,9 @@ class Measure:
 
     name: str
     unit: str
-    about: str
+    description: str
     buckets: tuple[float, ...] = ()
-    """The upper bounds of its histogram; none for a sum."""
+    """The upper bounds of the histogram's buckets; empty for a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Metrics:
     tool_duration: Measure
     agent_duration: Measure
     cost: Measure
-    on_call: Callable[[Interval], Attributes]
-    """The attributes of a model call's time to first chunk; with the error, of its duration."""
-    on_usage: Callable[[UsageRow, str | None], Attributes]
-    """The attributes of tokens and cost; the model is the billed one."""
-    on_tokens: Callable[[Tokens], Iterator[tuple[Attributes, int]]]
+    call_attributes: Callable[[Interval], Attributes]
+    """The attributes of a model call's time to first chunk. Its duration has the same, and the error class."""
+    usage_attributes: Callable[[UsageRow, str | None], Attributes]
+    """The attributes of token counts and cost, from a row of usage and the requested model."""
+    token_counts: Callable[[Tokens], Iterator[tuple[Attributes, int]]]
     """The token counts, each with its distinguishing attributes."""
-    on_tool: Callable[[Interval], Attributes]
-    on_agent: Callable[[Interval], Attributes]
+    tool_attributes: Callable[[Interval], Attributes]
+    agent_attributes: Callable[[Interval], Attributes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +47,39 @@ class Profile:
     """A vocabulary for intervals, events and metrics."""
 
     name: str
-    """Its name: a label."""
+    """The name of the profile, a label."""
     version: str
-    """The conventions that it follows."""
+    """The version of the conventions that the profile follows."""
     span_name: Callable[[Interval], str]
-    """The name of a span, at its end."""
+    """Returns the name of a span."""
     ids: Callable[[str, str], Attributes]
-    """The IDs of a session and of the conversation that it continues."""
-    starting: Callable[[Interval], Attributes]
-    """The attributes known at the start of a span: IDs first."""
-    ending: Callable[[Interval], Attributes]
-    """The attributes known at its end."""
-    said: Callable[[Interval], Attributes]
-    """The content, if the session opted in; else nothing."""
+    """Returns the attributes for the ID of a session and the ID of its conversation."""
+    start_attributes: Callable[[Interval], Attributes]
+    """Returns the attributes that are known at the start of a span, IDs first."""
+    end_attributes: Callable[[Interval], Attributes]
+    """Returns the attributes that are known only at the end of a span."""
+    content_attributes: Callable[[Interval], Attributes]
+    """Returns the content if the session opted in; otherwise an empty dict."""
     metrics: Metrics
     hidden: frozenset[str] = BETA_SPANS
-    """Names of our spans that it does not have."""
+    """Names of built-in spans that the profile does not export."""
 
 
 def beta(profile: Profile) -> Profile:
-    """Return a profile with the spans of hooks, and more attributes; both may change at any time."""
+    """Return a profile with hook spans and additional attributes; both may change at any time."""
 
-    def ending(interval: Interval) -> Attributes:
-        return {**profile.ending(interval), **agentobs_attributes.closer(interval)}
+    def end_attributes(interval: Interval) -> Attributes:
+        return {
+            **profile.end_attributes(interval),
+            **agentobs_attributes.detail_attributes(interval),
+        }
 
-    return replace(profile, name=f"{profile.name}-beta", ending=ending, hidden=frozenset())
+    return replace(
+        profile, name=f"{profile.name}-beta", end_attributes=end_attributes, hidden=frozenset()
+    )
 
 
 def with_error(attributes: Attributes, interval: Interval) -> Attributes:
-    """Return the attributes of a duration: the same, and the class of the error if there was one."""
+    """Return the attributes of a duration: the given ones, and the class of the error if there was one."""
     error_type = agentobs_attributes.error_of(interval)
     return {**attributes, **({"error.type": error_type} if error_type else {})}

@@ -1,9 +1,9 @@
-"""The semantic conventions by name; the only module that contains `gen_ai.*` names.
+"""Profiles of semantic conventions; this is the only module that contains `gen_ai.*` names.
 
 `both`, the default, is `genai-latest` plus the older names of tokens written to the cache, because most products read
-only those. `genai-1.41` has the names of the last release in which they were part of the general conventions, and no
-newer ones. `openinference` has its own module. IDs come first and content last, because some collectors drop the last
-attributes if there are too many. Nothing here reads a clock or sends anything.
+only these names. `genai-1.41` has only the names of the last release in which the `gen_ai.*` names were part of the
+general conventions. `openinference` has its own module. IDs come first and content last, because some collectors drop
+the last attributes if there are too many. Nothing here reads a clock or sends anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from agentobs.errors import UsageError
-from agentobs.records.event_catalog import Logged
+from agentobs.records.event_catalog import LogEvent
 from agentobs.records.facts import Attempt, UsageRow
 from exporters.conventions import agentobs_attributes, openinference
 from exporters.conventions.agentobs_attributes import Attributes
@@ -22,12 +22,12 @@ from exporters.conventions.profile import Measure, Metrics, Profile, beta
 from exporters.conventions.span_content import content_of_call, content_of_request
 
 LATEST = "semantic-conventions-genai, Development, November 2026"
-"""The conventions that `genai-latest` follows; they have no release of their own yet, and their names still change. The
-renamings in their unreleased notes beyond the cache (metrics of tokens in two, durations of invocations) are not
-applied.
+"""The conventions that `genai-latest` follows. They have no separate release yet, and their names still change. Of the
+renamings in their unreleased notes, only those of the cache are applied, not those of metrics (two token metrics,
+durations of invocations).
 """
 RELEASED = "semantic-conventions 1.41.0"
-"""Those of `genai-1.41`."""
+"""The conventions that `genai-1.41` follows."""
 
 PROVIDER = "anthropic"
 """The value of `gen_ai.provider.name`."""
@@ -35,10 +35,10 @@ PROVIDER = "anthropic"
 
 @dataclass(frozen=True, slots=True)
 class CacheNames:
-    """The names of tokens written to the cache: each count has each of its names."""
+    """The attribute names of tokens written to the cache; if a count has several names, all of them are set."""
 
     written: tuple[str, ...]
-    """Both lifetimes together."""
+    """The names of the sum of both lifetimes."""
     written_5m: str
     written_1h: str
 
@@ -50,7 +50,7 @@ _WRITE, _CREATION = (
 _BY_LIFETIME = tuple(
     f"anthropic.usage.cache_creation.ephemeral_{n}_input_tokens" for n in ("5m", "1h")
 )
-"""docs/gen-ai/anthropic.md of the conventions."""
+"""From docs/gen-ai/anthropic.md of the conventions."""
 _CACHE_LATEST = CacheNames((_WRITE,), *_BY_LIFETIME)
 _CACHE_RELEASED = CacheNames(
     (_CREATION,), agentobs_attributes.WRITTEN_5M, agentobs_attributes.WRITTEN_1H
@@ -62,7 +62,7 @@ def _doubling(first: float, count: int, factor: float = 2) -> tuple[float, ...]:
     return tuple(round(first * factor**power, 6) for power in range(count))
 
 
-# Names, units and buckets from docs/gen-ai/gen-ai-metrics.md of the conventions; the cost is ours.
+# Names, units and buckets from docs/gen-ai/gen-ai-metrics.md of the conventions, except the cost.
 TOKEN_USAGE = Measure(
     "gen_ai.client.token.usage",
     "{token}",
@@ -70,19 +70,19 @@ TOKEN_USAGE = Measure(
     _doubling(1, 14, 4),
 )
 OPERATION_DURATION = Measure(
-    "gen_ai.client.operation.duration", "s", "How long a model call took.", _doubling(0.01, 14)
+    "gen_ai.client.operation.duration", "s", "Duration of a model call.", _doubling(0.01, 14)
 )
 FIRST_CHUNK = Measure(
     "gen_ai.client.operation.time_to_first_chunk",
     "s",
-    "How long the first chunk of an answer took.",
+    "Time to the first chunk of a response.",
     _doubling(0.01, 14),
 )
 TOOL_DURATION = Measure(
-    "gen_ai.execute_tool.duration", "s", "How long a tool call took.", _doubling(0.01, 14)
+    "gen_ai.execute_tool.duration", "s", "Duration of a tool call.", _doubling(0.01, 14)
 )
 AGENT_DURATION = Measure(
-    "gen_ai.invoke_agent.duration", "s", "How long an interaction took.", _doubling(0.1, 13)
+    "gen_ai.invoke_agent.duration", "s", "Duration of an interaction.", _doubling(0.1, 13)
 )
 COST = Measure("agentobs.cost", "USD", "Cost of model calls; calls without a price add nothing.")
 
@@ -104,13 +104,15 @@ def span_name(interval: Interval) -> str:
 
 
 def ids(session_id: str, conversation_id: str) -> Attributes:
-    """Return the attributes known at the start of a span, IDs first."""
+    """Return the IDs of a session and its conversation as attributes."""
     return {"gen_ai.conversation.id": conversation_id, "session.id": session_id}
 
 
-def starting(interval: Interval) -> Attributes:
-    """Return the attributes known at the end of a span."""
-    found = ids(interval.session_id, interval.conversation_id) | agentobs_attributes.place(interval)
+def start_attributes(interval: Interval) -> Attributes:
+    """Return the attributes that are known at the start of a span, IDs first."""
+    found = ids(
+        interval.session_id, interval.conversation_id
+    ) | agentobs_attributes.location_attributes(interval)
     match interval.name:
         case "interaction" | "sub_agent":
             found |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": PROVIDER}
@@ -125,11 +127,11 @@ def starting(interval: Interval) -> Attributes:
             found[f"agentobs.{interval.name}.name"] = interval.label
         case _:
             pass
-    return found | agentobs_attributes.given(interval)
+    return found | agentobs_attributes.metadata_attributes(interval)
 
 
-def ending(cache: CacheNames, interval: Interval) -> Attributes:
-    """Return what is known of a span when it ends."""
+def end_attributes(cache: CacheNames, interval: Interval) -> Attributes:
+    """Return the attributes that are known only at the end of a span."""
     found: Attributes = {}
     if interval.attempt is not None:
         found |= _of_attempt(interval, interval.attempt)
@@ -144,24 +146,24 @@ def ending(cache: CacheNames, interval: Interval) -> Attributes:
     return found | agentobs_attributes.outcome(interval)
 
 
-def said(interval: Interval) -> Attributes:
-    """Return the content, truncated with a mark; nothing if the session did not opt in."""
-    if interval.said is None:
+def content_attributes(interval: Interval) -> Attributes:
+    """Return the content as attributes, truncated if it is too long; empty if the session did not opt in."""
+    if interval.content is None:
         return {}
     if interval.name == "tool":
-        content = content_of_call(interval.said)
+        content = content_of_call(interval.content)
         names = {"input": "tool.call.arguments", "output": "tool.call.result"}
     elif interval.is_chat:
-        content = content_of_request(interval.said)
+        content = content_of_request(interval.content)
         names = {"input": "input.messages", "output": "output.messages"}
         names |= {"system": "system_instructions", "tools": "tool.definitions"}
     else:
         return {}
     found: Attributes = {f"gen_ai.{names[part]}": text for part, text in content.texts.items()}
-    return found | agentobs_attributes.cuts(content)
+    return found | agentobs_attributes.truncation_attributes(content)
 
 
-def on_call(interval: Interval) -> Attributes:
+def call_attributes(interval: Interval) -> Attributes:
     """Return the attributes of the metrics of a model call."""
     found: Attributes = {
         "gen_ai.operation.name": "chat",
@@ -173,47 +175,47 @@ def on_call(interval: Interval) -> Attributes:
     return found
 
 
-def on_usage(row: UsageRow, requested: str | None) -> Attributes:
-    """Return the attributes of the metrics of tokens and of cost; the model is the billed one."""
+def usage_attributes(row: UsageRow, requested: str | None) -> Attributes:
+    """Return the attributes of the metrics of tokens and cost, with the requested and the billed model."""
     found = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": PROVIDER}
     found |= {"gen_ai.request.model": requested} if requested else {}
     return {**found, "gen_ai.response.model": row.model}
 
 
-def on_tokens(tokens: Tokens) -> Iterator[tuple[Attributes, int]]:
+def token_counts(tokens: Tokens) -> Iterator[tuple[Attributes, int]]:
     """Yield the counts of the metric of tokens, each with its distinguishing attributes."""
     yield {"gen_ai.token.type": "input"}, tokens.prompt
     yield {"gen_ai.token.type": "output"}, tokens.output
 
 
-def on_tool(interval: Interval) -> Attributes:
+def tool_attributes(interval: Interval) -> Attributes:
     """Return the attributes of the metric of a tool call."""
     found: Attributes = {"gen_ai.operation.name": "execute_tool"}
     return found | ({"gen_ai.tool.name": interval.label} if interval.label else {})
 
 
-def on_agent(interval: Interval) -> Attributes:
+def agent_attributes(interval: Interval) -> Attributes:
     """Return the attributes of the metric of an interaction."""
     found: Attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": PROVIDER}
     return found | ({"gen_ai.agent.name": interval.label} if interval.label else {})
 
 
-def on_event(profile: Profile, event: Logged, conversation_id: str) -> Attributes:
-    """Return the attributes of a log record: IDs first, then those of the event."""
+def event_attributes(profile: Profile, event: LogEvent, conversation_id: str) -> Attributes:
+    """Return the attributes of a log record: IDs first, then the attributes of the event."""
     return profile.ids(event.session_id, conversation_id) | agentobs_attributes.event(event)
 
 
 def profile_named(name: str, *, is_beta: bool = False) -> Profile:
-    """Return a profile by its name, or its beta.
+    """Return the profile with a name, or its beta version.
 
     Raises:
-        UsageError: there is none with that name.
+        UsageError: no profile has this name.
     """
     if name not in PROFILES:
         raise UsageError(
             f"unknown profile: {name[:40]!r}",
             where="profile",
-            todo=f"Say {', '.join(PROFILES)}",
+            todo=f"Use one of {', '.join(PROFILES)}",
         )
     return beta(PROFILES[name]) if is_beta else PROFILES[name]
 
@@ -234,7 +236,7 @@ def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
 
 
 def _of_tokens(tokens: Tokens, cache: CacheNames) -> Attributes:
-    """Return the counts: all input, as the conventions require, and its parts."""
+    """Return the token counts. As the conventions require, `input_tokens` is all input; its parts follow."""
     found: Attributes = {
         "gen_ai.usage.input_tokens": tokens.prompt,
         "gen_ai.usage.output_tokens": tokens.output,
@@ -255,30 +257,39 @@ _METRICS = Metrics(
     TOOL_DURATION,
     AGENT_DURATION,
     COST,
-    on_call,
-    on_usage,
-    on_tokens,
-    on_tool,
-    on_agent,
+    call_attributes,
+    usage_attributes,
+    token_counts,
+    tool_attributes,
+    agent_attributes,
 )
 _METRICS_RELEASED = replace(
     _METRICS,
     tool_duration=replace(TOOL_DURATION, name="agentobs.tool.duration"),
     agent_duration=replace(AGENT_DURATION, name="agentobs.agent.duration"),
 )
-"""That release has no metrics of tools and agents yet: here they have names of our own."""
+"""Version 1.41 does not define metrics of tools and agents, so their names start with `agentobs`."""
 
 _BOTH = Profile(
-    "both", LATEST, span_name, ids, starting, partial(ending, _CACHE_BOTH), said, _METRICS
+    "both",
+    LATEST,
+    span_name,
+    ids,
+    start_attributes,
+    partial(end_attributes, _CACHE_BOTH),
+    content_attributes,
+    _METRICS,
 )
 PROFILES: Mapping[str, Profile] = {
     "both": replace(_BOTH, version=f"{LATEST}; cache_creation from {RELEASED}"),
-    "genai-latest": replace(_BOTH, name="genai-latest", ending=partial(ending, _CACHE_LATEST)),
+    "genai-latest": replace(
+        _BOTH, name="genai-latest", end_attributes=partial(end_attributes, _CACHE_LATEST)
+    ),
     "genai-1.41": replace(
         _BOTH,
         name="genai-1.41",
         version=RELEASED,
-        ending=partial(ending, _CACHE_RELEASED),
+        end_attributes=partial(end_attributes, _CACHE_RELEASED),
         metrics=_METRICS_RELEASED,
     ),
     "openinference": Profile(
@@ -286,17 +297,17 @@ PROFILES: Mapping[str, Profile] = {
         f"{openinference.VERSION}; metrics from {LATEST}",
         openinference.span_name,
         openinference.ids,
-        openinference.starting,
-        openinference.ending,
-        openinference.said,
+        openinference.start_attributes,
+        openinference.end_attributes,
+        openinference.content_attributes,
         _METRICS,
     ),
 }
-"""The profiles by name, the default one first."""
+"""The profiles by name, the default profile first."""
 
 GENAI = PROFILES["both"]
-"""The default one."""
+"""The default profile."""
 GENAI_BETA = beta(GENAI)
-"""The same with more attributes, and the spans of hooks."""
+"""The default profile with additional attributes and hook spans."""
 
 __all__ = ["GENAI", "GENAI_BETA", "PROFILES", "Measure", "Profile", "profile_named"]

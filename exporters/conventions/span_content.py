@@ -1,8 +1,8 @@
-"""Content of spans: that of one exchange, as the JSON texts that telemetry products read, limited in size.
+"""Content of spans: the content of one exchange, as the JSON texts that telemetry products read, limited in size.
 
-Only sessions that opted in have any. What does not fit is cut, and the amount is reported: long texts lose their
-middle, and messages are dropped from the earliest on, because each request repeats them all. Secrets have been redacted
-before.
+Only sessions that opted in have content. If it is too long, it is cut and the removed amount is reported. Long texts
+lose their middle. The earliest messages are dropped, because each request repeats all messages. Secrets are already
+redacted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from agentobs.provider.dialect import Block, Dialect, Message, Turn
 from agentobs.provider.registry import dialect_of_body, turns
-from agentobs.records.backend import Said
+from agentobs.records.backend import ExchangeContent
 
 PART_CHARACTERS = 16 * 1024
 """The maximum length of one text of a message. Our choice."""
 WHOLE_CHARACTERS = 64 * 1024
-"""The maximum length of one attribute. Our choice: four of them fit into a gRPC message, which may have 4 MiB."""
+"""The maximum length of one attribute. Our choice: four attributes fit into a gRPC message, which may have 4 MiB."""
 
 
 @dataclass(slots=True)
@@ -28,44 +28,44 @@ class Content:
     texts: dict[str, str] = field(default_factory=dict)
     """JSON by part: `input`, `output`, `system`, `tools`."""
     cut_characters: int = 0
-    """How much of them was left out."""
+    """The number of characters that were removed."""
     cut_messages: int = 0
-    """How many messages were left out, the earliest ones."""
+    """The number of messages that were removed, from the earliest on."""
     is_unreadable: bool = False
-    """Whether a part could not be read, and is missing."""
+    """Whether a part is missing because it could not be read."""
 
 
-def content_of_request(said: Said) -> Content:
+def content_of_request(exchange: ExchangeContent) -> Content:
     """Return the input and the output of a model call."""
     content = Content()
-    asked = _parsed(said.question)
-    if isinstance(asked, dict):
-        dialect = dialect_of_body(asked)
-        _put_messages(content, turns(asked))
-        if system := dialect.system(asked):
+    request = _parsed(exchange.question)
+    if isinstance(request, dict):
+        dialect = dialect_of_body(request)
+        _put_messages(content, turns(request))
+        if system := dialect.system(request):
             _put(content, "system", [_part(block, content) for block in system.blocks])
-        if isinstance(tools := asked.get(dialect.head_keys.get("tools", "")), list):
+        if isinstance(tools := request.get(dialect.prompt_keys.get("tools", "")), list):
             _put(content, "tools", [_tool(each, content, dialect) for each in tools])
-    elif said.question:
+    elif exchange.question:
         content.is_unreadable = True
-    answered = _answer(said.answer, dialect_of_body(asked))
-    if answered.raw:
-        parts = [_part(block, content) for block in answered.blocks]
-        reason = answered.stop_reason
+    message = _answer(exchange.answer, dialect_of_body(request))
+    if message.raw:
+        parts = [_part(block, content) for block in message.blocks]
+        reason = message.stop_reason
         _put(
             content,
             "output",
             [{"role": "assistant", "parts": parts, "finish_reason": reason or "error"}],
         )
-    elif said.answer:
+    elif exchange.answer:
         content.is_unreadable = True
     return content
 
 
-def content_of_call(said: Said) -> Content:
+def content_of_call(exchange: ExchangeContent) -> Content:
     """Return the input and the output of a tool call."""
     content = Content()
-    for part, raw in (("input", said.question), ("output", said.answer)):
+    for part, raw in (("input", exchange.question), ("output", exchange.answer)):
         value = _parsed(raw)
         if value is None and raw.strip() != b"null":
             content.is_unreadable = True
@@ -77,15 +77,15 @@ def content_of_call(said: Said) -> Content:
 def _put_messages(content: Content, messages: list[Turn]) -> None:
     """Add the latest messages that fit, in their order."""
     kept: list[dict[str, Any]] = []
-    room = WHOLE_CHARACTERS
-    for message in reversed(messages):
-        parts = [_part(block, content) for block in message.blocks]
-        told = {"role": str(message.raw.get("role")), "parts": parts}
-        size = len(_json(told))
-        if size > room and kept:
+    remaining = WHOLE_CHARACTERS
+    for turn in reversed(messages):
+        parts = [_part(block, content) for block in turn.blocks]
+        entry = {"role": str(turn.raw.get("role")), "parts": parts}
+        size = len(_json(entry))
+        if size > remaining and kept:
             break
-        kept.append(told)
-        room -= size
+        kept.append(entry)
+        remaining -= size
     content.cut_messages = len(messages) - len(kept)
     _put(content, "input", kept[::-1])
 
@@ -94,21 +94,21 @@ def _put(content: Content, part: str, value: Any) -> None:
     text = _json(value)
     if len(text) > WHOLE_CHARACTERS:
         content.cut_characters += len(text) - WHOLE_CHARACTERS
-        # Each character of a nested text may be escaped.
+        # Keep only half: escaping may double the length of the nested text.
         text = _json({"cut": True, "begins": text[: WHOLE_CHARACTERS // 2]})
     content.texts[part] = text
 
 
 def _part(block: Block, content: Content) -> dict[str, Any]:
-    """Return a block with the names of the conventions; unknown blocks keep their type and size."""
+    """Return a block in the form of the conventions; of an unknown block, only its type and size."""
     match block.kind:
         case "text":
             return {"type": "text", "content": _cut(block.text, content)}
         case "reasoning" if block.text:
             return {"type": "reasoning", "content": _cut(block.text, content)}
         case "call" | "provider_call":
-            named = {"id": block.id, "name": block.name}
-            return {"type": "tool_call", **named, "arguments": _cut(block.value, content)}
+            names = {"id": block.id, "name": block.name}
+            return {"type": "tool_call", **names, "arguments": _cut(block.value, content)}
         case "result":
             response = _cut(block.value, content)
             return {"type": "tool_call_response", "id": block.id, "response": response}
@@ -122,12 +122,12 @@ def _tool(tool: Any, content: Content, dialect: Dialect) -> Any:
     if definition is None:
         return _cut(tool, content)
     name, description, schema = definition
-    named = {"type": "function", "name": name, "description": description}
-    return _cut({**named, "parameters": schema}, content)
+    names = {"type": "function", "name": name, "description": description}
+    return _cut({**names, "parameters": schema}, content)
 
 
 def _cut(value: Any, content: Content) -> Any:
-    """Return a value with long texts cut in their middle, or as a cut text if it is too long itself."""
+    """Shorten a long text in its middle, or a long list or object in the middle of its JSON text."""
     if isinstance(value, str) and len(value) > PART_CHARACTERS:
         return _shortened(value, content)
     if isinstance(value, dict | list) and len(text := _json(value)) > PART_CHARACTERS:
@@ -143,7 +143,7 @@ def _shortened(text: str, content: Content) -> str:
 
 
 def _answer(body: bytes, dialect: Dialect) -> Message:
-    """Return the message of a body with unknown headers."""
+    """Return the message in a response body; its headers are unknown."""
     return dialect.message({}, body)
 
 
@@ -155,7 +155,7 @@ def _parsed(raw: bytes) -> Any:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON that any receiver can read: lone surrogates are escaped."""
+    """Return a value as JSON with lone surrogates escaped, because some receivers reject them."""
     return (
         json.dumps(value, ensure_ascii=False, default=str)
         .encode("utf-8", "backslashreplace")

@@ -3,10 +3,10 @@
     backend = otlp.standard(endpoint="http://localhost:4318")
     agentobs.start(options=agentobs.Options(backends=(backend,)))
 
-`standard` and `beta` return a backend: it receives facts on the recorder's thread, converts them to spans, log records
-and sums with OpenTelemetry's SDK, and passes these to an outbox that sends them. It has its own providers: no global
-one is set or read, and the only environment variable that it obeys is `OTEL_SDK_DISABLED`, with a message. IDs and
-times are those of the recording: an interaction is a trace.
+`standard` and `beta` return a backend. It receives facts on the recorder's thread, converts them to spans, log records
+and sums with OpenTelemetry's SDK, and passes these to an outbox that sends them. It uses its own providers and neither
+sets nor reads global ones. The only environment variable that it respects is `OTEL_SDK_DISABLED`, with a warning. Spans
+have the IDs and times of the recording; an interaction is a trace.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from agentobs import world
-from agentobs.errors import UsageError, say_once
-from agentobs.ledger import warm
-from agentobs.records.backend import Told
+from agentobs.errors import UsageError, warn_once
+from agentobs.ledger import load_prices
+from agentobs.records.backend import WrittenFact
 from agentobs.records.labels import Label, is_label
 from exporters.conventions.profile import Profile
 from exporters.conventions.semconv import profile_named
 from exporters.otlp.outbox import DeliveryStatistics, Limits, Outbox, Send, Sent, Signal
 
 try:
-    from exporters.otlp.collectors import Collector, GrpcSender, HttpSender, collector
+    from exporters.otlp.collectors import Collector, GrpcSender, HttpSender, parse_collector
     from exporters.otlp.translation import Instruments, Translator, encoded, package_version
 except ImportError as error:
     raise UsageError(
-        f"OpenTelemetry is not installed: {error.name or 'a part of it'} is missing",
+        f"OpenTelemetry is not completely installed: {error.name or 'a package'} is missing",
         where="exporters.otlp",
         todo="Install it with: pip install 'agentobs-kit[otlp]'",
     ) from None
@@ -46,7 +46,7 @@ ENDPOINTS: Mapping[Protocol, str] = {
     "http/json": "http://localhost:4318",
     "grpc": "http://localhost:4317",
 }
-"""The default address of a collector on this machine (opentelemetry.io, OTLP exporter configuration)."""
+"""The default URL of a collector on this machine (opentelemetry.io, OTLP exporter configuration)."""
 
 
 def standard(
@@ -64,20 +64,22 @@ def standard(
 
     Args:
         endpoint: `http(s)://host:port`, and the collector's path if it has one; `/v1/traces` etc. are appended.
-            Default: the usual port of this machine.
+            Default: localhost, with the standard port of the protocol.
         protocol: the OTLP protocol.
         headers: credentials; never printed or recorded.
         service: the name of the service, `service.name`.
         resource: further attributes of this process, such as `deployment.environment.name`.
-        certificate: a file of trusted certificates; default the system's.
-        limits: the size of the queue, and how it is sent.
-        profile: the vocabulary: `both`, `genai-latest`, `genai-1.41` or `openinference`.
+        certificate: a file of trusted certificates. Default: the certificates of the system.
+        limits: limits of the queue, of messages and of retries.
+        profile: the semantic-convention profile: `both`, `genai-latest`, `genai-1.41` or `openinference`.
 
     Raises:
         UsageError: the endpoint, the protocol, the profile or a header is invalid, or a file cannot be read.
     """
-    spoken = profile_named(profile)
-    return _backend(spoken, endpoint, protocol, headers, service, resource, certificate, limits)
+    chosen_profile = profile_named(profile)
+    return _backend(
+        chosen_profile, endpoint, protocol, headers, service, resource, certificate, limits
+    )
 
 
 def beta(
@@ -91,13 +93,15 @@ def beta(
     limits: Limits | None = None,
     profile: str = "both",
 ) -> Backend:
-    """Return what `standard` returns, with more attributes and the spans of hooks; both may change at any time.
+    """Return a backend like that of `standard`, with hook spans and additional attributes; both may change at any time.
 
     Raises:
         UsageError: as for `standard`.
     """
-    spoken = profile_named(profile, is_beta=True)
-    return _backend(spoken, endpoint, protocol, headers, service, resource, certificate, limits)
+    chosen_profile = profile_named(profile, is_beta=True)
+    return _backend(
+        chosen_profile, endpoint, protocol, headers, service, resource, certificate, limits
+    )
 
 
 class Backend:
@@ -109,42 +113,42 @@ class Backend:
         sender: HttpSender | GrpcSender,
         resource: Mapping[str, str],
         limits: Limits,
-        to: str,
+        address: str,
         destination: Label,
     ) -> None:
         """Use one profile and one collector."""
         self._profile, self._sender = profile, sender
         self.destination: Label | None = None if _is_disabled() else destination
         self.profile = Label(profile.name)
-        """What sessions record of it; no destination if nothing is sent."""
+        """The name of the profile; sessions record it with the destination, which is None if nothing is sent."""
         self._resource = dict(resource)
-        self._outbox = Outbox(self._send, self._gather, limits, to, sender.close)
-        # The recorder's thread passes facts, another one may close the backend.
+        self._outbox = Outbox(self._send, self._gather, limits, address, sender.close)
+        # The recorder's thread passes facts; another thread may close the backend.
         self._lock = threading.RLock()
         self._failed = 0
-        self._begin()
-        weak = weakref.WeakMethod(self._forked)
-        os.register_at_fork(after_in_child=lambda: _call(weak))
+        self._create_providers()
+        weak = weakref.WeakMethod(self._after_fork)
+        os.register_at_fork(after_in_child=lambda: _call_if_alive(weak))
 
     def __repr__(self) -> str:
-        """Show the language alone."""
+        """Show only the name of the profile, because headers contain credentials."""
         return f"Backend({self._profile.name})"
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, written: WrittenFact) -> None:
         """Receive one fact; never waits, never raises."""
         try:
             with self._lock:
-                self._translator.hear(told)
+                self._translator.receive(written)
         except Exception:
             # A fact that cannot be converted is skipped, and later ones are not affected.
             self._failed += 1
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Send what is queued; return whether the collector accepted all of it in time."""
+        """Send all queued items. Return whether the collector accepted all of them in time."""
         return self._outbox.flush(seconds)
 
     def close(self, seconds: float = 0.25) -> bool:
-        """End open spans as abandoned and send what is queued, within that time; return whether all was accepted."""
+        """End open spans as abandoned, and send queued items within this time. Return whether all were accepted."""
         with self._lock:
             self._translator.abandon()
         return self._outbox.close(seconds)
@@ -155,33 +159,33 @@ class Backend:
 
     @property
     def failed(self) -> int:
-        """How many facts could not be converted."""
+        """The number of facts that could not be converted."""
         return self._failed
 
     @property
     def late_ends(self) -> int:
-        """How many spans ended after they had been sent as abandoned: only the recording has their ends."""
+        """How many spans ended after they had been exported as abandoned; only the recording contains their ends."""
         return self._translator.follower.late_ends
 
     @property
     def open_spans(self) -> int:
-        """How many spans have started and not ended."""
+        """The number of spans that have started but not ended."""
         return len(self._translator.follower.open)
 
-    def _begin(self) -> None:
-        """Create the providers: for a new process, or after a fork, with sums that start at zero."""
+    def _create_providers(self) -> None:
+        """Create the providers, in a new process or after a fork. Their sums start at zero."""
         resource = {**self._resource, "service.instance.id": world.new_id()}
         self._instruments = Instruments(self._profile.metrics, resource)
         self._translator = Translator(
             self._profile, resource, self._outbox.put, self._instruments, world.now
         )
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._lock = threading.RLock()
-        self._sender.forked()
+        self._sender.after_fork()
         if isinstance(self._sender, GrpcSender):
             self.destination = None
-        self._begin()
+        self._create_providers()
 
     def _gather(self) -> Any:
         with self._lock:
@@ -189,8 +193,8 @@ class Backend:
 
     def _send(self, signal: Signal, payloads: Sequence[Any]) -> Sent:
         """Send one message; runs on the outbox's thread, and never raises."""
-        told = payloads[0].resource_metrics if signal == "metrics" else payloads
-        return _sent(self._sender, signal, told)
+        items = payloads[0].resource_metrics if signal == "metrics" else payloads
+        return _send_message(self._sender, signal, items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,19 +204,19 @@ class Sending:
     send: Send = field(repr=False)
     """Sends one message; never raises."""
     destination: Label
-    """Its name in send positions."""
+    """The name of the collector in send positions."""
 
     def named(self, name: str | None) -> Label:
-        """Return its name: the given one, if any.
+        """Return `name` as a label, or the default name of the collector if it is None.
 
         Raises:
             UsageError: the name is not a label.
         """
         if name is not None and not is_label(name):
             raise UsageError(
-                "the name may contain private data",
+                "the name is not a label, so it could contain private data",
                 where="--as",
-                todo="Use a word of letters, digits and . _ : / @ -",
+                todo="Use only letters, digits and . _ : / @ -",
             )
         return Label(name) if name is not None else self.destination
 
@@ -230,9 +234,11 @@ def sending(
     Raises:
         UsageError: as for `standard`.
     """
-    to, sender = _opened(endpoint, protocol, headers, certificate, limits or Limits())
+    collector, sender = _collector_and_sender(
+        endpoint, protocol, headers, certificate, limits or Limits()
+    )
     try:
-        yield Sending(partial(_sent, sender), to.destination)
+        yield Sending(partial(_send_message, sender), collector.destination)
     finally:
         sender.close()
 
@@ -241,16 +247,16 @@ def headers_of(variable: str | None) -> dict[str, str]:
     """Return the headers in an environment variable, in the format of `OTEL_EXPORTER_OTLP_HEADERS`.
 
     Raises:
-        UsageError: it is not set, or is not a list of name=value; its value is not printed.
+        UsageError: the variable is not set, or is not a list of name=value. Its value is not printed.
     """
     if variable is None:
         return {}
-    told = world.environ(variable)
-    pairs = [each.partition("=") for each in (told or "").split(",") if each.strip()]
-    if not told or not all(equals for _, equals, _ in pairs):
+    header_list = world.environ(variable)
+    pairs = [each.partition("=") for each in (header_list or "").split(",") if each.strip()]
+    if not header_list or not all(equals for _, equals, _ in pairs):
         raise UsageError(
             "the variable is not set"
-            if not told
+            if not header_list
             else "the variable does not contain a list of headers",
             where=variable,
             todo="Set it to name=value,name=value",
@@ -269,61 +275,65 @@ def _backend(
     limits: Limits | None,
 ) -> Backend:
     limits = limits or Limits()
-    to, sender = _opened(endpoint, protocol, headers, certificate, limits)
-    # This takes half a second, here and not while the agent runs.
-    warm()
-    described = {"service.name": service, "service.version": package_version(), **(resource or {})}
-    described |= {"agentobs.semconv": profile.version}
-    return Backend(profile, sender, described, limits, to.to, to.destination)
+    collector, sender = _collector_and_sender(endpoint, protocol, headers, certificate, limits)
+    # This takes half a second, so do it before the agent runs.
+    load_prices()
+    attributes = {"service.name": service, "service.version": package_version(), **(resource or {})}
+    attributes |= {"agentobs.semconv": profile.version}
+    return Backend(profile, sender, attributes, limits, collector.address, collector.destination)
 
 
-def _opened(
+def _collector_and_sender(
     endpoint: str | None,
     protocol: Protocol,
     headers: Mapping[str, str] | None,
     certificate: str | None,
     limits: Limits,
 ) -> tuple[Collector, HttpSender | GrpcSender]:
-    """Return the destination of telemetry, and its sender."""
+    """Return a collector and a sender for it."""
     if protocol not in ENDPOINTS:
         raise UsageError(
-            f"protocol cannot be {str(protocol)[:40]!r}",
+            f"unknown protocol: {str(protocol)[:40]!r}",
             where="protocol",
-            todo=f"Say {', '.join(ENDPOINTS)}",
+            todo=f"Use one of {', '.join(ENDPOINTS)}",
         )
-    to = collector(
+    collector = parse_collector(
         endpoint or ENDPOINTS[protocol], headers or {}, limits.timeout_seconds, certificate
     )
     try:
-        _ = to.tls
+        _ = collector.tls
     except OSError as error:
         raise UsageError(
             f"the certificates cannot be read: {type(error).__name__}",
             where=str(certificate),
-            todo="Name a file with certificates in PEM format",
+            todo="Pass a file with certificates in PEM format",
         ) from None
     if _is_disabled():
-        say_once("OTEL_SDK_DISABLED is set: OpenTelemetry's SDK creates nothing to send")
-    sender = GrpcSender(to) if protocol == "grpc" else HttpSender(to, is_json="json" in protocol)
-    return to, sender
+        warn_once("OTEL_SDK_DISABLED is set: OpenTelemetry's SDK creates nothing to send")
+    sender = (
+        GrpcSender(collector)
+        if protocol == "grpc"
+        else HttpSender(collector, is_json="json" in protocol)
+    )
+    return collector, sender
 
 
 def _is_disabled() -> bool:
     return (world.environ("OTEL_SDK_DISABLED") or "").strip().lower() == "true"
 
 
-def _sent(sender: HttpSender | GrpcSender, signal: Signal, payloads: Sequence[Any]) -> Sent:
+def _send_message(sender: HttpSender | GrpcSender, signal: Signal, payloads: Sequence[Any]) -> Sent:
     """Send one message; never raises."""
     try:
         message = encoded(signal, payloads)
     except Exception as error:
-        return Sent("unreadable", why=f"a message could not be written: {type(error).__name__}")
+        return Sent("unreadable", why=f"a message could not be encoded: {type(error).__name__}")
     try:
         return sender(signal, message)
     except Exception as error:
         return Sent("later", why=type(error).__name__)
 
 
-def _call(weak: weakref.WeakMethod[Any]) -> None:
+def _call_if_alive(weak: weakref.WeakMethod[Any]) -> None:
     if (method := weak()) is not None:
         method()

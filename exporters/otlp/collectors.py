@@ -1,8 +1,8 @@
-"""Senders: one OTLP message to one collector, over HTTP or gRPC, with a timeout.
+"""Senders: each call sends one OTLP message to a collector, over HTTP or gRPC, with a timeout.
 
 OpenTelemetry's own exporters follow redirects, take addresses and keys from the environment, read responses of any
-length, and do not report rejected items. So only its encoders are used, and sending is implemented here. Neither sent
-data nor headers are ever printed: not in a warning, an error or a repr.
+length, and do not report rejected items. Therefore only its encoders are used, and sending is implemented here. Sent
+data and headers are never printed, not even in a warning, an error or a repr.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from agentobs.records.labels import Label, is_label
 from exporters.conventions.intervals import digest_of
 from exporters.otlp.outbox import Sent, Signal
 
-ANSWER_BYTES = 64 * 1024
-"""How much of a response is read. Source: the project's list of attacks, 62."""
+RESPONSE_BYTES_MAX = 64 * 1024
+"""The maximum number of bytes that are read of a response. Our choice: OTLP responses are short."""
 
 RETRYABLE = frozenset({429, 502, 503, 504})
-"""https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes"""
+"""Source: https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes"""
 _RETRYABLE_CODES = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
-"""https://opentelemetry.io/docs/specs/otlp/#failures; RESOURCE_EXHAUSTED only with a delay."""
+"""Source: https://opentelemetry.io/docs/specs/otlp/#failures. RESOURCE_EXHAUSTED is added only with a delay."""
 
 _RESPONSES: Mapping[Signal, type[Message]] = {
     "traces": ExportTraceServiceResponse,
@@ -75,66 +75,66 @@ class Collector:
     headers: Mapping[str, str] = field(repr=False)
     timeout_seconds: float
     certificate: str | None = None
-    """A file of trusted certificates; default the system's."""
+    """A file of trusted certificates. Default: the certificates of the system."""
 
     @property
-    def to(self) -> str:
-        """Host and port for messages: no user, no path."""
+    def address(self) -> str:
+        """Host and port, for messages to the user."""
         host = str(self.url.hostname)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def destination(self) -> Label:
-        """The same as a label, which sessions record; a path, which may contain a key, is digested."""
+        """The address as a label, which sessions record. A path is digested, because it may contain a key."""
         path = self.url.path.strip("/")
-        place = f"{self.url.hostname}:{self.port}" + (f"/{digest_of(path, 8)}" if path else "")
-        return Label(place) if is_label(place) else Label(digest_of(place, 16))
+        address = f"{self.url.hostname}:{self.port}" + (f"/{digest_of(path, 8)}" if path else "")
+        return Label(address) if is_label(address) else Label(digest_of(address, 16))
 
     @property
     def port(self) -> int:
-        """The port, given or the scheme's."""
+        """The port of the URL, or the default port of its scheme."""
         return self.url.port or (443 if self.url.scheme == "https" else 80)
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """The trusted certificates, if the scheme is https."""
+        """A TLS context with the trusted certificates if the scheme is https; otherwise None."""
         if self.url.scheme != "https":
             return None
         return ssl.create_default_context(cafile=self.certificate)
 
 
-def collector(
+def parse_collector(
     endpoint: str, headers: Mapping[str, str], timeout_seconds: float, certificate: str | None
 ) -> Collector:
-    """Return the destination.
+    """Validate the options of a collector and return it.
 
     Raises:
-        UsageError: the endpoint is not the address of a server, or a header is invalid; its value is not printed.
+        UsageError: the endpoint is not a valid URL, or a header is invalid. The value of the header is not printed.
     """
     try:
         url = urlsplit(endpoint)
-        known = url.scheme in ("http", "https") and url.hostname and (url.port or True)
+        is_valid = url.scheme in ("http", "https") and url.hostname and (url.port or True)
     except ValueError:
-        known = False
-    if not known or url.query or url.fragment or url.username or url.password:
+        is_valid = False
+    if not is_valid or url.query or url.fragment or url.username or url.password:
         raise UsageError(
             "the address of the collector is not valid",
             where="endpoint",
-            todo="Say http://host:port or https://host:port, and pass credentials as headers",
+            todo="Use http://host:port or https://host:port, and pass credentials as headers",
         )
-    before, _, signal = url.path.rstrip("/").rpartition("/v1/")
+    prefix, _, signal = url.path.rstrip("/").rpartition("/v1/")
     if signal in _RESPONSES:
         raise UsageError(
-            f"the address is that of {signal} only: it ends in /v1/{signal}, which is added to it for each signal",
+            f"the endpoint ends in /v1/{signal}, but agentobs appends the path of each signal itself",
             where="endpoint",
-            todo=f"Leave that part out: {url.scheme}://{url.netloc}{before}",
+            todo=f"Remove the path: {url.scheme}://{url.netloc}{prefix}",
         )
     for name, value in headers.items():
         if not _is_token(name) or not value.isascii() or not value.isprintable():
             raise UsageError(
-                f"the header {name[:40]!r} cannot be sent: names are words, values plain printable text",
+                f"the header {name[:40]!r} is invalid: expected a token as its name, and printable ASCII as its value",
                 where="headers",
-                todo="Check for a line break or a space that was copied with it",
+                todo="Check it for a line break or a space that was copied by mistake",
             )
     return Collector(url, {k.lower(): v for k, v in headers.items()}, timeout_seconds, certificate)
 
@@ -142,14 +142,14 @@ def collector(
 class HttpSender:
     """Sends over HTTP, as protobuf or as JSON, on a persistent connection."""
 
-    def __init__(self, to: Collector, *, is_json: bool) -> None:
-        """Send to a collector; nothing is opened before the first message."""
-        self._to, self._is_json = to, is_json
-        self._tls = to.tls
+    def __init__(self, collector: Collector, *, is_json: bool) -> None:
+        """Use a collector; no connection is opened before the first message."""
+        self._collector, self._is_json = collector, is_json
+        self._tls = collector.tls
         self._connection: http.client.HTTPConnection | None = None
 
-    def forked(self) -> None:
-        """In a child process, leave the parent's connection alone."""
+    def after_fork(self) -> None:
+        """Forget the connection in a child process, because it belongs to the parent."""
         self._connection = None
 
     def close(self) -> None:
@@ -161,86 +161,95 @@ class HttpSender:
     def __call__(self, signal: Signal, message: Message) -> Sent:
         """Send one message; never raises."""
         body = as_json(message) if self._is_json else message.SerializeToString()
-        is_kept = self._connection is not None
+        was_connected = self._connection is not None
         try:
             return self._post(signal, body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            if not is_kept or isinstance(error, TimeoutError):
-                return Sent("later", why=_why(error))
-        # A persistent connection may have been closed by the server meanwhile.
+            if not was_connected or isinstance(error, TimeoutError):
+                return Sent("later", why=_failure_text(error))
+        # The server may have closed the persistent connection in the meantime, so try a new one.
         try:
             return self._post(signal, body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            return Sent("later", why=_why(error))
+            return Sent("later", why=_failure_text(error))
 
     def _post(self, signal: Signal, body: bytes) -> Sent:
-        until_ns = world.monotonic() + int(self._to.timeout_seconds * 1e9)
-        connection = self._connected(until_ns)
-        kind = "application/json" if self._is_json else "application/x-protobuf"
-        path = f"{self._to.url.path.rstrip('/')}/v1/{signal}"
-        headers = {"user-agent": "agentobs", **self._to.headers, "content-type": kind}
+        deadline_ns = world.monotonic() + int(self._collector.timeout_seconds * 1e9)
+        connection = self._connection_until(deadline_ns)
+        content_type = "application/json" if self._is_json else "application/x-protobuf"
+        path = f"{self._collector.url.path.rstrip('/')}/v1/{signal}"
+        headers = {
+            "user-agent": "agentobs",
+            **self._collector.headers,
+            "content-type": content_type,
+        }
         connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
+        response = connection.getresponse()
         try:
-            said = answer.read(ANSWER_BYTES)
+            response_body = response.read(RESPONSE_BYTES_MAX)
         except (OSError, http.client.HTTPException):
-            # The rest of the response cannot be read; whether the message was accepted is known.
-            said = b""
-        if answer.will_close or not answer.isclosed():
+            # The body cannot be read, but the status is known.
+            response_body = b""
+        if response.will_close or not response.isclosed():
             self.close()
-        return self._judged(signal, answer, said)
+        return self._result(signal, response, response_body)
 
-    def _connected(self, until_ns: int) -> http.client.HTTPConnection:
+    def _connection_until(self, deadline_ns: int) -> http.client.HTTPConnection:
         """Return a connection with one deadline for all its waits."""
         connection = self._connection
         if connection is None:
-            host, port = str(self._to.url.hostname), self._to.port
+            host, port = str(self._collector.url.hostname), self._collector.port
             connection = http.client.HTTPConnection(host, port)
-            raw = socket.create_connection((host, port), timeout=_left(until_ns))
+            raw = socket.create_connection((host, port), timeout=_remaining_s(deadline_ns))
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 raw = self._tls.wrap_socket(raw, server_hostname=host)
-            connection.sock = cast(socket.socket, _Timed(raw))
+            connection.sock = cast(socket.socket, _DeadlineSocket(raw))
             self._connection = connection
         timed: Any = connection.sock
-        timed.until_ns = until_ns
+        timed.deadline_ns = deadline_ns
         return connection
 
-    def _judged(self, signal: Signal, answer: http.client.HTTPResponse, said: bytes) -> Sent:
-        status = answer.status
+    def _result(self, signal: Signal, response: http.client.HTTPResponse, body: bytes) -> Sent:
+        status = response.status
         if 200 <= status < 300:
-            rejected = _rejected(signal, said, answer.getheader("content-type"))
+            rejected = _rejected_count(signal, body, response.getheader("content-type"))
             if rejected is None:
                 return Sent(
                     "refused",
-                    why=f"the server is not a collector: it answers {status}, which OTLP does not define",
+                    why=f"the server does not seem to be an OTLP collector: it responded with status {status} and a "
+                    "body that is not an OTLP response",
                 )
-            return Sent("taken", rejected=rejected)
+            return Sent("accepted", rejected=rejected)
         if status in RETRYABLE:
-            after = _retry_after(answer.getheader("retry-after"))
-            is_throttled = status == 429 or (status == 503 and after is not None)
-            return Sent("later", 0, after, is_throttled, f"it answers {status}")
+            retry_after_s = _retry_after(response.getheader("retry-after"))
+            is_throttled = status == 429 or (status == 503 and retry_after_s is not None)
+            return Sent(
+                "later", 0, retry_after_s, is_throttled, f"it responded with status {status}"
+            )
         if status == 413:
             return Sent("too_large", why="a message is too large for it")
         if 300 <= status < 400:
-            return Sent("refused", why=f"it answers {status}, and redirects are not followed")
-        return Sent("refused", why=f"it answers {status}")
+            return Sent(
+                "refused", why=f"it responded with status {status}, and redirects are not followed"
+            )
+        return Sent("refused", why=f"it responded with status {status}")
 
 
 class GrpcSender:
     """Sends over gRPC."""
 
-    def __init__(self, to: Collector) -> None:
-        """Send to a collector; nothing is opened before the first message."""
-        self._to = to
+    def __init__(self, collector: Collector) -> None:
+        """Use a collector; no connection is opened before the first message."""
+        self._collector = collector
         self._channel: Any = None
         self._stubs: Mapping[Signal, Any] = {}
         self._is_child = False
 
-    def forked(self) -> None:
-        """In a child process, send nothing: gRPC's threads do not exist there, and its channels do not work."""
+    def after_fork(self) -> None:
+        """Stop sending in a child process: gRPC's threads do not exist there, so its channels do not work."""
         self._is_child = True
 
     def __call__(self, signal: Signal, message: Message) -> Sent:
@@ -248,16 +257,16 @@ class GrpcSender:
         if self._is_child:
             return Sent("refused", why="gRPC does not work in a forked process; http/protobuf does")
         if self._channel is None:
-            self._channel = self._opened()
+            self._channel = self._open_channel()
             self._stubs = {each: stub(self._channel) for each, stub in _STUBS.items()}
-        metadata = tuple(self._to.headers.items())
+        metadata = tuple(self._collector.headers.items())
         try:
-            answer = self._stubs[signal].Export(
-                message, metadata=metadata, timeout=self._to.timeout_seconds
+            response = self._stubs[signal].Export(
+                message, metadata=metadata, timeout=self._collector.timeout_seconds
             )
         except grpc.RpcError as error:
-            return _of_rpc(error)
-        return Sent("taken", rejected=_field(answer.partial_success, _REJECTED[signal][0]))
+            return _rpc_result(error)
+        return Sent("accepted", rejected=_field(response.partial_success, _REJECTED[signal][0]))
 
     def close(self) -> None:
         """Close the channel; the next message opens another one."""
@@ -265,21 +274,21 @@ class GrpcSender:
         if channel is not None and not self._is_child:
             channel.close()
 
-    def _opened(self) -> Any:
+    def _open_channel(self) -> Any:
         options = (
             ("grpc.enable_http_proxy", 0),
-            ("grpc.max_receive_message_length", ANSWER_BYTES),
+            ("grpc.max_receive_message_length", RESPONSE_BYTES_MAX),
             ("grpc.primary_user_agent", "agentobs"),
         )
-        if self._to.url.scheme == "https":
-            roots = _read(self._to.certificate) if self._to.certificate else None
+        if self._collector.url.scheme == "https":
+            roots = _read(self._collector.certificate) if self._collector.certificate else None
             credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-            return grpc.secure_channel(self._to.to, credentials, options)
-        return grpc.insecure_channel(self._to.to, options)
+            return grpc.secure_channel(self._collector.address, credentials, options)
+        return grpc.insecure_channel(self._collector.address, options)
 
 
 def as_json(message: Message) -> bytes:
-    """Return a message as OTLP's JSON: IDs as hex digits, enums as numbers (opentelemetry.io, OTLP/HTTP JSON)."""
+    """Return a message as OTLP JSON: IDs as hex digits, enums as numbers (opentelemetry.io, OTLP/HTTP JSON)."""
     value = _as_otlp(MessageToDict(message, use_integers_for_enums=True))
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -301,84 +310,84 @@ def _field_as_otlp(key: str, value: Any) -> Any:
     return _as_otlp(value)
 
 
-class _Timed:
+class _DeadlineSocket:
     """A socket with one deadline for all its waits, so that a slow response is aborted in time."""
 
     def __init__(self, raw: socket.socket) -> None:
-        """Wrap a socket; `until_ns` is set before each message."""
+        """Wrap a socket; `deadline_ns` is set before each message."""
         self._raw = raw
-        self.until_ns = 0
+        self.deadline_ns = 0
 
     def sendall(self, data: Any) -> None:
-        """Send all of it."""
-        self._raw.settimeout(_left(self.until_ns))
+        """Send all data before the deadline."""
+        self._raw.settimeout(_remaining_s(self.deadline_ns))
         self._raw.sendall(data)
 
     def makefile(self, *_: object, **__: object) -> io.BufferedReader:
-        """Return its reader."""
-        return io.BufferedReader(_Reading(self))
+        """Return a buffered reader of the socket."""
+        return io.BufferedReader(_SocketReader(self))
 
     def read_into(self, buffer: Any) -> int:
-        """Read what is there."""
-        self._raw.settimeout(_left(self.until_ns))
+        """Read the available data into a buffer."""
+        self._raw.settimeout(_remaining_s(self.deadline_ns))
         return self._raw.recv_into(buffer)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the socket."""
         self._raw.close()
 
 
-class _Reading(io.RawIOBase):
-    """The reading side of a timed socket."""
+class _SocketReader(io.RawIOBase):
+    """Raw reader of a socket with a deadline."""
 
-    def __init__(self, timed: _Timed) -> None:
+    def __init__(self, timed: _DeadlineSocket) -> None:
         super().__init__()
         self._timed = timed
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what is there."""
+        """Read the available data into a buffer."""
         return self._timed.read_into(buffer)
 
 
-def _left(until_ns: int) -> float:
+def _remaining_s(deadline_ns: int) -> float:
     """Return the remaining seconds.
 
     Raises:
-        TimeoutError: none remain.
+        TimeoutError: the deadline has passed.
     """
-    left = (until_ns - world.monotonic()) / 1e9
-    if left <= 0:
+    remaining_s = (deadline_ns - world.monotonic()) / 1e9
+    if remaining_s <= 0:
         raise TimeoutError
-    return left
+    return remaining_s
 
 
-def _why(error: Exception) -> str:
-    """Return why a collector cannot be reached, by the class of the error: its text may contain anything."""
-    return "it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+def _failure_text(error: Exception) -> str:
+    """Return why a collector cannot be reached: the class of the error, because its text may contain anything."""
+    return "it did not respond in time" if isinstance(error, TimeoutError) else type(error).__name__
 
 
-def _rejected(signal: Signal, said: bytes, kind: str | None) -> int | None:
-    """Return how many items a collector that accepted a message rejected; None if the response is not a collector's.
+def _rejected_count(signal: Signal, body: bytes, content_type: str | None) -> int | None:
+    """Return how many items of a message the collector rejected; None if the response is not an OTLP response.
 
-    A login page, or any other server at a wrong address, answers everything with 200.
+    Another server at a wrong address, such as a login page, may respond to everything with status 200.
     """
-    ours, theirs = _REJECTED[signal]
-    if not (kind or "").startswith("application/json"):
+    protobuf_name, json_name = _REJECTED[signal]
+    if not (content_type or "").startswith("application/json"):
         try:
-            answer = _RESPONSES[signal].FromString(said)
+            response = _RESPONSES[signal].FromString(body)
         except DecodeError:
-            pass  # Some answer in JSON and do not say so.
+            pass  # Some collectors respond in JSON without the content type of JSON.
         else:
-            return _field(getattr(answer, "partial_success", None), ours)
-    elif not said:
+            return _field(getattr(response, "partial_success", None), protobuf_name)
+    elif not body:
         return 0
     try:
-        partial = json.loads(said).get("partialSuccess") or {}
-        return int(partial.get(theirs) or 0)
+        partial = json.loads(body).get("partialSuccess") or {}
+        return int(partial.get(json_name) or 0)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -387,18 +396,18 @@ def _field(partial: Any, name: str) -> int:
     return int(getattr(partial, name, 0))
 
 
-def _of_rpc(error: grpc.RpcError) -> Sent:
+def _rpc_result(error: grpc.RpcError) -> Sent:
     code = error.code().name
-    after = _retry_info(error)
+    retry_after_s = _retry_info(error)
     if code == "RESOURCE_EXHAUSTED":
-        if after is None:
+        if retry_after_s is None:
             return Sent("too_large", why="a message is too large for it, or its queue is full")
-        return Sent("later", 0, after, True, "its queue is full")
+        return Sent("later", 0, retry_after_s, True, "its queue is full")
     if code in _RETRYABLE_CODES:
-        is_late = code == "DEADLINE_EXCEEDED"
-        why = "it did not answer in time" if is_late else f"it answers {code}"
-        return Sent("later", 0, after, after is not None, why)
-    return Sent("refused", why=f"it answers {code}")
+        is_timeout = code == "DEADLINE_EXCEEDED"
+        why = "it did not respond in time" if is_timeout else f"it responded with {code}"
+        return Sent("later", 0, retry_after_s, retry_after_s is not None, why)
+    return Sent("refused", why=f"it responded with {code}")
 
 
 def _retry_info(error: grpc.RpcError) -> float | None:
@@ -422,7 +431,7 @@ def _delay(info: Any) -> float:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Return the value of a header in seconds: a number, or a date (RFC 9110, 10.2.3)."""
+    """Return the value of a `Retry-After` header in seconds: a number, or a date (RFC 9110, section 10.2.3)."""
     if value is None:
         return None
     if value.strip().isdigit() and len(value) < 10:

@@ -1,6 +1,6 @@
-"""Delivery of one batch to a collector, waiting until it is accepted or the reason of its failure is known.
+"""Delivery of one batch to a collector. It waits until the batch is accepted or the reason of its failure is known.
 
-For backfills, where nothing is blocked: the live outbox drops what does not fit, this waits.
+Backfills use it, because waiting blocks no agent there. The live outbox drops items that do not fit.
 """
 
 from __future__ import annotations
@@ -18,82 +18,86 @@ class Item(Protocol):
 
     @property
     def payload(self) -> Any:
-        """What is sent."""
+        """The data to send."""
 
     @property
     def count(self) -> int:
-        """How many items the collector counts in it."""
+        """How many items the collector counts in the payload."""
 
 
-Lost = Literal["rejected", "too_large", "refused", "unreadable"]
-"""Why an item was rejected, while those around it were accepted."""
+LossReason = Literal["rejected", "too_large", "refused", "unreadable"]
+"""Why an item was lost although other items of its batch were accepted."""
 
 
 @dataclass(slots=True)
-class Handed:
-    """The result of a batch."""
+class DeliveryResult:
+    """The result of delivering a batch."""
 
     settled: int = 0
-    """How many of the first ones are settled: they were accepted, or will never be."""
-    lost: dict[Lost, int] | None = None
-    """The rejected items among them, by reason."""
+    """How many items, from the first one on, are settled: they were accepted, or will never be accepted."""
+    lost: dict[LossReason, int] | None = None
+    """The number of lost items among the settled items, by reason."""
     failure: Sent | None = None
-    """Why the rest was not settled."""
+    """Why the remaining items were not settled; None if all were settled."""
 
-    def lose(self, reason: Lost, count: int) -> None:
+    def count_lost(self, reason: LossReason, count: int) -> None:
         """Count rejected items."""
         if count:
             self.lost = self.lost or {}
             self.lost[reason] = self.lost.get(reason, 0) + count
 
-    def add(self, other: Handed) -> None:
-        """Add the result of the items after these."""
+    def add(self, other: DeliveryResult) -> None:
+        """Add the result of the items that follow."""
         self.settled += other.settled
         self.failure = other.failure
         for reason, count in (other.lost or {}).items():
-            self.lose(reason, count)
+            self.count_lost(reason, count)
 
 
-class Hands:
+class Delivery:
     """Delivers batches to one collector."""
 
     def __init__(
-        self, send: Send, limits: Limits, told: Callable[[str], None] = lambda text: None
+        self, send: Send, limits: Limits, report_wait: Callable[[str], None] = lambda text: None
     ) -> None:
         """Send with `send`, retry within the limits, and report waits."""
-        self._send, self._limits, self._told = send, limits, told
+        self._send, self._limits, self._report_wait = send, limits, report_wait
         self._refused_in_a_row = 0
 
-    def hand(self, signal: Signal, items: Sequence[Item]) -> Handed:
+    def deliver(self, signal: Signal, items: Sequence[Item]) -> DeliveryResult:
         """Send items until they are settled, or further attempts are pointless."""
-        sent = self._tried(signal, [item.payload for item in items])
-        if sent.outcome == "taken":
+        sent = self._send_with_retries(signal, [item.payload for item in items])
+        if sent.outcome == "accepted":
             self._refused_in_a_row = 0
-            handed = Handed(len(items))
-            handed.lose("rejected", max(0, min(sent.rejected, sum(i.count for i in items))))
-            return handed
+            result = DeliveryResult(len(items))
+            result.count_lost("rejected", max(0, min(sent.rejected, sum(i.count for i in items))))
+            return result
         if sent.outcome == "later" or (
             sent.outcome == "refused" and not self._is_about_data(signal)
         ):
-            return Handed(failure=sent)
+            return DeliveryResult(failure=sent)
         if len(items) > 1:
             half = len(items) // 2
-            handed = self.hand(signal, items[:half])
-            if handed.failure is None:
-                handed.add(self.hand(signal, items[half:]))
-            return handed
-        handed = Handed(1)
-        handed.lose(sent.outcome, items[0].count)
-        return handed
+            result = self.deliver(signal, items[:half])
+            if result.failure is None:
+                result.add(self.deliver(signal, items[half:]))
+            return result
+        result = DeliveryResult(1)
+        result.count_lost(sent.outcome, items[0].count)
+        return result
 
     def _is_about_data(self, signal: Signal) -> bool:
-        """Return whether a collector that rejects a message accepts an empty one. If so, the credentials and the
-        address are right, and each item is tried alone.
+        """Return whether a collector that rejected a message accepts an empty one.
+
+        If it does, the credentials and the address are right, so the items themselves cause the rejection.
         """
         self._refused_in_a_row += 1
-        return self._refused_in_a_row < _REFUSED and self._tried(signal, ()).outcome == "taken"
+        return (
+            self._refused_in_a_row < _REFUSALS_MAX
+            and self._send_with_retries(signal, ()).outcome == "accepted"
+        )
 
-    def _tried(self, signal: Signal, payloads: Sequence[Any]) -> Sent:
+    def _send_with_retries(self, signal: Signal, payloads: Sequence[Any]) -> Sent:
         """Send one message until it is accepted or rejected, or the retries are exhausted."""
         limits = self._limits
         for number in range(1, limits.tries + 1):
@@ -105,12 +109,12 @@ class Hands:
             if sent.after_seconds is not None:
                 seconds = min(sent.after_seconds, limits.after_seconds_max)
             if seconds >= 1:
-                self._told(f"{sent.why}: next try in {seconds:.0f} s")
+                self._report_wait(f"{sent.why}: retrying in {seconds:.0f} s")
             world.pause(seconds)
         return sent
 
 
-_REFUSED = 64
-"""How many consecutive rejections count as a rejection of everything. Our choice: finding one item of a message takes
-ten.
+_REFUSALS_MAX = 64
+"""After this number of consecutive rejections, everything counts as rejected. Our choice: ten rejections are enough to
+find one bad item in a message.
 """

@@ -1,8 +1,7 @@
-"""Send positions: how far each session was sent to a destination, recorded in the journal, so that each record is sent
-once.
+"""Send positions: how far each session was sent to a destination. They ensure that each record is sent only once.
 
-A position is a record in a segment of its own, as a pruning is: the store shows it, and a rebuilt store has it, too. It
-is written when a collector has accepted a message, and before the next one is sent.
+A position is a record in a separate segment of the journal, so a rebuilt store contains it, too. It is written after a
+collector has accepted a message, and before the next message is sent.
 """
 
 from __future__ import annotations
@@ -21,64 +20,68 @@ from agentobs.records.facts import TABLES, Export, columns
 from agentobs.records.labels import Label
 from agentobs.store.port import Store
 from exporters.otlp.outbox import Signal
-from exporters.stored_facts import Recorded
+from exporters.stored_facts import RecordedSession
 
 LOCK = ".export.lock"
-"""The lock file in the home that a sending process holds."""
+"""The name of the lock file in the home that an exporting process locks."""
 
 
 @dataclass(slots=True)
-class Mark:
-    """How far a session was sent."""
+class SendPosition:
+    """How far a session was sent to a destination."""
 
     through: dict[str, int] = field(default_factory=dict)
     """The number of the last record that was sent, by segment."""
-    is_whole: bool = False
-    """Whether it was sent to its end, including orphaned spans."""
-    ended: dict[str, int] = field(default_factory=dict)
-    """The position at which that was last true: open spans were sent as abandoned."""
-    beyond: dict[tuple[str, int], int] = field(default_factory=dict)
-    """How many items after a record were accepted."""
+    is_complete: bool = False
+    """Whether the session was sent to its end, including orphaned spans."""
+    ended_through: dict[str, int] = field(default_factory=dict)
+    """The value of `through` when the session was last sent to its end, with open spans sent as abandoned."""
+    partial_items: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By segment and record number: how many items of the next record were accepted."""
 
     def has(self, segment_id: str, sequence: int) -> bool:
         """Return whether the items of a record were sent."""
         return sequence <= self.through.get(segment_id, 0)
 
-    def has_ended(self, segment_id: str, sequence: int) -> bool:
-        """Return whether the spans that a record opens have been sent, as abandoned if they were not ended."""
-        return sequence <= self.ended.get(segment_id, 0)
+    def has_opened_spans(self, segment_id: str, sequence: int) -> bool:
+        """Return whether all spans that a record opens were sent, if necessary as abandoned."""
+        return sequence <= self.ended_through.get(segment_id, 0)
 
-    def go_on(self, segment_id: str, sequence: int, *, is_whole: bool, beyond: int) -> None:
-        """Add one more step."""
+    def advance(
+        self, segment_id: str, sequence: int, *, is_complete: bool, partial_items: int
+    ) -> None:
+        """Move the position forward."""
         if sequence > self.through.get(segment_id, 0):
             self.through[segment_id] = sequence
-            self.is_whole = False
-        if beyond:
-            self.beyond[segment_id, sequence] = beyond
-        if is_whole:
-            self.is_whole, self.ended = True, dict(self.through)
+            self.is_complete = False
+        if partial_items:
+            self.partial_items[segment_id, sequence] = partial_items
+        if is_complete:
+            self.is_complete, self.ended_through = True, dict(self.through)
 
-    def has_all(self, session: Recorded) -> bool:
-        """Return whether nothing of a session remains to be sent."""
+    def has_all(self, session: RecordedSession) -> bool:
+        """Return whether the complete session was sent."""
         is_done = all(self.has(part.segment_id, part.last) for part in session.parts)
-        return is_done and (self.is_whole or not session.is_over)
+        return is_done and (self.is_complete or not session.is_over)
 
 
-def read_marks(store: Store, destination: Label) -> dict[tuple[Signal, str], Mark]:
+def read_positions(store: Store, destination: Label) -> dict[tuple[Signal, str], SendPosition]:
     """Return the positions of a destination, by signal and session."""
-    found: dict[tuple[Signal, str], Mark] = {}
+    positions: dict[tuple[Signal, str], SendPosition] = {}
     sent = store.rows("internal/send_positions", destination=str(destination)).rows
-    for signal, session_id, segment_id, sequence, whole, beyond in sent:
-        mark = found.setdefault((signal, session_id), Mark())
-        mark.go_on(segment_id, sequence, is_whole=bool(whole), beyond=beyond or 0)
-    return found
+    for signal, session_id, segment_id, sequence, is_complete, partial_items in sent:
+        position = positions.setdefault((signal, session_id), SendPosition())
+        position.advance(
+            segment_id, sequence, is_complete=bool(is_complete), partial_items=partial_items or 0
+        )
+    return positions
 
 
-class Marker:
-    """Writes positions; the segment is created with the first one."""
+class PositionWriter:
+    """Writes positions into a segment, which is created for the first position."""
 
     def __init__(self, home: Home, destination: Label, profile: Label) -> None:
-        """Write for one destination."""
+        """Write positions of one destination."""
         self._home, self._destination, self._profile = home, destination, profile
         self._segment: Segment | None = None
 
@@ -90,13 +93,13 @@ class Marker:
         *,
         items: int = 0,
         rejected: int = 0,
-        is_whole: bool = False,
-        beyond: int = 0,
+        is_complete: bool = False,
+        partial_items: int = 0,
     ) -> None:
-        """Write how far a session was sent, by segment; it survives the process when this returns.
+        """Write how far a session was sent, by segment. It has reached the operating system when this method returns.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the position cannot be written.
         """
         if self._segment is None:
             self._segment = Segment(self._home)
@@ -112,25 +115,25 @@ class Marker:
                 through_sequence=sequence,
                 items=items if is_last else 0,
                 rejected=rejected if is_last else 0,
-                complete=is_whole and is_last,
+                complete=is_complete and is_last,
                 at_ns=now,
-                partial_items=beyond if is_last else 0,
+                partial_items=partial_items if is_last else 0,
             )
             rows.append((TABLES[Export], columns(fact)))
         self._segment.facts.append_all(rows)
 
     def close(self) -> None:
-        """Seal the segment if anything was written."""
+        """Seal the segment if a position was written."""
         if self._segment is not None:
             self._segment.close()
 
 
 @contextlib.contextmanager
-def sending_alone(home: Home) -> Iterator[None]:
-    """Hold the lock for sending recorded data: two processes would send each record twice.
+def export_lock(home: Home) -> Iterator[None]:
+    """Hold the lock for sending recorded data, because two processes would send each record twice.
 
     Raises:
-        UsageError: another process holds it.
+        UsageError: another process holds the lock.
     """
     descriptor = os.open(
         home.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600

@@ -1,8 +1,8 @@
 """Translation of facts to OpenTelemetry's spans, log records and sums, with the names of a profile.
 
 A `Translator` receives the facts of one process, or of one recorded session, and passes complete items to `put`. It
-uses OpenTelemetry's SDK with its own providers: no global one is set or read, and no limit is taken from the
-environment. IDs and times are those of the recording: an interaction is a trace.
+uses OpenTelemetry's SDK with its own providers. It neither sets nor reads global providers, and takes no limits from
+the environment. Items have the IDs and times of the recording; an interaction is a trace.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tra
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from agentobs.records.backend import Told
-from agentobs.records.event_catalog import Logged, event_of
+from agentobs.records.backend import WrittenFact
+from agentobs.records.event_catalog import LogEvent, event_of
 from agentobs.records.facts import UsageRow
 from exporters.conventions import agentobs_attributes, semconv
 from exporters.conventions.agentobs_attributes import Attributes
@@ -46,8 +46,8 @@ from exporters.conventions.profile import Measure, Metrics, Profile, with_error
 from exporters.otlp.outbox import Signal
 
 METRIC_SERIES = 500
-"""The maximum number of attribute sets per metric; above it they are counted as one. Our choice: names of models and
-tools come from others, and may have unlimited variants.
+"""The maximum number of attribute sets per metric; further sets are counted as one. Our choice. The number of model and
+tool names is not bounded otherwise.
 """
 
 SCOPE = "agentobs"
@@ -56,11 +56,11 @@ SCOPE = "agentobs"
 _SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 
 Put = Callable[[Signal, Any, int], object]
-"""Receives a span that ended or a log record, and its approximate size in memory."""
+"""Receives an ended span or a log record, with its approximate size in memory."""
 
 
 def encoded(signal: Signal, payloads: Sequence[Any]) -> Any:
-    """Return one OTLP message with spans, or log records, or the metrics of resources."""
+    """Encode spans, log records, or the metrics of resources as one OTLP message."""
     match signal:
         case "traces":
             return encode_spans(payloads)
@@ -69,13 +69,13 @@ def encoded(signal: Signal, payloads: Sequence[Any]) -> Any:
         case "metrics":
             message = encode_metrics(MetricsData(resource_metrics=[]))
             for each in payloads:
-                # Of two with the same source, the encoder would keep the last.
+                # If two of them had the same resource, the encoder would keep only the last.
                 message.MergeFrom(encode_metrics(MetricsData(resource_metrics=[each])))
             return message
 
 
 class Translator:
-    """Receives facts, and converts them to telemetry; for one thread at a time."""
+    """Converts facts to telemetry; must be used by one thread at a time."""
 
     def __init__(
         self,
@@ -85,84 +85,84 @@ class Translator:
         instruments: Instruments,
         now: Callable[[], int] | None = None,
     ) -> None:
-        """Use one profile.
+        """Use one profile, with its own providers.
 
         Args:
-            profile: the vocabulary.
-            resource: the source of this telemetry.
+            profile: the semantic-convention profile.
+            resource: the attributes of the resource that emits this telemetry.
             put: receives complete items.
-            instruments: count calls, tools and tokens.
-            now: the clock for observed times; None: the time of the recording.
+            instruments: the metrics of calls, tools and tokens.
+            now: the clock for observed times. Default: the time of the recording.
         """
         self._profile, self._instruments = profile, instruments
         described = Resource(dict(resource))
         self._spans = _Spans(described, put)
         self._events = _Events(described, put, now)
         self.follower = Follower(hidden=profile.hidden)
-        """The open intervals and what is known of them."""
+        """Assembles the intervals."""
         self._started: dict[str, trace.Span] = {}
         self.is_logging = True
         """Whether events are emitted."""
-        self.is_told = False
-        """Whether what opens now was sent before, complete or as abandoned."""
-        self._told: set[str] = set()
+        self.is_sent_before = False
+        """Whether spans that open now were sent before, complete or as abandoned."""
+        self._sent_before: set[str] = set()
         self.late_ends = 0
-        """Ends of spans that had been sent as abandoned: no backend accepts a second end."""
+        """The number of spans that ended after they had been sent as abandoned: no backend accepts a second end."""
 
-    def hear(self, told: Told) -> None:
+    def receive(self, written: WrittenFact) -> None:
         """Receive one fact."""
-        fact = told.fact
-        for move in self.follower.follow(told):
-            self._move(move.way, move.interval)
+        fact = written.fact
+        for change, interval in self.follower.follow(written):
+            self._apply(change, interval)
         if isinstance(fact, UsageRow) and fact.billed:
-            self._instruments.used(fact, self.follower.call_of(fact.attempt_id))
+            self._instruments.count_usage(fact, self.follower.call_of(fact.attempt_id))
         if self.is_logging and (event := event_of(fact)) is not None:
             span_id = getattr(fact, "span_id", None)
             trace_id = self.follower.trace_of(span_id) or event.interaction_id or fact.session_id
             conversation = self.follower.conversation_of(fact.session_id)
-            told_of = semconv.on_event(self._profile, event, conversation)
-            self._events.emit(event, trace_id, span_id, told_of)
+            attributes = semconv.event_attributes(self._profile, event, conversation)
+            self._events.emit(event, trace_id, span_id, attributes)
 
     def abandon(self) -> None:
-        """End open spans as abandoned: no more facts will come."""
-        for move in self.follower.abandon():
-            self._move(move.way, move.interval)
+        """End open spans as abandoned, because no more facts will come."""
+        for change, interval in self.follower.abandon():
+            self._apply(change, interval)
 
-    def _move(self, way: str, interval: Interval) -> None:
-        if way == "opens":
+    def _apply(self, change: str, interval: Interval) -> None:
+        if change == "opens":
             self._started[interval.span_id] = self._spans.start(self._profile, interval)
-            if self.is_told:
-                self._told.add(interval.span_id)
+            if self.is_sent_before:
+                self._sent_before.add(interval.span_id)
             return
         started = self._started.pop(interval.span_id, None)
         if started is None:
             return
-        if interval.span_id in self._told:
-            self._told.discard(interval.span_id)
-            if not self.is_told:
+        if interval.span_id in self._sent_before:
+            self._sent_before.discard(interval.span_id)
+            if not self.is_sent_before:
                 self.late_ends += interval.status != "orphaned"
-                self._instruments.ended(interval)
+                self._instruments.count_interval(interval)
                 return
-        started.set_attributes(self._profile.ending(interval))
-        if interval.said is not None:
-            started.set_attributes(self._said(interval))
-        if (around := _around(interval)) is not None:
-            started.add_link(around)
+        started.set_attributes(self._profile.end_attributes(interval))
+        if interval.content is not None:
+            started.set_attributes(self._content(interval))
+        if (outer_span := _outer_span(interval)) is not None:
+            started.add_link(outer_span)
         if interval.status in ("error", "orphaned"):
             started.set_status(trace.StatusCode.ERROR)
-        self._instruments.ended(interval)
+        self._instruments.count_interval(interval)
         started.end(max(interval.ended_ns, interval.started_ns))
 
-    def _said(self, interval: Interval) -> Attributes:
+    def _content(self, interval: Interval) -> Attributes:
         try:
-            return self._profile.said(interval)
+            return self._profile.content_attributes(interval)
         except Exception:
-            # Content may have any form; if it cannot be converted, the span is sent without it.
+            # Content can have any form. If it cannot be converted, the span is sent without it.
             return {"agentobs.content.unreadable": True}
 
 
 class _Ids(IdGenerator):
-    """Gives the next span the IDs of the recording."""
+    """ID generator that returns the IDs that were set for the next span."""
 
     def __init__(self) -> None:
         self.trace_id = self.span_id = 0
@@ -175,11 +175,11 @@ class _Ids(IdGenerator):
 
 
 class _Spans(SpanProcessor):
-    """Our tracer: starts spans with given IDs, and puts each into the outbox when it ends."""
+    """A tracer that starts spans with the IDs of the recording, and passes each span to `put` when it ends."""
 
     def __init__(self, resource: Resource, put: Put) -> None:
         self._put, self._ids = put, _Ids()
-        # Each limit is explicit, because the SDK takes others from the environment. 128 is its own default.
+        # All limits are set, because the SDK takes missing ones from the environment. 128 is the SDK's default.
         limits = SpanLimits(
             max_attributes=128,
             max_events=0,
@@ -202,7 +202,7 @@ class _Spans(SpanProcessor):
         self._tracer = provider.get_tracer(SCOPE, package_version())
 
     def start(self, profile: Profile, interval: Interval) -> trace.Span:
-        """Start a span."""
+        """Start the span of an interval."""
         self._ids.trace_id = _number(interval.trace_id, 32)
         self._ids.span_id = _number(interval.span_id, 16)
         kind = trace.SpanKind.CLIENT if interval.name == "llm_request" else trace.SpanKind.INTERNAL
@@ -210,18 +210,18 @@ class _Spans(SpanProcessor):
             profile.span_name(interval),
             context=_context(interval.trace_id, interval.parent_span_id),
             kind=kind,
-            attributes=profile.starting(interval),
+            attributes=profile.start_attributes(interval),
             links=list(_links(interval)),
             start_time=interval.started_ns,
         )
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Pass on a span that ended."""
+        """Pass an ended span to `put`."""
         self._put("traces", span, _size(span.attributes or {}) + len(span.name))
 
 
 class _Events(LogRecordProcessor):
-    """Our third-party logger: what the user opted into. The recording has its own logger, independent of this one."""
+    """A logger for exported events. It is independent of the logger of the recording."""
 
     def __init__(self, resource: Resource, put: Put, now: Callable[[], int] | None) -> None:
         self._put, self._now = put, now
@@ -241,7 +241,7 @@ class _Events(LogRecordProcessor):
         self._logger = provider.get_logger(SCOPE, package_version())
 
     def emit(
-        self, event: Logged, trace_id: str, span_id: str | None, attributes: Attributes
+        self, event: LogEvent, trace_id: str, span_id: str | None, attributes: Attributes
     ) -> None:
         """Emit one event as a log record."""
         number = (
@@ -254,7 +254,7 @@ class _Events(LogRecordProcessor):
                 context=_context(trace_id, span_id),
                 severity_text=number.name,
                 severity_number=number,
-                # An event needs no body, but a list of logs shows nothing else.
+                # An event needs no body, but lists of logs show only the body.
                 body=agentobs_attributes.event_name(event.kind),
                 attributes=dict(attributes),
                 event_name=agentobs_attributes.event_name(event.kind),
@@ -262,25 +262,25 @@ class _Events(LogRecordProcessor):
         )
 
     def on_emit(self, log_record: ReadWriteLogRecord) -> None:
-        """Pass on a log record."""
+        """Pass a log record to `put`."""
         size = _size(log_record.log_record.attributes or {})
         self._put("logs", log_record, size)
 
     def shutdown(self) -> None:
-        """Do nothing: the backend is closed as a whole."""
+        """Do nothing, because the backend is closed as a whole."""
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Do nothing: nothing is queued here."""
+        """Do nothing, because nothing is queued here."""
         return True
 
 
 class Instruments:
-    """Our meter."""
+    """The metrics of one process or of one backfill."""
 
     def __init__(
         self, metrics: Metrics, resource: Mapping[str, str], *, is_delta: bool = False
     ) -> None:
-        """Count in the metrics of a profile: since the start, or since they were last read."""
+        """Create the metrics of a profile. They count since the start, or with `is_delta` since they were last read."""
         kinds: Any = dict.fromkeys((Counter, Histogram), METRIC_SERIES)
         delta: Any = dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA)
         self._reader = InMemoryMetricReader(
@@ -288,7 +288,7 @@ class Instruments:
         )
         provider = MeterProvider(
             metric_readers=[self._reader],
-            # An environment variable would add metrics about the SDK itself.
+            # An environment variable could enable metrics about the SDK itself.
             views=[View(instrument_name="otel.*", aggregation=DropAggregation())],
             resource=Resource(dict(resource)),
             exemplar_filter=AlwaysOffExemplarFilter(),
@@ -301,76 +301,76 @@ class Instruments:
         self._tools = self._histogram(metrics.tool_duration)
         self._agents = self._histogram(metrics.agent_duration)
         cost = metrics.cost
-        self._cost = self._meter.create_counter(cost.name, cost.unit, cost.about)
-        self._has_any = False
+        self._cost = self._meter.create_counter(cost.name, cost.unit, cost.description)
+        self._has_data = False
         self.is_counting = True
-        """Whether the current item counts."""
+        """Whether items are counted; a backfill does not count items that were sent before."""
 
-    def ended(self, interval: Interval) -> None:
-        """Count an interval that ended."""
+    def count_interval(self, interval: Interval) -> None:
+        """Count an ended interval."""
         if interval.status == "orphaned" or not self.is_counting:
             return
-        took = agentobs_attributes.seconds(interval.ended_ns - interval.started_ns)
+        duration_s = agentobs_attributes.seconds(interval.ended_ns - interval.started_ns)
         if interval.name == "interaction":
-            about = with_error(self._metrics.on_agent(interval), interval)
-            self._agents.record(took, about, context=_NOWHERE)
+            attributes = with_error(self._metrics.agent_attributes(interval), interval)
+            self._agents.record(duration_s, attributes, context=_NO_SPAN)
         elif interval.name == "tool":
-            about = with_error(self._metrics.on_tool(interval), interval)
-            self._tools.record(took, about, context=_NOWHERE)
+            attributes = with_error(self._metrics.tool_attributes(interval), interval)
+            self._tools.record(duration_s, attributes, context=_NO_SPAN)
         elif interval.is_chat:
             if agentobs_attributes.is_replayed(interval):
                 return
-            on_call = self._metrics.on_call(interval)
-            self._durations.record(took, with_error(on_call, interval), context=_NOWHERE)
+            attributes = self._metrics.call_attributes(interval)
+            self._durations.record(duration_s, with_error(attributes, interval), context=_NO_SPAN)
             attempt = interval.attempt
             if attempt is not None and attempt.streamed and attempt.first_chunk_ns is not None:
-                first = agentobs_attributes.seconds(attempt.first_chunk_ns)
-                self._first_chunks.record(first, on_call, context=_NOWHERE)
+                first_chunk_s = agentobs_attributes.seconds(attempt.first_chunk_ns)
+                self._first_chunks.record(first_chunk_s, attributes, context=_NO_SPAN)
         else:
             return
-        self._has_any = True
+        self._has_data = True
 
-    def used(self, row: UsageRow, call: Interval | None) -> None:
+    def count_usage(self, row: UsageRow, call: Interval | None) -> None:
         """Count the tokens of a call and their cost."""
         if not self.is_counting:
             return
-        about = self._metrics.on_usage(
+        attributes = self._metrics.usage_attributes(
             row, agentobs_attributes.model_of(call) if call is not None else None
         )
-        for kind, count in self._metrics.on_tokens(tokens_of(row)):
-            self._tokens.record(count, {**about, **kind}, context=_NOWHERE)
+        for kind, count in self._metrics.token_counts(tokens_of(row)):
+            self._tokens.record(count, {**attributes, **kind}, context=_NO_SPAN)
         spent = cost_of(row)
         if spent.usd is not None:
-            priced = {**about, "agentobs.cost.status": spent.status}
-            self._cost.add(float(spent.usd), priced, context=_NOWHERE)
-        self._has_any = True
+            priced = {**attributes, "agentobs.cost.status": spent.status}
+            self._cost.add(float(spent.usd), priced, context=_NO_SPAN)
+        self._has_data = True
 
     def read(self) -> Any:
-        """Return the current metrics, or None if there are none yet."""
-        return self._reader.get_metrics_data() if self._has_any else None
+        """Return the current metrics, or None if nothing was counted yet."""
+        return self._reader.get_metrics_data() if self._has_data else None
 
     def _histogram(self, measure: Measure) -> Any:
         return self._meter.create_histogram(
             measure.name,
             measure.unit,
-            measure.about,
+            measure.description,
             explicit_bucket_boundaries_advisory=list(measure.buckets),
         )
 
 
-_NOWHERE = Context({"agentobs": True})
-"""A context without an open span: an empty one would mean the current one."""
+_NO_SPAN = Context({"agentobs": True})
+"""A context without an open span. It is not empty, because an empty context means the current one."""
 
 
 def _context(trace_id: str, parent_span_id: str | None) -> Context:
-    """Return a context with a parent span; without one it has only the trace, which is not a parent."""
+    """Return a context with a parent span, or only with a trace ID if there is no parent."""
     parent = trace.SpanContext(
         _number(trace_id, 32),
         _number(parent_span_id, 16) if parent_span_id else 0,
         is_remote=False,
         trace_flags=_SAMPLED,
     )
-    return trace.set_span_in_context(trace.NonRecordingSpan(parent), _NOWHERE)
+    return trace.set_span_in_context(trace.NonRecordingSpan(parent), _NO_SPAN)
 
 
 def _links(interval: Interval) -> Iterator[trace.Link]:
@@ -381,8 +381,8 @@ def _links(interval: Interval) -> Iterator[trace.Link]:
         yield trace.Link(context)
 
 
-def _around(interval: Interval) -> trace.SpanContext | None:
-    """Return the span of the program's own telemetry that a call was made in: a `traceparent`, if there was one."""
+def _outer_span(interval: Interval) -> trace.SpanContext | None:
+    """Return the span of the program's own telemetry in which a call was made, from its `traceparent`; else None."""
     adopted = interval.attempt.adopted_span if interval.attempt is not None else None
     if adopted is None:
         return None
@@ -399,7 +399,7 @@ def _number(text: str, digits: int) -> int:
 
 
 def _size(attributes: Mapping[str, Any]) -> int:
-    """Return the approximate size in memory of an item with these attributes: SDK objects are not small."""
+    """Return the approximate size in memory of an item with these attributes, including SDK objects."""
     return 1024 + sum(
         64 + len(name) + (4 * len(value) if isinstance(value, str) else 16)
         for name, value in attributes.items()

@@ -1,4 +1,4 @@
-"""The commands, as a user gives them: what they print, how they end, and what they say to bad input."""
+"""The commands as a user runs them: their output, their exit codes, and their errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Shell:
 
 
 def unlucky(url: str) -> None:
-    """A session that fails after its answers."""
+    """A session that fails after its responses."""
     with pytest.raises(LookupError):
         _unlucky(url)
 
@@ -72,7 +72,7 @@ def _unlucky(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with a session that completed and one that failed."""
+    """A home with one completed session and one failed session."""
     path = tmp_path_factory.mktemp("cli")
     recorded(path, lambda url: Agent(url).answer("How is it?"), answers())
     recorded(path, unlucky, answers())
@@ -89,7 +89,7 @@ def shell(
 
 
 def test_sessions_lists_the_newest_first(shell: Shell) -> None:
-    """Name, status and reason of each; `--failed` leaves the others out."""
+    """Name, status and reason of each session; `--failed` shows only failed ones."""
     listed = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
     assert [(each["name"], each["status"], each["reason"]) for each in listed] == [
         ("unlucky", "failed", "LookupError"),
@@ -104,8 +104,8 @@ def test_sessions_lists_the_newest_first(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("named", ["weather-agent", "id", "end"])
-def test_show_tells_one_session(shell: Shell, named: str) -> None:
-    """A session is found by its name, its id, or an end of it; content is shown only when asked for."""
+def test_show_prints_one_session(shell: Shell, named: str) -> None:
+    """A session is found by its name, its ID, or a suffix of it; content is shown only on request."""
     listed = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
     session_id = listed[1]["session_id"]
     told = shell("show", {"id": session_id, "end": session_id[-8:]}.get(named, named))
@@ -118,8 +118,8 @@ def test_show_tells_one_session(shell: Shell, named: str) -> None:
     )
 
 
-def test_cost_counts_four_classes(shell: Shell) -> None:
-    """Tokens and money by model, session and day; the detail tells cache writes apart."""
+def test_cost_counts_four_token_classes(shell: Shell) -> None:
+    """Tokens and cost by model, session and day; `--detail` separates cache writes by lifetime."""
     [row] = [json.loads(line) for line in shell("cost", "--json").out.splitlines()]
     assert (row["model"], row["calls"], row["input_tokens"], row["output_tokens"]) == (
         MODEL,
@@ -133,8 +133,8 @@ def test_cost_counts_four_classes(shell: Shell) -> None:
     assert "write 5m" in shell("cost", "--detail").out
 
 
-def test_sql_answers_one_select(shell: Shell) -> None:
-    """One SELECT over tables and views; anything else is refused in one line."""
+def test_sql_runs_one_select(shell: Shell) -> None:
+    """One SELECT over tables and views runs; any other statement is refused in one line."""
     assert shell("sql", "SELECT count(*) AS n FROM attempts", "--csv").out == "n\n4\n"
     for refused in (
         "COPY (SELECT 1) TO 'stolen.csv'",
@@ -176,8 +176,8 @@ def test_freeze_and_replay(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "end failed LookupError" in steps
 
 
-def test_verify_and_ingest_tell_what_they_found(shell: Shell) -> None:
-    """A whole home verifies; ingesting it again adds nothing."""
+def test_verify_and_ingest_report_their_results(shell: Shell) -> None:
+    """An undamaged home verifies; ingesting it again adds nothing."""
     assert shell("ingest").code == 0
     assert shell("verify").code == 0
     assert shell("ingest").code == 0
@@ -186,7 +186,7 @@ def test_verify_and_ingest_tell_what_they_found(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["show", "weather-agnet"], "weather-agnet: no session with that id or name"),
+        (["show", "weather-agnet"], "weather-agnet: no session with that ID or name"),
         (["freeze"], "specify a SESSION or --last-failed. `agentobs sessions` lists sessions."),
         (["freeze", "unlucky", "--last-failed"], "specify a SESSION or --last-failed"),
         (["replay", "nowhere"], "nowhere: this is not a fixture. A fixture is a folder"),
@@ -198,11 +198,13 @@ def test_verify_and_ingest_tell_what_they_found(shell: Shell) -> None:
             ["serve", "bad.jsonl"],
             "bad.jsonl: line 2 is not a recorded exchange: 'body' is missing",
         ),
-        (["serve", "zzzz"], "zzzz: no session with that id or name"),
+        (["serve", "zzzz"], "zzzz: no session with that ID or name"),
     ],
 )
-def test_bad_input_is_one_line(shell: Shell, arguments: list[str], told: str) -> None:
-    """One line that says what was found, where, and what to do; a non-zero exit; no traceback."""
+def test_invalid_input_gives_a_one_line_error(
+    shell: Shell, arguments: list[str], told: str
+) -> None:
+    """One line that states what was found, where, and what to do; a non-zero exit code; no traceback."""
     good = '{"request": {"method": "GET", "path": "/", "headers": {}, "body": null}, "response": '
     good += '{"status": 200, "headers": {}, "body_text": ""}}\n'
     Path("bad.jsonl").write_text(good + '{"request": {"method": "GET"}}\n')
@@ -212,15 +214,15 @@ def test_bad_input_is_one_line(shell: Shell, arguments: list[str], told: str) ->
     assert len(ended.err.splitlines()) == 1
 
 
-def test_a_home_without_recordings_is_told(shell: Shell, tmp_path: Path) -> None:
-    """Reading where nothing was recorded says so and makes nothing."""
+def test_a_home_without_recordings_is_reported(shell: Shell, tmp_path: Path) -> None:
+    """Reading an empty home prints an error and creates nothing."""
     ended = shell("sessions", home=tmp_path / "none")
     assert (ended.code, (tmp_path / "none").exists()) == (1, False)
     assert "no recordings found. Record a session first" in ended.err
 
 
-def test_a_file_in_the_stores_place_is_not_touched(shell: Shell, tmp_path: Path) -> None:
-    """A DuckDB file that is not ours is named, and stays as it is."""
+def test_a_foreign_database_file_is_not_touched(shell: Shell, tmp_path: Path) -> None:
+    """A DuckDB file that agentobs did not write is named in an error and stays unchanged."""
     import duckdb
 
     theirs = tmp_path / "home" / "agentobs.duckdb"
@@ -239,31 +241,31 @@ def test_a_file_in_the_stores_place_is_not_touched(shell: Shell, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "bypassPermissions"], "was not confirmed"),
+        (["--mode", "bypassPermissions"], "must be confirmed"),
         (["--allow", "edit(src"], "the command line, allow[0]: "),
         (["--max-usd", "a lot"], "--max-usd: invalid dollar amount: 'a lot'. Pass dollars"),
-        (["--max-usd", "-1"], "Budget.interaction_usd: a budget of"),
+        (["--max-usd", "-1"], "Budget.interaction_usd: Decimal('-1') is not a valid amount"),
         (["--permissions", "none.json"], "none.json: the file cannot be read"),
         (["--tools", "nowhere"], "nowhere: cannot load tools"),
     ],
 )
-def test_run_says_what_does_not_fit_before_it_asks(
+def test_run_checks_its_options_before_the_first_request(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
 ) -> None:
-    """One line, a non-zero exit, and no request."""
+    """One line, a non-zero exit code, and no request."""
     with ServedProvider(script(*answers()), ServeOptions(match="order")) as provider:
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
         ended = shell("run", "How is it?", *options)
-        assert provider.script.asked == 0
+        assert provider.script.request_count == 0
     assert ended.code == 1
     assert ended.err.startswith("error: ")
     assert told in ended.err
     assert len(ended.err.splitlines()) == 1
 
 
-def test_run_without_a_key_names_the_demo(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, and nothing is asked."""
+def test_run_without_a_key_suggests_the_demo(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and no request is sent."""
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     ended = shell("run", "hello")
@@ -277,7 +279,7 @@ def test_run_without_a_key_names_the_demo(shell: Shell, monkeypatch: pytest.Monk
 def test_run_records_a_session_that_replays(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`run` answers through the loop with the named tools; its session freezes and replays."""
+    """`run` runs the agent loop with the given tools; its session can be frozen and replayed."""
     Path("mytools.py").write_text(
         "from agentobs.agent import tool\n"
         "@tool(subject='city')\ndef weather(city: str) -> str:\n    return city + ' is wet'\n"
@@ -302,7 +304,7 @@ def test_run_records_a_session_that_replays(
         ended = shell(*arguments, *allowed, home=tmp_path / "home")
         assert agentobs.stop_recorder()
     assert (ended.code, ended.out, "denied:" in ended.err) == (0, "Looking.Oslo is wet.\n", False)
-    assert "note: The project rule to allow weather(secretary) never matters" in ended.err
+    assert "note: The project rule to allow weather(secretary) never has an effect" in ended.err
     told = "note: The project rule to deny wether(x) has no effect: there is no tool wether."
     assert f"{told} Did you mean weather?\n" in ended.err
     assert last_session(tmp_path / "home").name == "run"
@@ -313,7 +315,7 @@ def test_run_records_a_session_that_replays(
 
 @pytest.fixture
 def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`agentobs serve` in a process of its own, and its address."""
+    """Run `agentobs serve` in a separate process, and yield its address."""
     command = [sys.executable, "-m", "agentobs", "--home", str(home), "serve", "weather-agent"]
     process = subprocess.Popen(
         [*command, "--chunk", "7"],
@@ -330,10 +332,10 @@ def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process.communicate()
 
 
-def test_serve_answers_any_client_until_interrupted(
+def test_serve_responds_to_any_client_until_interrupted(
     serving: tuple[subprocess.Popen[str], str],
 ) -> None:
-    """A client that is pointed at it gets the recorded answers; Ctrl-C ends it in one line."""
+    """A client that uses its address gets the recorded responses; Ctrl-C ends it with one line."""
     process, url = serving
     assert Agent(url).answer("How is it?") == "Oslo is wet."
     agentobs.stop_recorder()
@@ -342,8 +344,8 @@ def test_serve_answers_any_client_until_interrupted(
     assert (process.returncode, out, err) == (130, "", "\ninterrupted\n")
 
 
-def test_an_interrupted_agent_loses_nothing(home: Path, tmp_path: Path) -> None:
-    """Ctrl-C in the middle of a stream: what came is recorded, and the session failed."""
+def test_an_interrupted_agent_loses_no_data(home: Path, tmp_path: Path) -> None:
+    """After Ctrl-C in the middle of a stream, the received part is recorded, and the session failed."""
     agent = tmp_path / "agent.py"
     agent.write_text(
         "import agentobs\nfrom anthropic import Anthropic\n"
@@ -378,7 +380,7 @@ def test_an_interrupted_agent_loses_nothing(home: Path, tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "message_start\n"
         assert process.stdout.readline() == "content_block_start\n"
-        # Python does not hear a signal that comes just before it waits for bytes: it is pressed again, as people do.
+        # Python misses a signal that arrives just before it waits for bytes, so the signal is sent again.
         for _ in range(3):
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -394,9 +396,9 @@ def test_an_interrupted_agent_loses_nothing(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_session_is_not_frozen(shell: Shell, home: Path, tmp_path: Path) -> None:
-    """A record that is lost between the first and the last of a session: one line, and nothing is written."""
+    """If a record in the middle of a session is lost, one line is printed and nothing is written."""
     broken = tmp_path / "broken"
-    # Whoever ingested meanwhile may have compressed its segments.
+    # An earlier ingest may have compressed the segments.
     shutil.copytree(home.with_name("as-recorded"), broken)
     [file] = [p for p in (broken / "segments").glob("*.facts") if b"LookupError" in p.read_bytes()]
     data = file.read_bytes()
@@ -409,8 +411,8 @@ def test_a_damaged_session_is_not_frozen(shell: Shell, home: Path, tmp_path: Pat
     assert shell("freeze", "weather-agent", "--no-check", home=broken).code == 0
 
 
-def test_no_name_becomes_code(tmp_path: Path) -> None:
-    """A session's name is data: it cannot break out of the test that is written for it."""
+def test_a_session_name_never_becomes_code(tmp_path: Path) -> None:
+    """The name of a session is data: it cannot escape from the strings of the generated test."""
     name = 'x""" ; raise SystemExit("stolen") ; """'
     recording = replace(last_named(tmp_path), name=name, reason=name)
     frozen = freeze(recording, tmp_path / "frozen", {})
@@ -427,8 +429,8 @@ def last_named(tmp_path: Path) -> Recording:
     "arguments",
     [("show", "x\x1b]52;c;aGk=\x07"), ("ingest", "x\x1b]52;c;aGk=\x07")],
 )
-def test_an_error_does_not_steer_the_terminal(shell: Shell, arguments: tuple[str, ...]) -> None:
-    """Control characters in what it quotes show as escapes, in errors of ours and in those of usage."""
+def test_errors_escape_control_characters(shell: Shell, arguments: tuple[str, ...]) -> None:
+    """Control characters in quoted input are escaped, both in agentobs errors and in usage errors."""
     ended = shell(*arguments)
     assert ended.code != 0
     assert "\\u001b]52;c;aGk=\\u0007" in ended.err

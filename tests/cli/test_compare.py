@@ -13,20 +13,20 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.agent import Permissions
-from replay.divergence.session_diff import Part, asked_since, compared, plain_lanes, totals
+from replay.divergence.session_diff import Part, compared, new_in_request, stable_lane_names, totals
 from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import last_session, recorded
-from tests.replay.mailer import Mailer, mails, once
-from tests.store.making import a_home, attempt, end, record, session_id, start
+from tests.replay.mailer import Mailer, mails, recorded_run
+from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 FREE: dict[str, Any] = {"permissions": Permissions(mode="bypassPermissions", bypass_confirmed=True)}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Three sessions of an agent, and their fixtures; the second looks first, and mails somebody else, too."""
+    """Three sessions of an agent, and their fixtures. The second one looks first, and mails another person, too."""
     folder = tmp_path_factory.mktemp("compared")
     ids: list[str] = []
     given = [
@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     ]
     for number, answers in enumerate(given, 1):
         options = {"options": FREE} if number < 3 else {}
-        recording, _, _ = once(folder, answers, **options)
+        recording, _, _ = recorded_run(folder, answers, **options)
         ids.append(recording.session_id)
         freeze(last_session(folder / "home"), folder / f"fixture-{number}", {"anthropic": "2.12.0"})
     return folder, ids
@@ -54,7 +54,7 @@ def shell(home: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> S
 
 
 def steps(shell: Shell, *arguments: str) -> list[tuple[str, str, str]]:
-    """What changed, of which kind, and what it is called."""
+    """Return the change, the kind and the name of each step that differs."""
     told = json.loads(shell("diff", *arguments, "--json").out)
     found = []
     for pair in told["steps"]:
@@ -63,10 +63,8 @@ def steps(shell: Shell, *arguments: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def test_what_was_added_stands_where_it_was_added(
-    shell: Shell, home: tuple[Path, list[str]]
-) -> None:
-    """Requests, calls and decisions are aligned by what they are, not by their number."""
+def test_added_steps_appear_at_their_position(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """Requests, calls and decisions are aligned by their content, not by their number."""
     a, b, _ = home[1]
     found = steps(shell, a, b)
     assert [(kind, name) for _, kind, name in found] == [
@@ -87,8 +85,8 @@ def test_what_was_added_stands_where_it_was_added(
     assert turned.count("removed") == 5
 
 
-def test_totals_are_of_each(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """Money, tokens and steps of both; what they cost is exact."""
+def test_totals_of_both_sessions(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """Cost, tokens and steps of both sessions; the costs are exact."""
     told = json.loads(shell("diff", *home[1][:2], "--json").out)
     assert (told["a"]["requests"], told["b"]["requests"]) == (2, 3)
     assert (told["a"]["tool_calls"], told["b"]["tool_calls"]) == (1, 3)
@@ -98,10 +96,10 @@ def test_totals_are_of_each(shell: Shell, home: tuple[Path, list[str]]) -> None:
     assert Decimal(told["a"]["cost_usd"]) == Decimal(cost)
 
 
-def test_between_what_is_not_exact_there_is_no_difference(
+def test_inexact_costs_have_no_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of money of which one side is a lower bound nobody can tell how much more or less it is."""
+    """If one cost is a lower bound, the difference is unknown."""
     home = a_home(tmp_path)
     shell = Shell(home.path, capsys)
     record(home, [start(91, "sure"), attempt(91, 1), end(91)])
@@ -115,13 +113,13 @@ def test_between_what_is_not_exact_there_is_no_difference(
     assert line.rstrip().endswith("unknown")
 
 
-def test_a_session_beside_itself_is_alike(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """Nothing differs, and that is said in a line."""
+def test_a_session_is_identical_to_itself(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """There are no differences, and one line says so."""
     assert "all 4 steps are identical" in shell("diff", home[1][0], home[1][0]).out
 
 
-def test_other_decisions_are_changes(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """The same call, decided by somebody else."""
+def test_different_decisions_are_changes(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """The same call with a different source of the decision."""
     a, _, c = home[1]
     told = shell("diff", a, c).out
     assert "outcome allow mode -> allow person" in told
@@ -130,8 +128,8 @@ def test_other_decisions_are_changes(shell: Shell, home: tuple[Path, list[str]])
     ]
 
 
-def test_no_content_without_being_asked(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """What was said is in neither form; with --content it is in both."""
+def test_content_is_compared_only_on_request(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """Neither output form contains content; with --content both do."""
     ids = home[1][:2]
     for form in ((), ("--json",)):
         told = shell("diff", *ids, "--all", *form).out
@@ -150,14 +148,14 @@ def test_no_content_without_being_asked(shell: Shell, home: tuple[Path, list[str
         ("Mail them.", {"tools": 1}, "$.asked.tools"),
     ],
 )
-def test_requests_that_differ_are_told_with_content_alone(
+def test_differing_requests_need_content(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     prompt: str,
     options: dict[str, Any],
     place: str,
 ) -> None:
-    """Prompt, system, tools and options are compared where they arise; without content it is said that none were."""
+    """Prompt, system, tools and options are compared; without content, a line says that they were not."""
     shell = Shell(tmp_path / "home", capsys)
     tools = {"tools": Mailer().tools[: options.pop("tools")]} if "tools" in options else {}
     mailers = (Mailer, lambda url: Mailer(url, options={**FREE, **options}, **tools))
@@ -176,8 +174,8 @@ def test_requests_that_differ_are_told_with_content_alone(
     assert requests[0]["differences"][0]["path"].startswith(place)
 
 
-def test_a_result_that_the_agent_told_otherwise() -> None:
-    """What the model is told of a call is compared, too, though the call came to the same; ids are not."""
+def test_a_different_result_in_the_request() -> None:
+    """The result in the next request is compared, even if the tool returned the same; IDs are ignored."""
     base: dict[str, Any] = {"system": "s", "messages": [{"role": "user", "content": "Look."}]}
 
     def then(number: int, said: str) -> dict[str, Any]:
@@ -187,23 +185,23 @@ def test_a_result_that_the_agent_told_otherwise() -> None:
         more = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
         return {**base, "messages": [*marked, *more]}
 
-    assert asked_since(base, then(1, "rain")) == asked_since(base, then(2, "rain"))
-    assert asked_since(base, then(1, "rain")) != asked_since(base, then(1, "Rain"))
-    assert asked_since({**base, "max_tokens": 1}, {**base, "max_tokens": 2}) == {"max_tokens": 2}
-    assert list(asked_since(base, then(1, "rain"))) == ["messages"]
-    assert len(asked_since(base, then(1, "rain"))["messages"]) == 2
-    [said, told] = asked_since(base, then(1, "rain"))["messages"]
+    assert new_in_request(base, then(1, "rain")) == new_in_request(base, then(2, "rain"))
+    assert new_in_request(base, then(1, "rain")) != new_in_request(base, then(1, "Rain"))
+    assert new_in_request({**base, "max_tokens": 1}, {**base, "max_tokens": 2}) == {"max_tokens": 2}
+    assert list(new_in_request(base, then(1, "rain"))) == ["messages"]
+    assert len(new_in_request(base, then(1, "rain"))["messages"]) == 2
+    [said, told] = new_in_request(base, then(1, "rain"))["messages"]
     answer = [{key: said["content"][0][key] for key in ("type", "name", "input")}]
-    assert asked_since(base, then(1, "rain"), answer)["messages"] == [told]
-    assert asked_since(then(1, "rain"), base)["messages"] == base["messages"]
-    assert asked_since(base, {"messages": base["messages"]}) == {"system": None}
+    assert new_in_request(base, then(1, "rain"), answer)["messages"] == [told]
+    assert new_in_request(then(1, "rain"), base)["messages"] == base["messages"]
+    assert new_in_request(base, {"messages": base["messages"]}) == {"system": None}
 
 
-def test_sessions_whose_content_is_gone_are_compared(
+def test_sessions_without_content_are_compared_by_facts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The facts are enough; asking for what was said is one error that says so."""
-    ids = [once(tmp_path, mails(*to))[0].session_id for to in (("ann",), ("ann", "bob"))]
+    """The facts suffice; --content gives one clear error."""
+    ids = [recorded_run(tmp_path, mails(*to))[0].session_id for to in (("ann",), ("ann", "bob"))]
     shell = Shell(tmp_path / "home", capsys)
     assert (
         shell("prune", "--content-only", *(each for one in ids for each in ("--session", one))).code
@@ -217,8 +215,8 @@ def test_sessions_whose_content_is_gone_are_compared(
     assert refused.err.startswith("error: ")
 
 
-def test_a_fixture_beside_its_session(shell: Shell, home: tuple[Path, list[str]]) -> None:
-    """Either may be either; a fixture has no decisions, and is priced by the prices of today."""
+def test_a_fixture_is_compared_with_its_session(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """Each side can be either; a fixture has no decisions and uses current prices."""
     folder, (a, _, _) = home
     found = steps(shell, a, str(folder / "fixture-1"))
     assert [each for each in found if each[0] != "same"] == [("removed", "decision", "send")]
@@ -230,7 +228,7 @@ def test_a_fixture_beside_its_session(shell: Shell, home: tuple[Path, list[str]]
 
 
 def test_the_table(home: tuple[Path, list[str]], shell: Shell, snapshot: SnapshotAssertion) -> None:
-    """Totals first, then the steps that differ, with what each took."""
+    """Totals first, then the steps that differ, with outcome, tokens, cost and time."""
     folder = home[0]
     told = shell("diff", str(folder / "fixture-1"), str(folder / "fixture-2"), "--content").out
     lines = [line.rstrip().replace(str(folder), "FOLDER") for line in told.splitlines()]
@@ -242,17 +240,17 @@ def _without_times(line: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r",? ?\d+(\.\d+)? (ms|s)\b", "", line))
 
 
-def test_lanes_are_named_by_what_started_them() -> None:
-    """Ids of calls differ from run to run, so that agents are found together by tool and order."""
+def test_lanes_are_named_by_the_tool_that_started_them() -> None:
+    """Call IDs differ between runs, so agents are matched by tool and order."""
     lanes = ["main", "main/toolu_a", "main/toolu_b", "main/toolu_a/toolu_c", "main/hook:x"]
     calls = {"toolu_a": "agent", "toolu_b": "agent", "toolu_c": "search"}
-    assert list(plain_lanes(lanes, calls).values()) == [
+    assert list(stable_lane_names(lanes, calls).values()) == [
         "main", "main/agent#1", "main/agent#2", "main/hook#1", "main/agent#1/search#1",
     ]  # fmt: skip
 
 
-def test_a_thousand_turns_are_aligned_at_once() -> None:
-    """The work does not grow with the square of the steps, also where each of them differs."""
+def test_a_thousand_turns_are_aligned_quickly() -> None:
+    """The effort does not grow with the square of the number of steps, even if all of them differ."""
 
     def part(number: int, seed: int) -> Part:
         return Part(
@@ -277,8 +275,8 @@ def test_a_thousand_turns_are_aligned_at_once() -> None:
         (("exact", None), "lower_bound"),
     ],
 )
-def test_a_sum_is_as_sure_as_its_parts(states: tuple[str | None, ...], told: str) -> None:
-    """One call whose money is not the whole truth makes the sum no more than it is."""
+def test_a_sum_is_as_certain_as_its_parts(states: tuple[str | None, ...], told: str) -> None:
+    """One inexact cost makes the sum inexact."""
     parts = [
         Part("request", "main", 1, "m", input_tokens=1, cost_usd=Decimal(1), cost_status=state)
         for state in states

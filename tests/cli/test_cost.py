@@ -1,4 +1,4 @@
-"""The commands about money: what they print, what they compare, and what they say to bad input."""
+"""The commands about costs: their output, their comparisons, and their errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentobs.cli import main
-from tests.store.making import (
+from tests.store.recordings import (
     MODEL,
     SECOND,
     T0,
@@ -28,7 +28,7 @@ from tests.store.making import (
     usage_row,
     write_facts,
 )
-from tests.store.test_money import call, read, said
+from tests.store.test_money import call, history, read
 
 DAY = 86_400 * SECOND
 
@@ -49,7 +49,7 @@ Shell = Callable[..., Ended]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two days, three models, one of them unknown, and one lower bound."""
+    """Two days, three models (one of them unknown), and one lower bound."""
     home = a_home(tmp_path_factory.mktemp("cost"))
     record(
         home,
@@ -94,7 +94,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_cost_by_model(shell: Shell) -> None:
-    """One clear table: tokens, money, how sure it is; models without a price are named, never 0."""
+    """The table shows tokens, cost and certainty; models without a price are named and never cost 0."""
     told = shell("cost")
     cells = [[cell.strip() for cell in re.split(r"  +", line)] for line in lines(told.out)]
     assert cells == [
@@ -104,12 +104,15 @@ def test_cost_by_model(shell: Shell) -> None:
         ["claude-opus-5-5", "1", "100", "10", "1,000", "55", "$0.0011", "exact", "0", "0", "0"],
         ["nobody", "1", "100", "10", "1,000", "55", "-", "unknown_model", "0", "0", "1"],
     ]  # fmt: skip
-    assert "no price is known for nobody (1 call); these calls are not in the sums" in told.err
+    assert (
+        "no price is known for nobody (1 call); these calls are not included in the totals"
+        in told.err
+    )
 
 
 @pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source", "model,day"])
 def test_every_way_to_group_has_the_same_total(shell: Shell, by: str) -> None:
-    """Model, session, day, agent, source, and model with day divide the same money, in each form."""
+    """All groupings divide the same total cost, in each output form."""
     rows = shell("cost", "--by", by, "--json").rows
     assert sum(row["calls"] for row in rows) == 5
     known = [Decimal(row["cost_usd"]) for row in rows if row["cost_usd"] is not None]
@@ -123,7 +126,7 @@ def test_every_way_to_group_has_the_same_total(shell: Shell, by: str) -> None:
 
 @pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source", "model,day"])
 def test_cost_of_one_session(shell: Shell, by: str) -> None:
-    """`--session` takes its name or id and leaves all others out, those without a price included."""
+    """`--session` takes a name or an ID and excludes all other sessions, including calls without a price."""
     rows = shell("cost", "--by", by, "--session", "refund-loop", "--json")
     assert sum(row["calls"] for row in rows.rows) == 2
     assert sum(Decimal(row["cost_usd"]) for row in rows.rows) == Decimal("0.00314")
@@ -131,8 +134,8 @@ def test_cost_of_one_session(shell: Shell, by: str) -> None:
     assert "no session" in shell("cost", "--by", by, "--session", "nobody").err
 
 
-def test_times_beyond_what_can_be_stored(shell: Shell) -> None:
-    """Times long past or far ahead mean all of time on that side; exchanged ones are refused."""
+def test_times_outside_of_the_storable_range(shell: Shell) -> None:
+    """Times in the distant past or future include everything on that side; a range in the wrong order is refused."""
     for option, value in (
         ("--since", "999999w"),
         ("--since", "0001-01-01"),
@@ -151,8 +154,8 @@ def test_times_beyond_what_can_be_stored(shell: Shell) -> None:
         assert "--since is after --until" in refused.err
 
 
-def test_money_is_printed_plainly(shell: Shell) -> None:
-    """Machines get digits without exponents, and several values in a cell with commas between."""
+def test_amounts_have_no_exponents(shell: Shell) -> None:
+    """JSON and CSV contain amounts without exponents; several values in a cell are separated by commas."""
     for form in ("--json", "--csv"):
         for by in ("model", "session", "day", "model,day"):
             assert not re.search(r"\dE[-+]\d", shell("cost", "--by", by, form).out)
@@ -160,8 +163,8 @@ def test_money_is_printed_plainly(shell: Shell) -> None:
     assert {row["models"] for row in listed} == {MODEL, "claude-opus-5-5-20260901", "nobody"}
 
 
-def test_options_before_a_command_of_cost(shell: Shell, report: Callable[..., Path]) -> None:
-    """An option that `reconcile` would not heed where it stands is refused."""
+def test_options_before_a_subcommand_of_cost(shell: Shell, report: Callable[..., Path]) -> None:
+    """An option that would have no effect before `reconcile` is refused."""
     file = report(page(*used()))
     for options in (("--since", "7d"), ("--json",), ("--by", "day")):
         refused = shell("cost", *options, "reconcile", file)
@@ -171,7 +174,7 @@ def test_options_before_a_command_of_cost(shell: Shell, report: Callable[..., Pa
 
 
 def test_cost_of_a_range(shell: Shell) -> None:
-    """`--since` and `--until` take days and times in UTC, and how long ago."""
+    """`--since` and `--until` accept days and times in UTC, and durations before now."""
     assert [row["day"] for row in shell("cost", "--by", "day", "--json").rows] == [
         "2026-09-22",
         "2026-09-21",
@@ -187,8 +190,8 @@ def test_cost_of_a_range(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("value", ["yesterday", "7", "7y", "2026-13-01", "", "9" * 40 + "d"])
-def test_a_time_that_is_none(shell: Shell, value: str) -> None:
-    """It is refused with what would be one."""
+def test_invalid_times_are_rejected(shell: Shell, value: str) -> None:
+    """The error gives examples of valid times."""
     told = shell("cost", "--since", value)
     assert told.code == 2
     assert "Use a duration before now (30m, 12h, 7d, 2w) or a time in UTC" in told.err
@@ -196,7 +199,7 @@ def test_a_time_that_is_none(shell: Shell, value: str) -> None:
 
 @pytest.mark.parametrize("by", ["model", "day", "agent"])
 def test_figures(shell: Shell, by: str, tmp_path: Path) -> None:
-    """Bars as one HTML file, with what is not exact beside them; other groups have none."""
+    """Bars in one HTML file, with a list of inexact costs; other groupings have no figure."""
     file = tmp_path / "cost.html"
     assert shell("cost", "--by", by, "--figure", file).code == 0
     drawn = file.read_text()
@@ -207,8 +210,8 @@ def test_figures(shell: Shell, by: str, tmp_path: Path) -> None:
     assert (refused.code, refused.out) == (1, "")
 
 
-def test_reprice_says_what_it_assumes(shell: Shell) -> None:
-    """Stored, what-if and difference by model and in total, then the assumptions and the prices."""
+def test_reprice_prints_its_assumptions(shell: Shell) -> None:
+    """Stored cost, what-if cost and difference by model and in total, then the assumptions and the price version."""
     told = shell(
         "reprice",
         "--model",
@@ -231,8 +234,8 @@ def test_reprice_says_what_it_assumes(shell: Shell) -> None:
     assert Decimal(rows[-1]["difference_usd"]) == -Decimal(rows[-1]["stored_usd"]) / 2
 
 
-def test_reprice_with_a_file_of_prices(shell: Shell, tmp_path: Path) -> None:
-    """Prices of one's own go before the known ones; a file that is none is refused, with its place."""
+def test_reprice_with_a_price_file(shell: Shell, tmp_path: Path) -> None:
+    """Prices in the file take precedence; an invalid file is refused, with the position of the error."""
     file = tmp_path / "prices.toml"
     file.write_text(PRICES)
     rows = {row["model"]: row for row in shell("reprice", "--prices", file, "--json").rows}
@@ -247,8 +250,8 @@ def test_reprice_with_a_file_of_prices(shell: Shell, tmp_path: Path) -> None:
     assert "no price is known for that model" in shell("reprice", "--model", "x" * 10_000).err
 
 
-def test_reprice_with_prices_that_begin(shell: Shell, tmp_path: Path) -> None:
-    """A model whose price has a first day is known; an empty name of a model is not."""
+def test_reprice_with_prices_that_start_on_a_day(shell: Shell, tmp_path: Path) -> None:
+    """A model whose price has a first day is known; an empty model name is not."""
     file = tmp_path / "prices.toml"
     file.write_text(PRICES.replace('["nobody"]', '["new-one"]\nsince = 2026-09-01'))
     told = shell("reprice", "--model", "new-one", "--prices", file, "--json")
@@ -257,8 +260,8 @@ def test_reprice_with_prices_that_begin(shell: Shell, tmp_path: Path) -> None:
     assert "no price is known for that model" in shell("reprice", "--model", "").err
 
 
-def test_reprice_with_a_file_on_top_of_the_homes_own(tmp_path: Path, shell: Shell) -> None:
-    """A file of prices goes before the home's own prices, which stay for all other models."""
+def test_reprice_with_a_file_and_prices_of_the_home(tmp_path: Path, shell: Shell) -> None:
+    """The file takes precedence over the prices of the home, which still apply to all other models."""
     own = a_home(tmp_path)
     (own.path / "prices.toml").write_text(PRICES)
     write_facts(own, [usage_row(1, model="nobody"), usage_row(2, model="other")])
@@ -273,7 +276,7 @@ def test_reprice_with_a_file_on_top_of_the_homes_own(tmp_path: Path, shell: Shel
 
 
 def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
-    """What caching saved; with a session also its lifetimes and misses."""
+    """Savings by caching; for a single session, also its lifetimes and misses."""
     listed = shell("cache")
     assert re.split(r"  +", lines(listed.out)[0]) == [
         "session id", "name", "calls", "hit ratio", "saved", "misses", "wasted", "usual reason", "cheaper lifetime",
@@ -287,12 +290,12 @@ def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
     assert shell("cache", "nobody-knows").code == 1
 
 
-def test_a_miss_is_shown_with_what_changed_since_when(shell: Shell, tmp_path: Path) -> None:
-    """Each miss of a session names its turn, all zones that changed, and the turn that it is compared with."""
+def test_a_miss_is_shown_with_its_changed_zones(shell: Shell, tmp_path: Path) -> None:
+    """Each miss of a session shows its turn, all changed zones, and the turn that it is compared with."""
     own = a_home(tmp_path / "own")
     rude = {"system": "be rude", "tools": []}
-    first = call(1, said(1), at=0, **read(0, 1000))
-    second = call(2, said(3), at=60, head=rude, **read(0, 1100))
+    first = call(1, history(1), at=0, **read(0, 1000))
+    second = call(2, history(3), at=60, head=rude, **read(0, 1100))
     record(own, [start(1), first, second, end(1)])
     told = lines(shell("cache", session_id(1), at=own.path).out)
     head, row = (re.split(r"  +", line.strip()) for line in told[-2:])
@@ -307,7 +310,7 @@ def test_a_miss_is_shown_with_what_changed_since_when(shell: Shell, tmp_path: Pa
     assert row[-5:] == ["tools_changed", "request", "tools, system", "-", "1"]
 
 
-# The provider's own reports
+# Reports of the provider
 
 
 def bucket(day: int, *results: dict[str, Any]) -> dict[str, Any]:
@@ -324,7 +327,7 @@ def page(*buckets: dict[str, Any], more: bool = False) -> dict[str, Any]:
 
 
 def counts(model: str | None, *tokens: int, **more: Any) -> dict[str, Any]:
-    """Return a result of the usage report: plain input, output, cache reads, writes of 5 minutes and 1 hour."""
+    """Return a result of the usage report: uncached input, output, cache reads, and writes for 5 minutes and 1 hour."""
     plain, output, read, five, hour = tokens
     return {
         "uncached_input_tokens": plain,
@@ -340,7 +343,7 @@ def counts(model: str | None, *tokens: int, **more: Any) -> dict[str, Any]:
 
 
 def used(**more: Any) -> list[dict[str, Any]]:
-    """Return what the provider counts for the home, in the form of its documentation, added up by hand."""
+    """Return the provider's usage results for the home in the documented format, computed by hand."""
     return [
         bucket(0, counts(MODEL, 20, 40, 1000, 1000, 0, **more)),
         bucket(
@@ -377,8 +380,8 @@ def report(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_an_exact_match_says_so(shell: Shell, report: Callable[..., Path]) -> None:
-    """Our own counts as a report: equal to the last digit; calls that are not exact are named first."""
+def test_an_exact_match(shell: Shell, report: Callable[..., Path]) -> None:
+    """Our own counts as a report match exactly; calls whose cost is not exact are listed first."""
     told = shell("cost", "reconcile", report(page(*used())))
     assert told.code == 0
     shown = lines(told.out)
@@ -388,7 +391,7 @@ def test_an_exact_match_says_so(shell: Shell, report: Callable[..., Path]) -> No
 
 
 def test_pages_in_several_files(shell: Shell, report: Callable[..., Path]) -> None:
-    """Pages may come in any order and as a list; one that is missing, or stands twice, is said."""
+    """Pages can be in any order or in a list; a missing or repeated page is reported."""
     first, second = used()
     one = report(page(first, more=True), "1.json")
     two = report(page(second), "2.json")
@@ -396,14 +399,14 @@ def test_pages_in_several_files(shell: Shell, report: Callable[..., Path]) -> No
     both = report([page(first, more=True), page(second)], "both.json")
     assert "exact match" in shell("cost", "reconcile", both).out
     alone = shell("cost", "reconcile", one)
-    assert "note: the usage report goes on (has_more)" in alone.out
+    assert "note: the usage report has more pages (has_more)" in alone.out
     twice = shell("cost", "reconcile", one, two, one)
     assert twice.code == 1
     assert "the same page as in" in twice.err
 
 
-def test_drift_in_counts_and_money(shell: Shell, report: Callable[..., Path]) -> None:
-    """Each figure that differs is shown by day and model with both sides; the process ends with 1."""
+def test_drift_in_counts_and_costs(shell: Shell, report: Callable[..., Path]) -> None:
+    """Each differing figure is shown by day and model with both values; the exit code is 1."""
     buckets = used()
     buckets[0]["results"][0]["output_tokens"] += 7
     told = shell("cost", "reconcile", report(page(*buckets)), "--json")
@@ -420,8 +423,8 @@ def test_drift_in_counts_and_money(shell: Shell, report: Callable[..., Path]) ->
     assert "$0.0150" in shown.out
 
 
-def test_money_in_cents_and_its_rounding(shell: Shell, report: Callable[..., Path]) -> None:
-    """Amounts are cents: exact ones match, rounded ones within what they were rounded by, which is shown."""
+def test_amounts_in_cents_and_their_rounding(shell: Shell, report: Callable[..., Path]) -> None:
+    """Amounts are in cents: exact ones match, rounded ones match within the rounding, which is shown."""
     exact = shell("cost", "reconcile", report(page(*billed())), "--json")
     assert {row["state"] for row in exact.rows if row["model"] != "nobody"} == {"match"}
     assert [row["state"] for row in exact.rows if row["model"] == "nobody"] == ["only_here"]
@@ -435,8 +438,10 @@ def test_money_in_cents_and_its_rounding(shell: Shell, report: Callable[..., Pat
 
 
 @pytest.mark.parametrize("amount", ["0", "1", "0.5", "1E+5", "0.3"])
-def test_rounding_is_no_cloak(shell: Shell, report: Callable[..., Path], amount: str) -> None:
-    """Coarse amounts, zeros and many rows of them leave no room in which drift would pass for a match."""
+def test_rounding_does_not_hide_drift(
+    shell: Shell, report: Callable[..., Path], amount: str
+) -> None:
+    """Coarse amounts, zeros, or many such rows do not allow drift to pass as a match."""
     coarse = billed()
     coarse[0]["results"][0]["amount"] = amount
     coarse[0]["results"] += [{**coarse[0]["results"][0], "amount": "0"}] * 400
@@ -444,8 +449,8 @@ def test_rounding_is_no_cloak(shell: Shell, report: Callable[..., Path], amount:
     assert [row["state"] for row in rows if row["day"] == "2026-09-21"] == ["differs"]
 
 
-def test_what_one_side_lacks(shell: Shell, report: Callable[..., Path]) -> None:
-    """A day, a model or a kind of cost that only one of the two has stands apart."""
+def test_figures_on_one_side_only(shell: Shell, report: Callable[..., Path]) -> None:
+    """A day, a model or a kind of cost that exists on only one side is listed separately."""
     buckets = used()
     buckets[1]["results"] = []
     other = {**buckets[0]["results"][0], "model": "claude-haiku-5-5"}
@@ -465,8 +470,8 @@ def test_what_one_side_lacks(shell: Shell, report: Callable[..., Path]) -> None:
     assert [(row["what"], row["theirs"]) for row in lacking] == [("code_execution_usd", "0.12")]
 
 
-def test_days_as_a_whole_and_hours(shell: Shell, report: Callable[..., Path]) -> None:
-    """A report that is not grouped by model is compared by day; buckets of an hour add up to their day."""
+def test_reports_by_day_and_by_hour(shell: Shell, report: Callable[..., Path]) -> None:
+    """A report that is not grouped by model is compared by day; hourly buckets are added up to days."""
     whole = used()
     for each in whole:
         each["results"] = [{**result, "model": None} for result in each["results"]]
@@ -481,7 +486,7 @@ def test_days_as_a_whole_and_hours(shell: Shell, report: Callable[..., Path]) ->
 
 
 def test_workspaces(shell: Shell, report: Callable[..., Path]) -> None:
-    """Recordings do not know their workspace: several are said, and one can be chosen."""
+    """Recordings do not contain the workspace. Several workspaces are reported, and one can be selected."""
     buckets = used()
     foreign = [{**result, "workspace_id": "wrkspc_2"} for result in buckets[0]["results"]]
     buckets[0]["results"] += foreign
@@ -493,7 +498,7 @@ def test_workspaces(shell: Shell, report: Callable[..., Path]) -> None:
 
 @pytest.mark.crash
 def test_a_report_of_100_000_results(shell: Shell, report: Callable[..., Path]) -> None:
-    """Large reports by key and minute are added up, in bounded time."""
+    """Large reports by key and minute are added up in bounded time."""
     [first, second] = used()
     nothing = {**first["results"][0], "output_tokens": 0, "uncached_input_tokens": 0,
                "cache_read_input_tokens": 0, "cache_creation": None}  # fmt: skip
@@ -506,32 +511,34 @@ def test_a_report_of_100_000_results(shell: Shell, report: Callable[..., Path]) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON"),
-        ("{", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("[]", "an empty list"),
         ("3", "not a page of a report"),
         ('{"sessions": []}', "not a page of a report"),
-        ('{"data": [], "has_more": false}', "without results"),
+        ('{"data": [], "has_more": false}', "the report has no results"),
         ('{"data": [7]}', "data[0]: not a bucket"),
-        ('{"data": [{"results": []}]}', "data[0].starting_at: no time"),
+        ('{"data": [{"results": []}]}', "data[0].starting_at: not a time"),
         ('{"type": "error", "error": {"type": "authentication_error"}}', "an error of the provider"),
         (json.dumps(page(bucket(0, {"x": 1}))), "data[0].results[0]: neither"),
         (json.dumps(page(bucket(0, {"uncached_input_tokens": 1, "cache_creation": None}))), ".output_tokens: missing"),
-        (json.dumps(page(bucket(0, {"uncached_input_tokens": -1}))), "uncached_input_tokens: no count: -1"),
-        (json.dumps(page(bucket(0, {"uncached_input_tokens": 1.5}))), "no count: 1.5"),
-        (json.dumps(page(bucket(0, {"uncached_input_tokens": True}))), "no count: True"),
-        (json.dumps(page(bucket(0, {"uncached_input_tokens": 10**30}))), "no count"),
-        (json.dumps(page(bucket(0, {"amount": "twelve"}))), "no amount: 'twelve'"),
-        (json.dumps(page(bucket(0, {"amount": "NaN"}))), "no amount"),
-        (json.dumps(page(bucket(0, {"amount": "1e400"}))), "no amount"),
-        ('{"data": [{"starting_at": NaN}]}', "no JSON: NaN"),
-        (json.dumps(page(bucket(0, {"amount": "1", "currency": "EUR"}))), "amounts in EUR"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": -1}))), "uncached_input_tokens: not a count: -1"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": 1.5}))), "not a count: 1.5"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": True}))), "not a count: True"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": 10**30}))), "not a count"),
+        (json.dumps(page(bucket(0, {"amount": "twelve"}))), "not an amount: 'twelve'"),
+        (json.dumps(page(bucket(0, {"amount": "NaN"}))), "not an amount"),
+        (json.dumps(page(bucket(0, {"amount": "1e400"}))), "not an amount"),
+        ('{"data": [{"starting_at": NaN}]}', "not JSON: NaN"),
+        (json.dumps(page(bucket(0, {"amount": "1", "currency": "EUR"}))), "the amounts are in EUR"),
         (json.dumps(page({**bucket(0), "ending_at": "2026-10-21T00:00:00Z"})), "longer than a day"),
     ],
 )  # fmt: skip
-def test_what_is_no_report(shell: Shell, report: Callable[..., Path], text: str, said: str) -> None:
-    """A file that is no such report is refused in one line: which file, where in it, what it should be."""
+def test_a_file_that_is_not_a_report(
+    shell: Shell, report: Callable[..., Path], text: str, said: str
+) -> None:
+    """It is refused in one line: the file, the position, and what was expected."""
     path = report(text)
     told = shell("cost", "reconcile", path)
     assert (told.code, told.out) == (1, "")
@@ -540,8 +547,8 @@ def test_what_is_no_report(shell: Shell, report: Callable[..., Path], text: str,
     assert told.err.count("\n") == 1
 
 
-def test_a_report_that_is_not_there(shell: Shell, tmp_path: Path) -> None:
-    """A missing file, a directory and a home without recordings end in one line each."""
+def test_a_missing_report(shell: Shell, tmp_path: Path) -> None:
+    """A missing file, a directory, and a home without recordings each give a one-line error."""
     assert "cannot be read" in shell("cost", "reconcile", tmp_path / "none.json").err
     assert shell("cost", "reconcile", tmp_path).code == 1
     assert shell("cost", at=tmp_path).code == 1

@@ -1,4 +1,4 @@
-"""The demo: the whole story in one command, without a key and without a network."""
+"""The demo: all steps in one command, without a key and without a network."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.xdist_group("demo")
-"""The demo is run once, for all of them."""
+"""The demo runs once for all tests."""
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What the demo printed, and its folder; no key is in its environment."""
+    """Return the output of the demo and its folder; its environment has no key."""
     folder = tmp_path_factory.mktemp("demo")
     environment = {
         k: v for k, v in os.environ.items() if not k.startswith(("ANTHROPIC", "AGENTOBS"))
@@ -34,11 +34,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return ended.stdout, folder / "story"
 
 
-def test_the_story_is_told_in_order(told: tuple[str, Path]) -> None:
-    """Recorded, listed, priced, frozen, failing, mended, matched, and diverging with the cause."""
+def test_the_steps_run_in_order(told: tuple[str, Path]) -> None:
+    """Recorded, listed, priced, frozen, failing, fixed, matched, and diverging with the cause."""
     out, _ = told
     steps = [
-        "a local stand-in with responses written for it",
+        "a local server with prepared responses",
         "I could not refund order A-17",
         "refund-loop  failed  refund-not-issued",
         "overloaded_error",
@@ -59,8 +59,8 @@ def test_the_story_is_told_in_order(told: tuple[str, Path]) -> None:
         at = out.find(step, at + 1)
 
 
-def test_the_readme_shows_what_it_prints(told: tuple[str, Path]) -> None:
-    """Every output in the README that is said to be the demo's is in it, ids aside."""
+def test_the_readme_shows_the_output_of_the_demo(told: tuple[str, Path]) -> None:
+    """Every output in the README that is marked as output of the demo matches it, except for IDs."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     blocks = re.findall(r"<!-- demo -->\n```\n(.*?)```", readme, flags=re.DOTALL)
     assert len(blocks) == 3
@@ -73,7 +73,7 @@ def _without_ids(text: str) -> str:
 
 
 def test_it_leaves_a_fixture_that_passes(told: tuple[str, Path]) -> None:
-    """What the demo leaves is whole: agent, fixture, test and store."""
+    """The folder of the demo is complete: agent, fixture, test and store."""
     _, folder = told
     left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {
@@ -84,10 +84,10 @@ def test_it_leaves_a_fixture_that_passes(told: tuple[str, Path]) -> None:
     } <= left
 
 
-def test_a_folder_of_others_is_not_touched(
+def test_a_folder_that_is_not_empty_is_not_touched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The demo never writes into a folder that holds something else."""
+    """The demo never writes into a folder that contains other files."""
     from agentobs.cli import main
 
     (tmp_path / "mine.txt").write_text("mine")

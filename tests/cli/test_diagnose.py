@@ -1,4 +1,4 @@
-"""`agentobs diagnose`, and the commands that tell where the time went."""
+"""`agentobs diagnose`, and the commands that show where the time went."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from tests.cli.test_commands import Shell
 from tests.provider_script import script, streamed, text
-from tests.store.making import T0, a_home, conversation, end, permission, record, session_id, start
-from tests.store.talking import Talk
+from tests.store.recordings import (
+    T0,
+    a_home,
+    conversation,
+    end,
+    permission,
+    record,
+    session_id,
+    start,
+)
+from tests.store.wire_conversations import WireConversation
 
 pytestmark = pytest.mark.xdist_group("diagnose")
 SECRET = "the unseen words of a person"
@@ -22,9 +31,9 @@ SECRET = "the unseen words of a person"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with a session that goes in circles and claims success, a quiet one, and one without content."""
+    """A home with three sessions: one repeats calls and claims success, one is quiet, one has no content."""
     home = a_home(tmp_path_factory.mktemp("diagnosed"))
-    talk = Talk(1)
+    talk = WireConversation(1)
     for _ in range(8):
         [call] = talk.calls(("search", {"query": SECRET}))
         talk.result(call, SECRET, is_error=True)
@@ -49,16 +58,16 @@ def shell(path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(path, capsys)
 
 
-def test_what_fires_and_what_to_do(shell: Shell) -> None:
-    """Each signature that fires stands with its evidence and what to do; of content not a word."""
+def test_findings_and_advice(shell: Shell) -> None:
+    """Each finding is shown with its evidence and with advice; no content is shown."""
     told = shell("diagnose", "circles")
     assert (told.code, told.err) == (0, "")
     assert told.out.startswith(f"{session_id(1)} circles\n\nrepeated_calls: the same tool with")
     for words in (
         "the same arguments each time",
         "... and 1 more",
-        "do: The agent learns nothing from the result.",
-        "contradictions: an answer that claims success",
+        "what to do: The agent does not learn from the result.",
+        "contradictions: a response that claims success",
         "semantic: 8 of 8 calls",
         "not found: rising_costs, full_contexts, large_results",
         "could not be checked: long_waits (this client does not record waits for the user)",
@@ -69,8 +78,8 @@ def test_what_fires_and_what_to_do(shell: Shell) -> None:
     assert shell("diagnose", "quiet", "--fail").code == 0
 
 
-def test_verdicts_for_machines(shell: Shell) -> None:
-    """As JSON each signature is an object, whether it fires or not, with all of its evidence."""
+def test_verdicts_as_json(shell: Shell) -> None:
+    """As JSON, each signature is an object with all of its evidence, whether it was found or not."""
     rows = [json.loads(line) for line in shell("diagnose", "circles", "--json").out.splitlines()]
     assert [row["signature"] for row in rows] == [signature.name for signature in SIGNATURES]
     found = {row["signature"]: row for row in rows}
@@ -83,8 +92,8 @@ def test_verdicts_for_machines(shell: Shell) -> None:
     assert {row["session_id"] for row in rows} == {session_id(1)}
 
 
-def test_over_all_sessions(shell: Shell) -> None:
-    """A row for each session and signature that fires, of those that started lately or of all."""
+def test_findings_of_all_sessions(shell: Shell) -> None:
+    """A row for each session and finding, for recent sessions or for all of them."""
     told = shell("diagnose", "--all", "--json")
     rows = [json.loads(line) for line in told.out.splitlines()]
     assert [(row["name"], row["signature"], row["times"]) for row in rows] == [
@@ -107,12 +116,14 @@ def test_over_all_sessions(shell: Shell) -> None:
         (["quiet", "--all"], "expected one session, or --all"),
         (["quiet", "--since", "7d"], "--since requires --all"),
         (["--all", "--judge", "claude-x"], "--since requires --all, and --judge requires a SESSION"),
-        (["nobody"], "nobody: no session with that id or name"),
+        (["nobody"], "nobody: no session with that ID or name"),
         (["unsaid", "--judge", "claude-x"], "--judge claude-x: the content of this session was not recorded"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit(shell: Shell, arguments: list[str], told: str) -> None:
-    """One line that says what was found, where, and what to do."""
+def test_invalid_options_give_a_one_line_error(
+    shell: Shell, arguments: list[str], told: str
+) -> None:
+    """One line that states what was found, where, and what to do."""
     ended = shell("diagnose", *arguments)
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
     assert ended.err.startswith(f"error: {told}")
@@ -129,7 +140,7 @@ def test_what_does_not_fit(shell: Shell, arguments: list[str], told: str) -> Non
 def test_a_judge(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, said: str, verdict: bool | None, words: str
 ) -> None:
-    """A model that is asked for sees the answer and its results, and its call is recorded as a classifier's."""
+    """The model gets the answer and the tool results; its request is recorded with the source `classifier`."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
     answers = script(*(streamed(text(said), number=number) for number in range(2)))
     with ServedProvider(answers, ServeOptions("order")) as provider:
@@ -154,8 +165,8 @@ _JUDGED = """
 """
 
 
-def test_a_judge_that_cannot_be_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A provider that refuses is one line."""
+def test_a_judge_that_does_not_respond(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the provider refuses the request, one line is printed."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
     told = shell("diagnose", "circles", "--judge", "claude-x")
@@ -166,8 +177,8 @@ def test_a_judge_that_cannot_be_asked(shell: Shell, monkeypatch: pytest.MonkeyPa
     )  # fmt: skip
 
 
-def test_where_the_time_went(shell: Shell) -> None:
-    """The parts of each interaction, what they are together, and where they come from; the path piece by piece."""
+def test_the_parts_of_the_time(shell: Shell) -> None:
+    """The parts of each interaction, their total, and their source; then the critical path by segment."""
     told = shell("time", "circles")
     assert told.code == 0
     assert "8.50 s in total: model 53%, tool 47%" in told.out
@@ -187,7 +198,7 @@ def test_where_the_time_went(shell: Shell) -> None:
 
 
 def test_tools_waits_models_and_orphans(shell: Shell) -> None:
-    """Each answers for one session or for all."""
+    """Each command works for one session and for all sessions."""
     [row] = [json.loads(line) for line in shell("tools", "--json").out.splitlines()]
     assert (row["name"], row["calls"], row["errors"], row["p95_ns"]) == (
         "search",

@@ -1,4 +1,4 @@
-"""`agentobs doctor`: what is wrong with a home, with what is in it, and with the environment."""
+"""`agentobs doctor`: problems of a home, of its recordings, and of the environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ from agentobs.store.duckdb.checkup import Finding, check_home
 from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.ingest import ingest
 from tests.cli.test_commands import Shell
-from tests.store.making import SECOND, a_home, attempt, end, record, session_id, start, write_facts
+from tests.store.recordings import (
+    SECOND,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    write_facts,
+)
 
 pytestmark = pytest.mark.xdist_group("doctor")
 NOW = world.now()
@@ -32,7 +41,7 @@ WEEK = 7 * 86_400 * SECOND
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A home with a session of today in which nothing is wrong."""
+    """A home without problems, with a session of today."""
     home = a_home(tmp_path)
     at = NOW - 60 * SECOND
     record(home, [start(1, at=at), attempt(1, 1, at=at + SECOND), end(1, at + 9 * SECOND)])
@@ -40,20 +49,20 @@ def home(tmp_path: Path) -> Home:
 
 
 def checked(home: Home | Path) -> dict[str, Finding]:
-    """Return the one finding of each check that is not ok."""
+    """Return the single finding of each check that is not ok."""
     found = check_home(home.path if isinstance(home, Home) else home, NOW, NOW - WEEK)
     return {each.check: each for each in found if each.level != "ok"}
 
 
-def test_a_home_in_order(home: Home) -> None:
-    """Where nothing is wrong each check says so, and nothing is written."""
+def test_a_home_without_problems(home: Home) -> None:
+    """Each check reports that nothing is wrong, and nothing is written."""
     before = sorted(path.name for path in home.path.rglob("*"))
     found = check_home(home.path, NOW, NOW - WEEK)
     assert {each.level for each in found} == {"ok"}
     assert [each.check for each in found] == [
         "home", "permissions", "key", "size", "recorded", "damage", "losses", "orphans", "clock", "prices",
     ]  # fmt: skip
-    assert "1 session recently, with content: vault" in [each.found for each in found]
+    assert "1 recent session, with content: vault" in [each.found for each in found]
     assert sorted(path.name for path in home.path.rglob("*")) == before
 
 
@@ -65,8 +74,8 @@ def test_a_home_in_order(home: Home) -> None:
         ("x", "no recordings found"),
     ],
 )
-def test_no_home(tmp_path: Path, made: str | None, told: str) -> None:
-    """Where there is no home, or something else, that is said, and nothing is made."""
+def test_a_missing_home(tmp_path: Path, made: str | None, told: str) -> None:
+    """If there is no home, or something else in its place, this is reported and nothing is created."""
     if made is not None:
         (tmp_path / "none").mkdir()
     if made:
@@ -79,7 +88,7 @@ def test_no_home(tmp_path: Path, made: str | None, told: str) -> None:
 
 
 def test_a_foreign_directory_with_segments(tmp_path: Path) -> None:
-    """What only has a directory of that name is no home, and nobody is told to change its rights."""
+    """A directory with a `segments` folder is not necessarily a home, so no change of its permissions is suggested."""
     foreign = tmp_path / "foreign"
     (foreign / "segments").mkdir(parents=True)
     (foreign / "a.txt").write_text("x")
@@ -89,8 +98,8 @@ def test_a_foreign_directory_with_segments(tmp_path: Path) -> None:
     assert set(checked(foreign)) == {"home"}
 
 
-def test_a_key_that_is_gone_or_short(home: Home) -> None:
-    """Without it equal names stop having equal digests; that is said, and none is made."""
+def test_a_missing_or_short_key(home: Home) -> None:
+    """Without the key, equal names get different digests. This is reported, and no new key is created."""
     key = home.path / "key"
     key.write_bytes(b"short")
     found = checked(home)["key"]
@@ -104,7 +113,7 @@ def test_a_key_that_is_gone_or_short(home: Home) -> None:
 
 
 def test_a_store_that_was_overwritten(home: Home) -> None:
-    """A published file that is not as its manifest says is named, though the segments answer in its place."""
+    """A published file that does not match its manifest is reported, although segments provide its data."""
     ingest(home)
     home.database.chmod(0o600)
     home.database.write_bytes(b"garbage" * 1000)
@@ -116,24 +125,24 @@ def test_a_store_that_was_overwritten(home: Home) -> None:
     assert checked(home) == {}
 
 
-def test_rights(home: Home) -> None:
-    """What others can read is named, and how to take that away."""
+def test_permissions(home: Home) -> None:
+    """Files that other users can read are listed, with the command that fixes their permissions."""
     home.path.chmod(0o755)
     next(home.segments.glob("*.content")).chmod(0o644)
     found = checked(home)["permissions"]
-    assert (found.level, found.found) == ("wrong", "others can read 2 paths of it")
+    assert (found.level, found.found) == ("wrong", "other users can read 2 paths in this home")
     assert ".content" in found.where
     assert f"chmod -R go= {home.path}" in found.todo
 
 
-def test_a_home_that_cannot_be_written(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home that recordings cannot be written into is wrong, though it reads well."""
+def test_a_home_that_is_not_writable(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home without write permission is a problem, even if it can be read."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     assert checked(home)["home"].found == "recordings cannot be written here: it is not writable"
 
 
-def test_a_key_that_is_none(home: Home) -> None:
-    """An empty key file is named, with what to do; nothing is made anew."""
+def test_an_empty_key_file(home: Home) -> None:
+    """An empty key file is reported with advice; no new key is created."""
     (home.path / "key").write_bytes(b"")
     found = checked(home)["key"]
     assert "0 bytes, not 32" in found.found
@@ -143,7 +152,7 @@ def test_a_key_that_is_none(home: Home) -> None:
 
 
 def test_a_damaged_segment(home: Home) -> None:
-    """A segment in which a byte was changed is named."""
+    """A segment with a changed byte is reported."""
     [facts] = home.segments.glob("*.facts")
     lines = facts.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b"1", b"2", 1)
@@ -165,12 +174,12 @@ CLOCKS = {
     13: ((10, 20), (8.9, 30)),
     14: ((10, 8),),
 }
-"""Sessions by what their clock said, in seconds, at the start and the end of each span."""
+"""Sessions, with the start and end of each span in seconds of their clock."""
 
 
 @pytest.fixture(scope="module")
 def trouble(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home in which much went wrong."""
+    """A home with many kinds of problems."""
     home = a_home(tmp_path_factory.mktemp("trouble"))
     at = NOW - 3_600 * SECOND
     for session, spans in CLOCKS.items():
@@ -193,15 +202,15 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return home
 
 
-def test_what_went_wrong_in_sessions(trouble: Home) -> None:
-    """Losses, orphans, a clock that jumped and models without a price are told, with their sessions."""
+def test_problems_of_sessions(trouble: Home) -> None:
+    """Losses, orphans, clock jumps and models without a price are reported with their sessions."""
     found = checked(trouble)
     assert {each.check: (each.level, each.found) for each in found.values()} == {
         "losses": ("wrong", "dropped: 9 records (events, unknown)"),
         "orphans": ("wrong", "never ended: 1 span or call (tool)"),
         "clock": (
             "wrong",
-            "the wall clock jumped, by 120.0 s at most: future, end_before_start, backwards",
+            "the wall clock jumped by up to 120.0 s: future, end_before_start, backwards",
         ),
         "prices": ("wrong", "without a price: 1 call (in-house-1)"),
     }
@@ -211,7 +220,10 @@ def test_what_went_wrong_in_sessions(trouble: Home) -> None:
 
 
 def test_clock_jumps(trouble: Home) -> None:
-    """Back by more than a second, an end before its start, or ahead of now; what runs beside is no jump."""
+    """A jump is a time more than 1 s before the previous one, an end before its start, or a future time.
+
+    Concurrent work is not a jump.
+    """
     with connect(trouble, ingest=False) as connection:
         rows = named(connection, "clock_jumps", now_ns=NOW).fetchall()
     assert [(row[0], row[1], row[4]) for row in rows] == [
@@ -221,16 +233,16 @@ def test_clock_jumps(trouble: Home) -> None:
     ]
 
 
-def test_nothing_lately(home: Home) -> None:
-    """A home in which nothing was recorded for longer than is looked back gets a note."""
+def test_no_recent_recordings(home: Home) -> None:
+    """A home without recordings in the checked period gets a note."""
     later = NOW + 30 * 86_400 * SECOND
     [found] = [each for each in check_home(home.path, later, later - WEEK) if each.level != "ok"]
     assert (found.check, found.level) == ("recorded", "note")
-    assert found.found == "no session was recorded recently, 1 before, the last one 30.0 days ago"
+    assert found.found == "no recent sessions, 1 older; the last one started 30.0 days ago"
 
 
-def test_a_newer_version(home: Home) -> None:
-    """A segment of a newer format is named as what it is."""
+def test_a_segment_of_a_newer_version(home: Home) -> None:
+    """A segment with a newer format is reported as such."""
     [facts] = home.segments.glob("*.facts")
     newer = facts.with_name("f" * 32 + ".facts")
     newer.write_bytes(newer_first_line(facts.read_bytes().splitlines(keepends=True)[0], newer.stem))
@@ -241,7 +253,7 @@ def test_a_newer_version(home: Home) -> None:
 
 
 def newer_first_line(line: bytes, segment_id: str) -> bytes:
-    """Return the first line of a segment as a later version would write it."""
+    """Return the first line of a segment in the format of a later version."""
     import zlib
 
     _, sequence, kind, payload = line.rstrip(b"\n").split(b" ", 3)
@@ -250,8 +262,8 @@ def newer_first_line(line: bytes, segment_id: str) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(rest, zlib.crc32(segment_id.encode())), rest)
 
 
-def test_a_foreign_file_in_the_stores_place(home: Home) -> None:
-    """What the store cannot read is told in its own words."""
+def test_a_foreign_file_in_place_of_the_store(home: Home) -> None:
+    """An unreadable store file is reported with the error of the store."""
     home.database.write_bytes(b"not a database")
     found = check_home(home.path, NOW, NOW - WEEK)
     assert [each.check for each in found if each.level == "wrong"] == ["store"]
@@ -265,18 +277,18 @@ def test_a_foreign_file_in_the_stores_place(home: Home) -> None:
         ("export", "ok", "export by default: prompts and responses go to the home and to the backends"),
     ],
 )  # fmt: skip
-def test_the_content_mode(value: str | None, level: str, told: str) -> None:
-    """Where content goes by default, and where that comes from."""
+def test_the_default_content_mode(value: str | None, level: str, told: str) -> None:
+    """The report states where content goes by default, and which setting determines that."""
     variables = {} if value is None else {"AGENTOBS_CONTENT": value}
     [found] = content(variables)
     source = " (AGENTOBS_CONTENT is set)" if value else " (AGENTOBS_CONTENT is not set)"
     assert (found.level, found.found) == (level, told + source)
 
 
-def test_a_content_mode_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told what a session does that starts with it."""
+def test_an_invalid_content_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For an invalid content mode, `doctor` reports the mode with which sessions start."""
     monkeypatch.setenv("AGENTOBS_CONTENT", "no")
-    monkeypatch.setattr(errors, "_said", set())
+    monkeypatch.setattr(errors, "_reported", set())
     agentobs.stop_recorder()
     opened = agentobs.session("shop", home=str(tmp_path))
     try:
@@ -306,7 +318,7 @@ NO_PROVIDER = {"opentelemetry.trace": SimpleNamespace(_TRACER_PROVIDER=None)}
 def test_double_instrumentation(
     variables: dict[str, str], modules: dict[str, Any], wrong: list[str]
 ) -> None:
-    """Another instrumentation that is loaded doubles spans."""
+    """Another loaded instrumentation creates a second span per call."""
     found = list(instrumentation(variables, modules))
     assert [each.where for each in found if each.level == "wrong"] == wrong
 
@@ -320,19 +332,19 @@ def test_double_instrumentation(
         ({"OTEL_PYTHON_CONFIGURATOR": "x"}, {}, 1),
     ],
 )
-def test_a_global_provider_is_nothing_wrong(
+def test_a_global_provider_is_not_a_problem(
     variables: dict[str, str], modules: dict[str, Any], notes: int
 ) -> None:
-    """Each recorded client has one owner for its calls: a note says which copies of it have two."""
+    """Each call of a recorded client has one span; a note names the copies of the client whose calls have two."""
     found = list(instrumentation(variables, modules))
     told = [each for each in found if each.where == "ANTHROPIC_OPEN_TELEMETRY"]
     assert [each.level for each in told] == ["note"] * notes
-    assert all("copies that were made of the client before" in each.found for each in told)
+    assert all("the client was copied before record(client)" in each.found for each in told)
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place where modules can be imported from, and are forgotten after."""
+    """A directory from which modules can be imported; they are unloaded after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
@@ -341,8 +353,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         del sys.modules[name]
 
 
-def test_what_is_installed_and_what_is_loaded(installed: Path) -> None:
-    """An instrumentation that is installed and not loaded gets a note."""
+def test_installed_and_loaded_instrumentations(installed: Path) -> None:
+    """An instrumentation that is installed but not loaded gets a note."""
     name = "braintrust"
     assert name in INSTRUMENTATIONS
     (installed / f"{name}.py").write_text("")
@@ -353,7 +365,7 @@ def test_what_is_installed_and_what_is_loaded(installed: Path) -> None:
 def test_the_command(
     installed: Path, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 0 where nothing is wrong, else 1; what was found, where and what to do, for people and machines."""
+    """The exit code is 1 if there is a problem, otherwise 0; findings are printed as text or as JSON."""
     for name in ("AGENTOBS_CONTENT", "ANTHROPIC_OPEN_TELEMETRY", "OTEL_PYTHON_CONFIGURATOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("quiet"))
@@ -366,11 +378,11 @@ def test_the_command(
     told = shell("doctor", "--load", "my_setup")
     assert told.code == 0
     assert "where: ANTHROPIC_OPEN_TELEMETRY" in told.out
-    assert "do:    Make copies (with_options) after record(client)" in told.out
+    assert "to do: Make copies (with_options) after record(client)" in told.out
     monkeypatch.setitem(sys.modules, "logfire", ModuleType("logfire"))
     told = shell("doctor")
     assert told.code == 1
-    assert "do:    Remove one of the two" in told.out
+    assert "to do: Remove one of the two" in told.out
     rows = [json.loads(line) for line in shell("doctor", "--json").out.splitlines()]
     assert list(rows[0]) == ["check", "level", "found", "where", "todo"]
     assert {row["check"] for row in rows if row["level"] == "wrong"} == {"instrumentation"}

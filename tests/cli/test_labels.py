@@ -1,4 +1,4 @@
-"""`agentobs labels`: every reviewed label with its reason, and what nobody can have reviewed."""
+"""`agentobs labels`: all reviewed labels with their reasons, and uses that cannot be checked."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ str.__new__(Mine, said)
 def test_each_use_is_listed_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File, line, text and reason, under whatever name the class goes."""
+    """File, line, text and reason, under any name of the class."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "cart.py").write_text(GOOD)
     (tmp_path / ".venv").mkdir()
@@ -67,32 +67,32 @@ def test_each_use_is_listed_with_its_reason(
         "shop/cart.py:6: 'too many': counted",
         "shop/cart.py:7: 'a long one': of two pieces",
         "shop/cart.py:13: 'by another name': the same class",
-        "4 reviewed labels, 0 that cannot be checked.",
+        "4 reviewed labels; 0 of them cannot be checked.",
     ]
     assert result.exit_code == 0
 
 
-def test_what_nobody_can_have_reviewed_fails(tmp_path: Path) -> None:
-    """A text or a reason that is no constant, a use that is handed on, and a file that is not Python: exit 1."""
+def test_unreviewable_uses_are_errors(tmp_path: Path) -> None:
+    """A text or reason that is not a constant, a use that is passed as a value, and an unparsable file: exit code 1."""
     (tmp_path / "wrong.py").write_text(WRONG)
     (tmp_path / "broken.py").write_text("Label.reviewed(")
     (tmp_path / "template.py").write_text("{{ nothing of this kind }} (")
     result = CliRunner().invoke(cli, ["labels", str(tmp_path)])
     assert result.exit_code == 1
     lines = result.output.splitlines()
-    assert lines[-1] == "17 reviewed labels, 17 that cannot be checked."
+    assert lines[-1] == "17 reviewed labels; 17 of them cannot be checked."
     found = [int(line.split("wrong.py:")[1].split(":")[0]) for line in lines if "wrong.py" in line]
     assert found == [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 17, 18, 19, 20]
     assert sum("text is not a constant string" in line for line in lines) == 5
     assert sum("reason is not a constant string" in line for line in lines) == 3
-    assert sum("passed on" in line for line in lines) == 2
+    assert sum("passed as a value" in line for line in lines) == 2
     assert sum("looked up" in line for line in lines) == 2
     assert sum("which class this is" in line for line in lines) == 2
-    assert sum("without its own check" in line for line in lines) == 2
+    assert sum("skips validation" in line for line in lines) == 2
     assert sum("cannot be parsed" in line for line in lines) == 1
 
 
-def test_a_path_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One clear line, and no traceback."""
     with pytest.raises(SystemExit) as ended:
         main(["labels", str(tmp_path / "nothing")])
@@ -104,7 +104,7 @@ def test_a_path_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_every_label_of_the_project_can_be_checked() -> None:
-    """Our own source, its tests apart, has no label that nobody can have reviewed."""
+    """The source of the project, except its tests, has no label that cannot be checked."""
     packages = [
         ROOT / name for name in ("agentobs", "replay", "exporters", "dashboards", "benchmarks")
     ]
@@ -113,8 +113,8 @@ def test_every_label_of_the_project_can_be_checked() -> None:
     assert [use for path in files for use in uses_in(path) if use.wrong] == []
 
 
-def test_it_is_a_command(tmp_path: Path) -> None:
-    """Without a path it looks at agentobs itself and the current directory; control characters show as escapes."""
+def test_default_paths_and_escapes(tmp_path: Path) -> None:
+    """Without a path, it searches agentobs itself and the current directory; control characters are escaped."""
     (tmp_path / "own.py").write_text(
         'from agentobs import Label\nLabel.reviewed("a", reason="\\x1b[31mred")\n'
     )

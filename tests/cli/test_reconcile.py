@@ -1,7 +1,7 @@
-"""Reconciling with the provider's reports, typed by hand in the forms of its SDK, with sums worked out by hand.
+"""`cost reconcile` with reports of the provider, written by hand in the formats of its SDK, with sums computed by hand.
 
-The prices of the day (micro-dollars a token: plain, output, read, written for 5 minutes, for 1 hour; a web
-search 10,000), published 2026-09: Sonnet 5.5 2, 10, 0.2, 2.5, 4; Opus 5.5 4, 20, 0.2, 5, 8; a batch costs half.
+Prices as published in 2026-09, in micro-dollars per token (uncached input, output, cache read, cache write for 5
+minutes, for 1 hour): Sonnet 5.5 2, 10, 0.2, 2.5, 4; Opus 5.5 4, 20, 0.2, 5, 8. A batch costs half, a web search 10,000.
 
 | call | tokens | micro-dollars |
 | --- | --- | --- |
@@ -13,6 +13,7 @@ search 10,000), published 2026-09: Sonnet 5.5 2, 10, 0.2, 2.5, 4; Opus 5.5 4, 20
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -30,7 +31,7 @@ from anthropic.types.beta.organization.analytics import (
 )
 
 from agentobs.cli import main
-from tests.store.making import MODEL, SECOND, T0, a_home, usage_row, write_facts
+from tests.store.recordings import MODEL, SECOND, T0, a_home, usage_row, write_facts
 
 OPUS = "claude-opus-5-5"
 NONE = {"cache_read_tokens": 0, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0}
@@ -97,14 +98,14 @@ def bucket(day: int, *results: dict[str, Any]) -> dict[str, Any]:
 
 
 def cost(cents: str, listed: str | None = None, **group: Any) -> dict[str, Any]:
-    """Return a row of `analytics/cost_report`, held to the type of the SDK."""
+    """Return a row of `analytics/cost_report`, checked with the type of the SDK."""
     row = {"amount": cents, "list_amount": listed or cents, "currency": "USD", **group}
     BetaAnalyticsCostBucketedResult.model_validate(row)
     return row
 
 
 def item(day: int, cents: str, listed: str | None = None, **group: Any) -> dict[str, Any]:
-    """Return an item of `analytics/cost`, held to the type of the SDK."""
+    """Return an item of `analytics/cost`, checked with the type of the SDK."""
     money = {"amount": cents, "list_amount": listed or cents, "currency": "USD", "requests": None}
     made = {"starting_at": DAYS[day], "ending_at": DAYS[day + 1], "cost": money, "group": group}
     BetaAnalyticsCostItem.model_validate(made)
@@ -123,7 +124,7 @@ def usage(*tokens: int, searches: int = 0) -> dict[str, Any]:
 
 
 def used(day: int, metrics: dict[str, Any], **group: Any) -> dict[str, Any]:
-    """Return an item of `analytics/usage`, held to the type of the SDK."""
+    """Return an item of `analytics/usage`, checked with the type of the SDK."""
     whole = {**metrics, "total_tokens": 0}
     made = {"starting_at": DAYS[day], "ending_at": DAYS[day + 1], "usage": whole, "group": group}
     BetaAnalyticsUsageItem.model_validate(made)
@@ -137,13 +138,13 @@ ALL_MATCH = {
 
 
 def test_items_by_model(reconcile: Reconcile) -> None:
-    """`analytics/cost` by model alone has web searches inside each amount: they are compared as one."""
+    """`analytics/cost` by model only includes web searches in each amount, so they are compared as one."""
     told = reconcile(page(item(0, "5.2145", model=MODEL), item(1, "0.6", model=OPUS)))
     assert (told.code, told.states) == (0, ALL_MATCH)
 
 
 def test_buckets_by_model(reconcile: Reconcile) -> None:
-    """`analytics/cost_report` by model alone, too."""
+    """The same holds for `analytics/cost_report` by model only."""
     rows = cost("5.2145", model=MODEL, cost_type=None), cost("0.6", model=OPUS, cost_type=None)
     told = reconcile(page(bucket(0, rows[0]), bucket(1, rows[1])))
     assert (told.code, told.states) == (0, ALL_MATCH)
@@ -151,7 +152,7 @@ def test_buckets_by_model(reconcile: Reconcile) -> None:
 
 @pytest.mark.parametrize("named", [MODEL, None])
 def test_searches_with_and_without_a_model(reconcile: Reconcile, named: str | None) -> None:
-    """By model and cost type, web searches stand apart, whether or not their rows carry a model."""
+    """By model and cost type, web searches are separate, whether or not their rows have a model."""
     told = reconcile(
         page(
             bucket(
@@ -169,8 +170,8 @@ def test_searches_with_and_without_a_model(reconcile: Reconcile, named: str | No
     }
 
 
-def test_cost_types_alone(reconcile: Reconcile) -> None:
-    """By cost type alone, tokens and searches of a day are compared whatever their model."""
+def test_cost_types_only(reconcile: Reconcile) -> None:
+    """By cost type only, tokens and searches of a day are compared regardless of their model."""
     told = reconcile(
         page(
             item(0, "0.2145", cost_type="tokens"),
@@ -189,8 +190,8 @@ def test_cost_types_alone(reconcile: Reconcile) -> None:
     assert set(whole.states.values()) == {"match"}
 
 
-def test_kinds_of_tokens(reconcile: Reconcile) -> None:
-    """By token type the amounts of a model add up; searches, which have no token type, are left out aloud."""
+def test_token_types(reconcile: Reconcile) -> None:
+    """By token type, the amounts of a model are added up. Searches have no token type and are excluded with a note."""
     told = reconcile(
         page(
             bucket(
@@ -205,22 +206,25 @@ def test_kinds_of_tokens(reconcile: Reconcile) -> None:
         )
     )
     assert set(told.states.values()) == {"match"}
-    assert "has no web searches: ours are left out" in told.err
+    assert "has no web searches: recorded web searches are excluded" in told.err
 
 
 def test_discounts(reconcile: Reconcile) -> None:
-    """Compared are list prices; what discounts take off is said, and is no drift."""
+    """List prices are compared; discounts are reported and are not drift."""
     pages = page(item(0, "4.69305", "5.2145", model=MODEL), item(1, "0.54", "0.6", model=OPUS))
     told = reconcile(pages)
     assert (told.code, told.states) == (0, ALL_MATCH)
-    said = "list prices, $0.0581 in all: discounts take $0.0058 off, 10.00%, $0.0523 are billed"
+    said = (
+        "compared at list prices: $0.0581 in total, minus $0.0058 of discounts, 10.00%; "
+        "$0.0523 is billed"
+    )
     assert said in told.err
     higher = reconcile(page(item(0, "5.2145", "6", model=MODEL), item(1, "0.6", model=OPUS)))
     assert higher.states[("21", MODEL, "cost_usd")] == "differs"
 
 
 def test_usage_by_tier_and_workspace(reconcile: Reconcile) -> None:
-    """`analytics/usage` by tier and workspace: each tier by itself, one workspace chosen."""
+    """`analytics/usage` by tier and workspace: each tier separately, for one selected workspace."""
     mine = {"workspace_id": "wrkspc_1", "model": MODEL}
     pages = page(
         used(0, usage(100, 10, 1000, 50, 5, searches=5), service_tier="standard", **mine),
@@ -239,7 +243,7 @@ def test_usage_by_tier_and_workspace(reconcile: Reconcile) -> None:
 
 
 def test_the_cost_report_of_the_admin_api(reconcile: Reconcile) -> None:
-    """By description: tokens by model and tier, searches of no model, all in one report with no list price."""
+    """By description: tokens by model and tier, and searches without a model, in one report without list prices."""
     row = {"currency": "USD", "workspace_id": None, "context_window": "0-200k"}
     told = reconcile(
         page(
@@ -259,8 +263,8 @@ def test_the_cost_report_of_the_admin_api(reconcile: Reconcile) -> None:
     assert len(told.out.splitlines()) == 4
 
 
-def test_teams_overlap(reconcile: Reconcile) -> None:
-    """Groups that overlap cannot be added up: refused, with what to ask instead."""
+def test_overlapping_groups_are_refused(reconcile: Reconcile) -> None:
+    """Groups that overlap cannot be added up; the error says which grouping to request instead."""
     told = reconcile(page(item(0, "5", rbac_group_id="rbac_group_1"), item(1, "0.6")))
     assert (told.code, told.out) == (1, "")
     assert "grouped by teams, which overlap" in told.err
@@ -269,10 +273,10 @@ def test_teams_overlap(reconcile: Reconcile) -> None:
     assert "a report by user" in reconcile(page(by_user)).err
 
 
-def test_buckets_with_as_many_groups_as_there_can_be(reconcile: Reconcile) -> None:
-    """A bucket of a hundred groups may lack some: that is said; ninety-nine are all of them."""
+def test_buckets_with_the_maximum_number_of_groups(reconcile: Reconcile) -> None:
+    """A bucket of a hundred groups may be incomplete, which is reported; ninety-nine groups are complete."""
     full = [cost("0", model=f"m-{number}") for number in range(100)]
-    said = "buckets with 100 groups, the most that the provider gives"
+    said = "buckets with 100 groups, the maximum of the provider"
     assert said in reconcile(page(bucket(0, *full))).err
     assert said not in reconcile(page(bucket(0, *full[1:]))).err
     BetaAnalyticsUsageBucketedResult.model_validate({**usage(1, 1, 1, 1, 1), "requests": 1})
@@ -280,8 +284,8 @@ def test_buckets_with_as_many_groups_as_there_can_be(reconcile: Reconcile) -> No
     assert said in reconcile(page(bucket(0, *counted))).err
 
 
-def test_the_order_of_pages_changes_nothing(reconcile: Reconcile) -> None:
-    """An empty page counts for the time that it covers, before or after the others; nothing used is drift."""
+def test_the_order_of_pages_does_not_matter(reconcile: Reconcile) -> None:
+    """An empty page covers its time range in any position; recorded usage in this range is drift."""
     full = page(bucket(0, cost("5.2145", model=MODEL)), more=True)
     empty = page(bucket(1))
     first, last = reconcile(empty, full), reconcile(full, empty)
@@ -292,8 +296,8 @@ def test_the_order_of_pages_changes_nothing(reconcile: Reconcile) -> None:
     assert set(nothing.states.values()) == {"only_here"}
 
 
-def test_what_two_pages_say_is_not_added_up(reconcile: Reconcile) -> None:
-    """A bucket, an item or a time that stands in two pages is refused, with both places."""
+def test_repeated_data_in_two_pages_is_refused(reconcile: Reconcile) -> None:
+    """A bucket, an item or a time that is in two pages is refused, with both places."""
     one, two = bucket(0, cost("5.2145", model=MODEL)), bucket(1, cost("0.6", model=OPUS))
     hour = {**one, "starting_at": "2026-09-21T03:00:00Z", "ending_at": "2026-09-21T04:00:00Z"}
     items = item(0, "5.2145", model=MODEL), item(1, "0.6", model=OPUS)
@@ -304,20 +308,20 @@ def test_what_two_pages_say_is_not_added_up(reconcile: Reconcile) -> None:
     ):
         told = reconcile(*pages)
         assert (told.code, told.out) == (1, "")
-        assert "0.json already" in told.err
+        assert re.search(r"is already covered by \S*0\.json", told.err)
     split = reconcile(page(items[0], more=True), page(items[1]))
     assert split.states == ALL_MATCH
 
 
-def test_holes_between_pages(reconcile: Reconcile) -> None:
-    """Days between pages that no page covers are named."""
+def test_gaps_between_pages(reconcile: Reconcile) -> None:
+    """Days that no page covers are listed."""
     far = {**bucket(1), "starting_at": "2026-09-25T00:00:00Z", "ending_at": "2026-09-26T00:00:00Z"}
     told = reconcile(page(bucket(0, cost("5.2145", model=MODEL))), page(far))
     assert "does not cover 2026-09-22 00:00 to 2026-09-25 00:00" in told.err
 
 
-def test_the_room_for_rounding_is_shown(reconcile: Reconcile) -> None:
-    """A rounded amount matches within half of its last digit, never more than a hundredth, and says so."""
+def test_the_tolerance_for_rounding_is_shown(reconcile: Reconcile) -> None:
+    """A rounded amount matches within half of its last digit, at most a hundredth; the output shows this."""
     pages = page(bucket(0, cost("5.21", model=MODEL)), bucket(1, cost("0.6", model=OPUS)))
     rows = [json.loads(line) for line in reconcile(pages).out.splitlines()]
     assert [(row["state"], Decimal(row["tolerance"])) for row in rows] == [

@@ -1,4 +1,4 @@
-"""`agentobs replay` of many fixtures: a table or JSON, in parallel; an agent that crashes or hangs is a row of it."""
+"""`agentobs replay` of many fixtures: a table or JSON, in parallel; agents that crash or hang are reported as rows."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rows(ended: Ended) -> dict[str, dict[str, object]]:
 
 
 def test_all_fixtures_of_a_folder_match(shell: Shell) -> None:
-    """A row for each, no word of the agents, exit code 0."""
+    """One row per fixture, no output of the agents, exit code 0."""
     ended = shell("replay", "fixtures", "-j", "2")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
@@ -100,7 +100,7 @@ def test_all_fixtures_of_a_folder_match(shell: Shell) -> None:
     assert "said by" not in ended.out
 
 
-def test_each_that_goes_wrong_is_a_row(shell: Shell) -> None:
+def test_each_failing_replay_is_a_row(shell: Shell) -> None:
     """One diverges, one crashes its process, one is damaged: the others are replayed, and the exit code is 1."""
     modes(a="other", b="dies")
     damaged = Path("fixtures/d")
@@ -129,8 +129,8 @@ def test_each_that_goes_wrong_is_a_row(shell: Shell) -> None:
     assert told.out.endswith("1 of 2 matched\n")
 
 
-def test_one_that_raises_or_hangs_is_told(shell: Shell) -> None:
-    """An agent that raises is named by its error; one that does not end is stopped, and no process is left."""
+def test_agents_that_raise_or_hang_are_reported(shell: Shell) -> None:
+    """An agent that raises is reported with its error; an agent that hangs is stopped, and no process remains."""
     modes(a="raises")
     assert rows(shell("replay", "fixtures", "--json"))["a"]["message"] == (
         "the agent raised LookupError: no such order"
@@ -144,8 +144,8 @@ def imports_the_sdk(process: str) -> bool:
     return "pydantic_core" in Path(f"/proc/{process}/maps").read_text()
 
 
-def test_an_interrupt_is_one_word(shell: Shell) -> None:
-    """Ctrl-C while the processes are still being made ready: one word, exit code 130, and nobody tells where it was."""
+def test_an_interrupt_prints_one_word(shell: Shell) -> None:
+    """Ctrl-C while the processes start prints one word, without tracebacks; the exit code is 130."""
     modes(a="hangs", b="hangs")
     command = [sys.executable, "-m", "agentobs", "replay", "fixtures/a", "fixtures/b"]
     replays = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -157,14 +157,14 @@ def test_an_interrupt_is_one_word(shell: Shell) -> None:
     assert (replays.returncode, told.split()) == (130, ["interrupted"])
 
 
-def test_one_fixture_is_told_as_ever(shell: Shell) -> None:
-    """One fixture has one line, and what the agent prints is seen."""
+def test_a_single_fixture_prints_one_line(shell: Shell) -> None:
+    """A single fixture has one line, and the output of the agent is shown."""
     ended = shell("replay", "fixtures/a")
     assert ended.out == "said by the agent\nMATCHED  shop  1 of 1 requests, 0 of 0 tool calls\n"
 
 
-def test_one_fixture_whose_agent_raises_is_a_verdict(shell: Shell) -> None:
-    """One line says so, with the error and the agent's line; then its own frames alone; exit code 1."""
+def test_a_single_fixture_whose_agent_raises(shell: Shell) -> None:
+    """One line shows the error and the line of the agent, then only the frames of the agent follow; exit code 1."""
     modes(a="raises")
     ended = shell("replay", "fixtures/a")
     said, first, *rest = ended.out.splitlines()
@@ -184,14 +184,14 @@ def test_one_fixture_whose_agent_raises_is_a_verdict(shell: Shell) -> None:
     assert [frame["file"] for frame in told["frames"]] == ["shop_agent.py"] * len(rest)
 
 
-def test_the_fault_that_an_agent_raised_after_is_named(shell: Shell) -> None:
-    """What was injected stands in the verdict."""
+def test_the_injected_fault_is_named(shell: Shell) -> None:
+    """The verdict contains the injected fault."""
     ended = shell("replay", "fixtures/a", "--fault", "400 at request 1")
     assert ended.code == 1
     assert ended.out.splitlines()[1].startswith(
         "RAISED  shop  main, after request 0 of 1: BadRequest"
     )
-    assert ended.out.endswith("  after it   1 recorded request and 0 tool calls never made\n")
+    assert ended.out.endswith("  unused     1 recorded request and 0 tool calls\n")
     assert "  fault      injected: 400 at request 1\n" in ended.out
     assert "anthropic/" not in ended.out
     told = json.loads(
@@ -203,10 +203,10 @@ def test_the_fault_that_an_agent_raised_after_is_named(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["fixtures", "--explain"], "--explain: works with one fixture only"),
+        (["fixtures", "--explain"], "--explain: this option requires exactly one fixture"),
         (
             ["fixtures/a", "fixtures/b", "--accept-from", "1"],
-            "--accept-from: works with one fixture only",
+            "--accept-from: this option requires exactly one fixture",
         ),
         (
             ["fixtures/a", "--pace", "fast"],
@@ -215,8 +215,10 @@ def test_the_fault_that_an_agent_raised_after_is_named(shell: Shell) -> None:
         (["fixtures/none"], "fixtures/none: this is not a fixture"),
     ],
 )
-def test_what_cannot_be_is_one_line(shell: Shell, arguments: list[str], told: str) -> None:
-    """One line that says what was found and what to do; a non-zero exit."""
+def test_invalid_options_give_a_one_line_error(
+    shell: Shell, arguments: list[str], told: str
+) -> None:
+    """One line that states what was found and what to do; a non-zero exit code."""
     ended = shell("replay", *arguments)
     assert (ended.code, ended.err.count("\n")) == (1, 1)
     assert ended.err.startswith(f"error: {told}")

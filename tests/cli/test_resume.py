@@ -1,4 +1,4 @@
-"""`agentobs run --resume` and `--fork`: an earlier session goes on from the command line."""
+"""`agentobs run --resume` and `--fork`: an earlier session is continued from the command line."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def ids(shell: Shell) -> list[str]:
     return [row[0] for row in rows]
 
 
-def test_a_session_goes_on_and_another_way(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that was said; `show` tells the whole conversation's cost; a frozen one replays without the first."""
+def test_a_session_is_resumed_and_forked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history is complete; `show` prints the total cost; a frozen session replays without the first one."""
     words = ("One.", "Two.", "Three.", "Other.")
     answers = [message(text(word), model=PRICED, usage=USED) for word in words]
     with Provider([streamed(each) for each in answers]) as provider:
@@ -65,7 +65,7 @@ def test_a_session_goes_on_and_another_way(shell: Shell, monkeypatch: pytest.Mon
 
 
 def _plain(contents: list[Any]) -> list[Any]:
-    """Without the marks of the cache, which turn a text into a block of it."""
+    """Remove cache breakpoints, which turn a text into a block."""
     found: list[Any] = []
     for content in contents:
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
@@ -77,16 +77,16 @@ def _plain(contents: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--resume", "nobody"), "no session with that id or name"),
+        (("--resume", "nobody"), "no session with that ID or name"),
         (("--fork", "first", "--at-turn", "9"), "the session has no turn 9"),
         (("--resume", "first", "--fork", "first"), "both be resumed and forked"),
         (("--resume", "first", "--at-turn", "1"), "--at-turn: requires --fork"),
     ],
 )
-def test_what_cannot_be_gone_on_with(
+def test_sessions_that_cannot_be_resumed(
     options: tuple[str, ...], told: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, a non-zero exit, and no request."""
+    """One line, a non-zero exit code, and no request."""
     with Provider([streamed(message(text("One."), model=PRICED))]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         assert shell("run", "Hello", "--name", "first").code == 0

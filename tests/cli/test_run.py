@@ -1,4 +1,4 @@
-"""`agentobs run`: what its options make of the agent."""
+"""`agentobs run`: the effect of its options on the agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import agentobs
 from agentobs.agent.model.thinking import Effort
 from agentobs.cli.run import EFFORTS
-from tests.agent.provider import Provider, call, error, message, streamed, text, whole
+from tests.agent.provider import Provider, call, error, message, streamed, text, unstreamed
 from tests.cli.test_commands import Shell
 
 DONE = message(text("Done."))
@@ -29,13 +29,13 @@ def shell(
     agentobs.stop_recorder()
 
 
-def test_the_efforts_are_those_of_the_loop() -> None:
-    """The command line offers what the loop knows, no more and no less."""
+def test_the_effort_levels_are_those_of_the_loop() -> None:
+    """The command line offers exactly the levels that the loop supports."""
     assert get_args(Effort) == EFFORTS
 
 
 def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run around the prompt, and at the end of the conversation, also where one refused it; a replay runs none."""
+    """Hooks run around the prompt and at the end, even if one rejects the prompt; a replay runs none."""
     ended, refuses = tmp_path / "ended", tmp_path / "refuses"
     hooks = {
         "user_prompt_submit": [{"command": f"test ! -e {refuses} || exit 2"}],
@@ -56,10 +56,10 @@ def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.Monke
     assert ended.read_text() == "over\nover\n"
 
 
-def test_what_is_said_and_where_it_goes(
+def test_content_mode_traces_and_collector(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Content is kept out where that is asked for, a trace is written, and a collector that is dead costs nothing."""
+    """Content is not recorded if it is off, a trace is written, and an unreachable collector has no effect."""
     with Provider([streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         told = shell(
@@ -80,15 +80,15 @@ def test_what_is_said_and_where_it_goes(
     assert "content" in shell("freeze", "run", "-o", "frozen").err
 
 
-def test_a_collector_that_cannot_be(shell: Shell) -> None:
-    """What is no address is said in one line before anything is asked."""
+def test_an_invalid_collector_address(shell: Shell) -> None:
+    """An invalid address gives a one-line error before any request."""
     told = shell("run", "Hello", "--otlp", "file:///etc/passwd")
     assert (told.code, told.out) == (1, "")
     assert told.err.startswith("error: endpoint: the address of the collector is not valid")
 
 
-def test_a_file_that_holds_no_hooks(shell: Shell, tmp_path: Path) -> None:
-    """What is wrong is said in one line before anything is asked."""
+def test_a_file_without_hooks(shell: Shell, tmp_path: Path) -> None:
+    """The error is one line, before any request."""
     (tmp_path / "hooks.json").write_text('{"before_tool": []}')
     ended = shell("run", "Hello", "--hooks", "hooks.json")
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
@@ -96,14 +96,14 @@ def test_a_file_that_holds_no_hooks(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody sits at a terminal it alone decides: its yes lets a call run; where it fails, that is denied."""
+    """Without a terminal, the classifier decides alone; if it fails, the call is denied."""
     (tmp_path / "written.py").write_text(
         "from agentobs.agent import tool\n\n"
         "@tool\ndef put(what: str) -> str:\n    'Put.'\n    return f'put {what}'\n"
     )
     puts = streamed(message(call("a", "put", what="x"), stop_reason="tool_use"))
     allows = call("j", "answer", behavior="allow", reason="Fine.")
-    judged = whole(message(allows, model="small", stop_reason="tool_use"))
+    judged = unstreamed(message(allows, model="small", stop_reason="tool_use"))
     fails = error(400, "invalid_request_error")
     with Provider([puts, judged, streamed(DONE), puts, fails, streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
@@ -117,8 +117,8 @@ def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "The classifier gave no answer" in told[1]
 
 
-def test_effort_and_another_model(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model thinks as it was told to; after three overloads in a row the other one is asked."""
+def test_effort_and_fallback_model(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model thinks with the chosen effort; after three overloads in a row, the fallback model is used."""
     monkeypatch.setattr("agentobs.agent.model.retry.FIRST_WAIT_S", 0.001)
     busy = error(529, "overloaded_error")
     with Provider([busy, busy, busy, streamed(DONE)]) as provider:

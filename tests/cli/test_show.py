@@ -1,4 +1,4 @@
-"""`agentobs show`: what was decided about tool calls, what was said meanwhile, and where a run was stopped."""
+"""`agentobs show`: decisions about tool calls, steering messages, and aborts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentobs.agent.events import Event, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
-from tests.replay.mailer import Mailer, once
+from tests.replay.mailer import Mailer, recorded_run
 
 
 def person(agent: Mailer, consent: Consent) -> Reply:
@@ -25,16 +25,16 @@ def stop_at_the_second(agent: Mailer, event: Event) -> None:
         agent.abort.stop()
 
 
-def test_the_timeline_tells_decisions_words_and_aborts(
+def test_the_timeline_shows_decisions_messages_and_aborts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who decided and what came of it, how much was said, where it was stopped; of no content a word."""
+    """Decisions with their outcome, the length of messages, and the point of an abort; no content."""
     given = [
         streamed(call(1, "look"), call(2, "send", to="eve"), number=1),
         streamed(call(3, "send", to="ann"), call(4, "send", to="bob"), number=2),
         streamed(text("Done."), number=3),
     ]
-    once(tmp_path, given, person=person)
+    recorded_run(tmp_path, given, person=person)
     shell = Shell(tmp_path / "home", capsys)
     told = shell("show", "mailer").out
     rows = [" ".join(line.split()) for line in told.splitlines()]
@@ -50,12 +50,10 @@ def test_the_timeline_tells_decisions_words_and_aborts(
     assert "content files" in shell("show", "mailer", "--content").out
 
 
-def test_the_timeline_tells_where_it_was_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An abort is a line with the point where the run was stopped."""
+def test_the_timeline_shows_an_abort(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An abort is a line with the point at which the run was stopped."""
     calls = [call(number, "send", to="ann") for number in (1, 2, 3)]
-    once(tmp_path, [streamed(*calls, number=1)], on=stop_at_the_second)
+    recorded_run(tmp_path, [streamed(*calls, number=1)], on=stop_at_the_second)
     told = Shell(tmp_path / "home", capsys)("show", "mailer").out
     rows = [line.split() for line in told.splitlines()]
     [stopped] = [row for row in rows if "abort" in row]

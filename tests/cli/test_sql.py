@@ -1,4 +1,4 @@
-"""`agentobs sql`: parameters, limits, what is said where one is met, and the way around them for the owner."""
+"""`agentobs sql`: parameters, limits, the errors when a limit is reached, and `--unsafe`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentobs.store.duckdb.generations import current
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits
 from tests.cli.test_commands import Shell
-from tests.store.making import ROOT, a_home, conversation, record
+from tests.store.recordings import ROOT, a_home, conversation, record
 
 DOCUMENT = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
 
@@ -57,7 +57,7 @@ PARAMETERS: list[tuple[str, str, Any]] = [
 
 
 def test_parameters_have_types(shell: Shell) -> None:
-    """A value that is JSON has its type, any other is text; what it holds is never SQL."""
+    """A JSON value keeps its type, any other value is text; a value is never interpreted as SQL."""
     names = [f"p{number}" for number in range(len(PARAMETERS))]
     asked = ", ".join(f"${name} AS {name}, typeof(${name}) AS type_{name}" for name in names)
     given = [
@@ -82,8 +82,8 @@ def test_parameters_have_types(shell: Shell) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_options_that_do_not_fit(shell: Shell, options: list[str]) -> None:
-    """What cannot be meant is refused in one error that names it, before anything is asked."""
+def test_invalid_options_are_rejected(shell: Shell, options: list[str]) -> None:
+    """Each invalid option is named in one error before the query runs."""
     told = shell("sql", "SELECT 1", *options)
     assert told.code != 0
     assert told.out == ""
@@ -101,10 +101,10 @@ def test_options_that_do_not_fit(shell: Shell, options: list[str]) -> None:
         ("SELECT count(*) FROM range(1000000000000)", ["--timeout", "0.2"], "", "took longer than 0.2 s"),
     ],
 )  # fmt: skip
-def test_a_limit_that_is_met(
+def test_a_limit_that_is_reached(
     shell: Shell, query: str, options: list[str], out: str, found: str
 ) -> None:
-    """One error says which limit, and how to raise it; what came before is printed; the end is not zero."""
+    """One error states the limit and how to raise it; earlier rows are printed, and the exit code is not 0."""
     told = shell("sql", query, *options)
     assert (told.code, told.out) == (1, out)
     assert len(told.err.splitlines()) == 1
@@ -112,15 +112,15 @@ def test_a_limit_that_is_met(
     assert f"raise the limit: {options[0]} on the command line, Limits(" in told.err
 
 
-def test_rows_have_a_limit_of_their_own(shell: Shell) -> None:
-    """The command line prints 10,000 rows where nothing else is said."""
+def test_the_default_limit_of_rows(shell: Shell) -> None:
+    """The command line prints 10,000 rows by default."""
     told = shell("sql", "FROM range(20000)", "--csv")
     assert (told.code, told.out.count("\n")) == (1, ROWS + 1)
     assert "more than 10,000 rows" in told.err
 
 
-def test_errors_cannot_steer_a_terminal(shell: Shell) -> None:
-    """29: data and SQL that come back in an error show as escapes."""
+def test_errors_escape_control_characters(shell: Shell) -> None:
+    """29: data and SQL that are quoted in an error are escaped."""
     hostile = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\u202e\r"
     for query in (
         f"SELECT error('{hostile}')",
@@ -134,8 +134,8 @@ def test_errors_cannot_steer_a_terminal(shell: Shell) -> None:
         assert len(told.err.splitlines()) == 1
 
 
-def test_unsafe_is_the_owners_way(home: Home, shell: Shell, tmp_path: Path) -> None:
-    """With --unsafe files are in reach and it says so; what is made is in memory, the store stays as it was."""
+def test_unsafe_queries(home: Home, shell: Shell, tmp_path: Path) -> None:
+    """With --unsafe, a warning is printed, files are accessible, and the store stays unchanged."""
     before = current(home)
     (tmp_path / "prices.csv").write_text("model,usd\na,1\n")
     told = shell("sql", f"SELECT * FROM '{tmp_path}/prices.csv'", "--csv", "--unsafe")
@@ -160,7 +160,7 @@ def test_unsafe_is_the_owners_way(home: Home, shell: Shell, tmp_path: Path) -> N
 
 
 def test_ctrl_c_kills_the_worker(home: Home) -> None:
-    """A command that is interrupted says so, and leaves no process behind."""
+    """An interrupted command prints a line and leaves no process behind."""
     query = "SELECT count(*) FROM range(100000000000000)"
     process = subprocess.Popen(
         [sys.executable, "-m", "agentobs", "--home", home.path, "sql", query, "--timeout", "300"],
@@ -202,7 +202,7 @@ STATEMENTS = [
 
 
 def test_statements_of_the_document_run(home: Home) -> None:
-    """Every statement that docs/sql.md shows is answered, and its Python runs."""
+    """Every statement in docs/sql.md runs, and so does its Python code."""
     assert len(STATEMENTS) == 7
     for statement in STATEMENTS:
         assert agentobs.query(statement, home=home.path) is not None
@@ -212,8 +212,8 @@ def test_statements_of_the_document_run(home: Home) -> None:
             exec(compile(block, "docs/sql.md", "exec"), {})
 
 
-def test_limits_of_the_document_hold() -> None:
-    """The table of docs/sql.md names the options, and the numbers that hold."""
+def test_limits_in_the_document_are_correct() -> None:
+    """The table in docs/sql.md contains the options and their real defaults."""
     rows = re.findall(
         r"^\| [^|]+ \| `(--[a-z-]+)` \| `(\w+)` \| (\d+) \| (\d+) \|$", DOCUMENT, re.M
     )

@@ -1,4 +1,4 @@
-"""`agentobs run` at a terminal: the person there is asked, and may leave."""
+"""`agentobs run` at a terminal: the user is prompted for approval, and can interrupt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DONE = streamed(message(text("Done.")))
 
 
 def at_terminal(provider: Provider, home: Path, answer: Callable[[int], None]) -> tuple[int, str]:
-    """Run the agent on a terminal of its own; `answer` is given the terminal when the prompt shows."""
+    """Run the agent on a separate terminal; `answer` is called with the terminal when the prompt appears."""
     (home / "mytools.py").write_text(TOOLS)
     ours, theirs = pty.openpty()
     environment = {
@@ -74,8 +74,8 @@ main()
 """Makes the process the leader of its terminal, so that Ctrl-C reaches it."""
 
 
-def test_the_person_at_the_terminal_is_asked_once(tmp_path: Path) -> None:
-    """A yes for the session holds for the same call; it runs, and nobody is asked again."""
+def test_the_user_is_prompted_once(tmp_path: Path) -> None:
+    """A yes for the session applies to the same call; the call runs, and the user is not prompted again."""
     asking = [streamed(message(call(each, "write", what="x"))) for each in "ab"]
     with Provider([*asking, DONE]) as provider:
         code, shown = at_terminal(provider, tmp_path, lambda fd: void(os.write(fd, b"s\n")))
@@ -85,8 +85,8 @@ def test_the_person_at_the_terminal_is_asked_once(tmp_path: Path) -> None:
     assert '{"tool": "write", "input": {"what": "x"}}' in shown
 
 
-def test_ctrl_c_at_the_question(tmp_path: Path) -> None:
-    """The run stops in good order though nobody answers, and the process ends."""
+def test_ctrl_c_at_the_prompt(tmp_path: Path) -> None:
+    """The run stops cleanly although there is no answer, and the process ends."""
     with Provider([streamed(message(call("a", "write", what="x")))]) as provider:
         code, shown = at_terminal(provider, tmp_path, lambda fd: void(os.write(fd, b"\x03")))
     assert code == 1

@@ -1,4 +1,4 @@
-"""Names and reasons that are sentences: shown as they were written on this machine, digests everywhere else."""
+"""Names and reasons that are sentences: shown as text on this machine, as digests everywhere else."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from agentobs.recording.journal.home import existing_home
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
-from agentobs.records.backend import Told
+from agentobs.records.backend import WrittenFact
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
-from agentobs.store.label_texts import Texts
+from agentobs.store.label_texts import LabelTexts
 from replay import DivergenceError, Replayer, load
 from tests.cli.test_commands import Shell
 from tests.provider_script import script, streamed, text
@@ -30,7 +30,7 @@ SEAL = bytes(range(32)).hex()
 
 
 def refund(url: str, name: str = NAME, reason: str | None = REASON, **options: Any) -> None:
-    """A session that ends, and may say why it failed."""
+    """A session that completes, or fails with a reason."""
 
     @agentobs.session(name, **options)
     def agent() -> None:
@@ -44,9 +44,9 @@ def refund(url: str, name: str = NAME, reason: str | None = REASON, **options: A
     agent()
 
 
-def recorded(home: Path, *sessions: dict[str, Any], **options: Any) -> list[Told]:
-    """Record sessions, and return what a backend was handed."""
-    told: list[Told] = []
+def recorded(home: Path, *sessions: dict[str, Any], **options: Any) -> list[WrittenFact]:
+    """Record sessions, and return the facts that a backend received."""
+    told: list[WrittenFact] = []
     agentobs.stop_recorder()
     answers = [streamed(text("Done.")) for _ in sessions]
     with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
@@ -61,7 +61,7 @@ def recorded(home: Path, *sessions: dict[str, Any], **options: Any) -> list[Told
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with a session that has a sentence for a name, and one for its reason."""
+    """A home with a session whose name and reason are sentences."""
     recorded(tmp_path / "home", {}, {"name": "plain", "reason": "no-refund"})
     return tmp_path / "home"
 
@@ -82,8 +82,8 @@ def digest_of(home: Path, column: str) -> str:
 
 
 @pytest.mark.parametrize("ingested", [False, True], ids=["plain", "compressed"])
-def test_commands_show_what_was_written(home: Path, shell: Shell, ingested: bool) -> None:
-    """Whether the segment was compressed or not."""
+def test_commands_show_the_texts(home: Path, shell: Shell, ingested: bool) -> None:
+    """They do so whether the segment was compressed or not."""
     if ingested:
         ingest(existing_home(home))
         assert list(home.rglob("*.content.zst"))
@@ -108,8 +108,8 @@ def test_commands_show_what_was_written(home: Path, shell: Shell, ingested: bool
     assert {row["name"]: row["reason"] for row in rows} == {NAME: REASON, "plain": "no-refund"}
 
 
-def test_sessions_are_found_by_what_was_written(home: Path, shell: Shell) -> None:
-    """As the name of a session, and as a parameter of a query, which answers with what the facts have."""
+def test_sessions_are_found_by_their_texts(home: Path, shell: Shell) -> None:
+    """A text works as the name of a session and as a parameter of a query; the result of the query contains digests."""
     asked = "SELECT reason FROM sessions WHERE name = $name"
     told = shell("sql", asked, "--param", f"name={NAME}", "--json")
     assert json.loads(told.out) == {"reason": digest_of(home, "reason")}
@@ -123,7 +123,7 @@ def test_sessions_are_found_by_what_was_written(home: Path, shell: Shell) -> Non
 
 @pytest.mark.parametrize("which", [NAME, "--last-failed"])
 def test_a_session_is_frozen_and_replayed(shell: Shell, tmp_path: Path, which: str) -> None:
-    """Unchanged code matches, another reason diverges, and the folder's name is safe."""
+    """Unchanged code matches, a different reason diverges, and the name of the folder is safe."""
     if which == "--last-failed":
         recorded(shell.home, {})
     frozen = shell("freeze", which)
@@ -141,7 +141,7 @@ def test_a_session_is_frozen_and_replayed(shell: Shell, tmp_path: Path, which: s
 
 
 def test_a_secret_in_a_reason_is_redacted_and_compared(shell: Shell, tmp_path: Path) -> None:
-    """Another secret of its kind in its place is the same reason."""
+    """A different secret of the same kind in the same place is the same reason."""
     tokens = ["ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq4Pn"]
     recorded(shell.home, {"reason": f"refused for {tokens[0]}"})
     assert shell("freeze", "--last-failed", "-o", str(tmp_path / "f")).code == 0
@@ -152,10 +152,10 @@ def test_a_secret_in_a_reason_is_redacted_and_compared(shell: Shell, tmp_path: P
     assert "refused for [redacted:" in shell("sessions").out
 
 
-def test_the_words_are_content_and_nowhere_else(
+def test_the_texts_are_only_in_content_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not in the facts of a segment, the store, what backends are handed, or exported files; only in content files."""
+    """They are not in the facts, the store, the facts of backends, or exported files."""
     told = recorded(tmp_path / "home", {}, sync="always")
     assert told
     words = [NAME, REASON]
@@ -179,7 +179,7 @@ def test_the_words_are_content_and_nowhere_else(
 def test_without_content_the_digest_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With content off, and after a prune of the content; the session is still found by its name."""
+    """This applies with content off, and after the content was pruned; the session is still found by its name."""
     off, pruned = tmp_path / "off", tmp_path / "pruned"
     recorded(off, {"content": "off"})
     recorded(pruned, {})
@@ -196,10 +196,10 @@ def test_without_content_the_digest_is_shown(
         assert REASON.encode() not in path.read_bytes(), path
 
 
-def test_sealed_words_need_the_key(
+def test_encrypted_texts_need_the_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the key they are shown, without it their digests."""
+    """With the key the texts are shown, without it their digests."""
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", SEAL)
     recorded(tmp_path / "home", {})
     shell = Shell(tmp_path / "home", capsys)
@@ -212,8 +212,8 @@ def test_sealed_words_need_the_key(
     assert told.count("digest:") == 2
 
 
-def test_reports_have_the_words_only_with_content(shell: Shell, tmp_path: Path) -> None:
-    """A report can be passed on, unless its author put content in."""
+def test_reports_contain_the_texts_only_with_content(shell: Shell, tmp_path: Path) -> None:
+    """A report can be shared unless its author included content."""
     for content in (False, True):
         path = tmp_path / f"{content}.html"
         extra = ["--with-content"] if content else []
@@ -231,20 +231,20 @@ def test_reports_have_the_words_only_with_content(shell: Shell, tmp_path: Path) 
 
 
 def test_texts_are_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what nobody has is not looked for again."""
+    """LabelTexts that were not found are not searched again, either."""
     place = existing_home(home)
     with open_store(place) as store:
-        texts = Texts(store)
+        texts = LabelTexts(store)
         reason, unknown = digest_of(home, "reason"), "digest:" + "0" * 24
-        assert texts.of([reason, unknown]) == {reason: REASON}
-        monkeypatch.setattr(Texts, "_read", None)
-        assert texts.shown([(1, f"declared:{reason}", {"a": [unknown]})]) == [
+        assert texts.texts_of([reason, unknown]) == {reason: REASON}
+        monkeypatch.setattr(LabelTexts, "_read", None)
+        assert texts.replace_in_rows([(1, f"declared:{reason}", {"a": [unknown]})]) == [
             (1, f"declared:{REASON}", {"a": [unknown]})
         ]
 
 
-def test_the_test_of_the_fix_knows_the_reason(shell: Shell, tmp_path: Path) -> None:
-    """Up to the failure, unchanged code does the same, whatever secret is in its reason; fixed code does not."""
+def test_the_test_of_the_fix_compares_the_reason(shell: Shell, tmp_path: Path) -> None:
+    """Unchanged code fails with the same reason, regardless of the secret in it; fixed code does not."""
     tokens = ["ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq4Pn"]
     recorded(shell.home, {"reason": f"refused for {tokens[0]}"})
     assert shell("freeze", "--last-failed", "-o", str(tmp_path / "f")).code == 0

@@ -1,4 +1,4 @@
-"""`agentobs freeze` tries what it wrote: each agent in fresh processes, and what is printed about it."""
+"""The check of `agentobs freeze`: each agent is replayed in fresh processes, and the result is printed."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ def {name}(prompt):
 """
 
 
-def given(name: str) -> list[Answer]:
-    """What the model answers to an agent."""
+def answers_for(name: str) -> list[Answer]:
+    """Return the responses of the model to an agent."""
     if name != "tools":
         return [streamed(text("Hi."))]
     return [
@@ -216,7 +216,7 @@ def given(name: str) -> list[Answer]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with recorded sessions of many small agents; one lies outside of it, and one is gone."""
+    """A project with recorded sessions of many small agents; one agent is outside of it, and one was deleted."""
     path = tmp_path_factory.mktemp("shop")
     project, elsewhere = path / "project", path / "elsewhere"
     (project / "prompts").mkdir(parents=True)
@@ -225,7 +225,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "shop.py").write_text(SHOP)
     (project / "gone.py").write_text(ELSEWHERE.format(name="gone"))
     (elsewhere / "outside.py").write_text(ELSEWHERE.format(name="outside"))
-    answers = script(*(answer for name in NAMES for answer in given(name)))
+    answers = script(*(answer for name in NAMES for answer in answers_for(name)))
     with ServedProvider(answers, ServeOptions("order")) as provider:
         subprocess.run(
             [sys.executable, "-c", RUNS, *NAMES],
@@ -245,7 +245,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def frozen(project: Path, *arguments: str) -> dict[str, list[str]]:
-    """Freeze sessions in a fresh process, and return the lines about the trial of each, by its name."""
+    """Freeze sessions in a fresh process, and return the lines about the check of each, by name."""
     out = ran(project, "freeze", *arguments, "-o", "fixtures")
     assert "printed by the agent" not in out
     told: dict[str, list[str]] = {}
@@ -261,7 +261,7 @@ def frozen(project: Path, *arguments: str) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def verdicts(shop: Path) -> dict[str, list[str]]:
-    """What is printed about each agent that ends by itself."""
+    """The printed lines about each agent that ends by itself."""
     before = recordings(shop)
     told = frozen(shop, *(name for name in SESSIONS if name not in ("hangs", "busy", "waits")))
     assert recordings(shop) == before
@@ -281,7 +281,7 @@ def ran(project: Path, *arguments: str) -> str:
 
 
 def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a command in the project, as a user does; the order of sets is the one that was recorded."""
+    """Start a command in the project, as a user does, with the hash seed of the recording."""
     environment = {key: value for key, value in os.environ.items() if key != "URL"}
     return subprocess.Popen(
         [sys.executable, "-m", "agentobs", "--home", "../home", *arguments],
@@ -293,12 +293,12 @@ def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-YES = ["replays: yes, 2 of 2: also with another directory, date, time zone and hash seed"]
+YES = ["replays: yes, 2 of 2 (1 with changed directory, date, time zone and hash seed)"]
 
 
 @pytest.mark.parametrize("name", ["fine", "noisy-exit", "raises"])
-def test_one_that_replays_anywhere(verdicts: dict[str, list[str]], name: str) -> None:
-    """One line; an agent that raises as recorded is one, and a thread that it leaves behind keeps nobody waiting."""
+def test_agents_that_replay_anywhere(verdicts: dict[str, list[str]], name: str) -> None:
+    """One line. It also appears for an agent that raises as recorded, and for one that leaves a thread running."""
     assert verdicts[name] == YES
 
 
@@ -310,13 +310,13 @@ CURABLE = {
 
 
 @pytest.mark.parametrize("name", CURABLE)
-def test_the_rules_that_cure_it_are_named(verdicts: dict[str, list[str]], name: str) -> None:
-    """What differs is shown with its rules, before the command that adds them."""
+def test_the_needed_rules_are_proposed(verdicts: dict[str, list[str]], name: str) -> None:
+    """The difference is shown with the rules that would hide it, before the command that adds them."""
     (told, rules), out = CURABLE[name], verdicts[name]
     assert out[0].startswith(f"replays: no, because request 1 of 1 {told}")
     assert any(line.strip().startswith("recorded  ") for line in out)
     them = "them" if rules.startswith("rules") else "it"
-    assert f"         hidden by the {rules}; to add {them} to the fixture:" in out
+    assert f"         the {rules} would hide this difference; to apply {them}:" in out
 
 
 @pytest.mark.parametrize(
@@ -326,10 +326,10 @@ def test_the_rules_that_cure_it_are_named(verdicts: dict[str, list[str]], name: 
         for each in CURABLE
     ],
 )
-def test_apply_adds_the_rules_that_cure_it(
+def test_apply_adds_the_proposed_rules(
     shop: Path, verdicts: dict[str, list[str]], name: str
 ) -> None:
-    """The command that is printed makes it replay, and whatever is frozen again keeps its rules."""
+    """The printed command makes the fixture replay, and freezing again keeps the rules."""
     printed, rules = shlex.split(verdicts[name][-1]), CURABLE[name][1]
     assert printed[0] == "agentobs"
     applied = ran(shop, *printed[printed.index("freeze") :]).partition("next   ")[0].splitlines()
@@ -346,20 +346,20 @@ DEPENDENT = {
     "zoned": "no, because request 1 of 1 depends on the time zone",
     "relative": "no, only from this directory, because shop.py:LINE in relative reads",
     "swallows": "no, only from this directory, because shop.py:LINE in swallows reads",
-    "directory": "no, only from this directory: request 1 of 1 depends on it",
+    "directory": "no, only from this directory: request 1 of 1 depends on the directory",
     "random": "no, because request 1 of 1 differs from the recording",
 }
 
 
 @pytest.mark.parametrize("name", DEPENDENT)
-def test_what_it_depends_on_is_named(verdicts: dict[str, list[str]], name: str) -> None:
-    """Of the surroundings that are changed, the one that matters is named; no rule is proposed."""
+def test_the_cause_of_a_failure_is_named(verdicts: dict[str, list[str]], name: str) -> None:
+    """The changed condition that causes the failure is named; no rule is proposed."""
     assert re.sub(r":\d+ in", ":LINE in", verdicts[name][0]) == f"replays: {DEPENDENT[name]}"
-    assert not any("hidden by" in line for line in verdicts[name])
+    assert not any("would hide" in line for line in verdicts[name])
 
 
-def test_a_file_that_is_read_from_the_directory_is_named(verdicts: dict[str, list[str]]) -> None:
-    """The path stands in the report, and what to do; an agent that goes on without it is shown with its difference."""
+def test_a_file_that_is_read_by_a_relative_path_is_named(verdicts: dict[str, list[str]]) -> None:
+    """The report contains the path and advice; if the agent continues without the file, the difference is shown."""
     assert "         'prompts/system.md'" in verdicts["relative"]
     out = verdicts["swallows"]
     assert '             recorded  "You sell fruit."' in out
@@ -370,29 +370,29 @@ def test_a_file_that_is_read_from_the_directory_is_named(verdicts: dict[str, lis
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("dies", "its process ended before the replay did: exit code 7"),
-        ("killed", "its process ended before the replay did: signal 9"),
+        ("dies", "the process ended before the replay: exit code 7"),
+        ("killed", "the process ended before the replay: signal 9"),
         ("raises-now", "the agent raised KeyError: 'a table', at shop.py:LINE in raises_now"),
     ],
 )
-def test_an_agent_that_goes_wrong_is_one_line(
+def test_a_failing_agent_is_reported_in_one_line(
     verdicts: dict[str, list[str]], name: str, told: str
 ) -> None:
-    """A process that ends itself, one that is killed, an exception: each is said with what is known of it."""
+    """A process that exits, one that is killed, and an exception: each is reported with its known details."""
     out = " ".join(line.strip() for line in verdicts[name])
     assert re.sub(r":\d+ in", ":LINE in", out) == f"replays: no, because {told}"
 
 
 @pytest.mark.soak
-def test_one_that_hangs_is_stopped(shop: Path) -> None:
-    """One that waits for ever diverges, one that blocks the interpreter is stopped; the line of each is named."""
+def test_a_hanging_agent_is_stopped(shop: Path) -> None:
+    """An agent that waits forever diverges; one that blocks the interpreter is stopped; each line is named."""
     told = frozen(shop, "hangs", "busy", "--check-timeout", "10")
     waits, busy = (" ".join(line.strip() for line in told[name]) for name in ("hangs", "busy"))
     assert waits.startswith("replays: no, because the agent made no progress for 5 seconds")
     assert re.search(r"shop\.py:\d+ in hangs", waits)
     assert re.fullmatch(
         r"replays: no, because the agent did not end within 10 seconds, at shop\.py:\d+ in busy "
-        r"if it needs longer, use --check-timeout",
+        r"if the agent needs more time, use --check-timeout",
         busy,
     )
 
@@ -406,7 +406,7 @@ def test_one_that_hangs_is_stopped(shop: Path) -> None:
         ("gone", "the recorded entry gone:gone is not in a file"),
     ],
 )
-def test_one_that_cannot_be_started_was_not_tried(
+def test_an_agent_that_cannot_be_started_is_not_replayed(
     verdicts: dict[str, list[str]], name: str, reason: str
 ) -> None:
     """The verdict gives the reason."""
@@ -414,19 +414,17 @@ def test_one_that_cannot_be_started_was_not_tried(
 
 
 @pytest.mark.parametrize("name", ["outside", "gone"])
-def test_only_what_works_is_proposed_for_an_entry_that_cannot_be_called(
-    shop: Path, name: str
-) -> None:
-    """The report says once how to name another entry; neither pytest nor a fork is proposed: both would fail."""
+def test_next_steps_for_an_entry_that_cannot_be_called(shop: Path, name: str) -> None:
+    """The report says once how to choose another entry; pytest and forks, which would fail, are not proposed."""
     told = " ".join(ran(shop, "freeze", name, "-o", f"fixtures/{name}").split())
     verdict, steps = told.partition("replays: ")[2].split(" next ")
     assert verdict.count("--entry module:name --args JSON") == 1
-    assert "Run from the directory that holds it" in verdict
+    assert "Run from the directory that contains the module" in verdict
     assert steps == f"agentobs serve fixtures/{name} acts as the provider for any client"
 
 
-def test_a_named_entry_starts_one_that_could_not_be_called(shop: Path) -> None:
-    """What the verdict proposes works, and then pytest is proposed."""
+def test_an_entry_from_the_command_line(shop: Path) -> None:
+    """The proposal of the verdict works, and then pytest is proposed."""
     given = ("--entry", "shop:fine", "--args", '["Hello."]')
     told = ran(shop, "freeze", "gone", "-o", "fixtures/named", *given)
     verdict, steps = told[told.index("replays: ") :].split("next   ")
@@ -434,13 +432,14 @@ def test_a_named_entry_starts_one_that_could_not_be_called(shop: Path) -> None:
     assert steps.startswith("pytest fixtures/named\n")
 
 
-def test_what_a_test_lacks_is_shown_once(shop: Path) -> None:
-    """The two lines stand below the verdict, and not in it."""
+def test_the_lines_to_add_to_a_test_are_shown_once(shop: Path) -> None:
+    """The two lines are below the verdict, not in it."""
     told = ran(shop, "freeze", "given-object", "-o", "fixtures/given")
     verdict, steps = told[told.index("replays: ") :].split("next   ")
     assert "import" not in verdict
     assert [line.strip() for line in steps.splitlines()] == [
-        "edit fixtures/given/test_given.py: add the import, and replace the dots with the second line",
+        "edit fixtures/given/test_given.py: add this import, and replace `...` in "
+        "replay.run(...) with these arguments:",
         "from shop import given_object",
         "given_object, prompt=..., thing=...",
         "pytest fixtures/given",
@@ -448,24 +447,24 @@ def test_what_a_test_lacks_is_shown_once(shop: Path) -> None:
     ]
 
 
-def test_no_check_runs_nothing(shop: Path) -> None:
-    """Without the check nothing is said of it; the rules that it would propose cannot be asked for."""
+def test_no_check_runs_no_agent(shop: Path) -> None:
+    """Without the check, the output has no verdict, and --apply is refused."""
     assert "replays" not in ran(shop, "freeze", "dies", "--no-check")
     with command(shop, "freeze", "dies", "--no-check", "--apply") as ended:
         _, err = ended.communicate(timeout=100)
     assert (ended.returncode, "--apply: requires the check" in err) == (1, True)
 
 
-def test_tools_that_run_for_real_are_named(shop: Path, verdicts: dict[str, list[str]]) -> None:
-    """Which tools the agent's own code answered stands below the verdict; a recorded one is not among them."""
+def test_tools_that_run_live_are_named(shop: Path, verdicts: dict[str, list[str]]) -> None:
+    """Below the verdict are the tools that the agent itself ran; recorded tools are not among them."""
     ran_for_real = "tools:   not recorded with record_tool, so a replay runs them for real: weigh"
     assert verdicts["tools"] == [*YES, ran_for_real]
-    # The second try wrote elsewhere.
+    # The second replay wrote to another directory.
     assert (shop / "weighed").read_text() == "recorded\nreplayed\n"
 
 
-def test_an_interrupt_leaves_the_fixture_whole(shop: Path) -> None:
-    """Ctrl-C while the agent hangs in a try: one word, exit code 130, no process is left, and the fixture reads."""
+def test_an_interrupt_leaves_the_fixture_intact(shop: Path) -> None:
+    """Ctrl-C while an agent hangs: one word, exit code 130, no process remains, the fixture is readable."""
     (shop / "pids").write_text("")
     running = command(shop, "freeze", "waits", "-o", "fixtures/interrupted")
     begun = poll(lambda: len(pids := (shop / "pids").read_text().split()) >= 2 and pids)
@@ -478,7 +477,7 @@ def test_an_interrupt_leaves_the_fixture_whole(shop: Path) -> None:
 
 
 def poll(found: Callable[[], Any]) -> Any:
-    """Wait until something is there; the test's own time limit ends it."""
+    """Wait until a value is available; the time limit of the test ends the wait."""
     while not (value := found()):
         time.sleep(0.02)
     return value
@@ -486,8 +485,8 @@ def poll(found: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("month", range(1, 13))
 @pytest.mark.parametrize("day", [1, 15, 28])
-def test_another_date_differs_in_all_its_parts(month: int, day: int) -> None:
-    """Year, month, day, weekday and hour of the second try are others, and it lies in the future."""
+def test_the_shifted_date_differs_in_all_its_parts(month: int, day: int) -> None:
+    """Year, month, day, weekday and hour of the second replay differ, and its date is in the future."""
     now = datetime(2026, month, day, 23, 59, 30, tzinfo=UTC)
     then = now + timedelta(seconds=seconds_ahead(now))
     pairs = [(getattr(now, unit), getattr(then, unit)) for unit in ("year", "month", "day", "hour")]
@@ -496,8 +495,8 @@ def test_another_date_differs_in_all_its_parts(month: int, day: int) -> None:
     assert now.weekday() != then.weekday()
 
 
-def test_a_shifted_clock_is_shifted_wherever_it_is_read() -> None:
-    """All functions agree with each other, given instants and the monotonic clock stay, and classes may hold them."""
+def test_the_clock_is_shifted_in_all_functions() -> None:
+    """All functions agree; explicit times and the monotonic clock are unchanged; classes can hold the functions."""
     ended = subprocess.run(
         [sys.executable, "-c", READS],
         env={**os.environ, "TZ": "UTC"},

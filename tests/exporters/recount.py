@@ -73,7 +73,7 @@ def count(path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the table anew."""
+    """Rewrite the table."""
     place = folder()
     assert place is not None
     found = {str(p.relative_to(place)): count(p) for p in sorted(place.rglob("*.jsonl"))}

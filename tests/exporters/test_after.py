@@ -41,12 +41,12 @@ from exporters.conventions.semconv import profile_named
 from exporters.otlp import backfill, sending
 from exporters.otlp.backfill import Report, send_recorded
 from exporters.otlp.outbox import Limits
-from exporters.otlp.send_positions import sending_alone
+from exporters.otlp.send_positions import export_lock
 from tests.agent.provider import Provider, message, streamed, text
 from tests.exporters.acting import act, delegate, play, recording
 from tests.exporters.collector import RESPONSES, Answer, Collector, Span
 from tests.exporters.test_delivery import always
-from tests.store.making import write_facts
+from tests.store.recordings import write_facts
 
 ONCE = Limits(tries=1)
 QUICK = Limits(tries=3, backoff_seconds=0.001)
@@ -130,8 +130,8 @@ def test_it_is_what_was_told_live(acted: tuple[Path, Collector, str], home: Home
             len({s.attributes["session.id"] for s in collector.spans() if CONTENT in s.attributes})
             == 1
         )
-        assert report.taken["traces"] == len(collector.spans())
-        assert report.taken["logs"] == len(collector.logs())
+        assert report.accepted["traces"] == len(collector.spans())
+        assert report.accepted["logs"] == len(collector.logs())
 
 
 def test_metrics_are_deltas_over_the_times_of_the_recording(
@@ -183,9 +183,9 @@ def test_each_record_goes_out_once(home: Home) -> None:
         with recording(home.path):
             act("later")
         report = send(home, collector)
-        assert (report.sessions, report.done_before) == (1, 3)
+        assert (report.sessions, report.already_sent) == (1, 3)
         assert max(spans(collector).values()) == 1
-        assert len(spans(collector)) == len(before) + report.taken["traces"]
+        assert len(spans(collector)) == len(before) + report.accepted["traces"]
         prune(home, sessions=[collector.spans()[0].attributes["session.id"]])
         with connect(home) as connection:
             [[left]] = connection.sql("SELECT count(DISTINCT session_id) FROM exports").fetchall()
@@ -203,7 +203,7 @@ def test_it_goes_on_where_it_was_interrupted(
         first = send(home, collector, limits=SMALL)
         assert not first.is_complete
         assert set(first.stopped) == {"traces", "logs", "metrics"}
-        assert "it answers 503" in first.lines()[-1]
+        assert "it responded with status 503" in first.lines()[-1]
         refused = list(collector.got)
         again = send(home, collector, limits=SMALL)
         assert again.is_complete
@@ -294,7 +294,7 @@ def test_what_was_rejected_is_told(home: Home) -> None:
         ran = CliRunner().invoke(cli, arguments)
         assert (ran.exit_code, ran.output) == (
             0,
-            "0 sessions sent: nothing\n3 sessions were sent before\n",
+            "0 sessions sent: nothing\n3 sessions were already sent\n",
         )
 
 
@@ -307,9 +307,9 @@ def test_a_busy_collector_is_waited_for(home: Home) -> None:
     ) as collector:
         assert send(home, collector, limits=QUICK).is_complete
     with Collector(say=always(Answer(503))) as collector:
-        report = send(home, collector, limits=QUICK, again=True, name="away")
+        report = send(home, collector, limits=QUICK, resend=True, name="away")
         assert set(report.stopped) == {"traces", "logs", "metrics"}
-        assert not report.taken
+        assert not report.accepted
         assert len(collector.got) == 9
     with connect(home) as connection:
         assert connection.sql("SELECT * FROM exports WHERE destination = 'away'").fetchall() == []
@@ -321,7 +321,7 @@ def test_a_signal_that_is_refused_stops_alone(home: Home) -> None:
         say=lambda signal, number: None if signal == "traces" else Answer(404)
     ) as collector:
         report = send(home, collector)
-        assert report.taken == Counter(traces=24)
+        assert report.accepted == Counter(traces=24)
         assert set(report.stopped) == {"logs", "metrics"}
         assert len(collector.got) == 1 + 2 * 2
         assert send(home, collector, signals=("traces",), name="other").is_complete
@@ -344,7 +344,7 @@ def test_one_span_that_is_refused_costs_itself(home: Home) -> None:
         collector.take, collector._say = listen, say  # type: ignore[method-assign]
         report = send(home, collector, signals=("traces",))
         assert report.lost == Counter({("traces", "refused"): 1})
-        assert report.taken["traces"] == 23
+        assert report.accepted["traces"] == 23
         assert not report.stopped
         assert send(home, collector, signals=("traces",)).sessions == 0
 
@@ -366,7 +366,7 @@ def test_sessions_that_went_there_live_are_left_out(
         report = send(home, collector, name=acted[2])
         assert (report.live, report.sessions, collector.got) == (3, 0, [])
         assert "--again" in report.lines()[-1]
-        assert send(home, collector, name=acted[2], again=True).sessions == 3
+        assert send(home, collector, name=acted[2], resend=True).sessions == 3
     with connect(home) as connection:
         found = connection.sql("SELECT DISTINCT live_exports FROM session_starts").fetchall()
     assert found == [({acted[2]: "both"},)]
@@ -468,7 +468,7 @@ def test_a_resumed_session_is_the_same_conversation(tmp_path: Path) -> None:
 
 def test_two_do_not_send_at_once(home: Home) -> None:
     """They would send each record twice."""
-    with Collector() as collector, sending_alone(home):
+    with Collector() as collector, export_lock(home):
         with pytest.raises(UsageError, match="another process is exporting"):
             send(home, collector)
         assert collector.got == []
@@ -562,12 +562,12 @@ def test_a_span_that_was_sent_as_abandoned_is_not_sent_again(tmp_path: Path) -> 
     home = open_home(tmp_path / "home")
     write_facts(home, [session_start(), begun(1, 10**18), begun(2, 10**18)])
     with Collector() as collector:
-        assert send(home, collector).taken["traces"] == 2
+        assert send(home, collector).accepted["traces"] == 2
         ends = [SpanEnd("5" * 32, f"{n:016x}", 10**18 + 9, "ok", error_type=None) for n in (1, 3)]
         write_facts(home, [begun(3, 10**18 + 1), begun(4, 10**18 + 2), *ends])
         report = send(home, collector)
-        assert (report.late_ends, report.taken["traces"], report.is_complete) == (1, 2, True)
-        assert "1 spans ended after they were sent as abandoned" in "\n".join(report.lines())
+        assert (report.late_ends, report.accepted["traces"], report.is_complete) == (1, 2, True)
+        assert "1 spans were exported as abandoned and ended later" in "\n".join(report.lines())
         told = {span.span_id: span.attributes.get("abandoned") for span in collector.spans()}
         assert [told[f"{n:016x}"] for n in (1, 2, 3, 4)] == [True, True, None, True]
         assert len(collector.spans()) == 4
@@ -583,13 +583,16 @@ def test_a_record_without_an_instant_costs_itself(tmp_path: Path) -> None:
     with Collector() as collector:
         arguments = ["--home", str(home.path), "export", "otlp", "--endpoint", collector.endpoint]
         ran = CliRunner().invoke(cli, arguments)
-        assert (ran.exit_code, "not told: 1 records" in ran.output) == (1, True), ran.output
+        assert (
+            ran.exit_code,
+            "not sent: 1 records, because required fields are missing" in ran.output,
+        ) == (1, True), ran.output
         assert {span.span_id for span in collector.spans()} == {f"{n:016x}" for n in (2, 3)}
         assert CliRunner().invoke(cli, arguments).exit_code == 0
     arguments = ["--home", str(home.path), "export", "perfetto", odd, good]
     ran = CliRunner().invoke(cli, [*arguments, "-o", str(tmp_path / "traces")])
     assert isinstance(ran.exception, UsageError)
-    assert "not all of the session could be drawn" in str(ran.exception)
+    assert "the trace would be incomplete" in str(ran.exception)
     assert [path.name.partition(".")[0] for path in (tmp_path / "traces").iterdir()] == [good]
 
 
@@ -609,7 +612,7 @@ def test_a_session_that_could_not_be_sent_live_is_sent(
         backend.close()
         monkeypatch.delenv("OTEL_SDK_DISABLED")
         report = send(existing_home(tmp_path / "home"), collector)
-        assert (report.live, report.sessions, report.taken["traces"]) == (0, 1, 1)
+        assert (report.live, report.sessions, report.accepted["traces"]) == (0, 1, 1)
     grpc = otlp.standard("http://127.0.0.1:9", protocol="grpc")
     assert grpc.destination is not None
     child = os.fork()
@@ -630,5 +633,5 @@ def test_a_session_that_cannot_be_drawn_costs_itself(tmp_path: Path) -> None:
     arguments = ["--home", str(home.path), "export", "speedscope", odd, good, "--of", "cost"]
     ran = CliRunner().invoke(cli, [*arguments, "-o", str(drawn)])
     assert isinstance(ran.exception, UsageError)
-    assert "the session cannot be drawn" in str(ran.exception)
+    assert "the flame graph cannot be created" in str(ran.exception)
     assert len(json.loads(drawn.read_text())["profiles"]) == 1

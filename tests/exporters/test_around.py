@@ -141,7 +141,7 @@ def test_runs_in_a_span_of_ones_own(tmp_path: Path, count: int) -> None:
 
 
 def foreign(count: int) -> None:
-    """So many prompts of a client that is not our loop, in one span."""
+    """Send `count` prompts with a client other than our agent loop, in one span."""
     answers = [
         answer
         for each in range(count)

@@ -36,7 +36,7 @@ from agentobs.store.session_lookup import find_session
 from exporters import bundles
 from replay.freeze.conversion import freeze
 from tests.exporters.acting import act, delegate, recording
-from tests.store.making import T0, attempt, end, record, session_id, start
+from tests.store.recordings import T0, attempt, end, record, session_id, start
 
 WORD = "Kanarien vogel"
 SECRET = "ghp_" + "Ab1" * 12
@@ -153,7 +153,7 @@ def test_another_machine_answers_alike(home: Home, elsewhere: Home) -> None:
 def test_what_comes_with_its_content_is_frozen_alike(
     home: Home, whole: Path, tmp_path: Path
 ) -> None:
-    """The fixture of the imported session is that of the recorded one, byte for byte, so that it replays."""
+    """The fixture of the imported session is byte-for-byte identical to that of the recorded session, so it replays."""
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", whole).exit_code == 0
     session = id_of(home, "acting")
@@ -206,7 +206,7 @@ def plain(path: Path, tmp_path: Path) -> Iterator[bytes]:
     folder.mkdir()
     for entry in opened.entries:
         place = folder / f"{entry.segment_id}.{entry.side}"
-        container.take_out(opened, entry, place.with_name(place.name + ".zst"))
+        container.extract(opened, entry, place.with_name(place.name + ".zst"))
         yield b"\n".join(line.payload for line in read(place) if isinstance(line, Line))
 
 
@@ -235,7 +235,7 @@ def test_45_a_secret_that_is_left_keeps_the_file_from_being_written(tmp_path: Pa
     said = [{"type": "text", "text": hidden}]
     record(home, [start(1), attempt(1, 1, content=said), end(1)])
     told = run(home, "bundle", session_id(1), "--with-content", "-o", tmp_path / "x")
-    assert "looks like a secret" in str(told.exception)
+    assert "a possible secret was not redacted: github_token in base64" in str(told.exception)
     assert SECRET not in str(told.exception)
     assert [each.name for each in tmp_path.iterdir()] == ["home"]
 
@@ -279,7 +279,7 @@ def test_content_takes_the_place_of_what_came_without(
     assert run(other, "import", "bundle", bundled).exit_code == 0
     before = sums(other)
     told = run(other, "import", "bundle", whole)
-    assert "imported, replaces a version without content, with content" in told.output
+    assert "imported; it replaces a version without content, with content" in told.output
     assert verify(other).ok, verify(other).lines()
     assert sums(other) == before
     assert "skipped" in run(other, "import", "bundle", bundled).output
@@ -301,7 +301,7 @@ def test_what_was_deleted_stays_deleted(bundled: Path, tmp_path: Path) -> None:
     gone = ids(other)[0]
     prune(other, sessions=[gone])
     told = run(other, "import", "bundle", bundled).output
-    assert f"{gone}  skipped: was deleted here, no content" in told
+    assert f"{gone}  skipped: this session was deleted from this home, no content" in told
     assert told.count("already imported") == 4
     assert gone not in ids(other)
 
@@ -316,12 +316,15 @@ def test_what_was_recorded_and_deleted_here_stays_deleted(tmp_path: Path) -> Non
     for path in (facts, all_of_it):
         told = run(home, "import", "bundle", path)
         assert told.exit_code == 0, told.exception
-        assert "skipped: was deleted here" in told.output
+        assert "skipped: this session was deleted from this home" in told.output
         assert ids(home) == []
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", facts).exit_code == 0
     prune(other, sessions=[session_id(1)])
-    assert "was deleted here" in run(other, "import", "bundle", all_of_it).output
+    assert (
+        "skipped: this session was deleted from this home"
+        in run(other, "import", "bundle", all_of_it).output
+    )
     assert ids(other) == []
 
 
@@ -337,10 +340,13 @@ def test_a_replacement_that_died_goes_on(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        import_bundle(other, whole, take_out=dies)
+        import_bundle(other, whole, remove_session=dies)
     session = id_of(home, "acting")
     assert session not in ids(other)
-    assert "imported, replaces" in run(other, "import", "bundle", whole).output
+    assert (
+        "imported; it replaces a version without content"
+        in run(other, "import", "bundle", whole).output
+    )
     assert session in ids(other)
     assert "already imported" in run(other, "import", "bundle", whole).output
 
@@ -402,7 +408,8 @@ checked = 2026-11-22
     told = run(other, "import", "bundle", path)
     assert told.exit_code == 0, told.exception
     assert re.search(
-        r"costs [0-9.]+ USD at the prices here .*, [0-9.]+ at the prices where", told.stderr
+        r"costs [0-9.]+ USD at local prices .*, [0-9.]+ USD at the prices of the machine that recorded it ",
+        told.stderr,
     )
 
 
@@ -414,7 +421,7 @@ def refused(path: Path, tmp_path: Path, kind: type[AgentobsError] = DamagedError
     other = open_home(tmp_path / "victim")
     before = sorted(str(each) for each in other.path.rglob("*"))
     with pytest.raises(kind) as caught:
-        import_bundle(other, path, take_out=lambda *_: None)
+        import_bundle(other, path, remove_session=lambda *_: None)
     assert sorted(str(each) for each in other.path.rglob("*")) == before
     return str(caught.value)
 
@@ -451,7 +458,7 @@ def facts_of(path: Path, tmp_path: Path, name: str = "facts") -> Told:
     opened = container.open_bundle(path)
     [entry] = [e for e in opened.entries if e.side == name]
     place = tmp_path / f"{entry.segment_id}.{name}"
-    container.take_out(opened, entry, place.with_name(place.name + ".zst"))
+    container.extract(opened, entry, place.with_name(place.name + ".zst"))
     lines = [line for line in read(place) if isinstance(line, Line)][1:-1]
     place.with_name(place.name + ".zst").unlink()
     return [(line.kind, line.value()) for line in lines]
@@ -478,7 +485,7 @@ def test_what_is_forged_rightly_is_taken(tmp_path: Path) -> None:
     """The tests below change one thing of this, which is imported."""
     path = forged(tmp_path / "x", [EVENT])
     other = open_home(tmp_path / "other")
-    assert import_bundle(other, path, take_out=lambda *_: None).sessions[0].state == "new"
+    assert import_bundle(other, path, remove_session=lambda *_: None).sessions[0].state == "new"
     with connect(other) as connection:
         assert connection.execute("SELECT kind FROM events").fetchall() == [("note",)]
 
@@ -487,7 +494,7 @@ def test_30_a_bomb_stops_at_the_bound(tmp_path: Path) -> None:
     """A block that holds far more than a block may, packed as it is, is not unpacked; nor is a file that says so."""
     segment = container.segment_of([], False)
     seed = zlib.crc32(segment.encode())
-    packed = compression.deflated(bytes(50_000_000))
+    packed = compression.compressed(bytes(50_000_000))
     block = Block(0, 50_000_000, 0, len(packed), zlib.crc32(packed, seed), Summary())
     index = Index(segment, 50_000_000, "b2:x", 0, (block,))
     with (tmp_path / "x").open("wb") as out:
@@ -502,7 +509,7 @@ def test_30_a_bomb_stops_at_the_bound(tmp_path: Path) -> None:
     assert len(data) < 20_000
     assert "larger than its header states" in refused(tmp_path / "x", tmp_path)
     told = rewritten(tmp_path / "x", tmp_path / "y", set_entry(plain=65_000_000 * 2))
-    assert "and may hold 67,108,864" in refused(told, tmp_path)
+    assert "the limit is 67,108,864" in refused(told, tmp_path)
 
 
 def rewritten(
@@ -539,27 +546,27 @@ def twice(manifest: dict[str, Any]) -> dict[str, Any]:
     [
         (set_entry(segment_id="../../etc/passwd"), "an entry with an invalid ID"),
         (set_entry(segment_id="C:\\x" + "0" * 28), "an entry with an invalid ID"),
-        (set_entry(segment_id="0" * 31 + "\0"), "segment_id is not a word"),
-        (set_entry(session_id="a" * 4096), "session_id is not a word"),
-        (set_entry(session_id="a b"), "an entry of no session"),
+        (set_entry(segment_id="0" * 31 + "\0"), "segment_id is not printable text"),
+        (set_entry(session_id="a" * 4096), "session_id is not printable text"),
+        (set_entry(session_id="a b"), "an entry without a session or without a side"),
         (set_entry(side="/etc"), "an entry without a session or without a side"),
         (set_entry(at=0), "it is out of order"),
         (set_entry(packed=2**61), "do not end at the manifest"),
-        (set_entry(plain=2**61), "may hold"),
+        (set_entry(plain=2**61), "it expands to"),
         (set_entry(at=-1), "out of bounds"),
         (set_entry(packed=True), "the wrong type"),
         (set_entry(more=1), "unexpected fields"),
         (set_entry(digest="md5:x"), "an entry with an invalid ID or digest"),
-        (twice, "does not follow"),
+        (twice, "it is out of order"),
         (lambda m: {**m, "entries": [{**m["entries"][0], "packed": 0, "plain": 0, "side": "content"}, *m["entries"]]},
          "a manifest"),
         (lambda m: {"format": 1}, "is missing"),
-        (lambda m: [], "cannot be"),
+        (lambda m: [], "the manifest is invalid: list indices must be integers"),
         (lambda m: b"[" * 100_000 + b"\n", "nested too deeply"),
         (lambda m: b'{"format":1,"format":1}\n', "a duplicate key"),
         (lambda m: b'{"format":NaN}\n', "an invalid number"),
-        (lambda m: b'{"format":' + b"9" * 1_000_000 + b"}\n", "cannot be"),
-        (lambda m: b'{"format":"\xff\xfe"}\n', "cannot be"),
+        (lambda m: b'{"format":' + b"9" * 1_000_000 + b"}\n", "the manifest is invalid: Exceeds the limit"),
+        (lambda m: b'{"format":"\xff\xfe"}\n', "the manifest is invalid: 'utf-8' codec"),
     ],
 )  # fmt: skip
 def test_31_a_manifest_is_held_to_its_form(
@@ -577,7 +584,7 @@ def test_31_a_manifest_is_held_to_its_form(
         (b'{"a":' + b"[" * 100_000, "nested too deeply"),
         (b'{"session_id":"' + b"1" * 32 + b'","at_ns":' + b"9" * 1_000_000 + b"}", "integer"),
         (bundles.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":1e400}'), "numbers"),
-        (bundles.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":NaN}'), "none"),
+        (bundles.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":NaN}'), "an invalid number: NaN"),
         (bundles.json_of(EVENT[1]).replace(b'"at_ns":5', b'"at_ns":1180591620717411303424'), "at_ns"),
         (bundles.json_of(EVENT[1]).replace(b'"note"', b'"n\xff\xfe"'), "utf-8"),
         (bundles.json_of(EVENT[1]).replace(b'"note"', b'"n\xed\xa0\x80"'), "kind is no"),
@@ -599,25 +606,28 @@ def test_32_33_34_35_a_fact_is_held_to_its_form(tmp_path: Path, payload: bytes, 
     ("told", "why"),
     [
         (event(session_id="2" * 32), "another session"),
-        (event(more="x"), "no field 'more'"),
-        (event(kind="a\x1b]52;c;x\x07"), "kind is no VARCHAR"),
-        (event(kind="x" * 5_000), "kind is no VARCHAR"),
-        (event(kind="<img src=x onerror=alert(1)> " * 9), "kind is no VARCHAR"),
-        (event(labels={"a": 1}), "labels is no MAP"),
-        (event(turn="1"), "turn is no BIGINT"),
-        (event(at_ns=2**62), "at_ns is no BIGINT"),
-        (event(at_ns=-1), "at_ns is no BIGINT"),
-        (event(turn=-1), "turn is no BIGINT"),
-        (event(turn=2**40), "turn is no BIGINT"),
-        (event(numbers={"wait_ns": 1e200}), "numbers is no MAP"),
-        (answer(approval_wait_ns=2**61), "approval_wait_ns is no BIGINT"),
-        (event(rate="x"), "rate is no DOUBLE"),
-        (event(lane=None), "lane is no VARCHAR"),
+        (event(more="x"), "has no field 'more'"),
+        (event(kind="a\x1b]52;c;x\x07"), "kind is not a valid VARCHAR"),
+        (event(kind="x" * 5_000), "kind is not a valid VARCHAR"),
+        (event(kind="<img src=x onerror=alert(1)> " * 9), "kind is not a valid VARCHAR"),
+        (event(labels={"a": 1}), "labels is not a valid MAP"),
+        (event(turn="1"), "turn is not a valid BIGINT"),
+        (event(at_ns=2**62), "at_ns is not a valid BIGINT"),
+        (event(at_ns=-1), "at_ns is not a valid BIGINT"),
+        (event(turn=-1), "turn is not a valid BIGINT"),
+        (event(turn=2**40), "turn is not a valid BIGINT"),
+        (event(numbers={"wait_ns": 1e200}), "numbers is not a valid MAP"),
+        (answer(approval_wait_ns=2**61), "approval_wait_ns is not a valid BIGINT"),
+        (event(rate="x"), "rate is not a valid DOUBLE"),
+        (event(lane=None), "lane is not a valid VARCHAR"),
         (("prunings", {"session_id": "1" * 32, "pruned_ns": 1, "scope": "all"}), "kind prunings"),
         (("pruned", {"session_id": "1" * 32, "from": 1}), "follows"),
         (("unheard", {"session_id": "1" * 32}), "kind unheard"),
         (("events", {"session_id": "1" * 32}), "is missing in events"),
-        (("attempt_moves", {"session_id": "1" * 32, "x": "a b"}), "no label"),
+        (
+            ("attempt_moves", {"session_id": "1" * 32, "x": "a b"}),
+            "a string that is not a label in attempt_moves",
+        ),
     ],
 )
 def test_37_a_record_of_another_kind_is_refused(
@@ -633,7 +643,7 @@ def test_36_what_is_no_bundle_is_said(bundled: Path, tmp_path: Path) -> None:
     data = bundled.read_bytes()
     for bad in (b"", b"agentobs bundle\n", b"agentobs bundle x\n", b"\x80\x04.", b"{}", data[5:]):
         (tmp_path / "x").write_bytes(bad)
-        assert "not a bundle of agentobs" in refused(tmp_path / "x", tmp_path, ForeignError)
+        assert "not an agentobs bundle" in refused(tmp_path / "x", tmp_path, ForeignError)
     (tmp_path / "x").write_bytes(data.replace(b"bundle 1\n", b"bundle 2\n", 1))
     assert "a bundle of version 2; this version" in refused(tmp_path / "x", tmp_path, ForeignError)
     (tmp_path / "x").unlink()
@@ -668,7 +678,7 @@ def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_pat
         other = list(bundles._lines("f" * 32, facts, 1))
         writer.add(session, segment, "facts", [lines[0], other[1], *lines[2:]])
         writer.close([])
-    assert "check sum" in refused(tmp_path / "x", tmp_path)
+    assert "its checksum does not match" in refused(tmp_path / "x", tmp_path)
     with (tmp_path / "x").open("wb") as out:
         writer = container.Writer(out)
         writer.add(session, segment, "facts", lines[:-1])
@@ -678,7 +688,7 @@ def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_pat
         writer = container.Writer(out)
         writer.add(session, "e" * 32, "facts", bundles._lines("e" * 32, facts, 1))
         writer.close([])
-    assert "not those that its segment is named for" in refused(tmp_path / "x", tmp_path)
+    assert "its facts do not match the ID of its segment" in refused(tmp_path / "x", tmp_path)
 
 
 def test_41_databases_and_tables_of_others_are_not_opened(home: Home, tmp_path: Path) -> None:
@@ -688,7 +698,7 @@ def test_41_databases_and_tables_of_others_are_not_opened(home: Home, tmp_path: 
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04" + b"\0" * 100)
     for path in (home.database, tmp_path / "x.parquet", tmp_path / "x.zip"):
         told = refused(path, tmp_path, ForeignError)
-        assert "databases and tables from elsewhere are not opened" in told
+        assert "other databases and tables are not opened" in told
         assert run(open_home(tmp_path / "victim"), "import", "bundle", path).exit_code == 1
 
 
@@ -707,10 +717,10 @@ def test_43_a_changed_byte_names_the_entry(bundled: Path, whole: Path, tmp_path:
     (tmp_path / "x").write_bytes(data)
     assert "the manifest does not match its digest" in refused(tmp_path / "x", tmp_path)
     moved = rewritten(whole, tmp_path / "y", set_entry(digest="b2:" + "0" * 32))
-    assert "its bytes differ from what was written" in refused(moved, tmp_path)
+    assert "its bytes do not match the digest in the manifest" in refused(moved, tmp_path)
     other = open_home(tmp_path / "other")
     wrong = run(other, "import", "bundle", bundled, "--digest", opened.digest)
-    assert "not the one that was meant" in str(wrong.exception)
+    assert "It does not match the expected digest: nothing was imported" in str(wrong.exception)
     assert run(other, "import", "bundle", whole, "--digest", opened.digest).exit_code == 0
 
 
@@ -766,7 +776,7 @@ def test_40_content_that_facts_name_must_be_there(whole: Path, tmp_path: Path) -
     assert "it references content that is missing" in refused(path, tmp_path)
     path = forged(tmp_path / "z", facts, said, session)
     other = open_home(tmp_path / "other")
-    assert import_bundle(other, path, take_out=lambda *_: None).sessions[0].has_content
+    assert import_bundle(other, path, remove_session=lambda *_: None).sessions[0].has_content
 
 
 def test_where_telemetry_went_there_is_nothing_of_here(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def never(home: Home, segment_id: str) -> None:
 
 
 def bring_in(home: Home, *paths: Path) -> ImportReport:
-    return import_logs(home, logs_in(paths), take_out=never)
+    return import_logs(home, logs_in(paths), remove_session=never)
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +338,7 @@ def test_a_log_that_grew_takes_the_place_of_its_beginning(tmp_path: Path) -> Non
 
     for length in (2, 4):
         written(log, CONVERSATION[:length])
-        import_logs(home, logs_in([log]), take_out=take_out)
+        import_logs(home, logs_in([log]), remove_session=take_out)
         ingest(home)
     asked = "SELECT message_id FROM attempts ORDER BY started_ns"
     with agentobs.connect(home.path) as connection:
@@ -380,7 +380,7 @@ def test_what_holds_less_takes_the_place_of_nothing(tmp_path: Path) -> None:
         assert told.exit_code == 1
         assert told.output.startswith("0 sessions imported, 0 already imported\n")
         assert (
-            f"skipped: {our_id(SESSION)}: these logs contain less than what was imported before"
+            f"skipped: {our_id(SESSION)}: these logs contain less than a previous import"
             in told.stderr
         )
         assert messages(home) == whole
@@ -462,7 +462,7 @@ def test_whoever_looks_again_reads_what_has_changed(tmp_path: Path) -> None:
 
     def look() -> list[tuple[str, bool, int]]:
         logs = logs_in([tmp_path / "logs"])
-        told = import_logs(home, logs, take_out=take_out, seen=seen)
+        told = import_logs(home, logs, remove_session=take_out, seen=seen)
         return [(each.client_id, each.is_new, each.responses) for each in told.sessions]
 
     assert sorted(look()) == [(SESSION, True, 3), (later, True, 2)]
@@ -546,7 +546,7 @@ def test_progress_counts_the_sessions(tmp_path: Path) -> None:
     home = open_home(tmp_path / "home")
     seen: list[tuple[int, int]] = []
     log = written(tmp_path / "log.jsonl", CONVERSATION)
-    import_logs(home, logs_in([log]), take_out=never, progress=lambda *far: seen.append(far))
+    import_logs(home, logs_in([log]), remove_session=never, progress=lambda *far: seen.append(far))
     assert seen == [(1, 1)]
 
 
@@ -560,12 +560,17 @@ def test_an_import_that_dies_leaves_whole_sessions(tmp_path: Path) -> None:
     logs = logs_in([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
     child = os.fork()
     if child == 0:
-        import_logs(home, logs, take_out=never, told=lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        import_logs(
+            home,
+            logs,
+            remove_session=never,
+            on_imported=lambda _: os.kill(os.getpid(), signal.SIGKILL),
+        )
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     asked = "SELECT session_id, count(*) FROM attempts GROUP BY ALL ORDER BY ALL"
     with agentobs.connect(home.path) as connection:
         assert connection.execute(asked).fetchall() == [(our_id(SESSION), 2)]
-    assert [each.is_new for each in import_logs(home, logs, take_out=never).sessions] == [
+    assert [each.is_new for each in import_logs(home, logs, remove_session=never).sessions] == [
         False,
         True,
     ]

@@ -24,15 +24,15 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from agentobs.records.backend import Said, Told
+from agentobs.records.backend import ExchangeContent, WrittenFact
 from agentobs.records.facts import ToolResult
 from agentobs.records.labels import Label
 from exporters import otlp
-from exporters.conventions.intervals import SAID_BYTES
+from exporters.conventions.intervals import CONTENT_BYTES_MAX
 from exporters.otlp.outbox import DeliveryStatistics, Limits
 from tests.exporters.collector import RESPONSES, Answer, Collector
 from tests.exporters.test_otlp import PROTOCOLS, ended, opened, tell
-from tests.marks import but_first
+from tests.marks import mark_all_but_first
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Limits(backoff_seconds=0.001, backoff_seconds_max=0.002, timeout_seconds=20, tries=3)
@@ -60,7 +60,7 @@ def adds_up(told: DeliveryStatistics) -> bool:
 
 @pytest.mark.parametrize(
     ("protocol", "count"),
-    but_first(
+    mark_all_but_first(
         [("http/json", 1_000), ("http/protobuf", 10_000), ("grpc", 10_000)], pytest.mark.crash
     ),
 )
@@ -168,7 +168,9 @@ def test_what_is_no_collector_takes_nothing(body: bytes, kind: str) -> None:
     answer = Answer(body=body, headers={"content-type": kind})
     with Collector(say=always(answer)) as collector:
         backend = otlp.standard(collector.endpoint, limits=QUICK)
-        with pytest.warns(RuntimeWarning, match="what answers is no collector") as said:
+        with pytest.warns(
+            RuntimeWarning, match="the server does not seem to be an OTLP collector"
+        ) as said:
             spans(backend, 4)
             assert not backend.flush(30)
         told = backend.statistics()
@@ -371,7 +373,7 @@ from agentobs.recording.options import Options
 from agentobs.recording.session import flush, start_recorder, stop_recorder
 from agentobs.records.facts import Attempt
 from agentobs.records.labels import Label
-from agentobs.records.backend import Said, Told
+from agentobs.records.backend import ExchangeContent, WrittenFact
 from exporters import otlp
 from tests.exporters.acting import act
 from tests.exporters.test_otlp import ended, opened
@@ -398,9 +400,9 @@ flush()
 before = most = rss()
 for number in range(2_500):
     said = b'{"messages": [{"role": "user", "content": "' + b"%07d" % number * 150_000 + b'"}]}'
-    backends[0](Told(opened("llm_request", f"{number:x}")[0], 1))
-    backends[0](Told(attempt(number), 1, Said(said, b"")))
-    backends[0](Told(ended(f"{number:x}"), 1))
+    backends[0](WrittenFact(opened("llm_request", f"{number:x}")[0], 1))
+    backends[0](WrittenFact(attempt(number), 1, ExchangeContent(said, b"")))
+    backends[0](WrittenFact(ended(f"{number:x}"), 1))
     most = max(most, rss()) if not number % 25 else most
 began = time.monotonic()
 stop_recorder()
@@ -514,18 +516,22 @@ def test_what_was_said_is_gone_with_the_end_of_its_interval() -> None:
     """Nothing that was said is held longer than it takes to tell it, and of what never ends a bounded part."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        large = Said(b'{"messages": []}' + b" " * 5_000_000, b"")
+        large = ExchangeContent(b'{"messages": []}' + b" " * 5_000_000, b"")
         for number in range(10):
             tell(backend, *opened("tool", f"{number:x}"))
-            backend(Told(result(number), 1, large))
+            backend(WrittenFact(result(number), 1, large))
         held = [
-            each for each in backend._translator.follower.open.values() if each.said is not None
+            each for each in backend._translator.follower.open.values() if each.content is not None
         ]
-        assert 0 < sum(len(each.said.question) for each in held if each.said) <= SAID_BYTES
+        assert (
+            0
+            < sum(len(each.content.question) for each in held if each.content)
+            <= CONTENT_BYTES_MAX
+        )
         for number in range(10):
             tell(backend, ended(f"{number:x}"))
-        assert backend._translator.follower._said_bytes == 0
-        assert backend._translator.follower._saying == {}
+        assert backend._translator.follower._content_bytes == 0
+        assert backend._translator.follower._with_content == {}
         backend.close()
 
 

@@ -22,7 +22,7 @@ from agentobs.store.duckdb.store import DuckStore
 from exporters import flame_graphs
 from exporters.flame_graphs import DEPTH_MAX, SCHEMA, profiles_of
 from tests.exporters.acting import act, delegate, recording
-from tests.store.making import T0, a_home, attempt, end, record, session_id, start
+from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def swept(rows: list[tuple[Any, ...]]) -> list[tuple[Any, int]]:
         {**dict(zip(names, row, strict=True)), "interaction_id": "i", "lane": "main", "label": None}
         for row in rows
     ]
-    return list(flame_graphs._swept(list(flame_graphs._nodes(told).values())))
+    return list(flame_graphs._lane_stacks(list(flame_graphs._nodes(told).values())))
 
 
 def test_38_a_deep_trace_has_an_end() -> None:
@@ -176,7 +176,7 @@ def test_speedscope_reads_it(home: Home, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of", ["time", "cost"])
 def test_folded_stacks_add_up_alike(home: Home, tmp_path: Path, of: str) -> None:
-    """Each line is frames and a whole number; together they are what the profiles are, of all sessions named."""
+    """Each line consists of frames and an integer; the integers add up to the totals of all selected sessions."""
     path = tmp_path / "x.folded"
     told = run(home, "export", "folded", "acting", "twice", "--of", of, "-o", path)
     assert told.exit_code == 0, told.exception

@@ -21,12 +21,12 @@ from agentobs.errors import UsageError
 from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
-from agentobs.records.backend import Backend, Told
+from agentobs.records.backend import Backend, WrittenFact
 from agentobs.records.facts import Fact, SessionStart, SpanEnd, SpanStart
 from agentobs.records.labels import Label
 from exporters import otlp
 from exporters.conventions import semconv
-from exporters.conventions.intervals import KNOWN
+from exporters.conventions.intervals import REMEMBERED_MAX
 from exporters.otlp.outbox import Limits
 from tests.agent.provider import Provider, call, message, streamed, text
 from tests.exporters.acting import act, calls, delegate, look, play, recording
@@ -366,7 +366,7 @@ def test_a_resumed_session_is_the_same_conversation() -> None:
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
         for name, earlier in (("a" * 32, None), ("b" * 32, "a" * 32), ("c" * 32, "b" * 32)):
-            backend(Told(started(name, earlier), 1))
+            backend(WrittenFact(started(name, earlier), 1))
             tell(
                 backend,
                 *opened("interaction", name[0], trace=name, session=name),
@@ -437,13 +437,13 @@ def test_what_nobody_ends_is_told_at_the_end_and_kept_within_bounds() -> None:
     """Open spans are counted and bounded; the eldest ends as abandoned when there are too many, the rest at the end."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint, limits=Limits(queue_bytes=64 * 1024 * 1024))
-        for number in range(KNOWN + 5):
+        for number in range(REMEMBERED_MAX + 5):
             tell(backend, *opened("tool", f"{number:x}"))
-        assert backend.open_spans == KNOWN
+        assert backend.open_spans == REMEMBERED_MAX
         assert backend.statistics().handed == 5
         assert backend.close(30)
         assert backend.open_spans == 0
-        assert backend.statistics().delivered == KNOWN + 5
+        assert backend.statistics().delivered == REMEMBERED_MAX + 5
         assert all(span.attributes["abandoned"] for span in collector.spans())
 
 
@@ -527,7 +527,7 @@ def test_the_sdk_can_be_disabled_as_a_whole(
 ) -> None:
     """`OTEL_SDK_DISABLED` is the one variable that is followed, and it is said."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    monkeypatch.setattr("agentobs.errors._said", set())
+    monkeypatch.setattr("agentobs.errors._reported", set())
     with pytest.warns(RuntimeWarning, match="OTEL_SDK_DISABLED is set"):
         collector = collected(tmp_path, act)
     assert collector.got == []
@@ -543,12 +543,21 @@ def test_the_sdk_can_be_disabled_as_a_whole(
             "endpoint: the address of the collector is not valid",
         ),
         ({"endpoint": "http://host:99999"}, "endpoint: the address of the collector is not valid"),
-        ({"endpoint": "http://h:1/v1/traces"}, "endpoint: the address is that of traces only"),
-        ({"endpoint": "http://h:1/x/v1/logs/"}, "endpoint: the address is that of logs alone"),
-        ({"endpoint": "http://h/v1/metrics"}, "endpoint: the address is that of metrics alone"),
+        (
+            {"endpoint": "http://h:1/v1/traces"},
+            "endpoint: the endpoint ends in /v1/traces, but agentobs appends",
+        ),
+        (
+            {"endpoint": "http://h:1/x/v1/logs/"},
+            "endpoint: the endpoint ends in /v1/logs, but agentobs appends",
+        ),
+        (
+            {"endpoint": "http://h/v1/metrics"},
+            "endpoint: the endpoint ends in /v1/metrics, but agentobs appends",
+        ),
         ({"headers": {"authorization": "hush\r\nx: y"}}, "headers: the header 'authorization'"),
-        ({"headers": {"a b": "hush"}}, "headers: the header 'a b' cannot be sent"),
-        ({"protocol": "smoke"}, "protocol: protocol cannot be 'smoke'"),
+        ({"headers": {"a b": "hush"}}, "headers: the header 'a b' is invalid: expected a token"),
+        ({"protocol": "smoke"}, "protocol: unknown protocol: 'smoke'"),
         ({"endpoint": "https://h", "certificate": "/not/there"}, "/not/there: the certificates"),
     ],
 )
@@ -569,7 +578,7 @@ def test_a_secret_header_is_told_nowhere(tmp_path: Path) -> None:
             act()
             assert backend.flush(20)
         assert {got.headers["authorization"] for got in collector.got} == {"Bearer hush"}
-        shown = repr(backend) + repr(backend._sender) + repr(backend._sender._to)
+        shown = repr(backend) + repr(backend._sender) + repr(backend._sender._collector)
         assert "hush" not in shown
 
 
@@ -636,7 +645,7 @@ def test_both_need_what_they_are_made_of() -> None:
 
 def tell(backend: Backend, *facts: Fact) -> None:
     for fact in facts:
-        backend(Told(fact, 1))
+        backend(WrittenFact(fact, 1))
 
 
 def span_shape(span: Span) -> tuple[str, list[str]]:

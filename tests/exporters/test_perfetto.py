@@ -261,7 +261,7 @@ def test_the_file_is_this_users_alone(tmp_path: Path) -> None:
     victim.write_bytes(b"")
     backend = perfetto.trace_file(tmp_path / "other")
     (tmp_path / "other" / f"{'a' * 32}{perfetto.SUFFIX}").symlink_to(victim)
-    with pytest.warns(RuntimeWarning, match="a trace is not written"):
+    with pytest.warns(RuntimeWarning, match="a trace was not written"):
         tell(backend, *opened("tool", "1"), ended("1"))
     assert victim.read_bytes() == b""
     assert backend.statistics().dropped["OSError"] > 0
@@ -291,7 +291,7 @@ def test_a_full_file_and_a_full_disk_are_counted(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
     """One clear error."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="traces cannot be written there"):
+    with pytest.raises(UsageError, match="the trace directory is not writable"):
         perfetto.trace_file(tmp_path / "file" / "traces")
 
 

@@ -74,10 +74,10 @@ if PROGRAM is not None:
             spans: list[dict[str, Any]] = []
             for _ in range(600):
                 spans = asked(f"{address}/v1/projects/default/spans?limit=1000")["data"]
-                if len(spans) >= report.taken["traces"]:
+                if len(spans) >= report.accepted["traces"]:
                     break
                 threading.Event().wait(0.1)
-        assert len(spans) == report.taken["traces"]
+        assert len(spans) == report.accepted["traces"]
         kinds = Counter(span["span_kind"] for span in spans)
         assert (kinds["LLM"], kinds["TOOL"], kinds["AGENT"]) == (4, 4, 2)
         told = [span["attributes"] for span in spans if span["span_kind"] == "LLM"]

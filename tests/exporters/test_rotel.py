@@ -115,10 +115,10 @@ def test_another_collector_takes_every_profile_after_the_fact(tmp_path: Path) ->
             )
             behind.got.clear()
             report = send(home, through, profile, beta=True, name=f"rotel-{profile}")
-            assert (report.is_complete, report.taken) == (True, whole.taken)
+            assert (report.is_complete, report.accepted) == (True, whole.accepted)
             for _ in range(600):
                 if len(behind.spans()) + len(behind.logs()) + len(points(behind)) >= sum(
-                    report.taken.values()
+                    report.accepted.values()
                 ):
                     break
                 threading.Event().wait(0.05)

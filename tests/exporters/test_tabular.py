@@ -26,8 +26,8 @@ from agentobs.store.named_queries import query_names
 from agentobs.store.port import Statement
 from exporters.row_files import write_file
 from exporters.row_text import write_csv
-from tests.store.making import a_home, conversation, record
-from tests.store.test_taking_out import run
+from tests.store.recordings import a_home, conversation, record
+from tests.store.test_export_rows import run
 
 FORMS = ("parquet", "csv", "jsonl", "arrows")
 

@@ -27,7 +27,7 @@ from agentobs.store.named_queries import query_names, query_text
 from replay import Replayer, load
 from replay.freeze.conversion import freeze
 from tests.wire import corpus
-from tests.wire.asking import ask
+from tests.wire.sdk_requests import send
 
 NEEDED = pytest.mark.skipif(
     not (corpus.folder() / "manifest.json").is_file(), reason=corpus.HINT.format(corpus.folder())
@@ -78,12 +78,12 @@ def test_an_imported_file_is_frozen_and_replayed(tmp_path: Path, name: str) -> N
     [done] = bring_in(home, corpus.folder() / name).files
     told = freeze(read_session(home, done.session_id, segment_ids(home)), tmp_path / "fixture", {})
     file = corpus.read(name)
-    assert told.asks == len(file.exchanges) == done.exchanges
+    assert told.requests == len(file.exchanges) == done.exchanges
     client = Anthropic(api_key="k", base_url="http://127.0.0.1:9", max_retries=0)
     with Replayer(load(tmp_path / "fixture")) as replayed:
         agentobs.record(client)
         with agentobs.session("again"):
-            heard = [ask(client, exchange) for exchange in file.exchanges]
+            heard = [send(client, exchange) for exchange in file.exchanges]
     assert heard == [(e.status, e.text.encode()) for e in file.exchanges]
     assert replayed.progress.requests_matched == len(file.exchanges)
 
@@ -216,14 +216,14 @@ def test_a_file_that_changes_meanwhile_is_left_for_later(
 ) -> None:
     """Nothing of it is there until it is imported as it is then."""
     home, path = open_home(tmp_path / "home"), written(tmp_path / "a.jsonl", line(1))
-    real = segment_import.land
+    real = segment_import.import_segment
 
     def growing(*arguments: Any) -> None:
         with path.open("a") as file:
             file.write(json.dumps(line(2)) + "\n")
         real(*arguments)
 
-    monkeypatch.setattr(wire_files, "land", growing)
+    monkeypatch.setattr(wire_files, "import_segment", growing)
     report = bring_in(home, path)
     assert [str(each) for each in report.unreadable] == [f"{path}: it changed while it was read"]
     assert (report.files, segment_ids(home)) == ([], [])
@@ -310,5 +310,8 @@ def test_what_kept_no_headers_is_said(tmp_path: Path) -> None:
     told["request"]["headers"] = {"anthropic-version": "2023-06-01"}
     bare = run(home, "import", "wire", written(tmp_path / "a.jsonl", line(1), told))
     whole = run(home, "import", "wire", written(tmp_path / "b.jsonl", told))
-    assert "replayable, except for headers: 1 requests have no anthropic-version" in bare.output
+    note = (
+        "a replay will report an added header: 1 requests were recorded without anthropic-version"
+    )
+    assert f"replayable, but {note}" in bare.output
     assert "1 exchanges, replayable  b.jsonl" in whole.output

@@ -1,4 +1,4 @@
-"""`agentobs demo`: a recorded session that fails, its tests, and the fix that turns them green."""
+"""`agentobs demo`: a recorded session that fails, its tests, and the fix that makes them pass."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ PROMPT = "My parcel for order A-17 never came. Please refund me."
     help="The folder for the demo, empty or new. Default: agentobs-demo, or the next free name.",
 )
 def demo(output: Path | None) -> None:
-    """Run the whole demo in a folder of its own, and keep the folder."""
+    """Run the complete demo in a separate folder, and keep the folder."""
     folder = _prepare(output)
     home = folder / ".agentobs"
     _print(
-        "The provider in this demo is a local stand-in with responses written for it. No "
-        "key, no network."
+        "The provider in this demo is a local server with prepared responses. It needs no key and "
+        "no network."
     )
     _step(
         "1",
@@ -63,8 +63,8 @@ def demo(output: Path | None) -> None:
     _step(
         "5",
         (
-            "Replay: the same path, and no tool runs. Then a tool runs live and returns "
-            "something else."
+            "Replay: the agent takes the same path, and no tool runs. Then a tool runs live and "
+            "returns a different result."
         ),
     )
     _agentobs(folder, ["replay", "fixtures/refund-loop"])
@@ -81,7 +81,7 @@ def demo(output: Path | None) -> None:
 
 def _prepare(output: Path | None) -> Path:
     """Return a new folder that contains the agent. Existing files are never changed."""
-    folder = (output or _free(Path("agentobs-demo"))).absolute()
+    folder = (output or _unused_path(Path("agentobs-demo"))).absolute()
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(
             "the folder is not empty", where=str(folder), todo="Choose another folder with -o"
@@ -99,7 +99,7 @@ def _prepare(output: Path | None) -> Path:
     return folder
 
 
-def _free(path: Path) -> Path:
+def _unused_path(path: Path) -> Path:
     names = itertools.chain(
         [path], (path.with_name(f"{path.name}-{n}") for n in itertools.count(2))
     )
@@ -107,7 +107,7 @@ def _free(path: Path) -> Path:
 
 
 def _run_agent(folder: Path, home: Path) -> None:
-    """Run the agent in this process, recorded, against the stand-in over loopback HTTP."""
+    """Run and record the agent in this process, with the local provider over loopback HTTP."""
     from agentobs.cli.demo.provider import recording
     from agentobs.recording.session import start_recorder, stop_recorder
     from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
@@ -151,18 +151,18 @@ def _pytest(folder: Path, *, expect_failure: bool) -> None:
 
 def _child(folder: Path, command: list[str], expect: int) -> None:
     sys.stdout.flush()
-    without = {
+    cleaned = {
         name: value for name, value in os.environ.items() if not name.startswith("ANTHROPIC_")
     }
     environment = {
-        **without,
+        **cleaned,
         "AGENTOBS_HOME": str(folder / ".agentobs"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    ended = subprocess.run(command, cwd=folder, env=environment, check=False)
-    if ended.returncode != expect:
+    finished = subprocess.run(command, cwd=folder, env=environment, check=False)
+    if finished.returncode != expect:
         raise UsageError(
-            f"a command of the demo exited with {ended.returncode}, expected {expect}",
+            f"a command of the demo exited with {finished.returncode}, expected {expect}",
             where=" ".join(command),
         )
 
@@ -170,7 +170,7 @@ def _child(folder: Path, command: list[str], expect: int) -> None:
 def _change(path: Path, old: str, new: str) -> None:
     text = path.read_text(encoding="utf-8")
     if old not in text:
-        raise UsageError(f"expected {old!r} in the file, did not find it", where=str(path))
+        raise UsageError(f"the file does not contain {old!r}", where=str(path))
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The responses of the demo's provider: written for the demo in the provider's format, not recorded."""
+"""The responses of the demo's provider: prepared for the demo in the provider's format, not recorded."""
 
 from __future__ import annotations
 

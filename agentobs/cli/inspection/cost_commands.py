@@ -1,4 +1,4 @@
-"""Commands about costs: cost, cost reconcile, reprice, cache."""
+"""Commands about costs: `cost`, `cost reconcile`, `reprice`, `cache`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def _range(command: Any) -> Any:
     type=click.Choice(["model", "session", "day", "agent", "source", "model,day"]),
     default="model",
     show_default=True,
+    help="Group costs by this dimension.",
 )
 @click.option(
     "--session",
@@ -102,17 +103,24 @@ def cost(
         rows = rows_of(store, query, **chosen)
         # A figure is a file that may be shared, so names appear in it as digests, as in the facts.
         facts = _facts_of(store, query, chosen) if figure else rows
-        has_unknown = any(row["unpriced_calls"] for row in as_dicts(rows))
-        unknown = _unknown(store, chosen) if has_unknown else ""
+        has_unpriced = any(row["unpriced_calls"] for row in as_dicts(rows))
+        unpriced = _unpriced_models(store, chosen) if has_unpriced else ""
     keys = _KEYS[by]
     print_rows(rows, (*keys, *(_PARTS if detail else _COST)), form)
-    if unknown:
-        click.echo(f"no price is known for {unknown}; these calls are not in the sums", err=True)
+    if unpriced:
+        click.echo(
+            f"no price is known for {unpriced}; these calls are not included in the totals",
+            err=True,
+        )
     if figure:
         _draw(f"cost_by_{by}", facts, figure)
 
 
-@cost.command(help="Compare with a usage or cost report of the provider (JSON of the Admin API).")
+@cost.command(
+    help=(
+        "Compare recorded usage and costs with the provider's report (JSON from the Admin API)."
+    )
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--workspace",
@@ -132,13 +140,13 @@ def reconcile(
     reports = read_reports(list(files), workspace)
     with open_store(context) as store:
         compared = [compare(store, report) for report in reports]
-        doubts = [
+        inexact_calls = [
             rows_of(store, "costs_not_exact", limit=SHOWN, **span_ns(each.report))
             for each in compared
         ]
     if form == "table":
-        for each, doubt in zip(compared, doubts, strict=True):
-            _print_reconciled(each, doubt)
+        for each, inexact in zip(compared, inexact_calls, strict=True):
+            _print_reconciled(each, inexact)
     else:
         lines = [line for each in compared for line in each.lines]
         print_rows(_table(lines), (), form)
@@ -162,14 +170,14 @@ def reconcile(
     type=click.Path(path_type=Path),
     help="A file of prices that take precedence over all others (see docs/prices.md).",
 )
-@click.option("--model", metavar="MODEL", help="Price all calls as calls of this model.")
+@click.option("--model", metavar="MODEL", help="Price all calls as if they had used this model.")
 @click.option(
     "--cache-lifetime",
     type=click.Choice(["5m", "1h"]),
-    help="Price all cache writes with this lifetime.",
+    help="Price all cache writes as if they had this lifetime.",
 )
-@click.option("--batch", is_flag=True, help="Price all calls as batch calls.")
-@click.option("--fast", is_flag=True, help="Price all calls as calls in fast mode.")
+@click.option("--batch", is_flag=True, help="Price all calls as if they had used the batch API.")
+@click.option("--fast", is_flag=True, help="Price all calls as if they had used fast mode.")
 @form_options
 @click.pass_context
 def reprice(
@@ -185,14 +193,14 @@ def reprice(
     """Show the stored cost, the recomputed cost, and the difference. Stored data does not change."""
     from agentobs.ledger import Context, book_of
     from agentobs.recording.journal.home import existing_home
-    from agentobs.store.billing.price_scenarios import OnTop, WhatIf, assumptions
-    from agentobs.store.billing.price_scenarios import reprice as price_again
+    from agentobs.store.billing.price_scenarios import LayeredPriceBook, WhatIf, assumptions
+    from agentobs.store.billing.price_scenarios import reprice as recompute
 
     _check_range(since, until)
     home = existing_home(home_option(context))
     book = book_of(home.path)
     if prices:
-        book = OnTop(book, _read(prices), str(prices))
+        book = LayeredPriceBook(book, _read(prices), str(prices))
     book.overlays()
     model = changes["model"]
     if model is not None and all(unit.rates is None for unit in book.resolve(Context(model))):
@@ -204,11 +212,11 @@ def reprice(
     with open_store(context) as store:
         session_id = session_of(store, session) if session else None
         what_if = WhatIf(session_id, since, until, **changes)
-        found = price_again(store, what_if, book)
+        repriced = recompute(store, what_if, book)
     if form == "table":
-        _print_repriced(found, [*assumptions(what_if), f"price version {book.version}"])
+        _print_repriced(repriced, [*assumptions(what_if), f"price version {book.version}"])
     else:
-        print_rows(_table(found), (), form)
+        print_rows(_table(repriced), (), form)
         for assumption in assumptions(what_if):
             click.echo(f"assumed: {assumption}", err=True)
 
@@ -308,31 +316,31 @@ def _refuse_options_before(context: click.Context) -> None:
 
 
 def _facts_of(store: Store, query: str, chosen: dict[str, Any]) -> Rows:
-    """Return the rows of a query as they are stored, with digests of names and reasons."""
+    """Return the rows of a query as they are stored: names and reasons remain digests."""
     table = store.rows(query, **chosen)
     return table.columns, table.rows
 
 
-def _unknown(store: Store, chosen: dict[str, Any]) -> str:
+def _unpriced_models(store: Store, chosen: dict[str, Any]) -> str:
     """Return the models without a price, with the number of their calls."""
     _, rows = rows_of(store, "unpriced_models", **chosen)
     return ", ".join(
-        f"{model or 'a model without a name'} ({calls:,} {'call' if calls == 1 else 'calls'})"
+        f"{model or 'an unnamed model'} ({calls:,} {'call' if calls == 1 else 'calls'})"
         for model, calls in rows
     )
 
 
-def _print_reconciled(compared: Reconciled, doubts: Rows) -> None:
+def _print_reconciled(compared: Reconciled, inexact_calls: Rows) -> None:
     report = compared.report
     click.echo(
         f"{report.kind} report, {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC, "
         f"{report.rows:,} results"
     )
-    listed = as_dicts(doubts)
+    listed = as_dicts(inexact_calls)
     if listed:
         count = listed[0]["all_calls"]
         click.echo(f"\nrecorded calls whose cost is not exact: {count:,}")
-        print_rows(doubts, _NOT_EXACT, "table")
+        print_rows(inexact_calls, _NOT_EXACT, "table")
         if count > len(listed):
             click.echo(f"... and {count - len(listed):,} more")
     for state, title in _STATES.items():
@@ -357,7 +365,7 @@ _LINE = (
 
 
 def _readable(line: Line) -> Any:
-    """Return a line with amounts of money and counts in readable form."""
+    """Return a line with amounts and counts in readable form."""
     shown = {
         name: money(value) if line.what.endswith("_usd") or value is None else int(value)
         for name, value in (
@@ -374,36 +382,38 @@ def _verdict(compared: Reconciled) -> str:
     lines = compared.lines
     if not lines:
         return "nothing to compare: the report and the recording are both empty"
-    same = sum(line.state == "match" for line in lines)
-    near = [line for line in lines if line.state == "rounding"]
-    rounded = len(near)
-    most = max((abs(line.difference or Decimal(0)) for line in near), default=Decimal(0))
+    identical = sum(line.state == "match" for line in lines)
+    rounded_lines = [line for line in lines if line.state == "rounding"]
+    rounded = len(rounded_lines)
+    largest = max(
+        (abs(line.difference or Decimal(0)) for line in rounded_lines), default=Decimal(0)
+    )
     within = (
-        f", {rounded} more within the rounding of the report (at most ${most:f} apart)"
-        if near
+        f", {rounded} more within the rounding of the report (at most ${largest:f} apart)"
+        if rounded_lines
         else ""
     )
     if compared.matches:
-        how = "exact match" if not rounded else "match"
-        return f"{how}: {same} of {len(lines)} figures are identical{within}"
-    total = [line for line in lines if line.what.endswith("_usd")]
-    if not total:
-        return f"{len(lines) - same - rounded} of {len(lines)} figures differ"
-    ours = sum((line.ours or Decimal(0) for line in total), Decimal(0))
-    theirs = sum((line.theirs or Decimal(0) for line in total), Decimal(0))
+        kind = "exact match" if not rounded else "match"
+        return f"{kind}: {identical} of {len(lines)} figures are identical{within}"
+    usd_lines = [line for line in lines if line.what.endswith("_usd")]
+    if not usd_lines:
+        return f"{len(lines) - identical - rounded} of {len(lines)} figures differ"
+    ours = sum((line.ours or Decimal(0) for line in usd_lines), Decimal(0))
+    theirs = sum((line.theirs or Decimal(0) for line in usd_lines), Decimal(0))
     share = f" ({(ours - theirs) / theirs:+.2%})" if theirs else ""
     return (
         f"recorded {money(ours)}, report {money(theirs)}, difference {money(ours - theirs)}{share}"
     )
 
 
-def _print_repriced(found: Sequence[Repriced], assumptions: Sequence[str]) -> None:
-    columns, values = _table(found)
+def _print_repriced(repriced: Sequence[Repriced], assumptions: Sequence[str]) -> None:
+    columns, values = _table(repriced)
     values = [(row[0] or "all", *row[1:]) for row in values]
     print_rows((columns, values), _REPRICED, "table")
     for text in assumptions:
         click.echo(f"assumed: {text}" if text != assumptions[-1] else text)
-    if any(row.stored_unpriced_calls or row.what_if_unpriced_calls for row in found):
+    if any(row.stored_unpriced_calls or row.what_if_unpriced_calls for row in repriced):
         click.echo("the difference covers only calls that have a price in both")
 
 
@@ -415,7 +425,7 @@ def _print_cache(rows: Sequence[dict[str, Any]]) -> None:
             ("session", f"{row['session_id']}{name}"),
             ("hit ratio", "-" if ratio is None else f"{ratio:.1%} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
-             f"writes cost {money(row['write_premium_usd']) or '-'} more than plain input"),
+             f"writes cost {money(row['write_premium_usd']) or '-'} more than uncached input"),
             ("wasted", f"{money(row['wasted_usd']) or '-'} on {row['misses']} misses (estimated)"),
             ("lifetimes", f"actual {money(row['cache_usd']) or '-'}, with 5m "
                           f"{money(row['cache_5m_usd']) or '-'}, with 1h {money(row['cache_1h_usd']) or '-'}: "
@@ -428,7 +438,7 @@ def _print_cache(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _table(values: Any) -> Rows:
-    """Return frozen records or dicts as rows."""
+    """Return dataclass instances or dicts as rows."""
     rows = [each if isinstance(each, dict) else dataclasses.asdict(each) for each in values]
     columns = list(rows[0]) if rows else []
     return columns, [tuple(row.values()) for row in rows]
@@ -448,11 +458,11 @@ def _draw(name: str, rows: Rows, file: str) -> None:
         raise UsageError(
             "figures need plotly", where="--figure", todo="pip install 'agentobs-kit[dashboards]'"
         ) from error
-    drawn = getattr(figures, name)(as_dicts(rows))
+    figure = getattr(figures, name)(as_dicts(rows))
     title = name.replace("_", " ").capitalize()
     # Without this, plotly would read the text between two dollar signs as a formula.
-    shown = {"displaylogo": False, "typesetMath": False}
-    html = drawn.to_html(full_html=False, include_plotlyjs=True, config=shown)
+    config = {"displaylogo": False, "typesetMath": False}
+    html = figure.to_html(full_html=False, include_plotlyjs=True, config=config)
     try:
         Path(file).write_text(_PAGE.format(title=title, figure=html), encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The command that shows recordings in a browser, live: dashboard."""
+"""The command that shows recordings in a browser, live: `dashboard`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
 
 
 @click.command(help="Show recordings in a browser, live.")
-@click.option("--port", type=click.IntRange(0, 65535), help="[default: 8787, or the next free one]")
-@click.option("--open", "opens", is_flag=True, help="Open it in your browser.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on. [default: 8787, or the next free port]",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the dashboard in your browser.")
 @click.option("--bind", metavar="ADDRESS", help="Address to listen on. [default: 127.0.0.1]")
 @click.option(
     "--allow-remote",
@@ -38,17 +42,19 @@ PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help=(
-        "With --allow-remote: a file with the password in its first line. [default: "
+        "With --allow-remote: a file that contains the password on its first line. [default: "
         f"{PASSWORD}, or a prompt]"
     ),
 )
 @click.option(
     "--tls-cert",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A certificate, PEM.",
+    help="TLS certificate, in PEM format.",
 )
 @click.option(
-    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key, PEM."
+    "--tls-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Private key of the TLS certificate, in PEM format, without a passphrase.",
 )
 @click.option(
     "--loopback-address",
@@ -69,7 +75,7 @@ def dashboard(
     tls_key: Path | None,
     loopback_address: bool,
 ) -> None:
-    """Serve the live application until Ctrl-C. It can be opened only with the address that is printed."""
+    """Serve the dashboard until Ctrl-C. It can be opened only with the address that is printed."""
     from agentobs.recording.journal.home import existing_home
 
     if password_file and not remote:
@@ -108,8 +114,8 @@ def dashboard(
 
 def _password(file: Path | None) -> str:
     """Return the password. It is never an argument, because all users of a machine can read the command line."""
-    if given := world.taken_environ(PASSWORD):
-        return given
+    if password := world.pop_environ(PASSWORD):
+        return password
     if file:
         try:
             lines = file.read_text("utf-8").splitlines()
@@ -136,4 +142,4 @@ def _open(address: str, folder: str) -> None:
         "utf-8",
     )
     if not webbrowser.open(path.as_uri()):
-        click.echo("No browser was found: open the address yourself.", err=True)
+        click.echo("No browser was found. Open the address manually.", err=True)

@@ -1,4 +1,4 @@
-"""The command that reports the failure signatures of a session: diagnose."""
+"""The command that reports the failure signatures of a session: `diagnose`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
 from agentobs.cli.terminal.query_output import (
     as_dicts,
-    fetched,
     open_store,
     print_rows,
     rows_of,
+    rows_of_table,
     session_of,
 )
 from agentobs.cli.terminal.tables import show_table
@@ -31,45 +31,50 @@ if TYPE_CHECKING:
 
 @click.command(help="Report the failure signatures of a session, and what to do about them.")
 @click.argument("session", required=False)
-@click.option("--all", "every", is_flag=True, help="Show a table over all sessions instead.")
+@click.option(
+    "--all",
+    "all_sessions",
+    is_flag=True,
+    help="Show a table of all sessions instead of one session.",
+)
 @click.option(
     "--since",
     type=WHEN,
     metavar="WHEN",
     help=(
-        "With --all: only sessions that started at or after this time: 30m, 12h, 7d, 2w ago, "
-        "or a day in UTC."
+        "With --all: only sessions that started at or after this time, given as a duration before "
+        "now (30m, 12h, 7d, 2w) or as a day in UTC."
     ),
 )
 @click.option(
     "--judge",
     metavar="MODEL",
-    help="Also ask this model whether answers contradict the tool results.",
+    help="Also ask this model whether final answers contradict the tool results.",
 )
-@click.option("--fail", is_flag=True, help="Exit with 1 if a signature is found.")
+@click.option("--fail", is_flag=True, help="Exit with 1 if a failure signature is found.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 @click.pass_context
 def diagnose(
     context: click.Context,
     session: str | None,
-    every: bool,
+    all_sessions: bool,
     since: int | None,
     judge: str | None,
     fail: bool,
     as_json: bool,
 ) -> None:
     """Diagnose SESSION: its ID, a suffix of it (4 characters or more), or its name."""
-    if bool(session) == every:
+    if bool(session) == all_sessions:
         raise UsageError("expected one session, or --all", todo="Pass a SESSION or --all")
-    if (since is not None and not every) or (judge and every):
+    if (since is not None and not all_sessions) or (judge and all_sessions):
         raise UsageError(
             "--since requires --all, and --judge requires a SESSION",
             todo="`agentobs diagnose --help` explains the options",
         )
-    fires = (
+    is_found = (
         _all(context, since, as_json) if session is None else _one(context, session, judge, as_json)
     )
-    if fail and fires:
+    if fail and is_found:
         sys.exit(1)
 
 
@@ -77,8 +82,8 @@ def _all(context: click.Context, since: int | None, as_json: bool) -> bool:
     from agentobs.store.analysis.diagnosis import diagnose_all
 
     with open_store(context) as store:
-        rows = fetched(diagnose_all(store, since))
-    print_rows(rows, _FIRES, "json" if as_json else "table")
+        rows = rows_of_table(diagnose_all(store, since))
+    print_rows(rows, _FINDINGS, "json" if as_json else "table")
     return bool(rows[1])
 
 
@@ -89,36 +94,45 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         session_id = session_of(store, session)
         verdicts = verdicts_of(store, session_id)
         started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
-    name, kept = (started[0]["name"], started[0]["content"]) if started else (None, None)
-    if judge and kept == "off":
+    name, content_mode = (started[0]["name"], started[0]["content"]) if started else (None, None)
+    if judge and content_mode == "off":
         raise UsageError(
             "the content of this session was not recorded, so a model cannot judge it",
             where=f"--judge {judge[:80]}",
             todo="Leave out --judge; all signatures work without content",
         )
-    judged = _judged(context, session_id, judge) if judge else []
+    judgments = _judgments(context, session_id, judge) if judge else []
     if as_json:
-        _print_json(session_id, verdicts, judged)
+        _print_json(session_id, verdicts, judgments)
     else:
         click.echo(printable(" ".join(filter(None, (session_id, name)))))
         _print_verdicts(verdicts)
-        for each in judged:
+        for each in judgments:
             _print_judgment(each)
-    return any(verdict.fires for verdict in verdicts) or any(each.contradicts for each in judged)
+    return any(verdict.fires for verdict in verdicts) or any(each.contradicts for each in judgments)
 
 
-def _judged(context: click.Context, session_id: str, model: str) -> Sequence[Judgment]:
+def _judgments(context: click.Context, session_id: str, model: str) -> Sequence[Judgment]:
     from agentobs.cli.inspection.contradictions import judge
-    from agentobs.cli.terminal.recordings import recorded
+    from agentobs.cli.terminal.recordings import load_recording
 
     home = home_option(context)
-    return judge(recorded(home, session_id), model, home)
+    return judge(load_recording(home, session_id), model, home)
 
 
-_FIRES = ("started_ns", "session_id", "name", "signature", "times", "strength", "about", "detail")
+_FINDINGS = (
+    "started_ns",
+    "session_id",
+    "name",
+    "signature",
+    "times",
+    "strength",
+    "about",
+    "detail",
+)
 _EVIDENCE = ("at_ns", "lane", "turn", "about", "detail", "strength")
 SHOWN = 5
-"""How many rows of evidence are shown for each signature; `--json` shows all."""
+"""The maximum number of rows of evidence that are shown for each signature; `--json` shows all."""
 
 
 def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
@@ -135,28 +149,30 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
         show_table([_HEADINGS.get(name, name) for name in _EVIDENCE], rows)
         if times > SHOWN:
             click.echo(f"... and {times - SHOWN:,} more")
-        click.echo(f"do: {verdict.todo}.")
-    quiet = [v.signature for v in verdicts if not v.fires and not v.cannot_tell]
-    if quiet:
-        click.echo(f"\nnot found: {', '.join(quiet)}")
+        click.echo(f"what to do: {verdict.todo}.")
+    not_found = [v.signature for v in verdicts if not v.fires and not v.cannot_tell]
+    if not_found:
+        click.echo(f"\nnot found: {', '.join(not_found)}")
     for verdict in verdicts:
         if verdict.cannot_tell:
             click.echo(f"could not be checked: {verdict.signature} ({verdict.cannot_tell})")
 
 
-_HEADINGS = {"at_ns": "at (UTC)", "strength": "x threshold"}
+_HEADINGS = {"at_ns": "at (UTC)", "strength": "times threshold"}
 
 
-def _print_judgment(judged: Judgment) -> None:
-    outcome = "contradicts its results" if judged.contradicts else "agrees with its results"
-    if judged.contradicts is None:
+def _print_judgment(judgment: Judgment) -> None:
+    outcome = "contradicts its results" if judgment.contradicts else "agrees with its results"
+    if judgment.contradicts is None:
         outcome = "was not judged: the reply was neither CONTRADICTS nor AGREES"
     click.echo(
-        f"\njudge {printable(judged.model)}: the answer of turn {judged.turn} in {judged.lane} {outcome}"
+        f"\njudge {printable(judgment.model)}: the answer of turn {judgment.turn} in {judgment.lane} {outcome}"
     )
 
 
-def _print_json(session_id: str, verdicts: Sequence[Verdict], judged: Sequence[Judgment]) -> None:
+def _print_json(
+    session_id: str, verdicts: Sequence[Verdict], judgments: Sequence[Judgment]
+) -> None:
     columns = ["session_id", *(field.name for field in dataclasses.fields(verdicts[0]))]
     rows: list[dict[str, Any]] = [dataclasses.asdict(verdict) for verdict in verdicts]
     rows += [
@@ -170,7 +186,7 @@ def _print_json(session_id: str, verdicts: Sequence[Verdict], judged: Sequence[J
             else None,
             "todo": "Compare the answer with the results: agentobs show SESSION --content",
         }
-        for each in judged
+        for each in judgments
     ]
     values = [(session_id, *(row[name] for name in columns[1:])) for row in rows]
     print_rows((columns, values), (), "json")

@@ -1,4 +1,4 @@
-"""The command that compares two sessions or fixtures step by step, with cost, tokens and time: diff."""
+"""The command that compares two sessions or fixtures step by step, with cost, tokens and time: `diff`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import click
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import (
     as_dicts,
-    in_words,
     open_store,
     rows_of,
     session_of,
+    with_texts,
 )
 from agentobs.cli.terminal.report_file import check_report, now, write
 from agentobs.cli.terminal.tables import show_table
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agentobs.records.exchanges import Exchange
     from agentobs.store.port import Store
     from replay.divergence.session_diff import Comparison, Pair, Part
-    from replay.fixture.format import Ask, Fixture
+    from replay.fixture.format import Fixture, RecordedRequest
 
 AROUND = 1
 """How many identical steps are shown before and after the steps that differ."""
@@ -92,21 +92,23 @@ def diff(
 
 
 def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
-    """Return the comparison of two sessions as `--json` prints it, by facts alone.
+    """Return the comparison of the facts of two sessions, in the form that `--json` prints.
 
     Args:
-        home: where both were recorded.
+        home: the home in which both were recorded.
         a: the ID of the first session.
         b: the ID of the second session.
     """
     from agentobs.store.backend import open_store
-    from agentobs.store.label_texts import Texts
+    from agentobs.store.label_texts import LabelTexts
     from replay.divergence.session_diff import compared
 
     with open_store(home) as store:
-        (about, parts), (other, others) = (_facts_of(store, session_id) for session_id in (a, b))
-        about, other = Texts(store).shown_dicts([about, other])
-    found: dict[str, Any] = json.loads(compared(parts, others).json(about, other))
+        (about_a, parts_a), (about_b, parts_b) = (
+            _facts_of(store, session_id) for session_id in (a, b)
+        )
+        about_a, about_b = LabelTexts(store).replace_in_dicts([about_a, about_b])
+    found: dict[str, Any] = json.loads(compared(parts_a, parts_b).json(about_a, about_b))
     return found
 
 
@@ -127,12 +129,12 @@ def _write_report(
     write(report, text, force=force, content=found.has_texts)
 
 
-_Before = dict[str, tuple[Any, list[Any]]]
+_LastRequests = dict[str, tuple[Any, list[Any]]]
 """The last request of each lane, and its response."""
 
 
 class _Side:
-    """One side of the comparison: its description, as written and as stored in the facts, and its steps."""
+    """One side of the comparison: steps, and a description with names as texts (`about`) or as digests (`facts`)."""
 
     def __init__(self, context: click.Context, named: str, content: bool) -> None:
         path = Path(named)
@@ -165,21 +167,21 @@ def _of_session(
         session_id = session_of(store, named)
         texts = _texts(context, session_id) if content else None
         facts, parts = _facts_of(store, session_id, texts)
-        [about] = as_dicts(in_words((list(facts), [tuple(facts.values())])))
+        [about] = as_dicts(with_texts((list(facts), [tuple(facts.values())])))
         return facts, about, parts
 
 
 def _facts_of(
     store: Store, session_id: str, texts: _Texts | None = None
 ) -> tuple[dict[str, Any], list[Part]]:
-    """Return a session's description and its steps, with the content of the steps if `texts` has it."""
-    from replay.divergence.session_diff import Part, plain_lanes
+    """Return a session's description and its steps. `texts` is the content of the steps, if content is compared."""
+    from replay.divergence.session_diff import Part, stable_lane_names
 
     [summary] = store.rows("internal/session_summary", session_id=session_id).dicts()
     parent, forked_turn = summary["continues_session_id"], summary["forked_turn"]
     rows = as_dicts(rows_of(store, "session_steps", session_id=session_id))
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
-    lanes = plain_lanes(list(dict.fromkeys(row["lane"] for row in rows)), calls)
+    lanes = stable_lane_names(list(dict.fromkeys(row["lane"] for row in rows)), calls)
     fields = Part.__dataclass_fields__
     parts = [
         Part(
@@ -207,25 +209,27 @@ def _texts(context: click.Context, session_id: str) -> _Texts:
     """Return the content of a session, by kind and ID of the step.
 
     Raises:
-        RecordingError: its content was not recorded, or was deleted.
+        RecordingError: the content was not recorded, or was deleted.
     """
-    from agentobs.cli.terminal.recordings import recorded
+    from agentobs.cli.terminal.recordings import load_recording
 
-    session = recorded(home_option(context), session_id)
-    before: _Before = {}
-    contents = (_content_of(each, before) for each in session.exchanges)
+    session = load_recording(home_option(context), session_id)
+    last_requests: _LastRequests = {}
+    contents = (_content_of(each, last_requests) for each in session.exchanges)
     return {step: texts for step, texts in contents if texts}
 
 
-def _content_of(exchange: Exchange, before: _Before) -> tuple[tuple[str, str], dict[str, Any]]:
-    """Return the content of a step; `before` holds the last request of each lane, and is updated."""
+def _content_of(
+    exchange: Exchange, last_requests: _LastRequests
+) -> tuple[tuple[str, str], dict[str, Any]]:
+    """Return the content of a step; `last_requests` is updated."""
     from agentobs.provider.registry import message_of
     from agentobs.records.exchanges import ModelExchange, ToolExchange
 
     if isinstance(exchange, ModelExchange):
         message = message_of(exchange.question.path, exchange.answer)
-        said = _texts_of(before, exchange.place.lane, exchange.question.body, message)
-        return ("request", exchange.attempt_id), said
+        texts = _texts_of(last_requests, exchange.place.lane, exchange.question.body, message)
+        return ("request", exchange.attempt_id), texts
     if isinstance(exchange, ToolExchange):
         call = exchange.question
         texts = {"input": call.input, "result": exchange.answer.content}
@@ -233,15 +237,17 @@ def _content_of(exchange: Exchange, before: _Before) -> tuple[tuple[str, str], d
     return ("", ""), {}
 
 
-def _texts_of(before: _Before, lane: str, body: bytes, message: Message) -> dict[str, Any]:
+def _texts_of(
+    last_requests: _LastRequests, lane: str, body: bytes, message: Message
+) -> dict[str, Any]:
     """Return the new content of a request, compared with the previous one in its lane, and the response."""
-    from replay.divergence.session_diff import answer_of, asked_since
+    from replay.divergence.session_diff import new_in_request, response_parts
     from replay.fixture.body_parts import value_of
 
-    old, known = before.get(lane, (None, []))
-    request, answer = value_of(body), answer_of(message)
-    before[lane] = request, answer
-    return {"asked": asked_since(old, request, known), "answer": answer}
+    old, known = last_requests.get(lane, (None, []))
+    request, answer = value_of(body), response_parts(message)
+    last_requests[lane] = request, answer
+    return {"asked": new_in_request(old, request, known), "answer": answer}
 
 
 def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
@@ -249,13 +255,13 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
     from agentobs.provider.dialect import text_of
     from agentobs.provider.registry import message_of
     from agentobs.records.canonical_json import size
-    from replay.divergence.session_diff import Part, plain_lanes
+    from replay.divergence.session_diff import Part, stable_lane_names
 
-    answers = [(ask, message_of(ask.path, ask.answer)) for ask in fixture.asks]
+    answers = [(ask, message_of(ask.path, ask.answer)) for ask in fixture.requests]
     calls = {str(call.id): call.name for _, message in answers for call in message.calls}
-    lanes = plain_lanes(fixture.lanes, calls)
-    before: _Before = {}
-    ran = {(tool.lane, tool.question.tool_use_id): tool.answer for tool in fixture.tools}
+    lanes = stable_lane_names(fixture.lanes, calls)
+    last_requests: _LastRequests = {}
+    executed = {(tool.lane, tool.question.tool_use_id): tool.answer for tool in fixture.tools}
     for ask, message in answers:
         status = ask.answer.status
         yield Part(
@@ -267,14 +273,14 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
             outcome="ok" if status == 200 and message.error is None else f"{status}",
             stop_reason=message.stop_reason,
             calls=" ".join(call.name for call in message.calls) or None,
-            duration_ns=int(ask.pieces[-1][1]) * 1_000_000 if ask.pieces else None,
-            texts=_texts_of(before, ask.lane, fixture.body(ask.number), message)
+            duration_ns=int(ask.chunks[-1][1]) * 1_000_000 if ask.chunks else None,
+            texts=_texts_of(last_requests, ask.lane, fixture.body(ask.number), message)
             if content
             else None,
-            **_spent(ask),
+            **_token_usage(ask),
         )
         for call in message.calls:
-            answer = ran.get((ask.lane, str(call.id)))
+            answer = executed.get((ask.lane, str(call.id)))
             result = answer.content if answer else _sent_result(fixture, str(call.id))
             texts = {"input": call.value, "result": result}
             yield Part(
@@ -293,7 +299,7 @@ def _sent_result(fixture: Fixture, tool_use_id: str) -> Any:
     """Return the result that the agent sent for a tool call, from the request that contains it; or None."""
     from agentobs.provider.registry import dialect_of, history
 
-    for ask in fixture.asks:
+    for ask in fixture.requests:
         for entry in history(ask.shape.get("body")) or ask.shape.get("add") or []:
             for result in dialect_of(ask.path).turn(entry).results:
                 if result.id == tool_use_id:
@@ -301,8 +307,8 @@ def _sent_result(fixture: Fixture, tool_use_id: str) -> Any:
     return None
 
 
-def _spent(ask: Ask) -> dict[str, Any]:
-    """Return the tokens of a response, and their cost at today's prices."""
+def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
+    """Return the token counts of a response, and its cost at today's prices."""
     from agentobs import world
     from agentobs.ledger import cost_of
     from agentobs.provider.registry import dialect_of
@@ -313,8 +319,8 @@ def _spent(ask: Ask) -> dict[str, Any]:
     if facts.model is None or facts.usage is None:
         return {}
     question = Question(ask.method, ask.path, {}, b"")
-    used = dialect.usage(question, ask.answer, facts, None)
-    rows = [row for row in used if row.billed]
+    usage_rows = dialect.usage(question, ask.answer, facts, None)
+    rows = [row for row in usage_rows if row.billed]
     costs = [cost_of(row, world.now()) for row in rows]
     known = [each.usd for each in costs if each.usd is not None]
     return {
@@ -356,29 +362,34 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
     for name, key in _TOTALS:
         a, b = getattr(found.a, key), getattr(found.b, key)
         if a or b:
-            sure = [_SURE[side.cost_status] for side in (found.a, found.b)]
+            qualifiers = [_QUALIFIERS[side.cost_status] for side in (found.a, found.b)]
             rows.append(
-                (name, _measure(key, a, sure[0]), _measure(key, b, sure[1]), _by(key, a, b, sure))
+                (
+                    name,
+                    _measure(key, a, qualifiers[0]),
+                    _measure(key, b, qualifiers[1]),
+                    _difference(key, a, b, qualifiers),
+                )
             )
     show_table(["", "A", "B", "B - A"], rows)
 
 
-_SURE = {"exact": "", "lower_bound": "at least ", "estimated": "about "}
+_QUALIFIERS = {"exact": "", "lower_bound": "at least ", "estimated": "about "}
 
 
-def _measure(key: str, value: Any, sure: str = "") -> str:
+def _measure(key: str, value: Any, qualifier: str = "") -> str:
     if value is None:
         return "unknown" if key == "cost_usd" else ""
     if key == "cost_usd":
-        return f"{sure}{money(value)}"
+        return f"{qualifier}{money(value)}"
     return str(seconds(value)) if key == "duration_ns" else text(value)
 
 
-def _by(key: str, a: Any, b: Any, sure: Sequence[str]) -> str:
-    """Return the difference between B and A; empty if it is unknown, such as between amounts that are not exact."""
+def _difference(key: str, a: Any, b: Any, qualifiers: Sequence[str]) -> str:
+    """Return the difference B - A as text: `unknown` between costs that are not exact, empty if a value is missing."""
     if a is None or b is None:
         return ""
-    if key == "cost_usd" and any(sure):
+    if key == "cost_usd" and any(qualifiers):
         return "unknown"
     if a == b:
         return ""
@@ -390,7 +401,7 @@ _SIGNS = {"same": "=", "changed": "~", "removed": "-", "added": "+"}
 
 
 def _show_steps(found: Comparison, everything: bool) -> None:
-    """Print the steps side by side; of identical steps away from any difference only the number."""
+    """Print the steps side by side; identical steps that are not next to a difference are only counted."""
     rows: list[tuple[str, ...]] = []
     skipped = 0
     for at, pair in enumerate(found.pairs):
@@ -414,29 +425,37 @@ def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
 
     part = pair.b or pair.a
     assert part is not None
-    what = {"request": "request", "tool_call": "tool call", "decision": "decision"}[part.kind]
-    differs = "; ".join(_differing(pair, name) for name in pair.differs if name != "texts")
+    kind_text = {"request": "request", "tool_call": "tool call", "decision": "decision"}[part.kind]
+    differs = "; ".join(_changed_field(pair, name) for name in pair.differs if name != "texts")
     turn = "" if part.turn is None else str(part.turn)
-    step = f"{what} {part.name}"
-    yield _SIGNS[pair.change], part.lane, turn, step, _took(pair.a), _took(pair.b), differs
+    step = f"{kind_text} {part.name}"
+    yield (
+        _SIGNS[pair.change],
+        part.lane,
+        turn,
+        step,
+        _step_summary(pair.a),
+        _step_summary(pair.b),
+        differs,
+    )
     for each in pair.differences:
         yield "", "", "", f"  {each.path}", "", "", ""
         yield from (("", "", "", f"    {line}", "", "", "") for line in aligned(each, 96))
 
 
-def _differing(pair: Pair, name: str) -> str:
+def _changed_field(pair: Pair, name: str) -> str:
     a, b = (getattr(part, name) for part in (pair.a, pair.b))
     plain = name.replace("_", " ")
     return f"{plain} {text(a)} -> {text(b)}"
 
 
-def _took(part: Part | None) -> str:
+def _step_summary(part: Part | None) -> str:
     """Return the tokens, cost and time of a step in short form."""
     if part is None:
         return ""
     tokens = f"in {part.input_tokens:,} out {part.output_tokens:,}" if part.input_tokens else ""
-    ended = part.outcome if part.outcome != "ok" else part.stop_reason
-    sure = _SURE.get(part.cost_status or "exact", "")
-    cost = None if part.cost_usd is None else f"{sure}{money(part.cost_usd)}"
-    shown = (ended, tokens, cost, seconds(part.duration_ns))
+    outcome = part.outcome if part.outcome != "ok" else part.stop_reason
+    qualifier = _QUALIFIERS.get(part.cost_status or "exact", "")
+    cost = None if part.cost_usd is None else f"{qualifier}{money(part.cost_usd)}"
+    shown = (outcome, tokens, cost, seconds(part.duration_ns))
     return ", ".join(each for each in shown if each)

@@ -1,4 +1,4 @@
-"""The command that writes one HTML file about a session, or a range of sessions: report."""
+"""The command that writes one HTML file about a session, or a range of sessions: `report`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
     from agentobs.store.port import Store
-    from dashboards.content.session_content import Said
+    from dashboards.content.session_content import SessionContent
 
 
 class Range(click.ParamType[tuple[int | None, int | None]]):
-    """A range between two instants, as in `7d..` or `2026-11-01..2026-11-08`; either may be left out."""
+    """A time range, such as `7d..` or `2026-11-01..2026-11-08`; either end may be left out."""
 
     name = "range"
 
@@ -32,7 +32,7 @@ class Range(click.ParamType[tuple[int | None, int | None]]):
         start, dots, end = str(value).partition("..")
         if not dots:
             self.fail(
-                f"invalid range: {value!r}. Use SINCE..UNTIL; either may be left out (7d..)",
+                f"invalid range: {value!r}. Use SINCE..UNTIL; either end may be left out (7d..)",
                 param,
                 ctx,
             )
@@ -91,7 +91,7 @@ def report(
 ) -> None:
     """Write one HTML file that needs no network, about SESSION (its ID, a suffix of it, or its name) or about a range.
 
-    The file contains no prompts or responses unless --with-content is given, so that it can be shared.
+    The file contains no prompts or responses unless --with-content is passed, so it can be shared.
     """
     bounds = _bounds(span, since, until)
     if (session is None) == (bounds is None):
@@ -104,7 +104,7 @@ def report(
             where="--with-content",
             todo="Pass a SESSION",
         )
-    from agentobs.store.label_texts import Texts
+    from agentobs.store.label_texts import LabelTexts
 
     writes = reports()
     check_report(output, force)
@@ -115,13 +115,13 @@ def report(
             )
         else:
             session_id = session_of(store, str(session))
-            said_texts, words = None, {}
+            session_texts, name_options = None, {}
             if content:
-                said_texts = _content_of(context, store, session_id)
-                texts = Texts(store)
-                words = {"in_words": texts.shown_dicts}
+                session_texts = _content_of(context, store, session_id)
+                texts = LabelTexts(store)
+                name_options = {"restore_names": texts.replace_in_dicts}
             text = writes.session_report(
-                store, session_id, made_ns=now(), light=light, said=said_texts, **words
+                store, session_id, made_ns=now(), light=light, content=session_texts, **name_options
             )
     write(output, text, force=force, content=content)
 
@@ -142,12 +142,12 @@ def _bounds(
     return start, end
 
 
-def _content_of(context: click.Context, store: Store, session_id: str) -> Said:
+def _content_of(context: click.Context, store: Store, session_id: str) -> SessionContent:
     """Return the content of a session; empty if it was not recorded, or was deleted on purpose."""
-    from agentobs.cli.terminal.recordings import recorded
-    from dashboards.content.session_content import Said, said
+    from agentobs.cli.terminal.recordings import load_recording
+    from dashboards.content.session_content import SessionContent, session_content
 
     kept = store.rows("internal/content_state", session_id=session_id).first() or {}
     if kept.get("content") == "off" or kept.get("pruned_ns") is not None:
-        return Said(())
-    return said(recorded(home_option(context), session_id))
+        return SessionContent(())
+    return session_content(load_recording(home_option(context), session_id))

@@ -1,4 +1,4 @@
-"""Commands that query sessions from the store: sessions, show."""
+"""Commands that show sessions from the store: `sessions`, `show`."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> No
 
     with open_store(context) as store:
         rows = rows_of(store, "sessions", failed=failed or None, limit=limit)
-        print_rows(_marked(rows) if form == "table" else rows, _SESSIONS, form)
+        print_rows(_with_status_notes(rows) if form == "table" else rows, _SESSIONS, form)
     if advice := warning(existing_home(home_option(context))):
         click.echo(advice, err=True)
 
 
-@click.command(help="Show one session: turns, tools, money, where the time went.")
+@click.command(help="Show one session: turns, tool calls, cost, and time.")
 @click.argument("session")
 @click.option(
     "--content",
@@ -95,8 +95,8 @@ _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type"
 """The columns that each command shows; its query may return more."""
 
 
-def _marked(rows: Rows) -> Rows:
-    """Return the list with a note in the status of forks and of incomplete sessions."""
+def _with_status_notes(rows: Rows) -> Rows:
+    """Return the rows of a list of sessions; the status also shows forks and incomplete sessions."""
     columns, values = rows
 
     def status(row: dict[str, Any]) -> str:
@@ -113,7 +113,7 @@ def _marked(rows: Rows) -> Rows:
 
 
 def _timeline(store: Store, session_id: str) -> Rows:
-    """Return a session's timeline with times after its start and names indented by depth."""
+    """Return a session's timeline: times relative to its start, names indented by depth."""
     columns, rows = rows_of(store, "session_timeline", session_id=session_id)
     listed = [dict(zip(columns, row, strict=True)) for row in rows]
     first = min((row["started_ns"] for row in listed), default=0)
@@ -170,18 +170,20 @@ def _print_conversation(rows: Rows) -> None:
         return
     print_rows(rows, _CONVERSATION, "table")
     known = [part["cost_usd"] for part in parts if part["cost_usd"] is not None]
-    least = any(part["calls"] and part["cost_status"] != "exact" for part in parts)
+    is_lower_bound = any(part["calls"] and part["cost_status"] != "exact" for part in parts)
     cost = money(sum(known, Decimal(0))) if known else "unknown"
-    click.echo(f"{len(parts)} sessions cost {'at least ' if known and least else ''}{cost}\n")
+    click.echo(
+        f"{len(parts)} sessions cost {'at least ' if known and is_lower_bound else ''}{cost}\n"
+    )
 
 
 def _show_content(context: click.Context, session_id: str) -> None:
-    from agentobs.cli.terminal.recordings import recorded
+    from agentobs.cli.terminal.recordings import load_recording
     from replay.fixture.trajectory import trajectory
 
-    recording = recorded(home_option(context), session_id)
+    recording = load_recording(home_option(context), session_id)
     click.echo()
     click.echo(trajectory(recording.exchanges), nl=False)
     if recording.result is not None:
-        advice = json.dumps(recording.result.value, ensure_ascii=False)
-        click.echo(f"returned {printable(advice)}")
+        result = json.dumps(recording.result.value, ensure_ascii=False)
+        click.echo(f"returned {printable(result)}")

@@ -1,4 +1,4 @@
-"""The command that queries the store in SQL: in a worker with limits, or in this process with `--unsafe`."""
+"""The command `sql`: a query runs in a worker process with limits, or in this process with `--unsafe`."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ UNSAFE = (
 def _parameters(
     context: click.Context, option: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return parameters by name. A value that is valid JSON has its JSON type; any other value is text."""
-    found: dict[str, Any] = {}
+    """Parse `--param` options into values by name. Valid JSON keeps its type; any other value is text."""
+    parameters: dict[str, Any] = {}
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise click.BadParameter("expected NAME=VALUE, as in --param turns=3", context, option)
-        if name in found:
-            raise click.BadParameter(f"{name} is given twice", context, option)
-        found[name] = typed(value)
-    return found
+        if name in parameters:
+            raise click.BadParameter(f"{name} was passed twice", context, option)
+        parameters[name] = parse_value(value)
+    return parameters
 
 
-def typed(text: str) -> Any:
-    """Parse the value of a parameter: `3`, `0.25`, `true`, `null`, `["a", "b"]`, else the text itself."""
+def parse_value(text: str) -> Any:
+    """Parse the value of a parameter: `3`, `0.25`, `true`, `null`, `["a", "b"]`. A value that is not JSON is text."""
     from decimal import Decimal
 
     try:
@@ -87,7 +87,8 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--memory",
             metavar="SIZE",
             callback=_bytes,
-            help="Memory limit beyond the open store. [default: 1GB]",
+            help="Memory limit of the query, in addition to the memory that the open store uses. "
+            "[default: 1GB]",
         ),
         click.option(
             "--timeout",
@@ -111,7 +112,7 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(help="Query the store in SQL, read-only.")
+@click.command(help="Run a read-only SQL query on the store.")
 @click.argument("query")
 @click.option(
     "--param",
@@ -146,18 +147,18 @@ def sql(
 
     home = existing_home(home_option(context))
     parameters = _as_stored(home, parameters)
-    given = {name: value for name, value in limits.items() if value is not None}
-    if unsafe and given:
+    chosen_limits = {name: value for name, value in limits.items() if value is not None}
+    if unsafe and chosen_limits:
         raise UsageError(
             "--unsafe cannot be combined with limits",
-            where=f"--{next(iter(given)).replace('_', '-')}",
-            todo="Leave out one of them",
+            where=f"--{next(iter(chosen_limits)).replace('_', '-')}",
+            todo="Leave out --unsafe or the limits",
         )
     try:
         if unsafe:
-            _ask_here(home, query, parameters, form)
+            _run_here(home, query, parameters, form)
         else:
-            _ask_a_worker(home, query, parameters, form, given)
+            _run_in_worker(home, query, parameters, form, chosen_limits)
     except AgentobsError as error:
         raise _printable(error) from error
 
@@ -175,29 +176,31 @@ def _as_stored(home: Home, parameters: dict[str, Any]) -> dict[str, Any]:
         return as_stored(store, parameters, home.key())
 
 
-_FIELDS = {
+_LIMIT_FIELDS = {
     "timeout": "timeout_seconds",
     "memory": "memory_bytes",
     "max_rows": "rows",
     "max_columns": "columns",
     "max_bytes": "answer_bytes",
 }
-"""The limit that each option sets."""
+"""The field of `Limits` that each option sets."""
 
 
-def _ask_a_worker(
-    home: Home, query: str, parameters: dict[str, Any], form: Form, given: dict[str, Any]
+def _run_in_worker(
+    home: Home, query: str, parameters: dict[str, Any], form: Form, chosen_limits: dict[str, Any]
 ) -> None:
     from agentobs.store.maintenance import Limits, Worker
 
-    limits = Limits(**{"rows": ROWS} | {_FIELDS[name]: value for name, value in given.items()})
+    limits = Limits(
+        **{"rows": ROWS} | {_LIMIT_FIELDS[name]: value for name, value in chosen_limits.items()}
+    )
     with Worker(home, limits) as worker:
         _import_printing(form)  # while the worker opens the store
-        answer = worker.ask(query, parameters or None)
-        _print(answer.columns, answer.rows, form)
+        result = worker.run(query, parameters or None)
+        _print(result.columns, result.rows, form)
 
 
-def _ask_here(home: Home, query: str, parameters: dict[str, Any], form: Form) -> None:
+def _run_here(home: Home, query: str, parameters: dict[str, Any], form: Form) -> None:
     """Run a query without limits; objects that it creates in the connection are discarded."""
     from agentobs.store.backend import open_store
     from agentobs.store.port import QueryError
@@ -205,8 +208,8 @@ def _ask_here(home: Home, query: str, parameters: dict[str, Any], form: Form) ->
     click.echo(UNSAFE, err=True)
     with open_store(home, unsafe=True) as store:
         try:
-            answer = store.sql(query, parameters)
-            _print(answer.columns, answer.rows, form)
+            result = store.sql(query, parameters)
+            _print(result.columns, result.rows, form)
         except QueryError as error:
             todo = "docs/tables.md lists all columns"
             raise UsageError(error.found, where="sql", todo=todo) from error
@@ -220,7 +223,7 @@ def _import_printing(form: Form) -> None:
 
 
 def _print(columns: list[str], rows: Iterable[tuple[Any, ...]], form: Form) -> None:
-    """Print rows as they arrive, except for tables; rows that arrived before an error are printed too."""
+    """Print rows; JSON and CSV rows are printed as they arrive. Rows that arrived before an error are printed, too."""
     if form == "json":
         from exporters.row_text import write_json
 
@@ -236,19 +239,19 @@ def _print(columns: list[str], rows: Iterable[tuple[Any, ...]], form: Form) -> N
 def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
     from agentobs.cli.terminal.tables import show_table
 
-    came: list[tuple[Any, ...]] = []
+    received: list[tuple[Any, ...]] = []
     try:
-        came.extend(rows)
+        received.extend(rows)
     except AgentobsError:
-        if came:
-            show_table(columns, came)
+        if received:
+            show_table(columns, received)
         raise
-    show_table(columns, came)
+    show_table(columns, received)
 
 
 def _printable(error: AgentobsError) -> AgentobsError:
-    """Return an error whose text, which may contain data, has its control characters escaped."""
+    """Return the error with control characters escaped, because its text may contain data."""
     from agentobs.records.display import printable
 
-    parts = {"where": printable(error.where), "todo": printable(error.todo)}
-    return type(error)(printable(error.found), **parts)
+    escaped = {"where": printable(error.where), "todo": printable(error.todo)}
+    return type(error)(printable(error.found), **escaped)

@@ -1,4 +1,4 @@
-"""Commands that show where the time went: time, tools, waits, models, orphans."""
+"""Commands that show where the time went: `time`, `tools`, `waits`, `models`, `orphans`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from agentobs.store.analysis.wall_time import Split
 
 
-def _bounded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared parameters: the session, and the earliest time."""
+def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the shared parameters: SESSION and `--since`."""
     command = click.option(
         "--since",
         type=WHEN,
         metavar="WHEN",
-        help="Only from this time on: 30m, 12h, 7d, 2w ago, or a day in UTC.",
+        help=(
+            "Only data recorded at or after this time, given as a duration before now (30m, 12h, 7d, "
+            "2w) or as a day in UTC."
+        ),
     )(command)
     return click.argument("session", required=False)(command)
 
@@ -58,7 +61,7 @@ def time(context: click.Context, session: str, path: bool, form: Form) -> None:
 
 
 @click.command(help="Show the slowest tools: p50, p95 and p99, excluding approval waits.")
-@_bounded
+@_selection
 @form_options
 @click.pass_context
 def tools(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
@@ -67,7 +70,7 @@ def tools(context: click.Context, session: str | None, since: int | None, form: 
 
 
 @click.command(help="Show approval waits, and the outcomes of hooks.")
-@_bounded
+@_selection
 @click.option("--hooks", is_flag=True, help="Show only hooks.")
 @form_options
 @click.pass_context
@@ -82,7 +85,7 @@ def waits(
 
 
 @click.command(help="Show the time to first chunk of each model.")
-@_bounded
+@_selection
 @form_options
 @click.pass_context
 def models(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
@@ -91,7 +94,7 @@ def models(context: click.Context, session: str | None, since: int | None, form:
 
 
 @click.command(help="Show the operations that were still running when a process died.")
-@_bounded
+@_selection
 @form_options
 @click.pass_context
 def orphans(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
@@ -135,9 +138,9 @@ def _rows_of(context: click.Context, query: str, session: str | None, since: int
 
 
 def _splits(splits: list[Split]) -> Rows:
-    from agentobs.store.analysis.wall_time import Split as Kind
+    from agentobs.store.analysis.wall_time import Split as SplitType
 
-    columns = [field.name for field in dataclasses.fields(Kind) if field.name != "path"]
+    columns = [field.name for field in dataclasses.fields(SplitType) if field.name != "path"]
     return columns, [tuple(getattr(split, name) for name in columns) for split in splits]
 
 
@@ -146,15 +149,15 @@ def _paths(splits: list[Split]) -> Rows:
     return columns, [
         (
             split.interaction_id,
-            piece.started_ns - splits[0].started_ns,
-            piece.ended_ns - piece.started_ns,
-            piece.part,
-            piece.name,
-            piece.label,
-            piece.lane,
+            segment.started_ns - splits[0].started_ns,
+            segment.ended_ns - segment.started_ns,
+            segment.part,
+            segment.name,
+            segment.label,
+            segment.lane,
         )
         for split in splits
-        for piece in split.path
+        for segment in split.path
     ]
 
 

@@ -1,4 +1,4 @@
-"""The command that checks the setup and the recordings for problems: doctor."""
+"""The command that checks the setup and the recordings for problems: `doctor`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from agentobs.store.maintenance import Finding, Level
 
 DAYS = 7
-"""How many days back problems such as losses and orphans are looked for by default. Our choice."""
+"""By default, losses, orphans and similar problems of this many days are reported. Our choice."""
 
 SPANS = "ANTHROPIC_OPEN_TELEMETRY"
-"""The variable that turns the SDK's own spans off with `false` (anthropic 2.12, `_tracing.py`)."""
+"""The variable that turns the SDK's own spans off if it is `false` (anthropic 2.12, `_tracing.py`)."""
 
 INSTRUMENTATIONS = {
     "opentelemetry.instrumentation.anthropic": "OpenLLMetry (traceloop), or OpenTelemetry's own",
@@ -90,38 +90,38 @@ def content(variables: Mapping[str, str]) -> Iterator[Finding]:
     """Report where the content of new sessions goes by default, and which setting determines that."""
     from agentobs.recording.options import CONTENT_VARIABLE, Content
 
-    given = variables.get(CONTENT_VARIABLE) or ""
-    if given and given not in get_args(Content):
+    mode = variables.get(CONTENT_VARIABLE) or ""
+    if mode and mode not in get_args(Content):
         found = (
-            f"{CONTENT_VARIABLE} is {given[:40]!r}, expected off, vault or export: sessions start "
+            f"{CONTENT_VARIABLE} is {mode[:40]!r}, expected off, vault or export: sessions start "
             "with content off and a warning, so prompts and responses are not recorded"
         )
         todo = "Set it to off, vault or export, or unset it"
         yield _finding("content", "wrong", found, CONTENT_VARIABLE, todo)
         return
-    means = {
+    effects = {
         "off": "prompts and responses are not recorded",
         "vault": "prompts and responses stay in the home",
         "export": "prompts and responses go to the home and to the backends",
     }
-    source = f"{CONTENT_VARIABLE} is set" if given else f"{CONTENT_VARIABLE} is not set"
-    found = f"{given or 'vault'} by default: {means[given or 'vault']} ({source})"
+    source = f"{CONTENT_VARIABLE} is set" if mode else f"{CONTENT_VARIABLE} is not set"
+    found = f"{mode or 'vault'} by default: {effects[mode or 'vault']} ({source})"
     yield _finding("content", "ok", found, CONTENT_VARIABLE, "")
 
 
 def instrumentation(variables: Mapping[str, str], modules: Mapping[str, Any]) -> Iterator[Finding]:
-    """Look for other instrumentations of the same calls, in this process and its environment.
+    """Look in this process and its environment for other instrumentations of the same calls.
 
     Args:
         variables: the environment variables.
         modules: the imported modules.
     """
-    has_provider = _has_provider(variables, modules)
-    if has_provider and variables.get(SPANS, "").lower() != "false":
+    provider_source = _has_provider(variables, modules)
+    if provider_source and variables.get(SPANS, "").lower() != "false":
         found = (
-            f"{has_provider}, and the SDK's own spans are on: record(client) turns them off or "
-            "adopts them, except in copies that were made of the client before, and with "
-            'sdk_span="leave"'
+            f"{provider_source}, and the SDK creates its own spans. record(client) turns them off or "
+            'adopts them, unless sdk_span="leave" is set or the client was copied before '
+            "record(client)"
         )
         todo = (
             "Make copies (with_options) after record(client). If that is not possible, set "
@@ -136,12 +136,12 @@ def instrumentation(variables: Mapping[str, str], modules: Mapping[str, Any]) ->
             "instrumentation"
         )
         yield _finding("instrumentation", "wrong", found, name, todo)
-    there = [name for name in INSTRUMENTATIONS if name not in loaded and _is_there(name)]
-    for name in there:
+    installed = [name for name in INSTRUMENTATIONS if name not in loaded and _is_installed(name)]
+    for name in installed:
         found = f"{INSTRUMENTATIONS[name]} is installed, but not loaded here"
         todo = "If the agent loads it, each call has two spans; check with --load MODULE"
         yield _finding("instrumentation", "note", found, name, todo)
-    if not (has_provider or loaded or there):
+    if not (provider_source or loaded or installed):
         found = "no other instrumentation creates spans for the SDK's calls"
         yield _finding("instrumentation", "ok", found, "this process", "")
 
@@ -154,7 +154,7 @@ def _has_provider(variables: Mapping[str, str], modules: Mapping[str, Any]) -> s
     return f"{automatic} sets a global TracerProvider" if automatic else ""
 
 
-def _is_there(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError, AttributeError):
@@ -162,8 +162,8 @@ def _is_there(name: str) -> bool:
 
 
 def _load(module: str) -> None:
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+    directory = str(Path.cwd())
+    sys.path.insert(0, directory)
     try:
         importlib.import_module(module)
     except Exception as error:
@@ -173,13 +173,13 @@ def _load(module: str) -> None:
             todo="Pass a module that can be imported from here, as in python -m",
         ) from error
     finally:
-        sys.path.remove(here)
+        sys.path.remove(directory)
 
 
 def _finding(check: str, level: Level, found: str, where: str, todo: str) -> Finding:
-    from agentobs.store.maintenance import Finding as Kind
+    from agentobs.store.maintenance import Finding as FindingType
 
-    return Kind(check, level, found, where, todo)
+    return FindingType(check, level, found, where, todo)
 
 
 def _print_findings(found: list[Finding]) -> None:
@@ -187,7 +187,7 @@ def _print_findings(found: list[Finding]) -> None:
         click.echo(printable(f"{each.level:<6} {each.check:<16} {each.found}"))
         if each.level != "ok":
             click.echo(printable(f"{'':<24}where: {each.where}"))
-            click.echo(printable(f"{'':<24}do:    {each.todo}."))
+            click.echo(printable(f"{'':<24}to do: {each.todo}."))
     wrong = sum(each.level == "wrong" for each in found)
     click.echo(
         "no problems found"

@@ -1,4 +1,4 @@
-"""Commands about the journal: `journal cat` prints the records of a segment."""
+"""Commands that inspect the journal: `journal cat`."""
 
 from __future__ import annotations
 
@@ -39,45 +39,50 @@ def journal() -> None:
 )
 @click.pass_context
 def cat(context: click.Context, segment: str, content: bool, kind: str | None, first: int) -> None:
-    """Print number, kind and JSON of each record, with control characters escaped, and the damage between records.
+    """Print the number, kind and JSON of each record, and the damage between records.
 
     Exits with 1 if the segment is damaged.
     """
     from agentobs.recording.journal.segments import Line, read, tail
 
     path = _path(context, segment, content)
-    is_whole = True
+    is_intact = True
     for item in read(path):
         if not isinstance(item, Line):
-            is_whole = False
-            click.echo(_mark(item))
+            is_intact = False
+            click.echo(_damage_text(item))
         elif item.sequence >= first and kind in (None, item.kind):
             text = item.payload.decode("utf-8", "backslashreplace")
             click.echo(f"{item.sequence} {item.kind} {printable(text)}")
     if torn := tail(path):
-        is_whole = False
+        is_intact = False
         click.echo(f"!! the last {torn} bytes are not a complete record")
-    sys.exit(0 if is_whole else 1)
+    sys.exit(0 if is_intact else 1)
 
 
-def _mark(damage: Damage) -> str:
+def _damage_text(damage: Damage) -> str:
     size = damage.end - damage.start
     place = f"{size} bytes at {damage.start}" if size else f"at byte {damage.start}"
     return f"!! {place}: {damage.reason}"
 
 
 def _path(context: click.Context, segment: str, content: bool) -> Path:
-    """Return the plain path of the named file, even if only its compressed form exists.
+    """Return the path of a file of a segment, without `.zst` even if only the compressed file exists.
 
     Raises:
         UsageError: no segment matches, or several do.
     """
     from agentobs.recording.journal.home import existing_home
-    from agentobs.recording.journal.segments import content_path, facts_path, is_there, segment_ids
+    from agentobs.recording.journal.segments import (
+        content_path,
+        facts_path,
+        file_exists,
+        segment_ids,
+    )
 
     named = Path(segment)
     plain = re.fullmatch(r"(.+\.(?:facts|content))(?:\.zst)?", named.name)
-    if plain and is_there(named.with_name(plain[1])):
+    if plain and file_exists(named.with_name(plain[1])):
         return named.with_name(plain[1])
     home = existing_home(home_option(context))
     found = [i for i in segment_ids(home) if i.startswith(segment) or i.endswith(segment)]
@@ -88,7 +93,7 @@ def _path(context: click.Context, segment: str, content: bool) -> Path:
             todo=f"Segments are in {home.segments}; pass an ID or the path of a file",
         )
     path = content_path(home, found[0]) if content else facts_path(home, found[0])
-    if not is_there(path):
+    if not file_exists(path):
         raise UsageError(
             "the segment has no content",
             where=found[0],

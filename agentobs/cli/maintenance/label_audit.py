@@ -1,4 +1,4 @@
-"""The command that lists every reviewed label in the source, with its reason: labels."""
+"""The command that lists every use of `Label.reviewed` in the source, with its reason: `labels`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import click
 from agentobs.errors import UsageError
 from agentobs.records.display import printable
 
-OWN = ("agentobs", "replay", "exporters", "dashboards")
+PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 """The packages that come with agentobs."""
 SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "build", "dist"))
 """Directories that contain no code of the project itself; directories whose name starts with a dot are skipped, too."""
 
 
 REVIEWED = "review" + "ed"
-"""The name to look for; split in two, because this file would be listed otherwise."""
+"""The name to look for; split in two so that this file is not listed itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +35,28 @@ class Use:
     reason: str | None
     """Why the text can contain no content."""
     wrong: str = ""
-    """Why the use cannot be checked; empty if it can."""
+    """Why the use cannot be checked; empty if it can be checked."""
 
 
-@click.command(help="List every reviewed label in the source, with its reason.")
+@click.command(help="List all `Label.reviewed(...)` calls in the source, each with its reason.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
 def labels(paths: tuple[Path, ...]) -> None:
     """List each use of Label.reviewed: file, line, text and reason. Exits with 1 if a use cannot be checked.
 
-    The given files and directories are read; by default agentobs itself and the current directory.
+    PATH is a file or a directory. Default: the packages of agentobs and the current directory.
     """
     uses = [use for path in sources(paths or defaults()) for use in uses_in(path)]
     for use in uses:
-        click.echo(printable(f"{_shown(use.path)}:{use.line}: {_described(use)}"))
+        click.echo(printable(f"{_displayed_path(use.path)}:{use.line}: {_described(use)}"))
     wrong = sum(1 for use in uses if use.wrong)
-    click.echo(f"{len(uses)} reviewed labels, {wrong} that cannot be checked.")
+    click.echo(f"{len(uses)} reviewed labels; {wrong} of them cannot be checked.")
     sys.exit(1 if wrong else 0)
 
 
 def defaults() -> list[Path]:
     """Return the default search paths: the packages of agentobs, and the current directory."""
     root = Path(__file__).parents[3]
-    return [path for path in (root / name for name in OWN) if path.is_dir()] + [Path.cwd()]
+    return [path for path in (root / name for name in PACKAGES) if path.is_dir()] + [Path.cwd()]
 
 
 def sources(paths: Iterable[Path]) -> Iterator[Path]:
@@ -85,8 +85,8 @@ def _files(path: Path) -> Iterator[Path]:
         return
     for inner in sorted(path.iterdir()):
         if inner.is_dir() and not inner.is_symlink():
-            is_own = not inner.name.startswith(".") and inner.name not in SKIPPED
-            if is_own and not (inner / "pyvenv.cfg").exists():
+            is_searched = not inner.name.startswith(".") and inner.name not in SKIPPED
+            if is_searched and not (inner / "pyvenv.cfg").exists():
                 yield from _files(inner)
         elif inner.suffix == ".py" and inner.is_file():
             yield inner
@@ -114,7 +114,8 @@ def uses_in(path: Path) -> list[Use]:
 def _uses(tree: ast.Module, path: Path) -> Iterator[Use]:
     """Yield every use, under any name that `Label` has in the file.
 
-    A use that is passed on cannot be checked. Neither can a `reviewed` of an unknown class, because it may be `Label`.
+    A use that does not call the function cannot be checked. Neither can a `reviewed` of an unknown class, because the
+    class may be `Label`.
     """
     names = _names_of_label(tree)
     called = {
@@ -126,24 +127,28 @@ def _uses(tree: ast.Module, path: Path) -> Iterator[Use]:
         if isinstance(node, ast.Call) and id(node.func) in called:
             yield _use(node, path)
         elif isinstance(node, ast.Attribute) and node.attr == REVIEWED and id(node) not in called:
-            is_ours = _is_reviewed(node, names)
-            wrong = _HANDED_ON if is_ours else _UNKNOWN
+            is_label_method = _is_reviewed(node, names)
+            wrong = _PASSED_AS_VALUE if is_label_method else _UNKNOWN
             yield Use(path, node.lineno, None, None, wrong)
         elif isinstance(node, ast.Constant) and node.value == REVIEWED:
             yield Use(path, node.lineno, None, None, _LOOKED_UP)
-        elif _is_made_past(node, names):
+        elif _skips_validation(node, names):
             assert isinstance(node, ast.Call)
-            yield Use(path, node.lineno, None, None, _MADE_PAST)
+            yield Use(path, node.lineno, None, None, _UNVALIDATED)
 
 
-_HANDED_ON = "the function is passed on here, so its arguments cannot be seen"
-_LOOKED_UP = "the function is looked up by name, so its arguments cannot be seen"
-_UNKNOWN = "cannot determine which class this is; write Label.reviewed(...)"
-_MADE_PAST = "a label is created without its own check; write Label(...) or Label.reviewed(...)"
+_PASSED_AS_VALUE = (
+    "the function is passed as a value here, so the arguments of its calls are unknown"
+)
+_LOOKED_UP = "the function is looked up by name, so the arguments of its calls are unknown"
+_UNKNOWN = "cannot determine which class this is; use Label.reviewed(...)"
+_UNVALIDATED = (
+    "a label is created in a way that skips validation; use Label(...) or Label.reviewed(...)"
+)
 
 
 def _names_of_label(tree: ast.Module) -> frozenset[str]:
-    """Return the names of `Label` in a file: imported names, and names assigned from it."""
+    """Return the names of `Label` in a file: imported names, assigned names, and subclasses."""
     names = {"Label"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -169,7 +174,7 @@ def _is_reviewed(node: ast.AST, names: frozenset[str]) -> bool:
     )
 
 
-def _is_made_past(node: ast.AST, names: frozenset[str]) -> bool:
+def _skips_validation(node: ast.AST, names: frozenset[str]) -> bool:
     """Return whether this is `str.__new__(Label, ...)`, which checks nothing."""
     return (
         isinstance(node, ast.Call)
@@ -181,9 +186,9 @@ def _is_made_past(node: ast.AST, names: frozenset[str]) -> bool:
 
 
 def _use(call: ast.Call, path: Path) -> Use:
-    given = {each.arg: each.value for each in call.keywords if each.arg is not None}
-    text = _constant(call.args[0] if call.args else given.get("text"))
-    reason = _constant(given.get("reason"))
+    keywords = {each.arg: each.value for each in call.keywords if each.arg is not None}
+    text = _constant(call.args[0] if call.args else keywords.get("text"))
+    reason = _constant(keywords.get("reason"))
     wrong = ""
     if text is None:
         wrong = "the text is not a constant string, so it cannot have been reviewed"
@@ -201,7 +206,7 @@ def _described(use: Use) -> str:
     return f"{text}: cannot be checked: {use.wrong}" if use.wrong else f"{text}: {use.reason}"
 
 
-def _shown(path: Path) -> str:
+def _displayed_path(path: Path) -> str:
     """Return a path relative to the current directory if it is below it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))

@@ -1,4 +1,4 @@
-"""Commands that maintain the store: ingest, verify, prune, repair."""
+"""Commands that maintain the store: `ingest`, `verify`, `prune`, `repair`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Size(click.ParamType[int]):
 SIZE = Size()
 
 
-@click.command(help="Publish recorded data into the DuckDB file.")
+@click.command(help="Load new recorded data into the DuckDB file.")
 @click.pass_context
 def ingest(context: click.Context) -> None:
-    """Bring new records into the store. Records that are already in it are not counted twice."""
+    """Load new records into the store. Records that are already in it are not loaded twice."""
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.disk_usage import warning
     from agentobs.store.maintenance import ingest as publish
@@ -67,15 +67,19 @@ def verify(context: click.Context) -> None:
     "--older-than",
     "before_ns",
     type=WHEN,
-    help="All sessions that ended before this time: 30d, 2026-11-01.",
+    help="Delete sessions that ended before this time, such as 30d or 2026-11-01.",
 )
 @click.option(
     "--keep-bytes",
     type=SIZE,
-    help="The oldest sessions, until the home is at most this large: 5GB.",
+    help="Delete the oldest sessions until the home is no larger than this, such as 5GB.",
 )
-@click.option("--session", "named", multiple=True, help="This session. May be repeated.")
-@click.option("--content-only", is_flag=True, help="Keep the facts: costs, times, outcomes.")
+@click.option("--session", "named", multiple=True, help="Delete this session. May be repeated.")
+@click.option(
+    "--content-only",
+    is_flag=True,
+    help="Delete only the content; keep the facts (costs, times, outcomes).",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
 @click.pass_context
 def prune(
@@ -118,11 +122,11 @@ def prune(
 @click.command(help="Repair damaged files; replaced files are kept in <home>/damaged/.")
 @click.pass_context
 def repair(context: click.Context) -> None:
-    """Truncate torn ends, set unreadable records aside, and rebuild the store; nothing is destroyed."""
+    """Truncate torn ends, move unreadable records to a separate file, and rebuild the store. Nothing is destroyed."""
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.maintenance import repair as repair_store
 
     report = repair_store(existing_home(home_option(context)))
     for line in report.lines():
         click.echo(line)
-    sys.exit(1 if report.left else 0)
+    sys.exit(1 if report.unrepaired else 0)

@@ -1,20 +1,19 @@
-"""agentobs serve: answer over loopback HTTP from a recording."""
+"""`agentobs serve`: serve the responses of a recording over loopback HTTP."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.recordings import _servable
-
-if TYPE_CHECKING:
-    pass
+from agentobs.cli.terminal.recordings import servable_recording
 
 
-@click.command(help="Act as the provider over loopback HTTP, with the responses of a recording.")
+@click.command(
+    help="Serve the responses of a recording over loopback HTTP, in place of the provider."
+)
 @click.argument("recording")
 @click.option("--port", default=0, show_default="a free port", help="The port on 127.0.0.1.")
 @click.option(
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     type=click.Choice(["question", "order"]),
     default="question",
     show_default=True,
-    help="How to pick a recorded response: by matching request, or in order.",
+    help="How to choose a recorded response: by the matching request (`question`), or in order.",
 )
 @click.option(
     "--chunk",
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     default=0.0,
     help=(
-        "Factor of the recorded speed between chunks: 1 is as recorded, 2 twice as fast, 0 "
-        "(default) without pauses."
+        "Playback speed: 1 is the recorded speed, 2 is twice as fast, 0 (default) sends chunks "
+        "without pauses."
     ),
 )
 @click.option(
@@ -65,9 +64,9 @@ def serve(
     """Serve RECORDING: a recorded session, a fixture, or a file of exchanges (JSON lines)."""
     from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions, parse_fault
 
-    made = tuple(parse_fault(fault) for fault in faults)
-    options = ServeOptions(match, chunk, pace, made, strict)
-    provider = ServedProvider(_servable(home_option(context), recording), options, port)
+    parsed_faults = tuple(parse_fault(fault) for fault in faults)
+    options = ServeOptions(match, chunk, pace, parsed_faults, strict)
+    provider = ServedProvider(servable_recording(home_option(context), recording), options, port)
     click.echo(f"serving {len(provider.script.exchanges)} exchanges; stop with Ctrl-C")
     click.echo(f"export ANTHROPIC_BASE_URL={provider.url} NO_PROXY=127.0.0.1")
     sys.stdout.flush()

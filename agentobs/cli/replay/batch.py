@@ -1,7 +1,7 @@
-"""Replay of several fixtures in parallel, each in a process of its own, with one table row per fixture.
+"""Replay of several fixtures in parallel, each in its own process, with one table row per fixture.
 
 The processes are forked from a server that has imported the SDK once, so that a hundred fixtures do not import it a
-hundred times. An agent that hangs, or that crashes its process, is a row like any other.
+hundred times. An agent that hangs or crashes its process is reported as a row, too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Job:
 
     path: str
     tools: str = "recorded"
-    """The same as on the command line."""
+    """The value of `--tools`."""
     faults: tuple[str, ...] = ()
     pace: Any = None
     compare_result: bool = True
@@ -57,7 +57,7 @@ class Done:
     name: str
     result: Literal["matched", "diverged", "error"]
     message: str = field(repr=False)
-    """One line: the divergence or the error; empty if it matched."""
+    """One line that describes the divergence or the error; empty if the replay matched."""
     requests_matched: int = 0
     requests: int = 0
     tools_matched: int = 0
@@ -70,30 +70,30 @@ class Done:
 
 
 def replay_many(fixtures: Sequence[Job], jobs: int | None, timeout_s: float) -> list[Done]:
-    """Replay fixtures in parallel and return the outcomes in the same order. Default: one process per processor."""
+    """Replay fixtures in parallel and return the outcomes in the same order. `jobs` defaults to one per processor."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     _start_server()
     waiting = deque(enumerate(fixtures))
     running: dict[Connection, _Running] = {}
     done: dict[int, Done] = {}
-    most = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "1")
+    max_running = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "1")
     try:
         while waiting or running:
-            while waiting and len(running) < most:
+            while waiting and len(running) < max_running:
                 number, each = waiting.popleft()
                 started = _start(context, number, each, timeout_s)
-                running[started.answers] = started
-            for answers in wait(list(running), timeout=_left_s(running.values())):
-                ended = running.pop(answers)  # type: ignore[call-overload]  # only connections are waited for
+                running[started.receiver] = started
+            for receiver in wait(list(running), timeout=_remaining_s(running.values())):
+                ended = running.pop(receiver)  # type: ignore[call-overload]  # only connections are waited for
                 done[ended.number] = ended.outcome()
-            for answers, late in list(running.items()):
-                if late.deadline_ns <= world.monotonic():
-                    done[late.number] = late.stopped(timeout_s)
-                    del running[answers]
+            for receiver, overdue in list(running.items()):
+                if overdue.deadline_ns <= world.monotonic():
+                    done[overdue.number] = overdue.stop(timeout_s)
+                    del running[receiver]
     finally:
-        for left in running.values():
-            left.process.kill()
+        for unfinished in running.values():
+            unfinished.process.kill()
     return [done[number] for number in range(len(fixtures))]
 
 
@@ -102,48 +102,50 @@ class _Running:
     number: int
     job: Job
     process: Any
-    answers: Connection
+    receiver: Connection
     started_ns: int
     deadline_ns: int
 
     def outcome(self) -> Done:
-        """Return the outcome that the process sent, or that it ended without one."""
+        """Return the outcome that the process sent, or an error if it ended without sending one."""
         try:
-            done: Done = self.answers.recv()
+            done: Done = self.receiver.recv()
         except EOFError:
             self.process.join()
             code = self.process.exitcode
             how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
             return self._failed(f"its process ended before the replay finished: {how}")
         finally:
-            self.answers.close()
+            self.receiver.close()
         self.process.join(1)
         self.process.kill()
         return done
 
-    def stopped(self, timeout_s: float) -> Done:
-        """Stop the process, because its time is up."""
+    def stop(self, timeout_s: float) -> Done:
+        """Stop the process after its timeout, and return the outcome."""
         self.process.kill()
         self.process.join()
-        self.answers.close()
+        self.receiver.close()
         return self._failed(f"it did not finish within {timeout_s:g} s")
 
     def _failed(self, message: str) -> Done:
-        took_ns = world.monotonic() - self.started_ns
-        return Done(self.job.path, _named(self.job.path), "error", message, duration_ns=took_ns)
+        duration_ns = world.monotonic() - self.started_ns
+        return Done(
+            self.job.path, _fixture_name(self.job.path), "error", message, duration_ns=duration_ns
+        )
 
 
 def _start(context: Any, number: int, job: Job, timeout_s: float) -> _Running:
-    answers, sends = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(sends, job, str(Path.cwd())), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(sender, job, str(Path.cwd())), daemon=True)
     process.start()
-    sends.close()
+    sender.close()
     now = world.monotonic()
-    return _Running(number, job, process, answers, now, now + int(timeout_s * 1e9))
+    return _Running(number, job, process, receiver, now, now + int(timeout_s * 1e9))
 
 
 def _start_server() -> None:
-    """Start the process that forks all others, ignoring Ctrl-C, which would make it print a traceback."""
+    """Start the process that forks all others. It ignores Ctrl-C, which would make it print a traceback."""
     # If the server still has to be started, it unblocks these signals afterwards.
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)
@@ -156,40 +158,40 @@ def _start_server() -> None:
 _CTRL_C = (signal.SIGINT,)
 
 
-def _left_s(running: Iterable[_Running]) -> float:
+def _remaining_s(running: Iterable[_Running]) -> float:
     first_ns = min(each.deadline_ns for each in running)
     return max(first_ns - world.monotonic(), 0) / 1e9
 
 
-def _run(sends: Connection, job: Job, directory: str) -> None:
-    """Replay one fixture in a process of its own; the agent's output is discarded."""
+def _run(sender: Connection, job: Job, directory: str) -> None:
+    """Replay one fixture in this child process; the agent's output is discarded."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(directory)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    # An agent may end its process with it.
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, 1)
+    os.dup2(null_device, 2)
+    # The agent may send itself SIGINT to end its process.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
-    sends.send(replayed(job))
-    sends.close()
+    sender.send(replay_job(job))
+    sender.close()
     # Do not wait for threads that the agent left running.
     os._exit(0)
 
 
 def _end_with_parent() -> None:
-    """Exit if the parent was interrupted or killed before it knew of this process."""
+    """Exit when the parent ends: if it was interrupted or killed, it may not have stopped this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def replayed(job: Job) -> Done:
+def replay_job(job: Job) -> Done:
     """Replay one fixture in this process, and return the outcome."""
     from replay import DivergenceError, Replayer, ReplayOptions, load
 
-    begun_ns = world.monotonic()
-    name, message, report, divergence = _named(job.path), "", "", None
+    started_ns = world.monotonic()
+    name, message, report, divergence = _fixture_name(job.path), "", "", None
     result: Literal["matched", "diverged", "error"] = "matched"
     progress = None
     try:
@@ -219,17 +221,17 @@ def replayed(job: Job) -> Done:
         if progress
         else (0, 0, 0, 0)
     )
-    took_ns = world.monotonic() - begun_ns
-    return Done(job.path, name, result, message, *counts, took_ns, report, divergence)
+    duration_ns = world.monotonic() - started_ns
+    return Done(job.path, name, result, message, *counts, duration_ns, report, divergence)
 
 
-def _named(path: str) -> str:
+def _fixture_name(path: str) -> str:
     found = Path(path)
     return found.parent.name if found.is_file() else found.name
 
 
 def show(done: Sequence[Done], *, as_json: bool, verbose: bool) -> None:
-    """Print one table row per replay, or one JSON value per line."""
+    """Print the outcomes as a table, or as JSON with one object per line."""
     if as_json:
         for each in done:
             row = asdict(each)
@@ -238,17 +240,17 @@ def show(done: Sequence[Done], *, as_json: bool, verbose: bool) -> None:
         return
     columns = ("fixture", "requests", "tools", "result", "took", "")
     show_table(columns, [_row(each) for each in done])
-    bad = [each for each in done if each.result != "matched"]
+    failed = [each for each in done if each.result != "matched"]
     if verbose:
-        for each in bad:
+        for each in failed:
             click.echo(f"\n{each.report or printable(each.message)}")
-    click.echo(f"\n{len(done) - len(bad)} of {len(done)} matched")
+    click.echo(f"\n{len(done) - len(failed)} of {len(done)} matched")
     sys.stdout.flush()
 
 
 def _row(done: Done) -> tuple[Any, ...]:
     return (
-        _short(done.path),
+        _displayed_path(done.path),
         f"{done.requests_matched} of {done.requests}",
         f"{done.tools_matched} of {done.tools}",
         done.result,
@@ -257,7 +259,7 @@ def _row(done: Done) -> tuple[Any, ...]:
     )
 
 
-def _short(path: str) -> str:
+def _displayed_path(path: str) -> str:
     """Return a path relative to the current directory if it is below it."""
     found = Path(path)
     folder = found.parent if found.is_file() else found

@@ -1,4 +1,4 @@
-"""Output of a divergence: print the report, or accept the new requests into the fixture."""
+"""Functions that print a divergence, or write accepted requests into the fixture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from replay import Divergence, Replayer
 
 COLUMNS = (80, 120)
-"""The minimum and maximum width of a report: below, lines would be broken; above, they are hard to read. Our choice."""
+"""The minimum and maximum width of a report: narrower lines would break, wider lines are hard to read. Our choice."""
 
 
 def print_divergence(
@@ -28,7 +28,7 @@ def print_divergence(
 
 
 def offer(replayed: Replayer, *, yes: bool) -> None:
-    """Show the requests and the result that are accepted, and write them into the fixture if that is confirmed."""
+    """Show the requests and the result that are accepted, and write them into the fixture after confirmation."""
     accepted = replayed.accepted
     if not accepted:
         click.echo("no differences: the fixture is unchanged")
@@ -38,19 +38,19 @@ def offer(replayed: Replayer, *, yes: bool) -> None:
     requests = sum(each.request is not None for each in accepted)
     parts = [f"{requests} request{'s' * (requests != 1)}"] if requests else []
     parts += ["the result"] if len(accepted) > requests else []
-    about = f"{' and '.join(parts)} of {replayed.fixture.path}"
+    changes = f"{' and '.join(parts)} to {replayed.fixture.path}"
     if not yes and not sys.stdin.isatty():
-        click.echo(f"not written: {about}; pass --yes to write without a prompt")
+        click.echo(f"not written: {changes}; pass --yes to write without confirmation")
         return
-    if yes or click.confirm(f"write {about}?"):
+    if yes or click.confirm(f"write {changes}?"):
         replayed.accept()
-        click.echo(f"wrote  {about}")
+        click.echo(f"wrote  {changes}")
 
 
 def _columns() -> int:
     """Return the width of a report: the terminal's width within bounds, or the default without a terminal."""
-    from replay.divergence.rendering import COLUMNS as usual
+    from replay.divergence.rendering import COLUMNS as default_columns
 
     if not sys.stdout.isatty():
-        return usual
+        return default_columns
     return min(max(shutil.get_terminal_size().columns, COLUMNS[0]), COLUMNS[1])

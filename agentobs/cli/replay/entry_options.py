@@ -1,4 +1,4 @@
-"""Options of commands that name an entry, its arguments and rules."""
+"""Command-line options that set the entry of a session, its arguments, and rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentobs.errors import UsageError
 
 
 def entry_fields(recorded: str | None, entry: str | None, arguments: str | None) -> dict[str, Any]:
-    """Return the fields of a recording that change if the command line names the entry or its arguments.
+    """Return the fields of a recording that the options `--entry` and `--args` change.
 
     Raises:
         UsageError: the entry is not `module:name`, the arguments are not JSON, or no entry is known.
@@ -22,23 +22,23 @@ def entry_fields(recorded: str | None, entry: str | None, arguments: str | None)
         raise UsageError(
             f"{name!r} does not name a function" if name else "the recording names no function",
             where="--entry",
-            todo="Write module:name, such as my_agent:main or my_agent:Agent.answer",
+            todo="Pass module:name, such as my_agent:main or my_agent:Agent.answer",
         )
     try:
-        given = json.loads(arguments or "{}")
+        parsed = json.loads(arguments or "{}")
     except ValueError as error:
         raise UsageError(f"expected JSON: {error}", where="--args", todo=_ARGS) from None
-    if not isinstance(given, dict | list):
+    if not isinstance(parsed, dict | list):
         raise UsageError(
             f"expected an object or a list, got {arguments}", where="--args", todo=_ARGS
         )
-    named = given if isinstance(given, dict) else {"*": given}
-    return {"entry": name, "arguments": named, "entry_obstacle": None}
+    values = parsed if isinstance(parsed, dict) else {"*": parsed}
+    return {"entry": name, "arguments": values, "entry_obstacle": None}
 
 
 def rule_names(listed: str) -> list[str]:
-    """Return the names in a list with commas."""
+    """Return the names in a comma-separated list."""
     return [name.strip() for name in listed.split(",") if name.strip()]
 
 
-_ARGS = """Write an object by name, such as '{"city": "Oslo"}', or a list by position, such as '["Oslo"]'"""
+_ARGS = """Pass an object by name, such as '{"city": "Oslo"}', or a list by position, such as '["Oslo"]'"""

@@ -1,4 +1,4 @@
-"""The command that replays a session up to a turn and continues live from there."""
+"""The command that replays a session up to a turn and then continues live: `fork`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "turn",
     type=click.IntRange(min=1),
     required=True,
-    help="The last turn with a recorded response. Its tools run for real.",
+    help="The last turn whose response comes from the recording. Its tools run live.",
 )
 @click.option("--model", help="The model of the live requests.")
 @click.option(
@@ -52,10 +52,10 @@ def fork(
     system: str | None,
     options: tuple[str, ...],
 ) -> None:
-    """Fork a fixture, named by its folder or its recording.jsonl, or a recorded session.
+    """Fork a fixture (its folder or its recording.jsonl) or a recorded session.
 
-    The fork is recorded as a new session. The replayed part sends nothing and costs nothing. The live part continues
-    with the original answers of the provider.
+    The fork is recorded as a new session. The replayed part sends nothing and costs nothing. In it, the agent gets the
+    provider's original responses instead of the masked responses of the fixture, if the provider requires them.
     """
     from agentobs.recording.session import start_recorder, stop_recorder
     from replay import DivergenceError, Fork, Replayer, ReplayOptions
@@ -81,7 +81,7 @@ def fork(
     finally:
         stop_recorder()
     click.echo(
-        f"forked  {printable(loaded.name)} after turn {turn}, {forked.beyond} live requests",
+        f"forked  {printable(loaded.name)} after turn {turn}, {forked.later_requests} live requests",
         err=True,
     )
     if (session_id := _session_of(forked.records)) is not None:
@@ -91,13 +91,13 @@ def fork(
 
 
 def _loaded(home: str | None, source: str, turn: int) -> Fixture:
-    """Return the fixture to fork, with the original answers of its session if the history needs them.
+    """Return the fixture to fork, with the original responses of its session if the provider requires them.
 
     Raises:
-        RecordingError: the provider would refuse the history, and the originals cannot be read.
+        RecordingError: the provider would refuse the history, and the original responses cannot be read.
         UsageError: no fixture or session has that name.
     """
-    from agentobs.cli.terminal.recordings import recorded
+    from agentobs.cli.terminal.recordings import load_recording
     from replay import load
     from replay.fixture.original_answers import (
         check_sendable,
@@ -109,13 +109,13 @@ def _loaded(home: str | None, source: str, turn: int) -> Fixture:
 
     path = Path(source)
     if not (path.exists() or path.name != source):
-        fixture = fixture_of(recorded(home, source, has_ended=True), versions())
+        fixture = fixture_of(load_recording(home, source, has_ended=True), versions())
         check_sendable(fixture, turn)
         return fixture
     fixture, why = load(path), ""
     if fixture.session_id is not None and unsendable(fixture, turn):
         try:
-            fixture = with_originals(fixture, recorded(home, fixture.session_id))
+            fixture = with_originals(fixture, load_recording(home, fixture.session_id))
         except AgentobsError as error:
             why = str(error)
     check_sendable(fixture, turn, why)
@@ -123,7 +123,7 @@ def _loaded(home: str | None, source: str, turn: int) -> Fixture:
 
 
 def _announce(fixture: Fixture, turn: int) -> None:
-    """Print which tools run for real first, and which secrets in the history are placeholders."""
+    """Print which tools run live first, and which secrets in the history are placeholders."""
     from replay.fixture.original_answers import placeholders
     from replay.scenario.fork_plan import tools_of
 
@@ -135,8 +135,8 @@ def _announce(fixture: Fixture, turn: int) -> None:
     if secrets := placeholders(fixture, turn):
         kinds = ", ".join(f"{count} {kind}" for kind, count in secrets.items())
         click.echo(
-            f"note    the recorded answers contain placeholders for secrets ({kinds}): secrets are not recorded, so "
-            "the provider and live tools get the placeholders",
+            f"note    the recorded responses contain placeholders instead of secrets ({kinds}), and the provider "
+            "and live tools get these placeholders",
             err=True,
         )
 
@@ -151,7 +151,7 @@ def _option(text: str) -> tuple[str, Any]:
         raise UsageError(
             f"expected KEY=JSON, got {text!r}",
             where="--set",
-            todo="Write for example max_tokens=2000 or service_tier='\"auto\"'",
+            todo="Pass for example max_tokens=2000 or service_tier='\"auto\"'",
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The command that writes fixtures and tests for recorded sessions: freeze."""
+"""The command that writes fixtures and tests for recorded sessions: `freeze`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from agentobs.cli.replay.entry_options import entry_fields, rule_names
 from agentobs.cli.replay.trial_output import check
 from agentobs.cli.terminal.home_option import home_option
-from agentobs.cli.terminal.recordings import recorded
+from agentobs.cli.terminal.recordings import load_recording
 from agentobs.errors import UsageError
 from agentobs.records.display import printable
 
@@ -28,19 +28,18 @@ if TYPE_CHECKING:
     help="""Write fixtures and tests for recorded sessions, and check that each fixture replays.
 
     SESSION is an ID, a suffix of it (4 characters or more), or a name. Each fixture is replayed twice in fresh
-    processes, the second time with another working directory, date, time zone and hash seed. The line `replays` shows
-    whether both replays matched, and what to do if not. A fixture that does not replay is kept, and the exit code is 0.
+    processes, the second time with a different working directory, date, time zone and hash seed. The line `replays`
+    shows whether both replays matched, and what to do if not. A fixture that does not replay is kept, and the exit code
+    is 0.
     """
 )
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
-@click.option("--last-failed", is_flag=True, help="Take the newest session that failed.")
+@click.option("--last-failed", is_flag=True, help="Freeze the newest session that failed.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help=(
-        "The folder to write, or with several sessions the parent folder. Default: fixtures/NAME."
-    ),
+    help=("The folder to write; with several sessions, its parent folder. Default: fixtures/NAME."),
 )
 @click.option(
     "--until-turn",
@@ -53,8 +52,8 @@ if TYPE_CHECKING:
     "failing_turn",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The turn in which the session failed. Default: found from the recording. Needed for a session that completed "
-    "with a wrong answer.",
+    help="The turn in which the session failed. Default: determined from the recording. Required for a session that "
+    "completed with a wrong answer.",
 )
 @click.option(
     "--normalize",
@@ -72,7 +71,7 @@ if TYPE_CHECKING:
     "arguments",
     metavar="JSON",
     help="Arguments of the entry as JSON: an object (by name) or a list (by position). "
-    "Default: the recorded ones; with --entry, none.",
+    "Default: the recorded arguments; with --entry, no arguments.",
 )
 @click.option(
     "--apply",
@@ -122,19 +121,23 @@ def freeze(
     from replay.fixture.fixture_redaction import without_secrets
     from replay.trial.fixture_trial import Trials
 
-    home, whole = home_option(context), until_turn is None
+    home, is_complete = home_option(context), until_turn is None
     named = sessions or (None,)
-    found = [without_secrets(recorded(home, each, has_ended=whole)) for each in named]
+    recordings = [
+        without_secrets(load_recording(home, each, has_ended=is_complete)) for each in named
+    ]
     with Trials(Path.cwd(), check_timeout) as trials:
-        for session, folder in zip(found, _folders(found, output), strict=True):
+        for session, folder in zip(recordings, _folders(recordings, output), strict=True):
             recording = dataclasses.replace(
                 session, **entry_fields(session.entry, entry, arguments)
             )
             frozen = _freeze(recording, folder, until_turn, failing_turn, normalize)
             is_callable = True
             if not no_check:
-                started = {"--entry": entry, "--args": arguments}
-                is_callable = check(recording, frozen, home, trials, apply=apply, started=started)
+                entry_choices = {"--entry": entry, "--args": arguments}
+                is_callable = check(
+                    recording, frozen, home, trials, apply=apply, entry_choices=entry_choices
+                )
             steps = _next_steps(recording, frozen, folder, is_callable=is_callable)
             for number, line in enumerate(steps):
                 click.echo(f"{'       ' if number else 'next   '}{printable(line)}")
@@ -155,11 +158,11 @@ def _freeze(
     named = None if normalize is None else rule_names(normalize)
     frozen = write(recording, folder, versions(), until_turn, named, failing_turn)
     part = f", up to turn {frozen.until}" if frozen.until is not None else ""
-    counts = f"{frozen.asks} requests, {frozen.tools} tool calls{part}"
+    counts = f"{frozen.requests} requests, {frozen.tools} tool calls{part}"
     click.echo(f"froze  {recording.session_id}  {counts}")
     if frozen.failure is not None:
         click.echo(
-            f"failed in turn {frozen.failure.turn}: {frozen.failure.reason} (--turn N for another one)"
+            f"failed in turn {frozen.failure.turn}: {frozen.failure.reason} (use --turn N to choose another turn)"
         )
     if frozen.normalizers:
         rules = printable(", ".join(frozen.normalizers))
@@ -169,7 +172,7 @@ def _freeze(
     for path, is_new in frozen.files:
         click.echo(f"{'wrote' if is_new else 'kept '}  {printable(str(path))}")
     if recording.result and (kind := not_kept_in(recording.result.value)):
-        click.echo(f"result  not kept, and not compared: {printable(kind)}")
+        click.echo(f"result  not recorded and not compared: {printable(kind)}")
     sys.stdout.flush()
     return frozen
 
@@ -177,11 +180,11 @@ def _freeze(
 def _next_steps(
     recording: Recording, frozen: Frozen, folder: Path, *, is_callable: bool
 ) -> Iterator[str]:
-    """Yield the next steps for a fixture: commands that work for this session, ready to be copied.
+    """Yield the next steps for a fixture: commands that can be copied and run.
 
     Args:
         recording: the session.
-        frozen: what was written.
+        frozen: the fixture and test that were written.
         folder: the folder of the fixture.
         is_callable: False if the check could not call the entry of the fixture.
     """
@@ -193,7 +196,10 @@ def _next_steps(
     problem = why_not_callable(load(frozen.fixture).header)
     if problem is not None:
         imported, call = problem.lines
-        yield f"edit {shlex.quote(str(frozen.test))}: add the import, and replace the dots with the second line"
+        yield (
+            f"edit {shlex.quote(str(frozen.test))}: add this import, and replace `...` in "
+            "replay.run(...) with these arguments:"
+        )
         yield f"    {imported}"
         yield f"    {call.removeprefix('replay.run(').removesuffix(')')}"
     if problem is not None or is_callable:
@@ -204,15 +210,15 @@ def _next_steps(
         yield f"agentobs serve {where}   acts as the provider for any client"
 
 
-def _folders(found: list[Recording], output: Path | None) -> list[Path]:
-    """Return the folder of each session; sessions with the same name get suffixes of their IDs."""
-    if len(found) == 1:
-        return [output or Path("fixtures") / _folder_name(found[0].name)]
-    names = [_folder_name(each.name) for each in found]
+def _folders(recordings: list[Recording], output: Path | None) -> list[Path]:
+    """Return the folder of each session. If names repeat, a suffix of the session ID makes them unique."""
+    if len(recordings) == 1:
+        return [output or Path("fixtures") / _folder_name(recordings[0].name)]
+    names = [_folder_name(each.name) for each in recordings]
     return [
         (output or Path("fixtures"))
         / (name if names.count(name) == 1 else f"{name}-{each.session_id[-8:]}")
-        for name, each in zip(names, found, strict=True)
+        for name, each in zip(names, recordings, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""agentobs replay: run an agent against a fixture and report the first divergence."""
+"""`agentobs replay`: replay an agent against a fixture and report the first divergence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agentobs.cli.replay.entry_options import entry_fields, rule_names
     "--tools",
     default="recorded",
     show_default=True,
-    help="Which tools run: `recorded` (none), `live` (all), a list of names, or a policy for "
+    help="Which tools run: `recorded` (no tool), `live` (all tools), a list of names, or a policy for "
     "each name: `lookup=verify,*=replay`. Policies: replay, verify, execute.",
 )
 @click.option(
@@ -41,14 +41,15 @@ from agentobs.cli.replay.entry_options import entry_fields, rule_names
     type=click.IntRange(min=1),
     metavar="N",
     help=(
-        "Accept the new requests into the fixture, from request N on; the recorded responses stay."
+        "Replace the recorded requests from request N on with the new ones; keep the recorded "
+        "responses."
     ),
 )
-@click.option("--yes", is_flag=True, help="Write without a prompt.")
+@click.option("--yes", is_flag=True, help="Write without asking for confirmation.")
 @click.option(
     "--normalize",
     metavar="RULES",
-    help="Rules to apply in addition to those of the fixture, separated by commas: uuid, time, tmp_path, ...",
+    help="Rules to apply in addition to the rules of the fixture, separated by commas: uuid, time, tmp_path, ...",
 )
 @click.option(
     "--entry",
@@ -59,8 +60,8 @@ from agentobs.cli.replay.entry_options import entry_fields, rule_names
     "--args",
     "arguments",
     metavar="JSON",
-    help="Arguments of the entry as JSON: an object (by name) or a list (by position). Default: the recorded ones; "
-    "with --entry, none.",
+    help="Arguments of the entry as JSON: an object (by name) or a list (by position). Default: the recorded "
+    "arguments; with --entry, no arguments.",
 )
 @click.option(
     "--apply",
@@ -78,7 +79,10 @@ from agentobs.cli.replay.entry_options import entry_fields, rule_names
 @click.option(
     "--pace",
     metavar="recorded|FACTOR",
-    help="Pause as long as the recording did, or N times faster. Default: no pauses.",
+    help=(
+        "Timing of responses: `recorded` pauses as in the recording; a number N plays the responses "
+        "N times as fast. Default: no pauses."
+    ),
 )
 @click.option(
     "--compare-result/--no-compare-result",
@@ -137,22 +141,22 @@ def replay(
 
     Exits with 1 if a replay diverges.
     """
-    from replay.fixture.fixture_search import fixtures_in, is_one
+    from replay.fixture.fixture_search import fixtures_in, is_fixture
 
     rules = rule_names(normalize or "")
     if apply and not rules:
         raise UsageError("no rules to write", where="--apply", todo="Add --normalize RULES")
-    given = {
+    trial_options = {
         "faults": faults,
         "pace": _pace(pace),
         "accept_from": accept_from,
         "compare_result": compare_result,
         "normalizers": rules,
     }
-    if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
+    if len(fixtures) == 1 and (is_fixture(fixtures[0]) or not fixtures_in(fixtures[0])):
         write = _reporting(report, with_content, light, force)
         loaded = _loaded(fixtures[0], entry, arguments)
-        _replay_one(loaded, tools, given, as_json, explain, yes, trajectory, write, apply)
+        _replay_one(loaded, tools, trial_options, as_json, explain, yes, trajectory, write, apply)
         return
     for name, value in {
         "--explain": explain,
@@ -165,7 +169,7 @@ def replay(
     }.items():
         if value:
             raise UsageError(
-                "works with one fixture only", where=name, todo="Pass a single fixture"
+                "this option requires exactly one fixture", where=name, todo="Pass a single fixture"
             )
     from agentobs.cli.replay.batch import Job, replay_many, show
 
@@ -190,7 +194,7 @@ def _loaded(path: Path, entry: str | None, arguments: str | None) -> Fixture:
 def _replay_one(
     loaded: Fixture,
     tools: str,
-    given: dict[str, Any],
+    trial_options: dict[str, Any],
     as_json: bool,
     explain: bool,
     yes: bool,
@@ -201,7 +205,7 @@ def _replay_one(
     from agentobs.cli.replay.divergence_output import offer, print_divergence
     from replay import DivergenceError, Replayer, ReplayOptions
 
-    replayed = Replayer(loaded, ReplayOptions(tools=policy(tools, loaded), **given))
+    replayed = Replayer(loaded, ReplayOptions(tools=policy(tools, loaded), **trial_options))
     try:
         with replayed:
             replayed.run()
@@ -215,18 +219,18 @@ def _replay_one(
         raised = replayed.raised(error)
         click.echo(raised.json() if as_json else raised.text())
         sys.exit(1)
-    if given["accept_from"] is not None:
+    if trial_options["accept_from"] is not None:
         offer(replayed, yes=yes)
-    done = replayed.progress
+    progress = replayed.progress
     if trajectory:
         click.echo(replayed.trajectory, nl=False)
     until = f", up to turn {loaded.until_turn}" if loaded.until_turn is not None else ""
     click.echo(
-        f"MATCHED  {printable(loaded.name)}  {done.requests_matched} of {done.requests} requests, "
-        f"{done.tools_matched} of {done.tools} tool calls{until}"
+        f"MATCHED  {printable(loaded.name)}  {progress.requests_matched} of {progress.requests} requests, "
+        f"{progress.tools_matched} of {progress.tools} tool calls{until}"
     )
     if apply:
-        _apply(loaded, given["normalizers"])
+        _apply(loaded, trial_options["normalizers"])
     write(None)
 
 
@@ -240,7 +244,7 @@ def _apply(fixture: Fixture, rules: list[str]) -> None:
 def _reporting(
     report: Path | None, content: bool, light: bool, force: bool
 ) -> Callable[[Divergence | None], None]:
-    """Return the function that writes a divergence to a file. An unusable file is refused before anything runs."""
+    """Return the function that writes a divergence to a file. The file is checked before the replay starts."""
     if report is None:
         for name, is_given in (("--with-content", content), ("--light", light)):
             if is_given:
@@ -268,10 +272,10 @@ def _write_divergence(
 
 
 def _pace(pace: str | None) -> Any:
-    """Parse the pace.
+    """Parse the value of `--pace`.
 
     Raises:
-        UsageError: it is neither `recorded` nor a number.
+        UsageError: the value is neither `recorded` nor a number.
     """
     if pace is None or pace == "recorded":
         return pace

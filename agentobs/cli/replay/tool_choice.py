@@ -1,4 +1,4 @@
-"""The choice of how each tool is answered in a replay."""
+"""The choice of which tools run in a replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def policy(tools: str, fixture: Fixture) -> Any:
     """Parse the option `--tools` into the tool policy of a replay.
 
     Raises:
-        UsageError: the fixture has no tool with a given name.
+        UsageError: the fixture contains no call of a tool that the option names.
     """
     if tools in ("recorded", "live"):
         return tools
@@ -22,10 +22,10 @@ def policy(tools: str, fixture: Fixture) -> Any:
     known = {tool.question.name for tool in fixture.tools}
     if unknown := sorted(choices.keys() - known - ({"*"} if "=" in tools else set())):
         raise UsageError(
-            f"no tool {', '.join(unknown)} in the recording",
+            f"the recording contains no calls of {', '.join(unknown)}",
             where="--tools",
             todo=(
-                f"The recording has {', '.join(sorted(known)) or 'no tools'}; you can also pass "
+                f"The recorded tools are: {', '.join(sorted(known)) or '(none)'}; you can also pass "
                 "recorded or live"
             ),
         )

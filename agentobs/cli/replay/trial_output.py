@@ -22,8 +22,8 @@ COLUMNS = 80
 MARGIN = 9
 """The width of the labels before the text, such as `replays: `."""
 
-NAME_IT = "or freeze it again with --entry module:name --args JSON"
-EVERYWHERE = "yes, 2 of 2: also with another directory, date, time zone and hash seed"
+OR_FREEZE_AGAIN = "or freeze it again with --entry module:name --args JSON"
+REPLAYS = "yes, 2 of 2 (1 with changed directory, date, time zone and hash seed)"
 
 
 def check(
@@ -33,17 +33,17 @@ def check(
     trials: Trials,
     *,
     apply: bool,
-    started: Mapping[str, str | None] | None = None,
+    entry_choices: Mapping[str, str | None] | None = None,
 ) -> bool:
     """Replay a frozen session as a check, and print whether it replays; return whether its entry could be called.
 
     Args:
         recording: the session.
         frozen: the files that were written for it.
-        home: the home that was named on the command line, or None.
-        trials: runs the trials of fixtures.
+        home: the home from the command line, or None.
+        trials: runs the replays of the check.
         apply: whether to add the proposed rules to the fixture and repeat the check.
-        started: the command-line options that change how the agent is started, with their values.
+        entry_choices: the command-line options that select the entry of the agent, with their values.
     """
     from replay.agent_code.entry_obstacles import why_not_callable
     from replay.fixture.format import load
@@ -57,8 +57,8 @@ def check(
             _add_rules(frozen, verdict.rules)
             verdict = trials.verdict(frozen.fixture)
         is_callable = not _is_uncallable(verdict)
-        printed = lines(verdict, _apply(recording, frozen, home, started or {}))
-        printed += _ran(recording) if is_callable else []
+        printed = lines(verdict, _freeze_command(recording, frozen, home, entry_choices or {}))
+        printed += _live_tools(recording) if is_callable else []
     click.echo("\n".join(printed))
     sys.stdout.flush()
     return is_callable
@@ -74,24 +74,26 @@ def _add_rules(frozen: Frozen, rules: Sequence[str]) -> None:
     click.echo(f"added  the {names} to {printable(str(frozen.fixture))}")
 
 
-def _apply(
-    recording: Recording, frozen: Frozen, home: str | None, started: Mapping[str, str | None]
+def _freeze_command(
+    recording: Recording, frozen: Frozen, home: str | None, entry_choices: Mapping[str, str | None]
 ) -> str:
     """Return the command that freezes a session again and adds the proposed rules."""
     from replay.fixture.format import load
 
-    turns = (
+    options = (
         ("--until-turn", frozen.until),
         ("--turn", load(frozen.fixture).header.get("failing_turn")),
-        *started.items(),
+        *entry_choices.items(),
     )
     parts = ["agentobs", *(["--home", home] if home is not None else [])]
     parts += ["freeze", recording.session_id[-8:], "-o", str(frozen.fixture.parent)]
-    parts += [word for option, turn in turns if turn is not None for word in (option, str(turn))]
+    parts += [
+        word for option, value in options if value is not None for word in (option, str(value))
+    ]
     return shlex.join([*parts, "--apply"])
 
 
-def _ran(recording: Recording) -> list[str]:
+def _live_tools(recording: Recording) -> list[str]:
     """Return the lines that list the tools that ran for real, because their calls were not recorded."""
     from agentobs.provider.registry import calls_of
     from agentobs.records.exchanges import ModelExchange, ToolExchange
@@ -99,8 +101,8 @@ def _ran(recording: Recording) -> list[str]:
     calls: dict[str, str] = {}
     for each in recording.exchanges:
         if isinstance(each, ModelExchange) and each.answer.status == 200:
-            made = calls_of(each.question.path, each.answer)
-            calls |= {str(call.id): call.name for call in made}
+            received = calls_of(each.question.path, each.answer)
+            calls |= {str(call.id): call.name for call in received}
     for each in recording.exchanges:
         if isinstance(each, ToolExchange):
             calls.pop(each.question.tool_use_id, None)
@@ -113,30 +115,30 @@ def _ran(recording: Recording) -> list[str]:
 
 
 def _is_uncallable(verdict: Verdict) -> bool:
-    """Return whether the entry could not be called even in the unchanged surroundings."""
+    """Return whether the entry could not be called even in the unchanged environment."""
     failed = verdict.failed
     return failed is not None and failed.result == "uncallable" and not verdict.changes
 
 
-def lines(verdict: Verdict, apply: str) -> list[str]:
+def lines(verdict: Verdict, apply_command: str) -> list[str]:
     """Return the verdict of a trial as lines of text.
 
     Args:
-        verdict: the result of the attempts.
-        apply: the command that adds the proposed rules to the fixture.
+        verdict: the result of the replays.
+        apply_command: the command that adds the proposed rules to the fixture.
     """
     if verdict.replays:
-        return _wrapped([EVERYWHERE])
+        return _wrapped([REPLAYS])
     failed = verdict.failed
     if failed is None:
         return _wrapped(["no"])
     if _is_uncallable(verdict):
-        parts = [f"not tried, because {failed.text}", failed.cure]
-        return _wrapped(parts if "--entry" in failed.cure else [*parts, NAME_IT])
-    parts = [_first(verdict, failed), *(f"  {line}" for line in failed.shown)]
+        parts = [f"not tried, because {failed.text}", failed.remedy]
+        return _wrapped(parts if "--entry" in failed.remedy else [*parts, OR_FREEZE_AGAIN])
+    parts = [_first(verdict, failed), *(f"  {line}" for line in failed.difference_lines)]
     if failed.why:
         parts.append(failed.why + (f" ({failed.site})" if failed.site else ""))
-    return _wrapped([*parts, *_cures(verdict, failed, apply)])
+    return _wrapped([*parts, *_fixes(verdict, failed, apply_command)])
 
 
 def _first(verdict: Verdict, failed: Outcome) -> str:
@@ -144,16 +146,16 @@ def _first(verdict: Verdict, failed: Outcome) -> str:
     changes = list(verdict.changes)
     is_request = failed.result == "differs"
     if changes == ["working directory"]:
-        if failed.opened:
-            return f"no, only from this directory, because {failed.opened}"
+        if failed.missing_file:
+            return f"no, only from this directory, because {failed.missing_file}"
         if is_request:
-            return f"no, only from this directory: {failed.text} depends on it"
-        return f"no, only from this directory: in another one {_with_site(failed)}"
+            return f"no, only from this directory: {failed.text} depends on the directory"
+        return f"no, only from this directory: in another directory, {_with_site(failed)}"
     if is_request:
-        ends = f"depends on the {listed(changes)}" if changes else "differs from the recording"
-        return f"no, because {failed.text} {ends}"
-    under = f"with another {listed(changes)}, " if changes else ""
-    return f"no, because {under}{_with_site(failed)}"
+        cause = f"depends on the {listed(changes)}" if changes else "differs from the recording"
+        return f"no, because {failed.text} {cause}"
+    condition = f"with another {listed(changes)}, " if changes else ""
+    return f"no, because {condition}{_with_site(failed)}"
 
 
 def _with_site(failed: Outcome) -> str:
@@ -161,33 +163,36 @@ def _with_site(failed: Outcome) -> str:
     return f"{failed.text}, at {failed.site}" if failed.site and not failed.why else failed.text
 
 
-def _cures(verdict: Verdict, failed: Outcome, apply: str) -> list[str]:
+def _fixes(verdict: Verdict, failed: Outcome, apply_command: str) -> list[str]:
     """Return the lines that explain how to fix the failure."""
     changes = list(verdict.changes)
     if verdict.rules:
         rules = f"rule{'s' * (len(verdict.rules) > 1)} {listed(verdict.rules)}"
-        if verdict.cured:
+        if verdict.rules_suffice:
             them = "them" if len(verdict.rules) > 1 else "it"
-            return [f"hidden by the {rules}; to add {them} to the fixture:", f"  {apply}"]
-        left = f"the {rules} would hide other differences, but not this one"
-        return [left, *_advice(changes, failed)]
+            return [
+                f"the {rules} would hide this difference; to apply {them}:",
+                f"  {apply_command}",
+            ]
+        remaining = f"the {rules} would hide other differences, but not this one"
+        return [remaining, *_advice(changes, failed)]
     return _advice(changes, failed)
 
 
 def _advice(changes: Sequence[str], failed: Outcome) -> list[str]:
-    if failed.cure:
-        return [failed.cure]
+    if failed.remedy:
+        return [failed.remedy]
     if changes == ["working directory"]:
         return [
             "run the tests from this directory, or open files relative to the module: "
             "Path(__file__).parent / ..."
         ]
     if changes == ["hash seed"]:
-        return ["sort the elements of sets: their order differs in each process"]
+        return ["sort the elements of sets, because their order differs in each process"]
     if changes and set(changes) <= {"date", "time zone"}:
         return [
-            'no rule hides it; take the time from the recording: agentobs.session(..., patch=("time",)), '
-            "or agentobs.world_here().now() in the agent; then record the session again"
+            'no rule hides this difference. Take the time from the recording: agentobs.session(..., patch=("time",)), '
+            "or agentobs.world_here().now() in the agent. Then record the session again"
         ]
     return []
 
@@ -197,8 +202,8 @@ def _wrapped(parts: Sequence[str], label: str = "replays:") -> list[str]:
     wrapped: list[str] = []
     for part in parts:
         shown = printable(part)
-        is_whole = part.startswith("  ")
-        wrapped += [shown] if is_whole else _wrap(shown)
+        is_indented = part.startswith("  ")
+        wrapped += [shown] if is_indented else _wrap(shown)
     return [f"{'' if at else label:<{MARGIN}}{line}" for at, line in enumerate(wrapped)]
 
 

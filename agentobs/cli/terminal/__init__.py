@@ -1,1 +1,1 @@
-"""Code that the commands share: options, tables, output of queries and errors."""
+"""Code that the commands share: options, tables, and the output of queries and reports."""

@@ -10,10 +10,10 @@ import click
 
 from agentobs import world
 
-_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_LAST = 2**63 - 1
+_UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_MAX_NS = 2**63 - 1
 """The last instant that the store can represent, in the year 2262; later instants are clamped to it."""
-_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_DURATION = re.compile(r"(\d{1,6})([mhdw])")
 
 
 class When(click.ParamType[int]):
@@ -26,8 +26,10 @@ class When(click.ParamType[int]):
         if isinstance(value, int):
             return value
         text = str(value).strip()
-        if ago := _AGO.fullmatch(text):
-            return max(world.now() - int(ago[1]) * _SECONDS[ago[2]] * 1_000_000_000, 0)
+        if duration := _DURATION.fullmatch(text):
+            return max(
+                world.now() - int(duration[1]) * _UNIT_SECONDS[duration[2]] * 1_000_000_000, 0
+            )
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
@@ -40,7 +42,7 @@ class When(click.ParamType[int]):
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         since = at - datetime(1970, 1, 1, tzinfo=UTC)
         ns = (since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds) * 1000
-        return min(max(ns, 0), _LAST)
+        return min(max(ns, 0), _MAX_NS)
 
 
 WHEN = When()

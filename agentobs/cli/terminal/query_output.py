@@ -37,23 +37,23 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def open_store(context: click.Context) -> Iterator[Store]:
     """Connect to the store of the chosen home."""
-    from agentobs.store.backend import open_store as opened
-    from agentobs.store.label_texts import Texts
+    from agentobs.store.backend import open_store as open_backend
+    from agentobs.store.label_texts import LabelTexts
 
-    with opened(home_option(context)) as store:
-        context.meta[_TEXTS] = Texts(store)
+    with open_backend(home_option(context)) as store:
+        context.meta[_TEXTS] = LabelTexts(store)
         yield store
 
 
 _TEXTS = "agentobs texts"
-"""The key of the open store's texts in the click context."""
+"""The key under which the click context holds the label texts of the open store."""
 
 
-def in_words(rows: Rows) -> Rows:
-    """Return rows with digests of names and reasons replaced by their texts, for display on this machine."""
+def with_texts(rows: Rows) -> Rows:
+    """Replace digests of names and reasons in rows by their texts, for display on this machine."""
     context = click.get_current_context(silent=True)
     texts = context.meta.get(_TEXTS) if context else None
-    return rows if texts is None else (rows[0], texts.shown(rows[1]))
+    return rows if texts is None else (rows[0], texts.replace_in_rows(rows[1]))
 
 
 def session_of(store: Store, text: str) -> str:
@@ -63,22 +63,22 @@ def session_of(store: Store, text: str) -> str:
     try:
         return find_session(store, text, key=store.home.key())
     except UsageError as error:
-        _, [(todo,)] = in_words(([], [(error.todo,)]))
+        _, [(todo,)] = with_texts(([], [(error.todo,)]))
         raise UsageError(error.found, where=error.where, todo=todo) from error
 
 
 def rows_of(store: Store, name: str, **parameters: Any) -> Rows:
-    """Run a named query, with digests of names and reasons replaced by their texts."""
-    return fetched(store.rows(name, **parameters))
+    """Run a named query and return its rows, with digests of names and reasons replaced by their texts."""
+    return rows_of_table(store.rows(name, **parameters))
 
 
-def fetched(table: Table) -> Rows:
-    """Return all rows, with digests of names and reasons replaced by their texts."""
-    return in_words((table.columns, table.rows))
+def rows_of_table(table: Table) -> Rows:
+    """Return all rows of a query result, with digests of names and reasons replaced by their texts."""
+    return with_texts((table.columns, table.rows))
 
 
 def as_dicts(rows: Rows) -> list[dict[str, Any]]:
-    """Return rows with their columns' names."""
+    """Return each row as a dict with the column names as keys."""
     columns, values = rows
     return [dict(zip(columns, row, strict=True)) for row in values]
 
@@ -91,12 +91,12 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
     elif form == "csv":
         write_csv(sys.stdout, columns, values)
     else:
-        places = [columns.index(name) for name in shown]
-        made = [[pretty(columns[at], row[at]) for at in places] for row in values]
-        show_table([heading(name) for name in shown], made)
+        positions = [columns.index(name) for name in shown]
+        cells = [[pretty(columns[at], row[at]) for at in positions] for row in values]
+        show_table([heading(name) for name in shown], cells)
 
 
-_SHORT = {
+_SHORT_HEADINGS = {
     "input tokens": "input",
     "output tokens": "output",
     "cache read tokens": "cache read",
@@ -129,5 +129,5 @@ _SHORT = {
 def heading(column: str) -> str:
     """Return the heading of a column in a table."""
     plain = column.removesuffix("_ns").removesuffix("_usd").replace("_", " ")
-    money_of = f"$ {plain}" if column.endswith("_usd") and plain in ("input", "output") else plain
-    return _SHORT.get(money_of, money_of)
+    full = f"$ {plain}" if column.endswith("_usd") and plain in ("input", "output") else plain
+    return _SHORT_HEADINGS.get(full, full)

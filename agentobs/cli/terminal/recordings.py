@@ -1,4 +1,4 @@
-"""Recordings that are given by ID, by name or by path."""
+"""Loading of recordings by session ID, session name or path."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
 
 
-def recorded(home: str | None, session: str | None, *, has_ended: bool = False) -> Recording:
+def load_recording(home: str | None, session: str | None, *, has_ended: bool = False) -> Recording:
     """Load a recorded session; None means the newest session that failed.
 
     Args:
-        home: where it was recorded. Default: the default home.
+        home: the home of the recording. Default: the default home.
         session: its ID, a suffix of it, or its name.
         has_ended: whether to refuse a session that is still running.
 
     Raises:
-        RecordingError: it is still running.
+        RecordingError: the session is still running.
         UsageError: the session does not exist.
     """
     from agentobs.store.backend import open_store
@@ -47,8 +47,9 @@ def recorded(home: str | None, session: str | None, *, has_ended: bool = False) 
         return store.content(session_id)
 
 
-def _servable(home: str | None, named: str) -> Recording:
-    path = Path(named)
+def servable_recording(home: str | None, name_or_path: str) -> Recording:
+    """Load the recording to serve: a file of exchanges, a fixture, or a recorded session."""
+    path = Path(name_or_path)
     if path.is_file() and not _is_fixture(path):
         from agentobs.recording.wire.exchange_file import read_wire_file
 
@@ -57,7 +58,7 @@ def _servable(home: str | None, named: str) -> Recording:
         from replay.fixture.format import as_recording, load
 
         return as_recording(load(path))
-    return recorded(home, named)
+    return load_recording(home, name_or_path)
 
 
 def _is_fixture(path: Path) -> bool:

@@ -14,14 +14,14 @@ def reports() -> Any:
     """Return the module that creates reports.
 
     Raises:
-        UsageError: a package that it needs is not installed.
+        UsageError: a package that the module needs is not installed.
     """
     try:
         from dashboards.report import html_report as report
         from dashboards.report import path_reports
 
         assert path_reports, (
-            "the divergence and comparison reports need the packages of the application"
+            "the divergence and comparison reports need the packages of the dashboards"
         )
     except ImportError as error:
         raise UsageError(
@@ -39,12 +39,12 @@ def now() -> int:
 
 
 def check_report(output: Path, force: bool) -> None:
-    """Refuse an unusable path, or a missing package, before any work is done.
+    """Check that a report can be written, before any work is done.
 
     Raises:
-        UsageError: the file exists, it is not a regular file, or a package is not installed.
+        UsageError: the file exists, the path is not usable, or a package is not installed.
     """
-    from exporters.new_files import check_place
+    from exporters.new_files import check_new_path
 
     reports()
     if str(output) == "-":
@@ -53,7 +53,7 @@ def check_report(output: Path, force: bool) -> None:
             where="-",
             todo="Pass a file: -o report.html",
         )
-    check_place(output, force=force)
+    check_new_path(output, force=force)
 
 
 def write(output: Path, text: str, *, force: bool, content: bool) -> None:
@@ -62,9 +62,9 @@ def write(output: Path, text: str, *, force: bool, content: bool) -> None:
     from exporters.new_files import write_text
 
     write_text(output.absolute(), text, force=force)
-    holds = (
+    content_note = (
         "includes prompts and responses: share with care"
         if content
         else "without prompts and responses"
     )
-    click.echo(f"wrote {printable(str(output))}  {len(text) / 1e6:.1f} MB, {holds}")
+    click.echo(f"wrote {printable(str(output))}  {len(text) / 1e6:.1f} MB, {content_note}")

@@ -1,4 +1,4 @@
-"""Tables with readable units that contain only printable characters."""
+"""Tables on the terminal: readable units, only printable characters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Row = Sequence[Any]
 
 def console() -> Console:
     """Return a console that prints text unchanged: no markup, no emoji codes, no wrapping in pipes."""
-    wide = None if sys.stdout.isatty() else 400
-    return Console(markup=False, emoji=False, highlight=False, width=wide, soft_wrap=False)
+    width = None if sys.stdout.isatty() else 400
+    return Console(markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Row]) -> None:

@@ -1,4 +1,4 @@
-"""The command that packs sessions into one file for another machine: bundle."""
+"""The command that packs sessions into one file for another machine: `bundle`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help=(
         "Include prompts and responses, without secrets, so that the sessions can be frozen "
-        "and replayed there."
+        "and replayed on the other machine."
     ),
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -48,7 +48,7 @@ def bundle(
             session_ids,
             output.absolute(),
             with_content=with_content,
-            look=_look,
+            find_secrets=_find_secrets,
             clean=without_organizations,
             force=force,
         )
@@ -62,28 +62,28 @@ def bundle(
 
 
 def _warn(packed: list[Packed]) -> None:
-    """Warn about sessions that had not opted in to the export of their content."""
-    unasked = [each.session_id for each in packed if each.has_content and not each.opted_in]
-    if unasked:
+    """Warn about sessions whose content is included but was not recorded for export."""
+    not_opted_in = [each.session_id for each in packed if each.has_content and not each.opted_in]
+    if not_opted_in:
         click.echo(
             "warning: the file includes prompts and responses of sessions that were not recorded "
-            f'with content="export": {", ".join(unasked)}. Secrets were redacted when they were '
+            f'with content="export": {", ".join(not_opted_in)}. Secrets were redacted when they were '
             "recorded, and again now; all other user input is in the file.",
             err=True,
         )
 
 
-def _look(kind: str, value: dict[str, Any]) -> Iterator[str]:
-    """Scan a line of content for secrets again, more thoroughly than there is time for while an agent runs."""
+def _find_secrets(kind: str, value: dict[str, Any]) -> Iterator[str]:
+    """Search a line of content for secrets again, more thoroughly than is possible while an agent runs."""
     from agentobs.recording.vault.stream_secrets import find_in_stream
     from agentobs.recording.vault.vault import text_bytes
-    from replay.fixture.fixture_redaction import left
+    from replay.fixture.fixture_redaction import possible_secrets
 
     place = {"tool": "tool", "world": "world", "request": "ask"}.get(kind, "answer")
-    whole = text_bytes(value)
-    line = {place: value["content_id"], "key": "", "text": whole.decode("utf-8", "replace")}
-    yield from (f"{each.kind} in a {kind}" for each in left([line]))
+    content = text_bytes(value)
+    line = {place: value["content_id"], "key": "", "text": content.decode("utf-8", "replace")}
+    yield from (f"{each.kind} in a {kind}" for each in possible_secrets([line]))
     if kind in ("response", "partial"):
         yield from (
-            f"{each.kind} split over chunks of a response" for each in find_in_stream(whole)
+            f"{each.kind} split over chunks of a response" for each in find_in_stream(content)
         )

@@ -28,7 +28,7 @@ def _flame_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["time", "cost"]),
             default="time",
             show_default=True,
-            help="What the widths show: the time of each lane, or the cost.",
+            help="What the width of a frame represents: time per lane, or cost.",
         ),
         click.option(
             "-o",
@@ -45,7 +45,7 @@ def _flame_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Exports(click.Group):
-    """The names of the formats; any other word is the name of a query, a table or a view."""
+    """A group with one subcommand per format; any other word is an argument of `rows`: a query, table or view."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
@@ -55,10 +55,15 @@ class _Exports(click.Group):
 
 @click.group(cls=_Exports, help="Export recorded data for other tools.")
 def export() -> None:
-    """Export recorded data; without the name of a format, the word is an argument of `rows`."""
+    """Export recorded data. `export NAME` is short for `export rows NAME`, unless NAME is a format."""
 
 
-@export.command(help="Write a table, view or named query; `export NAME` is a short form.")
+@export.command(
+    help=(
+        "Write the rows of a table, view or named query to a file. `agentobs export NAME` is short "
+        "for `agentobs export rows NAME`."
+    )
+)
 @click.argument("what", metavar="QUERY_OR_TABLE")
 @click.option(
     "-o",
@@ -93,18 +98,18 @@ def rows(
     click.echo(f"{count} rows: {output}")
 
 
-@export.command(help="Write flame graphs of SESSIONS for speedscope.app.")
+@export.command(help="Write flame graphs of sessions for speedscope.app.")
 @_flame_options
 def speedscope(
     context: click.Context, sessions: tuple[str, ...], of: Of, output: Path, force: bool
 ) -> None:
-    """Write the time or cost of SESSIONS, for speedscope.app, which keeps data in the browser."""
+    """Write the time or cost of SESSIONS as flame graphs for speedscope.app, which keeps data in the browser."""
     from exporters import flame_graphs
 
     _write_flames(context, sessions, of, output, force, flame_graphs.speedscope)
 
 
-@export.command(help="Write flame graphs of SESSIONS as folded stacks.")
+@export.command(help="Write flame graphs of sessions as folded stacks.")
 @_flame_options
 def folded(
     context: click.Context, sessions: tuple[str, ...], of: Of, output: Path, force: bool
@@ -115,15 +120,21 @@ def folded(
     _write_flames(context, sessions, of, output, force, flame_graphs.folded)
 
 
-@export.command(help="Write a Perfetto trace for each of SESSIONS.")
+@export.command(help="Write a Perfetto trace for each session.")
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The directory to write to.",
 )
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.pass_context
 def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, force: bool) -> None:
-    """Write SESSIONS as they would have been traced live, for ui.perfetto.dev, which keeps data in the browser."""
+    """Write SESSIONS as Perfetto traces, as if they had been traced live. View them in ui.perfetto.dev, which keeps
+    data in the browser.
+    """
     from agentobs.cli.terminal.query_output import open_store, session_of
     from exporters.perfetto import write_traces
 
@@ -151,7 +162,7 @@ def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, fo
 @click.option(
     "--endpoint",
     metavar="URL",
-    help="URL of the collector. Default: this machine, the standard port.",
+    help="URL of the collector. Default: localhost, with the standard port of the protocol.",
 )
 @click.option(
     "--protocol",
@@ -165,9 +176,9 @@ def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, fo
     type=click.Choice(PROFILES),
     default=PROFILES[0],
     show_default=True,
-    help="Attribute naming convention; see docs/exporting.md.",
+    help="Semantic-convention profile; see docs/exporting.md.",
 )
-@click.option("--beta", is_flag=True, help="Also send spans of hooks, and more attributes.")
+@click.option("--beta", is_flag=True, help="Also send hook spans and additional attributes.")
 @click.option(
     "--headers-env",
     metavar="VARIABLE",
@@ -188,7 +199,7 @@ def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, fo
     metavar="NAME",
     help="Name under which export progress for this collector is stored.",
 )
-@click.option("--again", is_flag=True, help="Also send what was sent before.")
+@click.option("--again", is_flag=True, help="Resend data that was already sent.")
 @click.pass_context
 def otlp(
     context: click.Context,
@@ -205,7 +216,7 @@ def otlp(
     name: str | None,
     again: bool,
 ) -> None:
-    """Send what the collector has not received yet; exits with 1 if it did not accept everything."""
+    """Send all data that the collector has not received yet. Exits with 1 if it did not accept everything."""
     from agentobs.cli.terminal.query_output import session_of
     from agentobs.recording.journal.home import existing_home
     from agentobs.store.backend import open_store
@@ -214,22 +225,22 @@ def otlp(
 
     home = existing_home(home_option(context))
     with (
-        sending(endpoint, protocol, headers_of(headers_env), certificate) as to,
+        sending(endpoint, protocol, headers_of(headers_env), certificate) as collector,
         open_store(home) as store,
     ):
         from exporters.otlp.backfill import SIGNALS, send_recorded
 
         report = send_recorded(
             store,
-            to.send,
+            collector.send,
             profile_named(profile, is_beta=beta),
-            to.named(name),
+            collector.named(name),
             since_ns=since,
             session_ids=[session_of(store, each) for each in sessions],
             signals=signals or SIGNALS,
             service=service,
-            again=again,
-            told=lambda wait: click.echo(printable(wait), err=True),
+            resend=again,
+            report_wait=lambda wait: click.echo(printable(wait), err=True),
         )
     for line in report.lines():
         click.echo(printable(line))
@@ -268,10 +279,10 @@ def _write_flames(
 
 
 def _end_with(failed: Sequence[UsageError]) -> None:
-    """Report the failures of sessions at the end; the last one becomes the error of the command.
+    """Report the sessions that could not be exported; the last failure becomes the error of the command.
 
     Raises:
-        UsageError: at least one failed.
+        UsageError: at least one session could not be exported.
     """
     for error in failed[:-1]:
         click.echo(f"error: {printable(str(error))}", err=True)
@@ -285,20 +296,21 @@ def _usd(picodollars: int) -> str:
     return text(Decimal(picodollars).scaleb(-12))
 
 
-def _parameters(given: tuple[str, ...], wanted: frozenset[str]) -> dict[str, object]:
-    from agentobs.cli.inspection.sql import typed
+def _parameters(given: tuple[str, ...], known: frozenset[str]) -> dict[str, object]:
+    """Return the value of each parameter of a query; None for parameters that were not passed."""
+    from agentobs.cli.inspection.sql import parse_value
 
-    found: dict[str, object] = dict.fromkeys(wanted)
+    parameters: dict[str, object] = dict.fromkeys(known)
     for each in given:
         name, equals, value = each.partition("=")
-        if not equals or name not in wanted:
+        if not equals or name not in known:
             raise UsageError(
                 f"unknown parameter of the query: {name}",
                 where="--param",
                 todo=(
-                    f"It has the parameters {', '.join(sorted(wanted)) or '(none)'}; pass each as "
+                    f"It has the parameters {', '.join(sorted(known)) or '(none)'}; pass each as "
                     "NAME=VALUE"
                 ),
             )
-        found[name] = typed(value)
-    return found
+        parameters[name] = parse_value(value)
+    return parameters

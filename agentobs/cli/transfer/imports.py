@@ -1,4 +1,4 @@
-"""Commands that import sessions recorded elsewhere: import."""
+"""Commands that import sessions that were recorded elsewhere: `import`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentobs.errors import UsageError
 from agentobs.records.display import text
 
 if TYPE_CHECKING:
-    from agentobs.importers.bundle import BundleReport, Taken
+    from agentobs.importers.bundle import BundleReport, ImportedSession
     from agentobs.importers.claude_code.transcript_import import Imported, ImportReport, Seen
     from agentobs.importers.wire_files import ImportedFile
     from agentobs.recording.journal.home import Home
@@ -33,7 +33,7 @@ def import_() -> None:
     type=click.FloatRange(min=0.1),
     default=5.0,
     show_default=True,
-    help="With --follow: seconds between two checks.",
+    help="With --follow: seconds between checks.",
 )
 @click.pass_context
 def claude_code(
@@ -49,17 +49,17 @@ def claude_code(
     from agentobs.recording.journal.home import open_home
 
     home, seen = open_home(home_option(context)), Seen()
-    report = _bring_in(home, logs_in(paths), seen)
-    silent = _summarize(report, paths)
+    report = _import_logs(home, logs_in(paths), seen)
+    without_sessions = _summarize(report, paths)
     unreadable = report.unreadable
     while follow:
         world.pause(interval)
-        report = _bring_in(home, logs_in(path for path in paths if path.exists()), seen)
+        report = _import_logs(home, logs_in(path for path in paths if path.exists()), seen)
         if report.sessions or report.unreadable != unreadable:
             _summarize(report, ())
         unreadable = report.unreadable
     is_kept = any(each.is_kept for each in report.sessions)
-    sys.exit(1 if report.bad_lines or report.unreadable or silent or is_kept else 0)
+    sys.exit(1 if report.bad_lines or report.unreadable or without_sessions or is_kept else 0)
 
 
 @import_.command("wire", help="Import HTTP exchanges that another tool recorded.")
@@ -69,7 +69,7 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
     """Import the files at PATHS, or all *.jsonl in directories. Each file becomes a session that can be frozen.
 
     A line is {"request": {"method", "path", "headers", "body"}, "response": {"status", "headers", "body_text"}}.
-    Invalid lines are reported and skipped; their session is then incomplete and cannot be replayed.
+    Invalid lines are reported and skipped. Sessions with skipped lines are incomplete and cannot be replayed.
     """
     from agentobs.importers.wire_files import files_in, import_wire
     from agentobs.recording.journal.home import open_home
@@ -78,7 +78,7 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
     home = open_home(home_option(context))
     files = files_in(paths)
     with _Progress("files") as progress:
-        report = import_wire(home, files, told=_print_wire, progress=progress)
+        report = import_wire(home, files, on_imported=_print_wire, progress=progress)
     ingest(home)
     new = sum(each.is_new for each in report.files)
     click.echo(f"{new} sessions imported, {len(report.files) - new} already imported")
@@ -89,8 +89,8 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
         click.echo(f"skipped: {text(str(path))}: it contains no *.jsonl file", err=True)
     for bad in (*report.unreadable, *report.bad_lines):
         click.echo(f"skipped: {text(str(bad))}", err=True)
-    is_whole = not (report.bad_lines or report.without_exchanges or report.unreadable or empty)
-    sys.exit(0 if is_whole else 1)
+    is_complete = not (report.bad_lines or report.without_exchanges or report.unreadable or empty)
+    sys.exit(0 if is_complete else 1)
 
 
 def _print_wire(done: ImportedFile) -> None:
@@ -100,8 +100,8 @@ def _print_wire(done: ImportedFile) -> None:
         state = "replayable"
         if done.bare:
             state = (
-                f"replayable, except for headers: {done.bare} requests have no "
-                f"{ANTHROPIC.version_header}"
+                f"replayable, but a replay will report an added header: {done.bare} requests were "
+                f"recorded without {ANTHROPIC.version_header}"
             )
         if done.bad:
             state = f"not replayable: {done.bad} lines are missing"
@@ -111,10 +111,10 @@ def _print_wire(done: ImportedFile) -> None:
 
 
 class _Progress:
-    """Shows the progress of an import on a terminal; nothing without a terminal."""
+    """Progress of an import, shown only on a terminal."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
         self._is_shown = sys.stderr.isatty()
 
     def __enter__(self) -> Callable[[int, int], None]:
@@ -122,18 +122,18 @@ class _Progress:
         return self._show
 
     def __exit__(self, *_: object) -> None:
-        """Erase the line."""
+        """Erase the progress line."""
         if self._is_shown:
             click.echo("\r\x1b[K", nl=False, err=True)
 
-    def _show(self, done: int, of: int) -> None:
+    def _show(self, done: int, total: int) -> None:
         if self._is_shown:
-            click.echo(f"\r\x1b[K{done} of {of} {self._what}", nl=False, err=True)
+            click.echo(f"\r\x1b[K{done} of {total} {self._unit}", nl=False, err=True)
 
 
-@import_.command("bundle", help="Import the sessions of a bundle that another machine made.")
+@import_.command("bundle", help="Import the sessions of a bundle from another machine.")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--digest", metavar="b2:...", help="The digest that `agentobs bundle` printed.")
+@click.option("--digest", metavar="b2:...", help="Reject a file without this digest, which `agentobs bundle` printed.")
 @click.pass_context
 def bundle(context: click.Context, path: Path, digest: str | None) -> None:
     """Import the sessions in FILE. The whole file is checked first; if anything is invalid, nothing is imported."""
@@ -143,7 +143,9 @@ def bundle(context: click.Context, path: Path, digest: str | None) -> None:
 
     home = open_home(home_option(context))
     try:
-        report = import_bundle(home, path, take_out=_take_out, digest=digest, told=_print_bundled)
+        report = import_bundle(
+            home, path, remove_session=_delete_session, digest=digest, on_imported=_print_bundled
+        )
     except FileNotFoundError as error:
         raise UsageError("no such file", where=str(path)) from error
     ingest(home)
@@ -152,20 +154,20 @@ def bundle(context: click.Context, path: Path, digest: str | None) -> None:
 
 _BUNDLED = {
     "new": "imported",
-    "replaced": "imported, replaces a version without content",
+    "replaced": "imported; it replaces a version without content",
     "there": "already imported",
-    "deleted": "skipped: was deleted here",
+    "deleted": "skipped: this session was deleted from this home",
     "kept": "skipped: a session with this ID exists and does not come from this bundle",
 }
 
 
-def _print_bundled(done: Taken) -> None:
+def _print_bundled(done: ImportedSession) -> None:
     contents = "with content" if done.has_content else "no content, not replayable"
     click.echo(f"{done.session_id}  {_BUNDLED[done.state]}, {contents}")
 
 
 def _compare_money(home: Home, report: BundleReport) -> None:
-    """Print sessions whose cost at the prices here differs from their cost at the prices where they were recorded."""
+    """Print sessions whose cost at local prices differs from their cost on the machine that recorded them."""
     from agentobs.store.backend import open_store
 
     with open_store(home) as store:
@@ -178,21 +180,24 @@ def _compare_money(home: Home, report: BundleReport) -> None:
                 or usd == done.money.cost_usd
             ):
                 continue
-            there, here = (each or "no price" for each in (done.money.cost_usd, usd))
+            original, local = (
+                f"{each} USD" if each else "an unknown amount"
+                for each in (done.money.cost_usd, usd)
+            )
             click.echo(
-                f"{done.session_id}  costs {here} USD at the prices here ({text(row[1])}), "
-                f"{text(there)} at the prices where it was recorded ({text(done.money.price_version)})",
+                f"{done.session_id}  costs {local} at local prices ({text(row[1])}), {text(original)} "
+                f"at the prices of the machine that recorded it ({text(done.money.price_version)})",
                 err=True,
             )
 
 
-def _take_out(home: Home, session_id: str) -> None:
+def _delete_session(home: Home, session_id: str) -> None:
     from agentobs.store.maintenance import prune
 
     prune(home, sessions=[session_id])
 
 
-def _bring_in(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
+def _import_logs(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
     from agentobs.importers.claude_code.transcript_import import import_logs
     from agentobs.store.maintenance import ingest
 
@@ -206,7 +211,12 @@ def _bring_in(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
 
     with _Progress("sessions") as progress:
         report = import_logs(
-            home, logs, take_out=_take_out, seen=seen, told=print_imported, progress=progress
+            home,
+            logs,
+            remove_session=_delete_session,
+            seen=seen,
+            on_imported=print_imported,
+            progress=progress,
         )
     if any(each.is_new for each in report.sessions):
         ingest(home)
@@ -214,24 +224,26 @@ def _bring_in(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
 
 
 def _summarize(report: ImportReport, named: tuple[Path, ...]) -> list[Path]:
-    """Print a summary of an import, and return the named paths that contain no session."""
+    """Print a summary of an import, and return the given paths that contain no session."""
     new = sum(each.is_new for each in report.sessions)
     kept = [each for each in report.sessions if each.is_kept]
     click.echo(
         f"{new} sessions imported, {len(report.sessions) - new - len(kept)} already imported"
-        + (f", {report.without_answers} without a response" if report.without_answers else "")
+        + (f", {report.without_responses} without a response" if report.without_responses else "")
     )
     for each in kept:
         click.echo(
-            f"skipped: {each.session_id}: these logs contain less than what was imported before. "
-            "Import all of its files together, or delete it first: agentobs prune --session "
+            f"skipped: {each.session_id}: these logs contain less than a previous import. "
+            "Import all files of the session together, or delete the session first: agentobs prune --session "
             f"{each.session_id}",
             err=True,
         )
     for bad in (*report.unreadable, *report.bad_lines):
         click.echo(f"skipped: {text(str(bad))}", err=True)
-    read = {*report.telling, *(each.path for each in report.unreadable)}
-    silent = [path for path in named if not any(path in (log, *log.parents) for log in read)]
-    for path in silent:
+    read = {*report.session_files, *(each.path for each in report.unreadable)}
+    without_sessions = [
+        path for path in named if not any(path in (log, *log.parents) for log in read)
+    ]
+    for path in without_sessions:
         click.echo(f"skipped: {text(str(path))}: it contains no session", err=True)
-    return silent
+    return without_sessions
