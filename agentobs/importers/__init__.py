@@ -1,1 +1,1 @@
-"""Importers: each converts files of another tool into segments, one per session."""
+"""Importers: each importer converts files of another tool to segments, one segment per session."""

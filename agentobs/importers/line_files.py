@@ -1,4 +1,4 @@
-"""Line files: foreign files of lines; only regular files are read, and lines have a maximum length."""
+"""Line files: read files of lines that other tools wrote. Only regular files are read, and line length is limited."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import BinaryIO, NamedTuple
 from agentobs.errors import UsageError
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
-"""A longer line is reported and skipped. Our choice: twice the size that the provider accepts, as JSON."""
+"""Longer lines are reported and skipped. Our choice: twice the size of a request that the provider accepts."""
 FAR_NS = 2**62
-"""Timestamps from the year 2116 on are rejected: two of them could not be added in 64 bits. Our choice."""
-_PIECE = 1024 * 1024
+"""Timestamps from this time on (the year 2116) are rejected, because the sum of two of them would exceed 64 bits. Our
+choice.
+"""
+_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class BadLine:
     line: int
     """Its number in the file, from 1."""
     found: str
-    """Description of the error, for people; never contains the text."""
+    """A readable description of the error, which never contains text from the line."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.found}"
@@ -37,11 +39,11 @@ class FileLine(NamedTuple):
     """One line of a file."""
 
     number: int
-    """From 1."""
+    """The number of the line in the file, from 1."""
     text: bytes
-    """With its newline; empty if it is too long."""
+    """The line with its newline; empty if the line is too long."""
     size: int
-    """Its length in bytes."""
+    """The length of the line in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Unreadable:
 
     path: Path
     found: str
-    """Why, for people."""
+    """A readable description of the reason."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.found}"
@@ -86,11 +88,11 @@ def lines_in(
 
     Args:
         path: the file.
-        bytes_max: the maximum length of a line; no more of it is held.
-        seen: is called with all bytes in order.
+        bytes_max: the maximum length of a line; longer lines are not kept in memory.
+        seen: a function that is called with all bytes, in order.
 
     Raises:
-        OSError: it cannot be read, or is not a regular file; reading a pipe would block.
+        OSError: the file cannot be read, or is not a regular file, such as a pipe, on which reading would block.
     """
     with _opened(path) as file:
         number = 0
@@ -101,14 +103,14 @@ def lines_in(
             if size <= bytes_max:
                 yield FileLine(number, text, size)
                 continue
-            while not text.endswith(b"\n") and (text := file.readline(_PIECE)):
+            while not text.endswith(b"\n") and (text := file.readline(_CHUNK_BYTES)):
                 seen(text)
                 size += len(text)
             yield FileLine(number, b"", size)
 
 
 def reason(error: OSError) -> str:
-    """Return why a file cannot be read, for people."""
+    """Return a readable reason why a file cannot be read."""
     return (error.strerror or str(error)).lower()
 
 

@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterable, Iterator
 
 from agentobs.recording.facts.interpreter import Interpreter
 from agentobs.recording.journal.home import Home
-from agentobs.recording.journal.segment_import import Landed
+from agentobs.recording.journal.segment_import import ImportedLine
 from agentobs.records.facts import TABLES, Fact, columns
 from agentobs.sink import Record
 
 
-def retold(
+def segment_lines(
     home: Home,
     records: Iterable[Record],
     change: Callable[[Fact], Fact] = lambda fact: fact,
     *,
     session_id: str = "",
     lost: int = 0,
-) -> Iterator[Landed]:
-    """Yield the lines of a segment for some records, content before the facts that refer to it.
+) -> Iterator[ImportedLine]:
+    """Yield the lines of a segment with the given records. Content precedes the facts that refer to it.
 
     Args:
-        home: its key is used for labels.
-        records: in time order; the last is the session's end.
-        change: removes facts that are unknown for foreign sessions.
-        session_id: the session that has lost records.
-        lost: how many of its records are missing, which its end then states.
+        home: the home whose key is used for labels.
+        records: the records in time order; the last record is the end of the session.
+        change: a function that replaces each fact, for example to remove values that foreign files do not contain.
+        session_id: the ID of the session if `lost` is not 0.
+        lost: the number of missing records, which is recorded at the end of the session.
     """
     interpreter = Interpreter(home.key())
     if lost:
@@ -38,8 +38,8 @@ def retold(
     for record in records:
         interpretation = interpreter.interpret(record)
         for kind, line in interpretation.contents:
-            yield Landed(kind, line, is_content=True)
-        for told in interpretation.told:
-            fact = change(told.fact)
-            row = {**columns(fact), "session_sequence": told.sequence}
-            yield Landed(TABLES[type(fact)], row, is_content=False)
+            yield ImportedLine(kind, line, is_content=True)
+        for written in interpretation.facts:
+            fact = change(written.fact)
+            row = {**columns(fact), "session_sequence": written.sequence}
+            yield ImportedLine(TABLES[type(fact)], row, is_content=False)

@@ -1,10 +1,10 @@
-"""Wire files: recorded HTTP exchanges of other tools become sessions that have costs and can be frozen.
+"""Wire files: import HTTP exchanges that other tools recorded, as sessions that have costs and can be frozen.
 
-A file (format: `agentobs/recording/wire/exchange_file.py`) is one session, whose ID is a digest of its bytes: it is
-imported once, wherever it is, and a changed file is another recording. The time of an exchange is its
-`source.recorded_at` if it exists, otherwise it is derived from its neighbors, otherwise from the file's modification
-time, because costs depend on the day. Such files contain no durations, so each counts as zero, and the time to the
-first chunk is unknown.
+Each file (format: `agentobs/recording/wire/exchange_file.py`) becomes one session. The session ID is a digest of the
+file's bytes, so a file is imported only once, independent of its path, and a changed file becomes another session.
+Costs depend on the day, so each exchange needs a time: its `source.recorded_at`, else a time derived from the
+neighboring exchanges, else the file's modification time. Such files contain no durations, so all durations are 0, and
+the time to the first chunk is unknown.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from agentobs.importers.line_files import (
     lines_in,
     reason,
 )
-from agentobs.importers.segment_builder import retold
+from agentobs.importers.segment_builder import segment_lines
 from agentobs.provider.registry import ANTHROPIC
 from agentobs.recording.journal.home import Home
-from agentobs.recording.journal.segment_import import clear_staging, land
-from agentobs.recording.journal.segments import facts_path, is_there
+from agentobs.recording.journal.segment_import import clear_staging, import_segment
+from agentobs.recording.journal.segments import facts_path, file_exists
 from agentobs.recording.wire.exchange_file import exchange_of
 from agentobs.records.exchanges import ModelExchange, Place, SessionCall
 from agentobs.records.facts import Attempt, Fact, SessionEnd, SessionStart
@@ -41,7 +41,7 @@ from agentobs.sink import Record
 from agentobs.store.backend import open_store
 
 _STEP_NS = 1_000_000
-"""The offset from the exchange before it if nothing else is known. Our choice: a millisecond."""
+"""The assumed time between an exchange and the previous one if the file does not contain its time. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,46 +51,46 @@ class ImportedFile:
     path: Path
     session_id: str
     is_new: bool
-    """Whether it was written: False if it was imported before."""
+    """Whether a session was written; False if the file was imported before."""
     exchanges: int
     bad: int
-    """Lines that were skipped: the session is then incomplete, and cannot be replayed."""
+    """Number of skipped lines. If there are any, the session is incomplete and cannot be replayed."""
     bare: int
-    """Requests without `anthropic-version`, which every client sends: the recording tool kept no headers, and a
-    replay will report an added header.
+    """Number of requests without the header `anthropic-version`, which every client sends. The recording tool did not
+    store these headers, so a replay will report an added header.
     """
 
 
 @dataclass(slots=True)
 class WireReport:
-    """What an import did."""
+    """The result of an import."""
 
     files: list[ImportedFile] = field(default_factory=list)
     bad_lines: list[BadLine] = field(default_factory=list)
     without_exchanges: list[Path] = field(default_factory=list)
-    """Files without exchanges; nothing of them is written."""
+    """Files without exchanges, which were skipped."""
     unreadable: list[Unreadable] = field(default_factory=list)
     """Files that could not be read."""
 
 
 @dataclass(slots=True)
 class _Scanned:
-    """The description of a file, before any of it is stored."""
+    """The results of a first pass over a file, before any of it is stored."""
 
     session_id: str
     times: list[int] = field(default_factory=list)
-    """The time of each exchange, nanoseconds since 1970; each later than the one before."""
+    """The time of each exchange in nanoseconds since 1970, strictly increasing."""
     bad: list[BadLine] = field(default_factory=list)
     bare: int = 0
-    """Requests without a header that names the version."""
+    """Number of requests without the header `anthropic-version`."""
 
 
 class _Changed(Exception):
-    """A file has changed since it was described."""
+    """A file has changed since the first pass."""
 
 
 def files_in(paths: Iterable[Path]) -> list[Path]:
-    """Return the wire files among files and directories; in directories, all `.jsonl` files.
+    """Return the given files, and all `.jsonl` files in the given directories.
 
     Raises:
         UsageError: a path does not exist.
@@ -103,19 +103,19 @@ def import_wire(
     home: Home,
     paths: Sequence[Path],
     *,
-    told: Callable[[ImportedFile], None] = lambda _: None,
+    on_imported: Callable[[ImportedFile], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> WireReport:
-    """Import files of exchanges, each as a session; files that were imported before change nothing.
+    """Import files of exchanges, each as a session; files that were imported before are not imported again.
 
     Lines that are not exchanges and files that cannot be read are reported and skipped. Each session is written
     completely or not at all.
 
     Args:
-        home: the home that receives them.
-        paths: the files, see `files_in`.
-        told: is called with each file when it is done.
-        progress: is called with the number of finished files and the total.
+        home: the home into which they are imported.
+        paths: the files, from `files_in`.
+        on_imported: a function that is called with the outcome of each file when the file is finished.
+        progress: a function that is called with the number of finished files and the total.
 
     Raises:
         OSError: the home cannot be written; finished sessions are kept.
@@ -123,19 +123,19 @@ def import_wire(
     report = WireReport()
     clear_staging(home)
     with open_store(home, ingest=False) as store:
-        # What was deleted stays deleted.
-        gone = {row[0] for row in store.rows("internal/deleted_sessions").rows}
+        # Do not import deleted sessions again.
+        deleted = {row[0] for row in store.rows("internal/deleted_sessions").rows}
     for number, path in enumerate(paths, 1):
-        done = _import(home, path, report, gone)
+        outcome = _import(home, path, report, deleted)
         progress(number, len(paths))
-        if done is not None:
-            report.files.append(done)
-            told(done)
+        if outcome is not None:
+            report.files.append(outcome)
+            on_imported(outcome)
     return report
 
 
 def _import(
-    home: Home, path: Path, report: WireReport, gone: Container[str]
+    home: Home, path: Path, report: WireReport, deleted: Container[str]
 ) -> ImportedFile | None:
     try:
         scanned = _scan(path)
@@ -147,12 +147,14 @@ def _import(
         report.without_exchanges.append(path)
         return None
     session_id, lost = scanned.session_id, len(scanned.bad)
-    is_new = session_id not in gone and not is_there(facts_path(home, session_id))
+    is_new = session_id not in deleted and not file_exists(facts_path(home, session_id))
     if is_new:
         records = _records(path, scanned)
-        lines = retold(home, records, _as_told, session_id=session_id, lost=lost)
+        lines = segment_lines(
+            home, records, _without_first_chunk_time, session_id=session_id, lost=lost
+        )
         try:
-            land(home, session_id, lines)
+            import_segment(home, session_id, lines)
         except _Changed:
             report.unreadable.append(Unreadable(path, "it changed while it was read"))
             return None
@@ -160,7 +162,7 @@ def _import(
 
 
 def _scan(path: Path) -> _Scanned:
-    """Read a file once: which of its lines are exchanges, and their times."""
+    """Read a file once, to find out which of its lines are exchanges, and their times."""
     hashed = _hash()
     times: list[int | None] = []
     bad: list[BadLine] = []
@@ -185,7 +187,7 @@ def _hash() -> hashlib.blake2b:
 
 
 def _in_order(times: Sequence[int | None], otherwise_ns: int) -> list[int]:
-    """Return increasing times; unknown ones follow their predecessors."""
+    """Return strictly increasing times; an unknown time becomes the previous time plus `_STEP_NS`."""
     known = next((at for at in times if at is not None), otherwise_ns)
     found: list[int] = []
     for at in times:
@@ -195,12 +197,12 @@ def _in_order(times: Sequence[int | None], otherwise_ns: int) -> list[int]:
 
 
 def _recorded_ns(line: bytes) -> int | None:
-    """Return the recording time of an exchange from its file: ISO 8601 or an HTTP date."""
+    """Return the recording time in a line (an ISO 8601 time or an HTTP date); None if it is missing or invalid."""
     source = json.loads(line.decode("utf-8")).get("source")
-    told = source.get("recorded_at") if isinstance(source, dict) else None
+    recorded_at = source.get("recorded_at") if isinstance(source, dict) else None
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
-            at = parse(str(told))
+            at = parse(str(recorded_at))
         except (ValueError, TypeError):
             continue
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
@@ -212,7 +214,7 @@ def _records(path: Path, scanned: _Scanned) -> Iterator[Record]:
     """Yield the records that a recorder would have received.
 
     Raises:
-        _Changed: the file has changed; nothing of it may be stored.
+        _Changed: the file has changed; discard all of its records.
     """
     session_id, times = scanned.session_id, scanned.times
     bad = {each.line for each in scanned.bad}
@@ -252,6 +254,6 @@ def _start(session_id: str, name: str, at_ns: int) -> SessionStart:
     )
 
 
-def _as_told(fact: Fact) -> Fact:
+def _without_first_chunk_time(fact: Fact) -> Fact:
     """Remove the time of the first chunk, which such a file does not contain."""
     return replace(fact, first_chunk_ns=None) if isinstance(fact, Attempt) else fact

@@ -1,1 +1,1 @@
-"""The store: one DuckDB file without content, built from the journal's facts, for queries in SQL."""
+"""The store: one DuckDB file, built from the journal's facts, for SQL queries. It contains no content."""

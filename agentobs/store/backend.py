@@ -1,4 +1,4 @@
-"""The store in use: the one module that names an implementation of the port."""
+"""The store in use: the only module that selects an implementation of the port."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def open_store(
 
     Args:
         home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
-        ingest: whether to update the published file first, if enough is new and that is possible.
+        ingest: whether to update the published file first, if there is enough new data and no other process ingests.
         memory_bytes: how much memory the database may use; None for its default.
-        unsafe: whether statements can reach files, the network, extensions and settings, as `write` needs it.
+        unsafe: whether statements can access files, the network, extensions and settings; `write` requires this.
 
     Raises:
         HomeError: there are no recordings at that place.
-        ForeignError: the store file is not ours, or of a newer version.
+        ForeignError: the store file was not written by agentobs, or has a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
     connection = connected(place, ingest=ingest, memory_bytes=memory_bytes, unsafe=unsafe)

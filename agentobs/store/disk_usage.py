@@ -1,4 +1,4 @@
-"""Disk usage of a home, and a warning to its owner before the disk is full."""
+"""Disk usage of a home, and a warning if a home is large."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentobs.recording.journal.home import Home
 
 VARIABLE = "AGENTOBS_WARN_BYTES"
 WARN_BYTES = 5_000_000_000
-"""The size of a home above which its owner is warned, unless `AGENTOBS_WARN_BYTES` sets another one. Our choice."""
+"""The size of a home above which a warning is printed, unless `AGENTOBS_WARN_BYTES` sets another size. Our choice."""
 
 
 def home_bytes(home: Home) -> int:
@@ -36,11 +36,11 @@ def size_text(size: float) -> str:
 
 
 def warning(home: Home) -> str | None:
-    """Return the warning for a home that is larger than usual, or None."""
-    told = world.environ(VARIABLE) or ""
-    most = int(told) if told.isdecimal() else WARN_BYTES
+    """Return a warning if a home is larger than the limit, else None."""
+    setting = world.environ(VARIABLE) or ""
+    limit = int(setting) if setting.isdecimal() else WARN_BYTES
     size = home_bytes(home)
-    if size <= most:
+    if size <= limit:
         return None
     return (
         f"{home.path} takes {size_text(size)}. agentobs prune --older-than 30d --content-only deletes the content "

@@ -1,6 +1,6 @@
-"""Texts: names and reasons as they were written, for the digests that stand for them in facts.
+"""Label texts: the original names and reasons that the facts contain only as digests.
 
-A name or a reason that is not a label is content. Facts hold its keyed digest; the text is in the content of its
+A name or a reason that is not a label is content. Facts contain its keyed digest; the text is in the content of its
 session. Commands and pages on this machine show the text, or the digest if the content was not recorded, was pruned or
 cannot be opened.
 """
@@ -15,47 +15,47 @@ from typing import Any
 from agentobs.errors import AgentobsError
 from agentobs.recording.journal.line_lookup import small_lines
 from agentobs.recording.journal.segments import content_path
-from agentobs.recording.vault.encryption import opened
+from agentobs.recording.vault.encryption import decrypted_line
 from agentobs.recording.vault.vault import text_bytes
 from agentobs.store.port import Store
 
 DIGEST = re.compile(r"digest:[0-9a-f]{24}(?![0-9a-f])")
-"""The form of a digest in facts that stands for a text which is not a label."""
-TRIES = 3
+"""The form of a digest that replaces a text in the facts."""
+MAX_SESSIONS = 3
 """The maximum number of sessions, newest first, in which the text of a digest is looked up. Our choice."""
 
 Cell = Any
 
 
-class Texts:
-    """The texts of one store, read on demand and cached in this object."""
+class LabelTexts:
+    """The label texts of one store, read on demand and cached in this object."""
 
     def __init__(self, store: Store, known: dict[str, str | None] | None = None) -> None:
         """Look texts up in the content of a store's home.
 
         Args:
             store: the store.
-            known: the texts that were read before, to be added to: None for those that cannot be read.
+            known: the cache to use and extend: the text of each digest, None if it cannot be read.
         """
         self._store = store
         self._known = {} if known is None else known
 
-    def shown(self, rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
-        """Return rows in which each digest of a text is that text, as far as it is known."""
-        texts = self.of(_digests_in(cell for row in rows for cell in row))
+    def replace_in_rows(self, rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
+        """Return the rows with each digest replaced by its text, if the text is known."""
+        texts = self.texts_of(_digests_in(cell for row in rows for cell in row))
         if not texts:
             return [tuple(row) for row in rows]
-        return [tuple(_in_words(cell, texts) for cell in row) for row in rows]
+        return [tuple(_with_texts(cell, texts) for cell in row) for row in rows]
 
-    def shown_dicts(self, rows: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
-        """Return rows as `shown` does, with their columns' names."""
-        texts = self.of(_digests_in(cell for row in rows for cell in row.values()))
+    def replace_in_dicts(self, rows: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
+        """Like `replace_in_rows`, for rows that are mappings from column name to value."""
+        texts = self.texts_of(_digests_in(cell for row in rows for cell in row.values()))
         if not texts:
             return [dict(row) for row in rows]
-        return [{name: _in_words(cell, texts) for name, cell in row.items()} for row in rows]
+        return [{name: _with_texts(cell, texts) for name, cell in row.items()} for row in rows]
 
-    def of(self, digests: Iterable[str]) -> dict[str, str]:
-        """Return the text of each digest that is known."""
+    def texts_of(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return the known texts, by digest."""
         wanted = set(digests)
         if new := wanted - self._known.keys():
             self._known |= {**dict.fromkeys(new), **self._read(new)}
@@ -63,13 +63,15 @@ class Texts:
 
     def _read(self, digests: set[str]) -> dict[str, str]:
         """Read texts from the content of the sessions whose facts have these digests."""
-        rows = self._store.rows("internal/label_texts", digests=sorted(digests), most=TRIES).rows
+        rows = self._store.rows(
+            "internal/label_texts", digests=sorted(digests), most=MAX_SESSIONS
+        ).rows
         found: dict[str, str] = {}
-        for attempt in range(1, TRIES + 1):
-            left = [row for row in rows if row[4] == attempt and row[0] not in found]
-            for segment_id in {row[2] for row in left}:
-                here = [(row[0], row[1], row[3]) for row in left if row[2] == segment_id]
-                found |= self._in_segment(str(segment_id), here)
+        for rank in range(1, MAX_SESSIONS + 1):
+            remaining = [row for row in rows if row[4] == rank and row[0] not in found]
+            for segment_id in {row[2] for row in remaining}:
+                places = [(row[0], row[1], row[3]) for row in remaining if row[2] == segment_id]
+                found |= self._in_segment(str(segment_id), places)
         return found
 
     def _in_segment(
@@ -85,10 +87,10 @@ class Texts:
             if content_id not in lines:
                 continue
             try:
-                value = opened(json.loads(lines[content_id]), segment_id, str(path))
+                value = decrypted_line(json.loads(lines[content_id]), segment_id, str(path))
                 text = json.loads(text_bytes(value)).get(field)
             except (AgentobsError, ValueError, KeyError, TypeError, RecursionError):
-                continue  # sealed with a key that is not here, or damaged: `agentobs verify` reports it
+                continue  # encrypted with a missing key, or damaged: `agentobs verify` reports it
             if isinstance(text, str):
                 found[digest] = text
         return found
@@ -107,9 +109,9 @@ def _digests_in(cells: Iterable[Cell]) -> set[str]:
     return found
 
 
-def _in_words(cell: Cell, texts: Mapping[str, str]) -> Cell:
+def _with_texts(cell: Cell, texts: Mapping[str, str]) -> Cell:
     if isinstance(cell, str):
         return DIGEST.sub(lambda m: texts.get(m[0], m[0]), cell) if "digest:" in cell else cell
     if isinstance(cell, dict):
-        return {key: _in_words(inner, texts) for key, inner in cell.items()}
-    return [_in_words(each, texts) for each in cell] if isinstance(cell, list) else cell
+        return {key: _with_texts(inner, texts) for key, inner in cell.items()}
+    return [_with_texts(each, texts) for each in cell] if isinstance(cell, list) else cell

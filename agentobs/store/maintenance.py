@@ -1,4 +1,4 @@
-"""Maintenance of a home, whatever the database: publishing, checking, deleting and repairing, and queries of users."""
+"""Maintenance of a home, independent of the database: ingest, check, prune, repair, and the worker for users' SQL."""
 
 from agentobs.store.duckdb.checkup import Finding, Level, check_home
 from agentobs.store.duckdb.ingest import ingest

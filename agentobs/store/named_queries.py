@@ -1,8 +1,8 @@
 """The named queries: each is a file in `queries/`.
 
-`queries/*.sql` are for users, too: `agentobs export NAME` and the page for SQL offer them. `queries/internal/` has the
-queries of our own code, and `queries/listing/` those of the precomputed tables of the session list. Their names include
-the folder: `internal/session`.
+`queries/*.sql` are also for users: `agentobs export NAME` and the SQL page offer them. `queries/internal/` contains
+queries that only our own code runs, and `queries/listing/` the queries on the precomputed tables of the session list.
+The names of both include the folder, for example `internal/session`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def query_names() -> list[str]:
 
 @cache
 def internal_query_names() -> list[str]:
-    """Return the names of the named queries of our own code, each with its folder."""
+    """Return the names of the queries that only our own code runs, each with its folder."""
     return sorted(
         path.relative_to(_QUERIES).with_suffix("").as_posix() for path in _QUERIES.glob("*/*.sql")
     )
@@ -62,7 +62,7 @@ def query_text(name: str) -> str:
     """Return the text of a named query; its first line is the question that it answers.
 
     Raises:
-        UsageError: there is none with that name.
+        UsageError: no query has that name.
     """
     if name not in (names := query_names()) and name not in internal_query_names():
         others = f"There are {', '.join(names[:6])} and {len(names) - 6} more"
@@ -76,7 +76,7 @@ def bare_text(name: str) -> str:
 
 
 def suggested(text: str, words: Sequence[str], otherwise: str) -> str:
-    """Return the advice for a name that does not exist: similar names, or another sentence."""
+    """Return the advice for a name that does not exist: similar names, or `otherwise` if there are none."""
     near = difflib.get_close_matches(text, words, n=3, cutoff=0.5)
     if near:
         return f"Did you mean {' or '.join(near)}"

@@ -39,7 +39,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Result:
     """A result whose rows are fetched one by one."""
 
     columns: list[str]
@@ -50,7 +50,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A query that a store can write to a file; its text means something to that store alone."""
+    """A query that a store can write to a file; only that store can interpret its text."""
 
     text: str
     parameters: frozenset[str]
@@ -70,27 +70,27 @@ class SegmentRange:
 class Store(Protocol):
     """One state of a store, open for reading. Close it after use; it is also a context manager.
 
-    Each query is a file in `queries/`; see `agentobs.store.named_queries`. An object is for one thread;
-    `cursor` opens another one for the same state.
+    Each query is a file in `queries/`; see `agentobs.store.named_queries`. Use each object in one thread only;
+    `cursor` returns another object for the same state.
     """
 
     @property
     def home(self) -> Home:
-        """The home whose recordings the store holds."""
+        """The home whose recordings the store contains."""
 
     def rows(self, query: str, /, **parameters: Any) -> Table:
-        """Run a named query. Parameters that are not given are NULL, which means no limit and no filter.
+        """Run a named query. Parameters that are not given are NULL, which means no limit or no filter.
 
         Raises:
             UsageError: there is no such query, or it has no such parameter.
-            QueryError: the database refused or stopped it.
+            QueryError: the database refused or stopped the query.
         """
 
-    def sql(self, text: str, parameters: Parameters = None) -> Answer:
+    def sql(self, text: str, parameters: Parameters = None) -> Result:
         """Run a statement that the user wrote.
 
         Raises:
-            QueryError: the database refused it.
+            QueryError: the database refused the statement.
         """
 
     def facts(self, session_ids: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
@@ -111,7 +111,7 @@ class Store(Protocol):
         recorder, content mode, live destinations or None, segment ID, last record number, number of facts.
 
         Args:
-            since_ns: only sessions that started then or later.
+            since_ns: only sessions that started at or after this time; None for all.
             session_ids: only these sessions; None for all.
         """
 
@@ -142,13 +142,13 @@ class Store(Protocol):
         *,
         escaped_starts: Sequence[str] = (),
     ) -> int:
-        """Write the rows of a statement to a file that exists and is empty; return their number.
+        """Write the rows of a statement to an existing, empty file; return their number.
 
         Args:
-            statement: from `statement`.
-            parameters: its parameters by name.
+            statement: the result of the method `statement`.
+            parameters: the values of its parameters, by name.
             path: the file.
-            ending: the format: .parquet, .csv or .jsonl.
+            ending: the suffix that determines the format: .parquet, .csv or .jsonl.
             escaped_starts: in CSV, text that starts with one of these characters gets a leading quote.
 
         Raises:
@@ -161,7 +161,7 @@ class Store(Protocol):
     def prepare_listing(self) -> None:
         """Create the tables of the session list, for the queries in `queries/listing/`.
 
-        The findings in them are completed by `complete_findings`.
+        `complete_findings` adds the findings to them.
         """
 
     def adopt_findings(self, previous: Self) -> None:
@@ -171,14 +171,14 @@ class Store(Protocol):
         """Add the missing findings to the tables of the session list; return whether any were missing.
 
         Raises:
-            QueryError: there is not enough memory, or it was interrupted.
+            QueryError: there is not enough memory, or the query was interrupted.
         """
 
     def cursor(self) -> Self:
         """Return another reader of the same state, for another thread."""
 
     def interrupt(self) -> None:
-        """Stop the query that runs now, from another thread."""
+        """Stop the running query; call this from another thread."""
 
     def close(self) -> None:
         """Close the store."""

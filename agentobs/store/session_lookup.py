@@ -1,4 +1,4 @@
-"""Sessions, names and reasons as users type them, translated to the values in the facts."""
+"""Session lookup: find the session that a user's text denotes, and convert names and reasons to their stored form."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHORTEST = 4
 def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
     """Return the ID of the session that `text` denotes.
 
-    That is its full ID, its name (the latest session of that name), or a prefix or suffix of one ID only, at least four
-    characters long.
+    The text can be a full ID, a name (of which the latest session is returned), or a prefix or suffix of exactly one
+    ID, at least four characters long.
 
     Args:
-        store: where to look.
-        text: what the user typed.
-        key: the home's key; with it a name that is not a label is found, too.
+        store: the store of the sessions.
+        text: the text that the user typed.
+        key: the home's key, which is required to find names that are not labels.
 
     Raises:
         UsageError: no session matches, or several do.
@@ -41,7 +41,7 @@ def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
         raise UsageError(
             f"{len(found)} sessions match",
             where=text,
-            todo=f"Pass more characters of the ID: {listed}",
+            todo=f"Use more characters of the ID: {listed}",
         )
     pruned = store.rows("internal/pruned_by_part", text=text.lower(), shortest=SHORTEST).rows
     if pruned:
@@ -55,14 +55,14 @@ def find_session(store: Store, text: str, *, key: bytes | None = None) -> str:
     words = list(dict.fromkeys(str(word) for row in known for word in row if word))
     latest = ", ".join(f"{each} ({name})" if name else each for each, name in known[:3])
     raise UsageError(
-        "no session with that id or name",
+        "no session with that ID or name",
         where=text,
         todo=suggested(text, words, f"The latest are {latest}"),
     )
 
 
 def as_stored(store: Store, parameters: Mapping[str, Any], key: bytes) -> dict[str, Any]:
-    """Return query parameters with names and reasons of recorded sessions replaced by their digests in the facts."""
+    """Return query parameters with the names and reasons of recorded sessions in their stored form, as digests."""
     redactor = Redactor(key)
     texts = [each for each in parameters.values() if isinstance(each, str)]
     digests = {text: str(label(redactor.redact_text(text), key)) for text in texts}

@@ -1,4 +1,4 @@
-"""Recordings for the store's tests, written by the real recorder into real segments."""
+"""Recordings for tests of the store, written to segments by the real recorder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from agentobs.sink import Record
 
 ROOT = Path(__file__).parent.parent.parent
 T0 = 1_790_000_000_000_000_000
-"""2026-09-21, the instant at which these stories begin."""
+"""2026-09-21, the time at which these sessions start."""
 SECOND = 1_000_000_000
 MODEL = "claude-sonnet-5-5"
 
@@ -71,7 +71,7 @@ def end(number: int, at: int = T0 + 60 * SECOND, *, failed: bool = False) -> Ses
 
 
 def question(number: int, turn: int) -> Question:
-    """Return the question of a turn: it repeats the ones before it, as conversations do."""
+    """Return the request of a turn, which repeats the earlier messages of the conversation."""
     messages = [{"role": "user", "content": f"line {n} of session {number}"} for n in range(turn)]
     body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
     return Question("POST", "/v1/messages", {"content-type": "application/json"}, body)
@@ -86,7 +86,7 @@ def attempt(
     content: list[dict[str, Any]] | None = None,
     **usage: Any,
 ) -> ModelExchange:
-    """Return a whole exchange: the answer of one turn, or an error of the provider."""
+    """Return a complete exchange: the response of one turn, or an error of the provider."""
     message = {
         "id": f"msg_{number}_{turn}",
         "type": "message",
@@ -123,15 +123,15 @@ def tool(number: int, tool_use_id: str, name: str, *, at: int, took: int = SECON
 
 
 def consent(number: int, tool_use_id: str, *, at: int, took: int = SECOND) -> WorldExchange:
-    """Return the question to a person whether a call may run, and the answer."""
-    asked = {"tool": "weather", "input": {"city": "Bern"}}
-    question = WorldQuestion("consent", tool_use_id, asked)
+    """Return the exchange in which a person approves a tool call."""
+    payload = {"tool": "weather", "input": {"city": "Bern"}}
+    question = WorldQuestion("consent", tool_use_id, payload)
     place = Place(session_id(number), "1" * 32, turn=1)
     return WorldExchange(place, at, took, question, {"behavior": "allow", "resolver": "person"})
 
 
 def permission(number: int, tool_use_id: str, *, at: int, **changes: Any) -> Permission:
-    """Return the decision about a call; by default a person allowed it within a second."""
+    """Return the permission decision on a call; by default, a person allowed it within a second."""
     values: dict[str, Any] = {
         "session_id": session_id(number),
         "interaction_id": "1" * 32,
@@ -152,7 +152,7 @@ def permission(number: int, tool_use_id: str, *, at: int, **changes: Any) -> Per
 
 
 def usage_row(number: int, **changes: Any) -> UsageRow:
-    """Return a usage fact that names its own context."""
+    """Return a usage fact; the defaults can be replaced by keyword."""
     values: dict[str, Any] = {
         "session_id": session_id(1),
         "attempt_id": f"{number:032x}",
@@ -177,12 +177,12 @@ def usage_row(number: int, **changes: Any) -> UsageRow:
 
 
 def conversation(number: int, turns: int = 3, **options: Any) -> list[Record]:
-    """Return the records of a whole session."""
+    """Return the records of a complete session."""
     return [start(number, **options), *(attempt(number, n + 1) for n in range(turns)), end(number)]
 
 
 def record(home: Home, records: Iterable[Record]) -> None:
-    """Write records through a recorder of their own, and seal its segment."""
+    """Write records with a new recorder, and seal its segment."""
     recorder = Recorder(home)
     for each in records:
         recorder(each)
@@ -191,7 +191,7 @@ def record(home: Home, records: Iterable[Record]) -> None:
 
 
 def write_facts(home: Home, facts: Iterable[Any], *, close: bool = True) -> Segment:
-    """Write facts as they are into a segment of their own."""
+    """Write facts unchanged to a new segment."""
     segment = Segment(home)
     for fact in facts:
         segment.facts.append(TABLES[type(fact)], columns(fact))
@@ -218,7 +218,7 @@ def everything(
 ) -> dict[str, list[tuple[Any, ...]]]:
     """Return all rows of all fact tables and views, in an order that does not depend on storage.
 
-    `without` is a regular expression of columns to leave out.
+    `without` is a regular expression for columns to omit.
     """
     columns = f"COLUMNS(lambda name: NOT regexp_full_match(name, '{without}'))" if without else "*"
     names = [*TABLES.values(), "sessions", "costs", "turns", "llm_requests", "tool_calls", "spans"]
@@ -230,7 +230,7 @@ def everything(
 
 
 def plain(home: Home) -> duckdb.DuckDBPyConnection:
-    """Open the published file as a stranger would."""
+    """Open the published file with plain DuckDB."""
     return duckdb.connect(str(home.database), read_only=True)
 
 
@@ -248,7 +248,7 @@ def python(code: str, *arguments: object, **options: Any) -> subprocess.Popen[st
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """Wait for a process that has to succeed, and return what it printed."""
+    """Wait for a process that must succeed, and return its output."""
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     return out

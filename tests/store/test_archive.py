@@ -1,4 +1,4 @@
-"""Archives: past months lie in files of their own, and nobody who asks can tell."""
+"""Archives: past months are in separate files, and all query results stay the same."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from agentobs.store.duckdb.repair import repair
 from agentobs.store.duckdb.retention import prune
 from agentobs.store.duckdb.schema import newest
 from agentobs.store.duckdb.verification import verify
-from tests.marks import but_first
-from tests.store.making import (
+from tests.marks import mark_all_but_first
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -46,13 +46,15 @@ AUGUST, SEPTEMBER, OCTOBER = T0 - 31 * DAY, T0, T0 + 20 * DAY
 
 
 def story(number: int, at: int, *, turns: int = 2, until: int | None = None) -> list[Any]:
-    """Return the records of a session that begins at an instant."""
+    """Return the records of a session that starts at a given time."""
     asked = [attempt(number, n + 1, at=at + n * SECOND) for n in range(turns)]
     return [start(number, at=at), *asked, end(number, at=until or at + 60 * SECOND)]
 
 
 def made(tmp_path: Path) -> Home:
-    """Return a home with sessions of three past months, one that spans two of them, and one of today, ingested."""
+    """Return an ingested home with sessions of three past months, one of which spans two months, and one session of
+    today.
+    """
     home = a_home(tmp_path)
     record(home, [*story(1, AUGUST), *story(2, SEPTEMBER)])
     record(home, [*story(3, SEPTEMBER, until=OCTOBER), *story(4, OCTOBER)])
@@ -62,11 +64,11 @@ def made(tmp_path: Path) -> Home:
 
 
 def archive(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ingest something new with a limit that any store is beyond."""
+    """Ingest new data with a limit that every store exceeds."""
     monkeypatch.setenv(archives.VARIABLE, "1")
     record(home, story(6, world.now(), turns=1))
     report = ingest(home)
-    assert report.set_aside is None
+    assert report.damaged_moved_to is None
     assert report.archived_sessions > 0
 
 
@@ -75,7 +77,7 @@ def names(home: Home) -> list[str]:
 
 
 def sessions_in(path: Path) -> list[str]:
-    """Return the sessions of a DuckDB file of ours, as a stranger would ask it."""
+    """Return the sessions of a DuckDB file, read with plain DuckDB."""
     with duckdb.connect(str(path), read_only=True) as connection:
         sql = " UNION ".join(f"SELECT session_id FROM {table}" for table in TABLES.values())
         rows = connection.execute(f"SELECT DISTINCT session_id FROM ({sql}) ORDER BY 1").fetchall()
@@ -83,7 +85,7 @@ def sessions_in(path: Path) -> list[str]:
 
 
 def answers(home: Home, *, views: bool = False) -> dict[str, list[Any]]:
-    """Return all rows of all tables and of the main views, or of all views, prices and watermarks among them."""
+    """Return all rows of all tables and of the main views, or of all views; includes prices and watermarks."""
     with connect(home, ingest=False) as connection:
         more = connection.execute(
             "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main' "
@@ -97,10 +99,10 @@ def answers(home: Home, *, views: bool = False) -> dict[str, list[Any]]:
 
 
 def rebuilt(home: Home) -> dict[str, list[Any]]:
-    """Return what a store says that was built anew from the segments."""
+    """Return the rows of a store that was rebuilt from the segments."""
     home.database.unlink()
     home.manifest.unlink()
-    assert ingest(home).set_aside is None
+    assert ingest(home).damaged_moved_to is None
     return answers(home)
 
 
@@ -108,9 +110,12 @@ def ids(*numbers: int) -> list[str]:
     return [session_id(number) for number in numbers]
 
 
-def test_the_answers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All tables and views say the same before and after archiving; each month has a file, a session that spans two is
-    whole in the later one, and what is of this month stays in the published file."""
+def test_archiving_changes_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tables and views have the same rows before and after archiving.
+
+    Each month has a file, a session that spans two months is completely in the later one, and the current month stays
+    in the published file.
+    """
     home = made(tmp_path)
     record(home, story(6, world.now(), turns=1))
     before = answers(home, views=True)
@@ -126,11 +131,13 @@ def test_the_answers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert verify(home).findings == []
 
 
-def test_what_is_recorded_since_and_a_store_built_anew(
+def test_new_records_and_rebuilt_stores_have_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not ingested yet is in the answers beside archives, and a store that is built anew from the segments says
-    the same, with archives and without."""
+    """Results include records that are not ingested yet in addition to archives.
+
+    A store that is rebuilt from the segments has the same rows, with and without archives.
+    """
     home = made(tmp_path)
     archive(home, monkeypatch)
     record(home, story(7, SEPTEMBER, turns=1))
@@ -143,11 +150,10 @@ def test_what_is_recorded_since_and_a_store_built_anew(
     assert names(home) == []
 
 
-def test_an_archive_is_as_the_manifest_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It cannot be written by a stray client, has no content and nothing beside it, and the manifest has its size and
-    digest; below the limit there is none."""
+def test_an_archive_matches_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive is read-only, contains no content, has no files next to it, and its size and digest are in the
+    manifest. Below the limit there are no archives.
+    """
     home = made(tmp_path)
     assert names(home) == []
     archive(home, monkeypatch)
@@ -164,8 +170,8 @@ def test_an_archive_is_as_the_manifest_says(
     assert stat.S_IMODE(home.archive.stat().st_mode) == 0o700
 
 
-def test_a_session_that_runs_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session of a past month with a segment that is open stays in the published file, with all of its rows."""
+def test_a_running_session_is_not_archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of a session of a past month that has an open segment stay in the published file."""
     home = made(tmp_path)
     running = write_facts(home, [usage_row(1, session_id=session_id(2))], close=False)
     try:
@@ -181,9 +187,10 @@ def test_a_session_that_runs_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert answers(home)["usage"] == before["usage"]
 
 
-def test_a_month_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes later of a month that was archived gets a further file, where it is enough to be worth it; sealed
-    files are not touched, also where a session that was archived went on."""
+def test_later_data_of_an_archived_month(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later data of an archived month goes to another file if there is enough of it; sealed files are not changed, even
+    if an archived session continued.
+    """
     home = made(tmp_path)
     archive(home, monkeypatch)
     sealed = {name: (home.archive / name).read_bytes() for name in names(home)}
@@ -232,21 +239,22 @@ ingest.ingest(Home(Path(sys.argv[1])))
 
 @pytest.mark.parametrize(
     "place",
-    but_first(
+    mark_all_but_first(
         [
-            "archives.seal",  # the draft is whole, nothing is sealed
-            "archives.sync_directory",  # one archive is in its place, the others are not
-            "ingest._compacted",  # all archives are there, the published file has their rows still
+            "archives.seal",  # the draft is complete, no archive is written
+            "archives.sync_directory",  # the first archive is in its final place
+            "ingest._compacted",  # all archives exist, the draft still has their rows
             "generations.publish",  # the next generation is ready
-            "Path.replace",  # the manifest is written, the file is the one before
-            "archives.clear",  # all is done
+            "Path.replace",  # the manifest is written, the file is not replaced
+            "archives.clear",  # everything is published
         ],
         pytest.mark.crash,
     ),
 )
 def test_a_kill_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """SIGKILL at each step of archiving: nothing counts twice or is lost, before the next ingest and after it, and no
-    file is left over."""
+    """SIGKILL at each step of archiving: nothing is counted twice or lost, before and after the next ingest, and no
+    file is left over.
+    """
     home = made(tmp_path)
     record(home, story(6, world.now(), turns=1))
     before = answers(home)
@@ -254,16 +262,16 @@ def test_a_kill_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pla
     process = python(KILLED_AT, home.path, place)
     assert process.wait(60) == -signal.SIGKILL
     process.communicate()
-    assert generations.glance(home) is not None
+    assert generations.quick_current(home) is not None
     assert answers(home) == before
-    assert ingest(home).set_aside is None
+    assert ingest(home).damaged_moved_to is None
     assert answers(home) == before
     assert names(home) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
     assert list(home.path.glob(f"{generations.DRAFT}*")) == []
 
 
-def test_stray_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next ingest deletes archives that no generation names, and nothing that is somebody else's."""
+def test_unlisted_archives_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next ingest deletes archives that no generation lists, and no other files."""
     home = made(tmp_path)
     archive(home, monkeypatch)
     kept = names(home)
@@ -276,8 +284,10 @@ def test_stray_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_session_is_pruned_from_its_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its archive is written anew without it, and goes where nothing else is in it; the others stay as they are, no
-    block of any file holds it, and a store that is built anew is equivalent."""
+    """The archive is rewritten without the session, or deleted if it contains nothing else.
+
+    Other archives are unchanged, no block of any file contains the session, and a rebuilt store has the same rows.
+    """
     home = made(tmp_path)
     archive(home, monkeypatch)
     sealed = (home.archive / "2026-09.duckdb").read_bytes()
@@ -300,7 +310,7 @@ def test_a_session_is_pruned_from_its_archive(
 
 
 def test_prices_of_archived_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices that are used by an archived call alone stay, and go with it."""
+    """Prices that only an archived call uses are kept, and are deleted together with the call."""
     home = a_home(tmp_path)
     first: list[Any] = [start(1, at=SEPTEMBER), attempt(1, 1, at=SEPTEMBER, model="mine-1"), end(1)]
     record(home, [*first, start(2), attempt(2, 1, model="mine-1"), end(2)])
@@ -316,8 +326,10 @@ def test_prices_of_archived_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert rebuilt(home) == after
 
 
-def test_prices_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When prices change, archived calls cost by the new ones at once, and are told with the others."""
+def test_price_changes_apply_to_archived_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When prices change, archived calls immediately have new costs, and the report about the change includes them."""
     home = made(tmp_path)
     archive(home, monkeypatch)
     before = answers(home)
@@ -328,7 +340,7 @@ def test_prices_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert answers(home) == before
     told = f"from older to .*: {len(before['costs'])} calls"
     with pytest.warns(RuntimeWarning, match=told):
-        assert ingest(home).set_aside is None
+        assert ingest(home).damaged_moved_to is None
     assert answers(home) == before
 
 
@@ -353,13 +365,15 @@ def damage_wal(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", but_first([damage_missing, damage_flipped, damage_cut, damage_wal], pytest.mark.crash)
+    "damage",
+    mark_all_but_first([damage_missing, damage_flipped, damage_cut, damage_wal], pytest.mark.crash),
 )
 def test_a_damaged_archive_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
 ) -> None:
-    """Readers have all answers at once, verify says which file it is, and the next ingest sets the store aside with its
-    archives and builds both anew from the segments."""
+    """Readers immediately have all rows, verify names the file, and the next ingest moves the store and its archives
+    away and rebuilds both from the segments.
+    """
     home = made(tmp_path)
     archive(home, monkeypatch)
     before = answers(home)
@@ -368,16 +382,18 @@ def test_a_damaged_archive_is_rebuilt(
     assert answers(home) == before
     assert [finding.path for finding in verify(home).findings] == [damaged]
     report = ingest(home)
-    assert report.set_aside is not None
-    aside = report.set_aside.with_name(f"{report.set_aside.name}.archive")
+    assert report.damaged_moved_to is not None
+    aside = report.damaged_moved_to.with_name(f"{report.damaged_moved_to.name}.archive")
     assert (aside / "2026-10.duckdb").exists()
     assert answers(home) == before
     assert verify(home).findings == []
     assert names(home) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
 
 
-def test_damage_behind_an_unchanged_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flipped bit that neither size nor time tells of is found by verify, and mended by repair."""
+def test_damage_with_unchanged_size_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`verify` finds a flipped bit that changes neither the size nor the modification time, and `repair` fixes it."""
     home = made(tmp_path)
     archive(home, monkeypatch)
     before = answers(home)
@@ -391,10 +407,10 @@ def test_damage_behind_an_unchanged_time(tmp_path: Path, monkeypatch: pytest.Mon
     assert answers(home) == before
 
 
-def test_repair_takes_facts_from_an_archive(
+def test_repair_restores_facts_from_an_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Facts that do not read back in their segment come back from the archive that has their rows."""
+    """Facts that cannot be read in their segment are restored from the archive that has their rows."""
     home = made(tmp_path)
     archive(home, monkeypatch)
     before = answers(home)
@@ -410,8 +426,8 @@ def test_repair_takes_facts_from_an_archive(
     assert answers(home)["costs"] == before["costs"]
 
 
-def test_a_home_that_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy whose times are others, and one without a manifest, are taken as they are."""
+def test_a_copied_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy with different modification times, and a copy without a manifest, are used as they are."""
     home = made(tmp_path)
     archive(home, monkeypatch)
     before = answers(home)
@@ -422,12 +438,16 @@ def test_a_home_that_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert answers(copy) == before
     shutil.rmtree(copy.segments)
     copy.segments.mkdir()
-    assert ingest(copy).set_aside is None
+    assert ingest(copy).damaged_moved_to is None
     assert answers(copy)["costs"] == before["costs"]
 
 
-def test_a_list_that_leads_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store whose list of archives names a file outside of the directory is damaged, and the file is not opened."""
+def test_an_archive_list_with_a_path_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the list of archives names a file outside of the archive directory, the store counts as damaged, and the file
+    is not opened.
+    """
     home = made(tmp_path)
     archive(home, monkeypatch)
     before = answers(home)
@@ -439,14 +459,14 @@ def test_a_list_that_leads_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
         )
         connection.execute(sql)
     assert answers(home) == before
-    assert ingest(home).set_aside is not None
+    assert ingest(home).damaged_moved_to is not None
     assert answers(home) == before
 
 
 def test_readers_keep_the_generation_that_they_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection from before, and one to archives that were replaced since, go on with what they had."""
+    """An older connection, and a connection to archives that were replaced later, keep their data."""
     home = made(tmp_path)
     with connect(home, ingest=False) as first:
         before = everything(first)
@@ -460,8 +480,10 @@ def test_readers_keep_the_generation_that_they_opened(
         assert everything(first) == before
 
 
-def test_a_reader_that_meets_an_ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that has opened the published file when another generation replaces its archives opens the next one."""
+def test_a_reader_during_an_ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another generation replaces the archives after a reader has opened the published file, the reader opens the
+    next generation.
+    """
     home = made(tmp_path)
     archive(home, monkeypatch)
     real = generations.listed
@@ -485,7 +507,7 @@ def test_a_reader_that_meets_an_ingest(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def make_older(path: Path) -> None:
-    """Put an archive of the layout before the newest in the place of one, with the rows that it can hold."""
+    """Replace an archive by one of the previous layout, with the rows that this layout can contain."""
     new = path.with_name("older")
     with duckdb.connect(str(new)) as connection:
         for migration in schema.migrations()[:-1]:
@@ -506,8 +528,10 @@ def make_older(path: Path) -> None:
 
 
 def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers have all answers though an archive lacks what came since, and the next ingest puts one of the newest
-    layout with the same rows in its place."""
+    """Readers have all rows although an archive lacks newer columns.
+
+    The next ingest replaces it by an archive of the newest layout with the same rows.
+    """
     sql = "ALTER TABLE attempts ADD COLUMN rack VARCHAR;"
     added = schema.Migration(newest() + 1, "made_up", sql)
     shipped = schema.migrations()
@@ -529,7 +553,7 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
         connection.execute("UPDATE meta SET value = ? WHERE key = 'archives'", [json.dumps(listed)])
     assert answers(home) == before
     record(home, story(7, world.now(), turns=1))
-    assert ingest(home).set_aside is None
+    assert ingest(home).damaged_moved_to is None
     assert names(home) == ["2026-08.duckdb", "2026-09.2.duckdb", "2026-10.duckdb"]
     with duckdb.connect(str(home.archive / "2026-09.2.duckdb"), read_only=True) as connection:
         row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
@@ -541,7 +565,7 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_sql_sees_archived_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker that answers SQL of anybody attaches the archives before it gives its rights away."""
+    """The SQL worker attaches the archives before it gives up its rights."""
     home = made(tmp_path)
     archive(home, monkeypatch)
     sql = "SELECT session_id FROM attempts GROUP BY 1 ORDER BY 1"

@@ -1,4 +1,4 @@
-"""Conversations: what belongs together however often it was resumed, and what it cost."""
+"""Conversations: the sessions of a resumed conversation belong together, and their costs are summed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentobs.records.exchanges import SessionCall
 from agentobs.records.facts import Event, Relation
 from agentobs.records.labels import Label
 from agentobs.store.duckdb.connection import connect, named
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -26,7 +26,7 @@ from tests.store.making import (
 )
 
 
-def going_on(number: int, earlier: int, relation: Relation = "resume") -> SessionCall:
+def continued(number: int, earlier: int, relation: Relation = "resume") -> SessionCall:
     call = start(number, at=T0 + number * SECOND)
     fact = dataclasses.replace(
         call.start, continues_session_id=Label(session_id(earlier)), relation=relation
@@ -41,14 +41,14 @@ def parts(home: Path) -> list[tuple[Any, ...]]:
     )
 
 
-def test_one_conversation_however_often_it_is_resumed(tmp_path: Path) -> None:
-    """It keeps the id of its first session, a fork begins one of its own, and each part counts once."""
+def test_a_conversation_resumed_several_times(tmp_path: Path) -> None:
+    """It has the ID of its first session, a fork starts a new conversation, and each session counts once."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1)])
-    record(home, [going_on(2, 1), attempt(2, 1), attempt(2, 2)])
-    record(home, [going_on(3, 2), attempt(3, 1)])
-    record(home, [going_on(4, 2, "fork"), attempt(4, 1)])
-    record(home, [going_on(5, 4), attempt(5, 1)])
+    record(home, [continued(2, 1), attempt(2, 1), attempt(2, 2)])
+    record(home, [continued(3, 2), attempt(3, 1)])
+    record(home, [continued(4, 2, "fork"), attempt(4, 1)])
+    record(home, [continued(5, 4), attempt(5, 1)])
     one, two, three, four, five = (session_id(number) for number in range(1, 6))
     assert parts(home.path) == [
         (one, one, None, None),
@@ -66,8 +66,8 @@ def test_one_conversation_however_often_it_is_resumed(tmp_path: Path) -> None:
     assert sum(row[7] for row in costs) == whole
 
 
-def test_the_loop_says_itself_what_it_goes_on_from(tmp_path: Path) -> None:
-    """Who opened the session without saying so is linked all the same."""
+def test_the_loop_records_the_earlier_session(tmp_path: Path) -> None:
+    """The sessions are linked even if the start of the session does not contain the relation."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), end(1), start(2), attempt(2, 1)])
     told = Event(
@@ -85,10 +85,10 @@ def test_the_loop_says_itself_what_it_goes_on_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("earlier", [1, 2, 99])
-def test_links_that_lead_nowhere(earlier: int, tmp_path: Path) -> None:
-    """A session that goes on from itself, from one that goes on from it, or from one of another home."""
+def test_cyclic_and_external_links(earlier: int, tmp_path: Path) -> None:
+    """A session that continues itself, a session that continues it, or a session of another home."""
     home = a_home(tmp_path)
-    record(home, [going_on(1, earlier), attempt(1, 1), going_on(2, 1), attempt(2, 1)])
+    record(home, [continued(1, earlier), attempt(1, 1), continued(2, 1), attempt(2, 1)])
     found = parts(home.path)
     assert [row[0] for row in found] == [session_id(1), session_id(2)]
     assert found[0][1] == (session_id(99) if earlier == 99 else session_id(1))

@@ -1,4 +1,6 @@
-"""Failure signatures: each fires on a session that shows it, and is quiet on one that nearly does."""
+"""Failure signatures: each signature is found in a session just above its threshold, and not in a session just below
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose, dia
 from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.named_queries import query_names, query_text
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -39,7 +41,7 @@ from tests.store.making import (
     tool,
     write_facts,
 )
-from tests.store.talking import Talk
+from tests.store.wire_conversations import WireConversation
 
 pytestmark = pytest.mark.xdist_group("diagnosis")
 Evidence = Callable[[int, str], list[dict[str, Any]]]
@@ -53,13 +55,13 @@ STORIES: list[tuple[list[Record], list[Any]]] = []
 
 
 def story(records: Iterable[Record], facts: Iterable[Any] = ()) -> int:
-    """Keep a session for the home of all, and return its number there."""
+    """Add a session to the common home, and return its number there."""
     STORIES.append((list(records), list(facts)))
     return len(STORIES)
 
 
 def numbered(number: int, each: Any) -> Any:
-    """Return a record of session 1 as one of another session."""
+    """Return a copy of a record of session 1 for another session."""
     session = session_id(number)
     if isinstance(each, SessionCall):
         return replace(each, start=replace(each.start, session_id=session))
@@ -83,13 +85,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyC
 
 
 def port_of(connection: duckdb.DuckDBPyConnection) -> DuckStore:
-    """Return the store of a connection; its home is not read."""
+    """Return a store that wraps a connection; its home is not read."""
     return DuckStore(connection, Home(Path()))
 
 
 @pytest.fixture(scope="module")
 def evidence(store: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """All that fires, by session and signature."""
+    """All findings, by session and signature."""
     answered = named(store, "diagnoses")
     columns = [column[0] for column in answered.description]
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -99,14 +101,14 @@ def evidence(store: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], list[dic
 
 
 @pytest.fixture
-def of(evidence: dict[tuple[str, str], list[dict[str, Any]]]) -> Evidence:
-    """Return the evidence of one signature in a story."""
+def evidence_of(evidence: dict[tuple[str, str], list[dict[str, Any]]]) -> Evidence:
+    """Return a function that returns the evidence of one signature in a session."""
     return lambda number, signature: evidence.get((session_id(number), signature), [])
 
 
 @pytest.fixture
 def verdicts(store: duckdb.DuckDBPyConnection) -> Callable[[int], dict[str, Verdict]]:
-    """Return all verdicts on a story."""
+    """Return a function that returns all verdicts for a session."""
     return lambda number: {v.signature: v for v in diagnose(port_of(store), session_id(number))}
 
 
@@ -114,8 +116,8 @@ def fired(found: dict[str, Verdict]) -> list[str]:
     return [name for name, verdict in found.items() if verdict.fires]
 
 
-def test_every_signature_has_its_view_its_query_and_its_words() -> None:
-    """A signature is a view of `diagnoses`, a named query with its question, and says what to do."""
+def test_each_signature_has_a_view_a_query_and_texts() -> None:
+    """A signature is a view that `diagnoses` includes, has a named query with a question, and has advice."""
     assert set(NAMES) <= set(query_names())
     for signature in SIGNATURES:
         assert f"FROM {signature.name}\n" in query_text(signature.name)
@@ -124,7 +126,7 @@ def test_every_signature_has_its_view_its_query_and_its_words() -> None:
 
 
 def quiet() -> list[Record]:
-    talk = Talk()
+    talk = WireConversation()
     for number in range(3):
         [call] = talk.calls(("read", {"path": f"{PATH}-{number}"}))
         talk.result(call)
@@ -136,8 +138,10 @@ QUIET = story(quiet())
 OLDER = story([], [start(1).start])
 
 
-def test_a_quiet_session(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
-    """A conversation without trouble fires nothing; what its client does not tell is said."""
+def test_a_session_without_problems(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
+    """A session without problems has no findings; signatures that cannot be checked for its client are reported as
+    such.
+    """
     found = verdicts(QUIET)
     assert fired(found) == []
     assert {
@@ -149,7 +153,9 @@ def test_a_quiet_session(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
 
 
 def test_an_older_recording(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
-    """Where what a signature looks at was not noted, its silence is no good news, and it says so."""
+    """If the data that a signature needs was not recorded, its verdict says that the absence of a finding means
+    nothing.
+    """
     told = verdicts(OLDER)["contradictions"]
     assert (told.fires, told.cannot_tell) == (
         False,
@@ -160,7 +166,7 @@ def test_an_older_recording(verdicts: Callable[[int], dict[str, Verdict]]) -> No
 def repeating(
     *inputs: Any, names: tuple[str, ...] = ("read",) * 9, apart: bool = False
 ) -> list[Record]:
-    talk = Talk()
+    talk = WireConversation()
     for name, value in zip(names, inputs, strict=False):
         [call] = talk.calls((name, value))
         talk.result(call)
@@ -193,9 +199,9 @@ SAME = {"path": PATH}
         ),
     ],
 )
-def test_repeated_calls(of: Evidence, number: int, times: int) -> None:
-    """Three turns in a row that ask one tool for nearly the same; not two, not another tool, not another page."""
-    found = of(number, "repeated_calls")
+def test_repeated_calls(evidence_of: Evidence, number: int, times: int) -> None:
+    """Three turns in a row with nearly the same call count; two turns, another tool or another page do not."""
+    found = evidence_of(number, "repeated_calls")
     assert len(found) == times
     if times:
         assert found[0]["about"] == "read"
@@ -203,8 +209,8 @@ def test_repeated_calls(of: Evidence, number: int, times: int) -> None:
         assert found[0]["turn"] == 3
 
 
-def beside(*turns: list[tuple[str, Any]]) -> list[Record]:
-    talk = Talk()
+def concurrent(*turns: list[tuple[str, Any]]) -> list[Record]:
+    talk = WireConversation()
     for turn in turns:
         for call in talk.calls(*turn):
             talk.result(call)
@@ -212,18 +218,20 @@ def beside(*turns: list[tuple[str, Any]]) -> list[Record]:
     return talk.whole()
 
 
-BESIDE = story(beside(*([("list", {"at": number}), ("read", SAME)] for number in range(3))))
-AT_ONCE = story(beside([("read", SAME)] * 3))
+BESIDE = story(concurrent(*([("list", {"at": number}), ("read", SAME)] for number in range(3))))
+AT_ONCE = story(concurrent([("read", SAME)] * 3))
 
 
-def test_repeated_calls_beside_others(of: Evidence) -> None:
-    """The call that repeats may stand beside others in each turn; calls that are made at once repeat nothing."""
-    assert len(of(BESIDE, "repeated_calls")) == 1
-    assert of(AT_ONCE, "repeated_calls") == []
+def test_repeated_calls_among_concurrent_calls(evidence_of: Evidence) -> None:
+    """The repeated call may be one of several concurrent calls in each turn; concurrent calls do not count as
+    repetitions of each other.
+    """
+    assert len(evidence_of(BESIDE, "repeated_calls")) == 1
+    assert evidence_of(AT_ONCE, "repeated_calls") == []
 
 
 def spending(*tokens: int, model: str = "claude-sonnet-5-5") -> list[Record]:
-    talk = Talk(model=model)
+    talk = WireConversation(model=model)
     for count in tokens:
         [call] = talk.calls(("read", {"n": count}), input_tokens=count)
         talk.result(call)
@@ -241,9 +249,9 @@ def spending(*tokens: int, model: str = "claude-sonnet-5-5") -> list[Record]:
         (story(spending(10, 20, 30, 40, 50, 50)), 0),
     ],
 )
-def test_rising_costs(of: Evidence, number: int, rises: int) -> None:
-    """Five turns in a row, each dearer than the one before; four, or one as dear as the last, are not enough."""
-    found = of(number, "rising_costs")
+def test_rising_costs(evidence_of: Evidence, number: int, rises: int) -> None:
+    """Five turns in a row, each more expensive than the previous one, count; four turns, or an equal cost, do not."""
+    found = evidence_of(number, "rising_costs")
     assert [(row["value"], row["strength"]) for row in found] == (
         [(rises, rises / 5)] if rises else []
     )
@@ -253,13 +261,13 @@ UNPRICED = story(spending(10, 20, 30, 40, 50, 60, model="in-house-1"))
 
 
 def test_rising_costs_without_a_price(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
-    """What has no price does not rise, and the verdict says that nobody knows."""
+    """Costs without a price do not count as rising, and the verdict says that the signature could not be checked."""
     verdict = verdicts(UNPRICED)["rising_costs"]
     assert (verdict.fires, verdict.cannot_tell) == (False, "some calls have no price")
 
 
 def filled(model: str, *prompts: int) -> list[Record]:
-    talk = Talk(model=model)
+    talk = WireConversation(model=model)
     for number, tokens in enumerate(prompts):
         [call] = talk.calls(
             ("read", {"n": number}),
@@ -282,9 +290,13 @@ def filled(model: str, *prompts: int) -> list[Record]:
         (story(filled("claude-sonnet-4-5", 170_000, 210_000)), None),
     ],
 )
-def test_full_contexts(of: Evidence, number: int, share: float | None) -> None:
-    """A prompt over 80 % of its model's window, all classes of input counted; the fullest one of the lane is told."""
-    assert [row["value"] for row in of(number, "full_contexts")] == ([share] if share else [])
+def test_full_contexts(evidence_of: Evidence, number: int, share: float | None) -> None:
+    """A prompt over 80% of its model's window counts, including cached input; the finding names the longest prompt of
+    the lane.
+    """
+    assert [row["value"] for row in evidence_of(number, "full_contexts")] == (
+        [share] if share else []
+    )
 
 
 WINDOW = {"window": 100_000.0}
@@ -294,9 +306,9 @@ TOLD = story(
 )
 
 
-def test_the_window_that_the_loop_goes_by(of: Evidence) -> None:
-    """Where our loop says what the window is, as the provider told it, that counts and not the table."""
-    [row] = of(TOLD, "full_contexts")
+def test_the_recorded_window_takes_precedence(evidence_of: Evidence) -> None:
+    """If the agent loop recorded the window size, that size is used instead of the table."""
+    [row] = evidence_of(TOLD, "full_contexts")
     assert row["detail"] == "80,001 of 100,000 tokens"
 
 
@@ -312,13 +324,13 @@ FELL_BACK = story(
 )  # fmt: skip
 
 
-def test_a_smaller_window_later_on(of: Evidence) -> None:
-    """What is asked later may take less; a prompt is held against the window that was told before it."""
-    assert of(FELL_BACK, "full_contexts") == []
+def test_a_smaller_window_later(evidence_of: Evidence) -> None:
+    """If a later model has a smaller window, each prompt is compared with the last window recorded before it."""
+    assert evidence_of(FELL_BACK, "full_contexts") == []
 
 
-def test_the_table_of_windows_is_that_of_the_loop(store: duckdb.DuckDBPyConnection) -> None:
-    """What the store takes for large windows is what the loop compacts by."""
+def test_the_store_and_the_loop_use_the_same_windows(store: duckdb.DuckDBPyConnection) -> None:
+    """The store and the agent loop use the same table of context windows."""
     rows = store.execute("SELECT model, window_tokens FROM model_windows").fetchall()
     assert dict(rows) == dict.fromkeys(context_windows.LARGE, context_windows.LARGE_TOKENS)
 
@@ -329,9 +341,9 @@ IMAGE = {
 }
 
 
-def long_talk(messages: int, result: Any) -> list[Record]:
-    """A conversation that has so many messages with the result of its last call."""
-    talk = Talk()
+def long_conversation(messages: int, result: Any) -> list[Record]:
+    """A conversation with the given number of messages, including the result of its last call."""
+    talk = WireConversation()
     while len(talk.messages) + 2 < messages - 1:
         talk.says(f"Line {len(talk.messages)}.")
         talk.prompt()
@@ -344,21 +356,23 @@ def long_talk(messages: int, result: Any) -> list[Record]:
 @pytest.mark.parametrize(
     ("number", "fires"),
     [
-        (story(long_talk(31, "x" * 10_001)), True),
-        (story(long_talk(31, "x" * 10_000)), False),
-        (story(long_talk(29, "x" * 10_001)), False),
-        (story(long_talk(31, "é" * 9_000)), False),
-        (story(long_talk(31, [{"type": "text", "text": "x" * 10_001}])), True),
-        (story(long_talk(31, [IMAGE])), False),
+        (story(long_conversation(31, "x" * 10_001)), True),
+        (story(long_conversation(31, "x" * 10_000)), False),
+        (story(long_conversation(29, "x" * 10_001)), False),
+        (story(long_conversation(31, "é" * 9_000)), False),
+        (story(long_conversation(31, [{"type": "text", "text": "x" * 10_001}])), True),
+        (story(long_conversation(31, [IMAGE])), False),
     ],
 )
-def test_large_results(of: Evidence, number: int, fires: bool) -> None:
-    """More than 10,000 characters, not bytes and no images, at 30 messages or more."""
-    assert bool(of(number, "large_results")) is fires
+def test_large_results(evidence_of: Evidence, number: int, fires: bool) -> None:
+    """More than 10,000 characters count (not bytes, and no images), in a conversation of 30 messages or more."""
+    assert bool(evidence_of(number, "large_results")) is fires
 
 
-def waited(*seconds: float, wall: float = 100, beside: bool = False, **changes: Any) -> list[Any]:
-    """An interaction in which a person was asked, again and again or all at once."""
+def waited(
+    *seconds: float, wall: float = 100, concurrent: bool = False, **changes: Any
+) -> list[Any]:
+    """An interaction with approval waits, either one after the other or concurrent."""
     session, lane = session_id(1), Label("main")
     ends = T0 + int(wall * SECOND)
     return [
@@ -368,7 +382,7 @@ def waited(*seconds: float, wall: float = 100, beside: bool = False, **changes: 
             permission(
                 1,
                 f"toolu_{at}",
-                at=T0 + int((each if beside else sum(seconds[: at + 1])) * SECOND),
+                at=T0 + int((each if concurrent else sum(seconds[: at + 1])) * SECOND),
                 approval_wait_ns=int(each * SECOND),
                 **changes,
             )
@@ -387,16 +401,18 @@ def waited(*seconds: float, wall: float = 100, beside: bool = False, **changes: 
         (story(conversation(1), waited(11, 12)), [11, 12, 0.23]),
         (story(conversation(1), waited(9, 9, wall=90)), []),
         (story(conversation(1), waited(9, 9.01, wall=90)), [18.01 / 90]),
-        (story(conversation(1), waited(9, 9.01, 5, wall=90, beside=True)), []),
-        (story(conversation(1), waited(9, 9.01, 5, wall=45, beside=True)), [9.01 / 45]),
+        (story(conversation(1), waited(9, 9.01, 5, wall=90, concurrent=True)), []),
+        (story(conversation(1), waited(9, 9.01, 5, wall=45, concurrent=True)), [9.01 / 45]),
         (story(conversation(1), waited(0.9, wall=1)), []),
         (story(conversation(1), waited(1, wall=4)), [0.25]),
         (story(conversation(1), waited(11, approval_requested=False)), []),
     ],
 )
-def test_long_waits(of: Evidence, number: int, values: list[float]) -> None:
-    """A wait over 10 s, or waits over a fifth of an interaction and a second; a classifier is no person."""
-    found = sorted(row["value"] for row in of(number, "long_waits"))
+def test_long_waits(evidence_of: Evidence, number: int, values: list[float]) -> None:
+    """A wait over 10 s, or waits that take over a second and over a fifth of an interaction; waits for a classifier do
+    not count.
+    """
+    found = sorted(row["value"] for row in evidence_of(number, "long_waits"))
     assert found == pytest.approx(sorted(values))
 
 
@@ -404,8 +420,8 @@ DENIED = "The user doesn't want to proceed with this tool use."
 
 
 def failing(*results: tuple[str, str | None], call_id: str = "") -> list[Record]:
-    """A session with a call a turn: its tool, and the words of its error."""
-    talk = Talk(call_id=call_id)
+    """A session with one call per turn, given the tool and the error text of each call."""
+    talk = WireConversation(call_id=call_id)
     for number, (name, words) in enumerate(results):
         [call] = talk.calls((name, {"n": number}))
         talk.result(call, words or "fine", is_error=words is not None)
@@ -426,14 +442,16 @@ def failing(*results: tuple[str, str | None], call_id: str = "") -> list[Record]
         (story(failing(*[("bash", "Permission denied: /etc")] * 3)), False),
     ],
 )
-def test_repeated_denials_of_another_client(of: Evidence, number: int, fires: bool) -> None:
-    """Three calls of one tool that a person refused, as the words of other clients say it."""
-    assert bool(of(number, "repeated_denials")) is fires
+def test_repeated_denials_of_another_client(
+    evidence_of: Evidence, number: int, fires: bool
+) -> None:
+    """Three calls of one tool that a person denied, detected by the error texts of other clients."""
+    assert bool(evidence_of(number, "repeated_denials")) is fires
 
 
 def refused(times: int) -> list[Record]:
-    """A session of our loop, which says itself what became of each call."""
-    talk = Talk()
+    """A session of the agent loop, which records the outcome of each call."""
+    talk = WireConversation()
     outcomes: list[ToolOutcome] = ["denied", "blocked", "denied"]
     for number in range(times):
         [call] = talk.calls(("bash", {"n": number}))
@@ -448,11 +466,11 @@ def refused(times: int) -> list[Record]:
 THRICE, TWICE = story(refused(3)), story(refused(2))
 
 
-def test_repeated_denials_of_our_loop(of: Evidence) -> None:
-    """The loop says of a call that it was denied, or blocked by a hook."""
-    [row] = of(THRICE, "repeated_denials")
+def test_repeated_denials_of_our_loop(evidence_of: Evidence) -> None:
+    """The agent loop records that a call was denied, or blocked by a hook."""
+    [row] = evidence_of(THRICE, "repeated_denials")
     assert row["detail"] == "3 calls were denied, 1 of them by hooks"
-    assert of(TWICE, "repeated_denials") == []
+    assert evidence_of(TWICE, "repeated_denials") == []
 
 
 def hooked(outcome: str, result: str, rate: float = 1.0) -> list[Any]:
@@ -476,10 +494,10 @@ def hooked(outcome: str, result: str, rate: float = 1.0) -> list[Any]:
     ],
 )
 def test_silent_hook_cancels(
-    of: Evidence, verdicts: Callable[[int], dict[str, Verdict]], number: int, fires: bool
+    evidence_of: Evidence, verdicts: Callable[[int], dict[str, Verdict]], number: int, fires: bool
 ) -> None:
-    """A hook that was cancelled while the run went on; where the run was stopped it is no news."""
-    assert bool(of(number, "silent_hook_cancels")) is fires
+    """A hook was cancelled while the interaction continued; a cancelled interaction is not a finding."""
+    assert bool(evidence_of(number, "silent_hook_cancels")) is fires
     assert verdicts(number)["silent_hook_cancels"].cannot_tell is None
 
 
@@ -505,17 +523,15 @@ UNKEPT = story(
 
 
 @pytest.mark.parametrize("number", [SAMPLED, UNKEPT])
-def test_hooks_that_were_sampled(
-    verdicts: Callable[[int], dict[str, Verdict]], number: int
-) -> None:
-    """Where not all that hooks did was kept, or nothing of it, that none was cancelled cannot be told."""
+def test_sampled_hooks(verdicts: Callable[[int], dict[str, Verdict]], number: int) -> None:
+    """If only some or none of the hook events were kept, the verdict says that the signature could not be checked."""
     verdict = verdicts(number)["silent_hook_cancels"]
     assert not verdict.fires
     assert verdict.cannot_tell == "only a sample of the hook events was kept"
 
 
-def test_what_became_of_hooks_that_were_sampled(store: duckdb.DuckDBPyConnection) -> None:
-    """A hook that was kept as one of four counts four."""
+def test_outcomes_of_sampled_hooks(store: duckdb.DuckDBPyConnection) -> None:
+    """A hook event with a sampling rate of 1/4 counts as four."""
     found = named(store, "hook_outcomes", session_id=session_id(SAMPLED), since_ns=None)
     assert [row[:3] for row in found.fetchall()] == [("hook", "success", 4)]
 
@@ -523,8 +539,8 @@ def test_what_became_of_hooks_that_were_sampled(store: duckdb.DuckDBPyConnection
 def cached(
     missed: int, change: str | None, *, compacted: bool = False
 ) -> tuple[list[Record], list[Any]]:
-    """Two turns with a cached prompt; before the second something changes, and so much is paid again."""
-    talk = Talk(system="Be brief.")
+    """Two turns with a cached prompt; before the second turn something changes, so that tokens are paid for again."""
+    talk = WireConversation(system="Be brief.")
     talk.tools = [{"name": "read", "input_schema": {"type": "object"}}]
     [call] = talk.calls(("read", {}), cache_creation_input_tokens=missed)
     talk.result(call)
@@ -548,9 +564,11 @@ def cached(
         (story(*cached(5_000, "system", compacted=True)), None),
     ],
 )
-def test_broken_caches(of: Evidence, number: int, by: str | None) -> None:
-    """What the cache held was paid again since the request changed, and by what; a compaction is meant to do so."""
-    found = of(number, "broken_caches")
+def test_broken_caches(evidence_of: Evidence, number: int, by: str | None) -> None:
+    """Cached tokens were paid for again because the request changed, with the cause; a miss after a compaction does not
+    count.
+    """
+    found = evidence_of(number, "broken_caches")
     assert [row["about"] for row in found] == ([by] if by else [])
     if by:
         assert found[0]["detail"].startswith(f"changed: {by.removesuffix('_changed')}")
@@ -574,14 +592,14 @@ FINE: list[tuple[str, str | None]] = [("bash", None)]
         (story(failing(*[("bash", SCHEMA)] * 2, *EXIT * 2, ("bash", DENIED))), []),
     ],
 )
-def test_repeated_tool_errors(of: Evidence, number: int, kinds: list[str]) -> None:
-    """Three errors of one kind by one tool, a fifth of its calls at least."""
-    assert [row["detail"] for row in of(number, "repeated_tool_errors")] == kinds
+def test_repeated_tool_errors(evidence_of: Evidence, number: int, kinds: list[str]) -> None:
+    """Three errors of one kind by one tool, and at least a fifth of its calls."""
+    assert [row["detail"] for row in evidence_of(number, "repeated_tool_errors")] == kinds
 
 
 def claiming(words: str, *results: bool, then: str | None = None) -> list[Record]:
-    """Calls, some of which failed, and what the model makes of that."""
-    talk = Talk()
+    """Calls, some of which failed, followed by the model's text."""
+    talk = WireConversation()
     for number, (call, is_error) in enumerate(
         zip(talk.calls(*[("book", {"n": n}) for n in range(len(results))]), results, strict=True)
     ):
@@ -605,9 +623,11 @@ def claiming(words: str, *results: bool, then: str | None = None) -> list[Record
         (story(claiming("It failed.", True, then="Done.")), False),
     ],
 )
-def test_contradictions(of: Evidence, number: int, fires: bool) -> None:
-    """An answer that claims success where everything that it answers has failed; owning up to it is enough."""
-    assert bool(of(number, "contradictions")) is fires
+def test_contradictions(evidence_of: Evidence, number: int, fires: bool) -> None:
+    """A response that claims success although all results before it failed counts; a response that mentions the failure
+    does not.
+    """
+    assert bool(evidence_of(number, "contradictions")) is fires
 
 
 LOOP = story(repeating(SAME, SAME, SAME))
@@ -616,7 +636,10 @@ LOOP = story(repeating(SAME, SAME, SAME))
 def test_one_session_of_many(
     store: duckdb.DuckDBPyConnection, verdicts: Callable[[int], dict[str, Verdict]]
 ) -> None:
-    """A verdict is about its session alone; over all sessions each that fires has a row, those of a day or of all."""
+    """A verdict only concerns its session.
+
+    The table of all sessions has a row for each session with findings, of one day or of all time.
+    """
     assert fired(verdicts(LOOP)) == ["repeated_calls"]
     verdict = verdicts(LOOP)["repeated_calls"]
     assert (verdict.strength, len(verdict.evidence), verdict.cannot_tell) == (1.0, 1, None)
@@ -634,7 +657,7 @@ def test_one_session_of_many(
 
 
 def in_two_lanes() -> list[Record]:
-    """Four denials, one of them of another agent's calls."""
+    """Four denials, one of them of another agent's call."""
     records = failing(*[("bash", DENIED)] * 4)
     return [
         replace(each, place=Place(session_id(1), lane="main/toolu_9"))
@@ -647,6 +670,6 @@ def in_two_lanes() -> list[Record]:
 LANES = story(in_two_lanes())
 
 
-def test_sub_agents_are_lanes_of_their_own(of: Evidence) -> None:
-    """What one agent does is not counted as a habit of another."""
-    assert of(LANES, "repeated_denials") == []
+def test_sub_agents_are_counted_separately(evidence_of: Evidence) -> None:
+    """Calls of one agent do not count towards the findings of another agent."""
+    assert evidence_of(LANES, "repeated_denials") == []

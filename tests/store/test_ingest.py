@@ -1,4 +1,4 @@
-"""Ingest: every record counts once, whatever happens to the process that reads it."""
+"""Ingest: every record is counted once, no matter what happens to the ingesting process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb import journal_tail as tail_module
 from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.ingest import ingest
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -55,7 +55,7 @@ from tests.store.making import (
 )
 
 
-def test_any_number_of_ingests_counts_once(tmp_path: Path) -> None:
+def test_repeated_ingests_count_once(tmp_path: Path) -> None:
     """A second ingest finds nothing new, publishes nothing and changes nothing."""
     home = a_home(tmp_path)
     record(home, [*conversation(1), *conversation(2)])
@@ -90,8 +90,10 @@ def test_any_number_of_ingests_counts_once(tmp_path: Path) -> None:
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(cuts=st.lists(st.sampled_from(["ingest", "new segment", "go on"]), min_size=4, max_size=4))
-def test_in_steps_or_at_once(tmp_path_factory: pytest.TempPathFactory, cuts: list[str]) -> None:
-    """However ingests and segments fall between the records, the same rows are there in the end."""
+def test_ingest_in_steps_or_all_at_once(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[str]
+) -> None:
+    """No matter how records are divided into ingests and segments, the final rows are the same."""
     home = open_home(tmp_path_factory.mktemp("steps") / "home")
     segment = Segment(home)
     for number, cut in enumerate(cuts):
@@ -129,14 +131,14 @@ ingest.ingest(Home(Path(sys.argv[1])))
 @pytest.mark.parametrize(
     "place",
     [
-        "ingest.save_marks",  # rows are in, the watermark is not
-        "generations.publish",  # committed and closed, not published
-        "Path.replace",  # the manifest is written beside the old one
+        "ingest.save_marks",  # the rows are inserted, the watermark is not
+        "generations.publish",  # the draft is committed and closed, not published
+        "Path.replace",  # the new manifest is written as a draft
         "generations.sync_directory",  # renamed, not synced
     ],
 )
-def test_a_killed_ingester_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
-    """SIGKILL anywhere in an ingest leaves a store that opens; the next ingest completes it."""
+def test_a_killed_ingest_loses_and_duplicates_nothing(tmp_path: Path, place: str) -> None:
+    """SIGKILL anywhere in an ingest leaves a store that can be opened; the next ingest completes it."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -147,7 +149,7 @@ def test_a_killed_ingester_loses_and_doubles_nothing(tmp_path: Path, place: str)
     with plain(home) as connection:
         assert counts(connection)["session_starts"] in (1, 2)
     report = ingest(home)
-    assert report.set_aside is None
+    assert report.damaged_moved_to is None
     with plain(home) as connection:
         assert counts(connection)["session_starts"] == 2
         assert counts(connection)["attempts"] == 6
@@ -155,7 +157,7 @@ def test_a_killed_ingester_loses_and_doubles_nothing(tmp_path: Path, place: str)
 
 
 def test_a_kill_between_manifest_and_rename(tmp_path: Path) -> None:
-    """The manifest that describes the next file already still knows the one that is in place."""
+    """The manifest that describes the next file also lists the current file."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -168,16 +170,16 @@ def test_a_kill_between_manifest_and_rename(tmp_path: Path) -> None:
     assert process.wait(60) == -signal.SIGKILL
     process.communicate()
     assert [g.number for g in generations.generations(home)] == [2, 1]
-    in_place = generations.glance(home)
+    in_place = generations.quick_current(home)
     assert in_place is not None
     assert in_place.number == 1
-    assert ingest(home).set_aside is None
+    assert ingest(home).damaged_moved_to is None
     with plain(home) as connection:
         assert counts(connection)["session_starts"] == 2
 
 
 def test_a_busy_home(tmp_path: Path) -> None:
-    """While another process ingests, an ingest says so, and a reader has everything all the same."""
+    """While another process ingests, an ingest says so, and a reader still has everything."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     with generations.locked(home, 0) as held:
@@ -190,10 +192,8 @@ def test_a_busy_home(tmp_path: Path) -> None:
     assert ingest(home).published
 
 
-def test_what_has_ended_and_was_read_is_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A segment that is sealed and wholly ingested costs a stat, not a read."""
+def test_ended_segments_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that is sealed and completely ingested costs a stat, not a read."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -219,8 +219,10 @@ def a_line(segment_id: str, sequence: int, kind: str, text: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(rest, zlib.crc32(segment_id.encode())), rest)
 
 
-def test_what_does_not_fit_does_not_keep_the_rest_out(tmp_path: Path) -> None:
-    """Numbers beyond their column, half surrogates and records that are no objects cost only themselves."""
+def test_invalid_values_do_not_block_other_records(tmp_path: Path) -> None:
+    """Numbers beyond the range of their column, lone surrogates and records that are not objects affect only
+    themselves.
+    """
     home = a_home(tmp_path)
     segment = Segment(home)
     huge = {"attempt_id": "huge", "input_tokens": 2**70, "output_tokens": 1, "new_field": [1]}
@@ -248,7 +250,7 @@ def test_what_does_not_fit_does_not_keep_the_rest_out(tmp_path: Path) -> None:
 
 
 def test_counts_of_a_hostile_provider_break_no_query(tmp_path: Path) -> None:
-    """Token counts up to the largest BIGINT overflow no sum; a prompt beyond it has no price."""
+    """Token counts up to the largest BIGINT do not overflow sums; a prompt that exceeds BIGINT has no price."""
     home = a_home(tmp_path)
     most = 2**63 - 1
     write_facts(home, [usage_row(n, input_tokens=2**62) for n in range(3)])
@@ -262,8 +264,8 @@ def test_counts_of_a_hostile_provider_break_no_query(tmp_path: Path) -> None:
         assert connection.execute("FROM sessions").fetchall() == []
 
 
-def test_a_record_that_stands_there_twice_counts_once(tmp_path: Path) -> None:
-    """A line that was copied within its own segment has a valid check sum, and is not a second record."""
+def test_a_duplicated_record_counts_once(tmp_path: Path) -> None:
+    """A line that was copied within its segment has a valid checksum, but is not counted as a second record."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1), usage_row(2)], close=False)
     lines = segment.facts.path.read_bytes().splitlines(keepends=True)
@@ -273,8 +275,8 @@ def test_a_record_that_stands_there_twice_counts_once(tmp_path: Path) -> None:
     segment.abandon()
 
 
-def test_damage_is_counted_and_costs_only_itself(tmp_path: Path) -> None:
-    """A spoiled line and a cut-out line are counted in the report and in `segments`; the rest is ingested."""
+def test_damage_is_counted_and_affects_only_itself(tmp_path: Path) -> None:
+    """A damaged and a missing line are counted in the report and in `segments`; all others are ingested."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(n) for n in range(6)])
     path = segment.facts.path
@@ -295,8 +297,8 @@ def test_damage_is_counted_and_costs_only_itself(tmp_path: Path) -> None:
         ]
 
 
-def test_a_torn_tail_is_left_alone(tmp_path: Path) -> None:
-    """Half a line at the end of a segment is no record, and is read when it is completed."""
+def test_a_torn_tail_is_not_ingested(tmp_path: Path) -> None:
+    """Half a line at the end of a segment is not a record; it is read after it was completed."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     whole = a_line(segment.segment_id, 3, "usage", b'{"attempt_id":"late"}')
@@ -314,8 +316,8 @@ def test_a_torn_tail_is_left_alone(tmp_path: Path) -> None:
         ]
 
 
-def test_a_segment_of_a_newer_format_is_left_alone(tmp_path: Path) -> None:
-    """What a newer version wrote is named in the report, and keeps nothing else out."""
+def test_a_segment_of_a_newer_format_is_skipped(tmp_path: Path) -> None:
+    """The report names the segment, and all other segments are ingested."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1)])
     newer = "f" * 32
@@ -347,22 +349,22 @@ except (HomeError, OSError) as error:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """An ingest that cannot write says so; what was published still is, and a later ingest completes."""
+    """An ingest that cannot write reports an error, the current file stays published, and a later ingest completes."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
     write_facts(home, [usage_row(n * 7919, input_tokens=n * n) for n in range(2_000)])
     out = finish(python(FULL_DISK, home.path))
     assert out.startswith("HomeError")
-    assert "What was recorded is safe in the segments" in out
+    assert "All recordings are safe in the segments" in out
     assert list(home.path.glob(f"{generations.DRAFT}*")) == []
     with plain(home) as connection:
         assert counts(connection)["usage"] == 3
     assert ingest(home).records == 2_000
 
 
-def test_tail_and_published_are_the_same(tmp_path: Path) -> None:
-    """The same recording gives the same rows in every table and view, ingested or read from its tail."""
+def test_the_tail_and_the_published_file_have_the_same_rows(tmp_path: Path) -> None:
+    """The same recording has the same rows in every table and view, ingested or read from the tail."""
     home = a_home(tmp_path)
     record(home, [*conversation(1, git="4f2a91c"), *conversation(2)])
     record(home, [start(3, at=T0 + 5)])
@@ -382,8 +384,8 @@ def test_tail_and_published_are_the_same(tmp_path: Path) -> None:
     assert set(live) >= set(TABLES.values())
 
 
-def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
-    """A lock that is a link is not followed."""
+def test_a_lock_that_is_a_link(tmp_path: Path) -> None:
+    """A lock file that is a symbolic link is not followed."""
     home = a_home(tmp_path)
     home.lock.symlink_to(tmp_path / "elsewhere")
     with pytest.raises((OSError, HomeError)):
@@ -395,7 +397,7 @@ CALL = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city"
 
 
 def with_a_tool(home: Home) -> None:
-    """Record a session in which a tool runs, after a person allowed it."""
+    """Record a session in which a tool runs after a person allowed it."""
     parts: list[Record] = [
         start(1),
         attempt(1, 1, content=[CALL]),
@@ -411,8 +413,8 @@ def _read(home: Home) -> Recording:
     return read_session(home, session_id(1), segment_ids(home))
 
 
-def test_questions_to_the_world_come_back(tmp_path: Path) -> None:
-    """Consent, its decision and the tool's tries are rows without content, and exchanges with it."""
+def test_world_questions_are_stored(tmp_path: Path) -> None:
+    """An approval, its decision and the attempts of the tool are rows without content, and exchanges with content."""
     home = a_home(tmp_path)
     with_a_tool(home)
     with connect(home) as connection:
@@ -437,8 +439,8 @@ def test_questions_to_the_world_come_back(tmp_path: Path) -> None:
     assert asked == consent(1, "toolu_1", at=T0 + 2 * SECOND)
 
 
-def test_who_asks_and_in_which_chain(tmp_path: Path) -> None:
-    """Each request has its source, the chain of its turn, and its place in it; a client that says nothing has none."""
+def test_query_source_and_chain(tmp_path: Path) -> None:
+    """Each request has its source, its chain and its depth in the chain; for other clients they are NULL."""
     home, chain = a_home(tmp_path), "c" * 32
     places = [
         Place(session_id(1), query_source=source, chain_id=chain, depth=depth)
@@ -455,7 +457,7 @@ def test_who_asks_and_in_which_chain(tmp_path: Path) -> None:
 
 
 def test_names_in_decisions_are_labels(tmp_path: Path) -> None:
-    """A rule that is no label, as most are, is stored as a keyed digest; its text is nowhere in the facts."""
+    """A rule that is not a label is stored as a keyed digest; its text is not in the facts."""
     home = a_home(tmp_path)
     written = "Bash(git commit -m 'our secret plan')"
     record(

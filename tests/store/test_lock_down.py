@@ -1,8 +1,4 @@
-"""What a statement must not reach: files, the network, extensions, settings and variables of the program.
-
-Each attack has the number of its class: 20 reading files, 21 writing them, 22 other databases, extensions
-and secrets, 23 settings, 24 variables, 25 other statements than one question.
-"""
+"""Lock-down: statements cannot access files, the network, extensions, settings and variables of the program."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.generations import current
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits, Worker
-from tests.store.making import a_home, conversation, record
+from tests.store.recordings import a_home, conversation, record
 
 CANARY = "canary-7f3a"
 
@@ -254,7 +250,7 @@ class Target:
 
 
 def files(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return what is there, and what changes with every write."""
+    """Return all files with the properties that change at each write."""
     found = {str(path): path.lstat() for path in folder.rglob("*")}
     return {name: (each.st_ino, each.st_size, each.st_mtime_ns) for name, each in found.items()}
 
@@ -279,7 +275,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 @pytest.fixture(scope="module")
 def worker(target: Target) -> Iterator[Worker]:
-    """A worker that runs where the secrets are, with one in the environment."""
+    """A worker in a directory with secrets, and with a secret in its environment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CANARY", CANARY)
         patch.chdir(target.tmp)
@@ -296,7 +292,7 @@ def connection(target: Target) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def test_there_are_enough_attacks() -> None:
-    """The table holds at least the 59 attacks that were measured, and none twice."""
+    """The table contains at least the 59 measured attacks, without duplicates."""
     assert len(ATTACKS) >= 59
     assert len(set(ATTACKS)) == len(ATTACKS)
     assert {number for number, _ in ATTACKS} == set(range(20, 26))
@@ -304,14 +300,14 @@ def test_there_are_enough_attacks() -> None:
 
 @pytest.mark.parametrize(("number", "sql"), ATTACKS, ids=[f"{n}-{sql[:60]}" for n, sql in ATTACKS])
 def test_a_worker_refuses(worker: Worker, target: Target, number: int, sql: str) -> None:
-    """Each attack is refused by the worker, which goes on; no file is read, made or changed."""
+    """The worker refuses each attack and keeps working; no file is read, created or changed."""
     python_variable = worker  # noqa: F841  # what a scan of variables would find
     with pytest.raises(UsageError) as refused:
-        list(worker.ask(target.fill(sql)).rows)
+        list(worker.run(target.fill(sql)).rows)
     assert "was stopped" not in str(refused.value)
     if number == 20:
         assert CANARY not in str(refused.value)
-    assert list(worker.ask("SELECT count(*) FROM attempts").rows) == [(6,)]
+    assert list(worker.run("SELECT count(*) FROM attempts").rows) == [(6,)]
     assert files(target.tmp) == target.before
 
 
@@ -319,7 +315,7 @@ def test_a_worker_refuses(worker: Worker, target: Target, number: int, sql: str)
 def test_a_connection_refuses(
     connection: duckdb.DuckDBPyConnection, target: Target, number: int, sql: str
 ) -> None:
-    """Each attack on what lies outside is refused by `connect`, too, though it takes any statement."""
+    """`connect` also refuses each attack on external resources, although it accepts any statement."""
     python_variable = connection  # noqa: F841
     with pytest.raises(duckdb.Error):
         connection.execute(target.fill(sql)).fetchall()
@@ -327,10 +323,10 @@ def test_a_connection_refuses(
     assert files(target.tmp) == target.before
 
 
-def test_the_store_is_whole_after_all_of_it(
+def test_the_store_is_unchanged_after_all_attacks(
     connection: duckdb.DuckDBPyConnection, target: Target
 ) -> None:
-    """A published file has nothing beside it, and is the one that was published."""
+    """The published file is the one that was published, and there are no files next to it."""
     generation = current(Home(target.home))
     assert generation is not None
     assert generation.number == 1
@@ -351,25 +347,25 @@ SETTINGS = {
 }
 
 
-def test_each_door_has_more_than_one_lock(
+def test_all_protective_settings_are_active(
     connection: duckdb.DuckDBPyConnection, worker: Worker
 ) -> None:
-    """What one setting keeps out, others keep out as well: all of them are as they should be."""
+    """Several settings protect against each kind of attack; all of them have their expected values."""
     sql = "SELECT name, value FROM duckdb_settings() WHERE name IN (SELECT unnest($names))"
     names = {"names": list(SETTINGS)}
     assert dict(connection.execute(sql, names).fetchall()) == SETTINGS
-    assert dict(worker.ask(sql, names).rows) == SETTINGS
+    assert dict(worker.run(sql, names).rows) == SETTINGS
 
 
-def test_values_come_through_parameters_alone(worker: Worker) -> None:
-    """A parameter is a value, whatever stands in it."""
+def test_parameters_are_only_values(worker: Worker) -> None:
+    """A parameter is a value, whatever it contains."""
     for hostile in ("'; DROP VIEW sessions; --", "$$ || 1", "\x00", "?", "$a", '"'):
-        assert list(worker.ask("SELECT ?", [hostile]).rows) == [(hostile,)]
-        assert list(worker.ask("SELECT $a", {"a": hostile}).rows) == [(hostile,)]
+        assert list(worker.run("SELECT ?", [hostile]).rows) == [(hostile,)]
+        assert list(worker.run("SELECT $a", {"a": hostile}).rows) == [(hostile,)]
     with pytest.raises(UsageError):
-        worker.ask("SELECT * FROM ?", ["sessions"])
+        worker.run("SELECT * FROM ?", ["sessions"])
     with pytest.raises(UsageError):
-        worker.ask("SELECT $a", {"b": 1})
+        worker.run("SELECT $a", {"b": 1})
 
 
 QUESTIONS = [
@@ -397,6 +393,6 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize("sql", QUESTIONS)
-def test_a_worker_answers(worker: Worker, sql: str) -> None:
-    """Each way to ask one question is taken."""
-    assert list(worker.ask(sql).rows)
+def test_a_worker_accepts_all_kinds_of_queries(worker: Worker, sql: str) -> None:
+    """Each kind of SELECT statement is accepted."""
+    assert list(worker.run(sql).rows)

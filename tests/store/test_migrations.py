@@ -1,5 +1,6 @@
-"""Migrations: a store of an earlier layout gets the newest one with all its data. Only one layout was released so far,
-so the tests add a second one.
+"""Migrations: a store of an earlier layout gets the newest layout and keeps all data.
+
+Only one layout has been released so far, so the tests add a second one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.schema import Migration, newest
 from agentobs.store.duckdb.verification import verify
-from tests.store.making import a_home, conversation, everything, plain, record, session_id
+from tests.store.recordings import a_home, conversation, everything, plain, record, session_id
 
 SECOND_MIGRATION = """
 ALTER TABLE segments ADD COLUMN rack VARCHAR;
@@ -29,7 +30,7 @@ COMMENT ON COLUMN racks.segment_id IS 'The segment.';
 
 @pytest.fixture
 def add_migration(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """A function that adds a second migration to the code."""
+    """Return a function that adds a second migration to the code."""
     shipped = schema.migrations()
 
     def add() -> None:
@@ -47,8 +48,8 @@ def applied(home: Home) -> list[tuple[int, str]]:
 def test_a_store_of_an_earlier_layout_is_migrated_with_its_data(
     tmp_path: Path, add_migration: Callable[[], None]
 ) -> None:
-    """Its rows stay, what it had not ingested is added, and its answers are those of a store that is built again from
-    the same segments; its content can still be read.
+    """Its rows are kept, missing records are ingested, and it has the same rows as a store that is rebuilt from the
+    same segments; its content can still be read.
     """
     home = a_home(tmp_path)
     record(home, [*conversation(1), *conversation(2)])
@@ -62,7 +63,7 @@ def test_a_store_of_an_earlier_layout_is_migrated_with_its_data(
     add_migration()
     with connect(home, ingest=False) as connection:
         live = everything(connection)
-    assert ingest(home).set_aside is None
+    assert ingest(home).damaged_moved_to is None
     assert applied(home) == [*first, (newest(), "0002_racks")]
     with plain(home) as connection:
         after = everything(connection)

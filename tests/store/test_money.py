@@ -1,4 +1,4 @@
-"""The views of money: small cases worked out by hand, and sums that no order and no split can change."""
+"""The cost views: small cases calculated by hand, and sums that do not depend on order or segments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentobs.records.exchanges import Chunk, ModelExchange, Place, Question
 from agentobs.records.facts import Attempt, Prefix, ToolUse
 from agentobs.records.labels import Label
 from agentobs.store.duckdb.connection import connect, named
-from tests.store.making import (
+from tests.store.recordings import (
     MODEL,
     SECOND,
     T0,
@@ -41,7 +41,7 @@ VIEWS = (
 
 
 def an_attempt(number: int, **changes: Any) -> Attempt:
-    """Return the fact of an attempt that goes with `usage_row(number)`."""
+    """Return the attempt fact that belongs to `usage_row(number)`."""
     values: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Attempt))
     values |= {
         "session_id": session_id(1),
@@ -61,7 +61,7 @@ def an_attempt(number: int, **changes: Any) -> Attempt:
 
 
 def plain(number: int, **changes: Any) -> Any:
-    """Return usage of ten tokens each way and nothing else: 0.00012 USD."""
+    """Return a usage of ten input and ten output tokens, 0.00012 USD."""
     none = {"cache_read_tokens": 0, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0}
     return usage_row(number, **{**none, "input_tokens": 10, "output_tokens": 10, **changes})
 
@@ -69,8 +69,8 @@ def plain(number: int, **changes: Any) -> Any:
 ONE = 10 * IN + 10 * OUT
 
 
-def asked(tmp_path: Path, facts: list[Any], *queries: str) -> list[list[dict[str, Any]]]:
-    """Write facts and return the rows of some SELECTs."""
+def selected(tmp_path: Path, facts: list[Any], *queries: str) -> list[list[dict[str, Any]]]:
+    """Write facts and return the rows of some SELECT statements."""
     home = a_home(tmp_path)
     write_facts(home, facts)
     found = []
@@ -83,10 +83,10 @@ def asked(tmp_path: Path, facts: list[Any], *queries: str) -> list[list[dict[str
 
 
 def test_aliases_and_dated_ids_are_one_model(tmp_path: Path) -> None:
-    """One row a model, whatever ids were billed; the ids stand beside it."""
+    """There is one row per model for all billed IDs; the row lists the IDs."""
     ids = ("claude-sonnet-4-5", "claude-sonnet-4-5-20250929", "claude-opus-5-5")
     facts = [plain(number, model=model) for number, model in enumerate(ids)]
-    [rows] = asked(tmp_path, facts, "FROM cost_by_model ORDER BY canonical_model")
+    [rows] = selected(tmp_path, facts, "FROM cost_by_model ORDER BY canonical_model")
     assert [(row["canonical_model"], row["models"], row["calls"]) for row in rows] == [
         ("claude-opus-5-5", ["claude-opus-5-5"], 1),
         ("claude-sonnet-4-5", ["claude-sonnet-4-5", "claude-sonnet-4-5-20250929"], 2),
@@ -94,12 +94,12 @@ def test_aliases_and_dated_ids_are_one_model(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_sum(tmp_path: Path) -> None:
-    """Each part of a sum is the sum of that part, and the parts add up to it."""
+    """Each part of a sum is the sum of that part, and the parts add up to the total."""
     facts = [
         plain(1, cache_write_5m_tokens=100, cache_write_1h_tokens=1000, web_search_requests=2),
         plain(2),
     ]
-    [[row]] = asked(tmp_path, facts, "FROM cost_by_session")
+    [[row]] = selected(tmp_path, facts, "FROM cost_by_session")
     assert row["input_usd"] == 20 * IN
     assert row["output_usd"] == 20 * OUT
     assert row["cache_write_5m_usd"] == 100 * W5
@@ -110,11 +110,13 @@ def test_the_parts_of_a_sum(tmp_path: Path) -> None:
     assert (row["cache_write_tokens"], row["cost_status"]) == (1100, "exact")
 
 
-def test_days_are_those_of_utc(tmp_path: Path) -> None:
-    """A call belongs to the day in UTC on which it was sent, to the nanosecond."""
+def test_days_are_in_utc(tmp_path: Path) -> None:
+    """A call belongs to the day (UTC) on which it was sent, to the nanosecond."""
     midnight = T0 - T0 % DAY + DAY
     facts = [plain(1, at_ns=midnight - 1), plain(2, at_ns=midnight), plain(3, at_ns=midnight + 1)]
-    [rows] = asked(tmp_path, facts, "SELECT day::VARCHAR AS day, calls FROM cost_by_day ORDER BY 1")
+    [rows] = selected(
+        tmp_path, facts, "SELECT day::VARCHAR AS day, calls FROM cost_by_day ORDER BY 1"
+    )
     assert rows == [{"day": "2026-09-21", "calls": 1}, {"day": "2026-09-22", "calls": 2}]
 
 
@@ -130,10 +132,10 @@ def test_days_are_those_of_utc(tmp_path: Path) -> None:
         (["unknown"], "unknown_model", None),
     ],
 )
-def test_a_sum_is_as_sure_as_its_calls(
+def test_the_certainty_of_a_sum(
     tmp_path: Path, kinds: list[str], status: str, cost: Decimal | None
 ) -> None:
-    """A sum is exact only where every call is; without any price it is NULL, never 0."""
+    """A sum is exact only if all calls are exact; without any price it is NULL, never 0."""
     changes: dict[str, dict[str, Any]] = {
         "exact": {},
         "lower_bound": {"certainty": "lower_bound"},
@@ -141,7 +143,7 @@ def test_a_sum_is_as_sure_as_its_calls(
         "unknown": {"model": "nobody"},
     }
     facts = [plain(number, **changes[kind]) for number, kind in enumerate(kinds)]
-    [[row], levels] = asked(tmp_path, facts, "FROM cost_by_session", "FROM cost_certainty")
+    [[row], levels] = selected(tmp_path, facts, "FROM cost_by_session", "FROM cost_certainty")
     assert (row["cost_status"], row["cost_usd"]) == (status, cost)
     assert row["unpriced_calls"] == kinds.count("unknown")
     assert row["exact_calls"] == kinds.count("exact")
@@ -151,11 +153,13 @@ def test_a_sum_is_as_sure_as_its_calls(
         assert (level["cost_usd"] is None) == (level["cost_status"] == "unknown_model")
 
 
-def test_what_lacks_records_is_a_lower_bound(tmp_path: Path) -> None:
-    """Of a session whose records were dropped no sum is exact, in no view; others stay as they are."""
+def test_missing_records_make_costs_lower_bounds(tmp_path: Path) -> None:
+    """If records of a session were dropped, none of its sums is exact in any view; sums of other sessions are
+    unchanged.
+    """
     ended = dataclasses.replace(end(1), dropped=1)
     facts = [plain(1), ended, plain(2, session_id=session_id(2), model="claude-opus-5-5"), end(2)]
-    by_session, by_model, [day], certainty, by_agent, efficiency = asked(
+    by_session, by_model, [day], certainty, by_agent, efficiency = selected(
         tmp_path,
         facts,
         "FROM cost_by_session ORDER BY session_id",
@@ -179,19 +183,19 @@ def test_what_lacks_records_is_a_lower_bound(tmp_path: Path) -> None:
     assert by_session[0]["cost_usd"] == ONE
 
 
-def test_what_has_no_price_is_a_lower_bound(tmp_path: Path) -> None:
-    """Runs of code and kinds of requests that we do not know may cost more than their tokens."""
+def test_unpriced_server_requests_make_costs_lower_bounds(tmp_path: Path) -> None:
+    """Code executions and unknown kinds of requests may cost more than their tokens."""
     facts = [
         plain(1, code_execution_requests=1),
         plain(2, server_requests={"holodeck_requests": 1}),
         plain(3, web_fetch_requests=5),
     ]
-    [rows] = asked(tmp_path, facts, "SELECT cost_status FROM costs ORDER BY attempt_id")
+    [rows] = selected(tmp_path, facts, "SELECT cost_status FROM costs ORDER BY attempt_id")
     assert [row["cost_status"] for row in rows] == ["lower_bound", "lower_bound", "exact"]
 
 
 def test_results_of_a_batch_count_once(tmp_path: Path) -> None:
-    """However often and in whichever session they are fetched; the first time is what counts."""
+    """A batch result counts once, at its first fetch, no matter how often and in which sessions it is fetched."""
     tier = {"service_tier": "batch"}
     facts = [
         plain(1, batch_result_id="b1/a", **tier),
@@ -200,15 +204,15 @@ def test_results_of_a_batch_count_once(tmp_path: Path) -> None:
         plain(3, batch_result_id="b1/b", at_ns=T0 + DAY, session_id=session_id(2), **tier),
         plain(4, batch_result_id="b2/a", at_ns=T0 + DAY, **tier),
     ]
-    [[row], days] = asked(
+    [[row], days] = selected(
         tmp_path, facts, "FROM cost_by_model", "SELECT calls FROM cost_by_day ORDER BY day"
     )
     assert (row["calls"], row["cost_usd"]) == (3, 3 * ONE / 2)
     assert [day["calls"] for day in days] == [2, 1]
 
 
-def test_for_whom_it_was_spent(tmp_path: Path) -> None:
-    """Sub-agents, upkeep and what the provider runs itself stand apart, and add up to the session once."""
+def test_cost_by_source(tmp_path: Path) -> None:
+    """Sub-agents, auxiliary requests and provider-side calls are separate, and add up to the cost of the session."""
     facts: list[Any] = [
         an_attempt(1),
         plain(1),
@@ -223,7 +227,7 @@ def test_for_whom_it_was_spent(tmp_path: Path) -> None:
         plain(4, iteration=3, kind="advisor_message", model="claude-opus-5-5"),
         plain(5),  # its attempt was lost
     ]
-    sources, agents, [session] = asked(
+    sources, agents, [session] = selected(
         tmp_path,
         facts,
         "FROM cost_by_source ORDER BY source",
@@ -238,8 +242,10 @@ def test_for_whom_it_was_spent(tmp_path: Path) -> None:
         assert sum(row["cost_usd"] for row in rows) == session["cost_usd"]
 
 
-def test_turns_that_end_in_a_tool(tmp_path: Path) -> None:
-    """A turn stands whole with each tool that it calls; shared ones are counted, and the rest has no name."""
+def test_cost_by_tool_turn(tmp_path: Path) -> None:
+    """The full cost of a turn counts for each tool that it calls; shared turns are counted, and turns without tools
+    have no name.
+    """
 
     def use(number: int, name: str, ordinal: int) -> ToolUse:
         tool_use_id, attempt_id = Label(f"t{number}{ordinal}"), f"{number:032x}"
@@ -252,7 +258,7 @@ def test_turns_that_end_in_a_tool(tmp_path: Path) -> None:
         plain(2), use(2, "read", 1),
         plain(3),
     ]  # fmt: skip
-    [rows] = asked(tmp_path, facts, "FROM cost_by_tool_turn ORDER BY name NULLS FIRST")
+    [rows] = selected(tmp_path, facts, "FROM cost_by_tool_turn ORDER BY name NULLS FIRST")
     told = [
         (r["name"], r["turns"], r["shared_turns"], r["tool_calls"], r["cost_usd"]) for r in rows
     ]
@@ -263,7 +269,7 @@ def test_turns_that_end_in_a_tool(tmp_path: Path) -> None:
     ]
 
 
-def test_money_of_every_view_is_exact(tmp_path: Path) -> None:
+def test_all_costs_are_exact_decimals(tmp_path: Path) -> None:
     """Every column of dollars in every view is DECIMAL(38,12), and none is a float."""
     home = a_home(tmp_path)
     write_facts(home, [plain(1)])
@@ -297,7 +303,9 @@ rows_of_usage = st.lists(
 def test_neither_order_nor_a_split_changes_a_sum(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Any], seed: Any, cut: int
 ) -> None:
-    """Facts in a different order, in several segments, or half of them in another session, sum up the same."""
+    """The same facts in a different order, in several segments, or with half of them in another session have the same
+    sums.
+    """
     facts = [
         usage_row(
             number,
@@ -334,8 +342,8 @@ def test_neither_order_nor_a_split_changes_a_sum(
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_sums_before_prices_are_the_same_money(tmp_path: Path) -> None:
-    """By model and day tokens are added up first: the money is that of the calls, to the last digit."""
+def test_adding_tokens_before_pricing_is_exact(tmp_path: Path) -> None:
+    """By model and day, tokens are added up before pricing; the result equals the sum over calls, to the last digit."""
     home = a_home(tmp_path)
     facts = [
         usage_row(
@@ -369,8 +377,8 @@ def test_sums_before_prices_are_the_same_money(tmp_path: Path) -> None:
 TOOLS = [{"name": "weather", "input_schema": {"type": "object"}}]
 
 
-def said(count: int, first: str = "hello") -> list[dict[str, Any]]:
-    """Return a conversation of `count` messages, the last one of a person."""
+def history(count: int, first: str = "hello") -> list[dict[str, Any]]:
+    """Return a conversation of `count` messages, the last one from a person."""
     return [
         {"role": ("user", "assistant")[n % 2], "content": first if n == 0 else f"line {n}"}
         for n in range(count)
@@ -380,7 +388,7 @@ def said(count: int, first: str = "hello") -> list[dict[str, Any]]:
 def call(
     turn: int, messages: list[Any], *, at: int, head: Any = None, **usage: Any
 ) -> ModelExchange:
-    """Return a call of the session 1 with this prompt, sent `at` seconds after the start."""
+    """Return a call of session 1 with this prompt, sent `at` seconds after the start."""
     known = {"model": MODEL, "max_tokens": 9, "system": "be kind", "tools": TOOLS}
     body = {"messages": messages, **known, **(head or {})}
     question = Question(
@@ -402,27 +410,28 @@ def read(tokens: int, written: int = 0) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("second", "reason", "number", "by"),
     [
-        (call(2, said(3), at=60, **read(0, 1100)), "unknown", None, None),
-        (call(2, said(3), at=400, **read(0, 1100)), "expired", None, "gap"),
-        (call(2, said(3), at=60, head={"tools": []}, **read(0, 1100)), "tools_changed", None, "request"),
-        (call(2, said(3), at=60, head={"system": "be rude"}, **read(0, 1100)), "system_changed", None, "request"),
-        (call(2, said(3), at=60, head={"thinking": {"type": "adaptive"}}, **read(0, 1100)),
+        (call(2, history(3), at=60, **read(0, 1100)), "unknown", None, None),
+        (call(2, history(3), at=400, **read(0, 1100)), "expired", None, "gap"),
+        (call(2, history(3), at=60, head={"tools": []}, **read(0, 1100)), "tools_changed", None, "request"),
+        (call(2, history(3), at=60, head={"system": "be rude"}, **read(0, 1100)), "system_changed", None, "request"),
+        (call(2, history(3), at=60, head={"thinking": {"type": "adaptive"}}, **read(0, 1100)),
          "parameters_changed", None, "request"),
-        (call(2, said(3), at=60, head={"model": "claude-opus-5-5"}, **read(0, 1100)), "model_changed", None, "request"),
-        (call(2, said(3, "hello you"), at=60, **read(0, 1100)), "messages_changed", 1, "request"),
-        (call(2, said(3), at=60, head={"tools": []}, **read(0, 1100),
+        (call(2, history(3), at=60, head={"model": "claude-opus-5-5"}, **read(0, 1100)),
+         "model_changed", None, "request"),
+        (call(2, history(3, "hello you"), at=60, **read(0, 1100)), "messages_changed", 1, "request"),
+        (call(2, history(3), at=60, head={"tools": []}, **read(0, 1100),
               diagnostics={"cache_miss_reason": {"type": "system_changed", "cache_missed_input_tokens": 900}}),
          "system_changed", None, "provider"),
-        (call(2, said(3), at=400, **read(0, 1100), diagnostics={"cache_miss_reason": {"type": "unavailable"}}),
+        (call(2, history(3), at=400, **read(0, 1100), diagnostics={"cache_miss_reason": {"type": "unavailable"}}),
          "expired", None, "gap"),
     ],
 )  # fmt: skip
-def test_why_the_cache_missed(
+def test_reasons_of_cache_misses(
     tmp_path: Path, second: ModelExchange, reason: str, number: int | None, by: str | None
 ) -> None:
-    """The provider's word goes first, then what changed in the request, then the time that passed."""
+    """The provider's reason takes precedence, then a change in the request, then the elapsed time."""
     home = a_home(tmp_path)
-    record(home, [start(1), call(1, said(1), at=0, **read(0, 1000)), second, end(1)])
+    record(home, [start(1), call(1, history(1), at=0, **read(0, 1000)), second, end(1)])
     with connect(home) as connection:
         rows = named(connection, "cache_misses", session_id=session_id(1)).fetchall()
     [(_, lane, _, _, _, _, missed, wasted, *told, zones, turn, compared_turn, compared)] = rows
@@ -438,8 +447,8 @@ def test_why_the_cache_missed(
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
-def words(*texts: str) -> list[dict[str, Any]]:
-    """Return a system prompt whose first block ends its static part."""
+def system_prompt(*texts: str) -> list[dict[str, Any]]:
+    """Return a system prompt with a cache breakpoint after its first block."""
     first, *rest = ({"type": "text", "text": text} for text in texts)
     return [first | MARK, *rest]
 
@@ -447,22 +456,25 @@ def words(*texts: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("head", "beta", "messages", "blamed"),
     [
-        ({}, "a-1", said(3), None),
-        ({}, "a-1,b-2", said(3), "betas"),
-        ({"system": words("be kind", "it is 9:31")}, "a-1", said(3), "system_dynamic"),
-        ({"system": words("be rude", "it is 9:30")}, "a-1", said(3), "system"),
-        ({"system": [*words("be kind, it is 9:30"), words("")[0]]}, "a-1", said(3), "system, system_dynamic"),
-        ({"tools": [], "speed": "fast"}, "b-2", said(3, "bye"), "betas, model, tools, messages"),
-        ({"system": [*words("be kind"), words("it is 9:30")[0]]}, "a-1", said(3), None),
+        ({}, "a-1", history(3), None),
+        ({}, "a-1,b-2", history(3), "betas"),
+        ({"system": system_prompt("be kind", "it is 9:31")}, "a-1", history(3), "system_dynamic"),
+        ({"system": system_prompt("be rude", "it is 9:30")}, "a-1", history(3), "system"),
+        ({"system": [*system_prompt("be kind, it is 9:30"), system_prompt("")[0]]}, "a-1", history(3),
+         "system, system_dynamic"),
+        ({"tools": [], "speed": "fast"}, "b-2", history(3, "bye"), "betas, model, tools, messages"),
+        ({"system": [*system_prompt("be kind"), system_prompt("it is 9:30")[0]]}, "a-1", history(3), None),
     ],
 )  # fmt: skip
-def test_a_miss_is_blamed_on_all_that_changed(
+def test_a_miss_names_all_changed_zones(
     tmp_path: Path, head: Any, beta: str, messages: list[Any], blamed: str | None
 ) -> None:
-    """Each zone that is another than in the earlier request is named, in the order of the prompt; no mark counts."""
+    """All zones that differ from the earlier request are named, in the order of the prompt; cache breakpoints are
+    ignored.
+    """
     home = a_home(tmp_path)
-    usual = {"system": words("be kind", "it is 9:30")}
-    first = call(1, said(1), at=0, head=usual, **read(0, 1000))
+    usual = {"system": system_prompt("be kind", "it is 9:30")}
+    first = call(1, history(1), at=0, head=usual, **read(0, 1000))
     second = call(2, messages, at=60, head={**usual, **head}, **read(0, 1100))
     both = [with_beta(first, "a-1"), with_beta(second, beta)]
     record(home, [start(1), *both, end(1)])
@@ -482,9 +494,11 @@ def with_beta(exchange: ModelExchange, beta: str) -> ModelExchange:
     )
 
 
-def test_the_messages_of_a_prompt_are_known_by_their_digest(tmp_path: Path) -> None:
-    """What a prompt repeats has the digest of the earlier prompt, also behind marks that move and failed attempts."""
-    home, marked = a_home(tmp_path), said(3)
+def test_repeated_messages_have_equal_digests(tmp_path: Path) -> None:
+    """The repeated part of a prompt has the digest of the earlier prompt, even if cache breakpoints move or attempts
+    fail.
+    """
+    home, marked = a_home(tmp_path), history(3)
     marked[-1] = {"role": "user", "content": [{"type": "text", "text": "line 2"} | MARK]}
     failed = attempt(1, 2, at=T0 + 30 * SECOND, status=529)
     failed = dataclasses.replace(failed, question=call(2, marked, at=0).question)
@@ -492,11 +506,11 @@ def test_the_messages_of_a_prompt_are_known_by_their_digest(tmp_path: Path) -> N
         home,
         [
             start(1),
-            call(1, said(1), at=0),
+            call(1, history(1), at=0),
             failed,
             call(2, marked, at=60),
-            call(3, said(5), at=90),
-            call(4, said(7, "hello you"), at=120),
+            call(3, history(5), at=90),
+            call(4, history(7, "hello you"), at=120),
             end(1),
         ],
     )
@@ -513,29 +527,29 @@ def test_the_messages_of_a_prompt_are_known_by_their_digest(tmp_path: Path) -> N
     assert len({one[0], three[0], five[0], other[0]}) == 4
 
 
-def test_no_digest_is_of_the_text_alone(tmp_path: Path) -> None:
-    """Another home has other digests for the same prompt: nobody can guess a short one from its digest."""
+def test_digests_are_keyed(tmp_path: Path) -> None:
+    """Another home has other digests for the same prompt, so a short prompt cannot be guessed from its digest."""
     told = []
     for name in ("here", "there"):
         home = a_home(tmp_path / name)
-        record(home, [start(1), call(1, said(1), at=0), end(1)])
+        record(home, [start(1), call(1, history(1), at=0), end(1)])
         with connect(home) as connection:
             told.append(connection.execute("SELECT system, tools, messages FROM zones").fetchone())
     assert all(a != b for a, b in zip(*told, strict=True))
 
 
-def test_what_only_goes_on_is_no_miss(tmp_path: Path) -> None:
-    """Marks of the cache that move, new messages and a new conversation change nothing that was cached."""
+def test_continued_prompts_are_not_misses(tmp_path: Path) -> None:
+    """Moved cache breakpoints, new messages and a new conversation do not change cached data."""
     marked = [{"type": "text", "text": "be kind", "cache_control": {"type": "ephemeral"}}]
     home = a_home(tmp_path)
     record(
         home,
         [
             start(1),
-            call(1, said(1), at=0, **read(0, 1000)),
-            call(2, said(3), at=60, head={"system": marked}, **read(1000, 100)),
-            call(3, said(5), at=120, **read(1100, 100)),
-            call(4, said(1, "something else"), at=130, **read(0, 500)),
+            call(1, history(1), at=0, **read(0, 1000)),
+            call(2, history(3), at=60, head={"system": marked}, **read(1000, 100)),
+            call(3, history(5), at=120, **read(1100, 100)),
+            call(4, history(1, "something else"), at=130, **read(0, 500)),
             end(1),
         ],
     )
@@ -544,16 +558,16 @@ def test_what_only_goes_on_is_no_miss(tmp_path: Path) -> None:
         assert connection.execute("FROM prefixes").fetchall() == []
 
 
-def test_no_text_is_in_what_is_said_of_a_prompt(tmp_path: Path) -> None:
-    """What is kept of a prompt that changed are ids, words of ours and of the provider's, and numbers."""
+def test_prompt_changes_contain_no_content(tmp_path: Path) -> None:
+    """The facts about a changed prompt contain only IDs, labels and numbers."""
     home = a_home(tmp_path)
     secret = {"type": "a secret of somebody", "cache_missed_input_tokens": -1}
     record(
         home,
         [
             start(1),
-            call(1, said(1), at=0),
-            call(2, said(3), at=1, head={"system": "be very rude"}, diagnostics={"cache_miss_reason": secret}),
+            call(1, history(1), at=0),
+            call(2, history(3), at=1, head={"system": "be very rude"}, diagnostics={"cache_miss_reason": secret}),
             end(1),
         ],
     )  # fmt: skip
@@ -566,16 +580,16 @@ def test_no_text_is_in_what_is_said_of_a_prompt(tmp_path: Path) -> None:
     assert row[2] is None
 
 
-def test_what_caching_saved_and_wasted(tmp_path: Path) -> None:
-    """Reads against plain input, less the premium of writes; a miss pays for the write again."""
+def test_savings_and_waste_of_caching(tmp_path: Path) -> None:
+    """Savings are reads compared with uncached input, minus the premium for writes; a miss pays for the write again."""
     home = a_home(tmp_path)
     record(
         home,
         [
             start(1),
-            call(1, said(1), at=0, **read(0, 1000)),
-            call(2, said(3), at=60, **read(1000, 100)),
-            call(3, said(5), at=500, **read(0, 1200)),
+            call(1, history(1), at=0, **read(0, 1000)),
+            call(2, history(3), at=60, **read(1000, 100)),
+            call(3, history(5), at=500, **read(0, 1200)),
             end(1),
         ],
     )
@@ -593,7 +607,7 @@ def test_what_caching_saved_and_wasted(tmp_path: Path) -> None:
     assert row["saved_usd"] == row["read_saved_usd"] - row["write_premium_usd"]
     assert (row["misses"], row["missed_tokens"], row["usual_reason"]) == (1, 1100, "expired")
     assert row["wasted_usd"] == 1100 * (W5 - price)
-    # In time, the third call would have read the 1,100 tokens that the second left.
+    # Before the expiry, the third call would have read the 1,100 tokens that the second call cached.
     assert row["cache_usd"] == 1000 * price + 2300 * W5
     assert row["cache_5m_usd"] == row["cache_usd"]
     assert row["cache_1h_usd"] == 1000 * W1 + (1000 * price + 100 * W1) + (1100 * price + 100 * W1)
@@ -603,12 +617,12 @@ def test_what_caching_saved_and_wasted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("gap", "better"), [(60, "5m"), (600, "1h"), (4000, "5m")])
 def test_the_gaps_decide_which_lifetime_is_cheaper(tmp_path: Path, gap: int, better: str) -> None:
-    """Short gaps: 5 minutes; longer ones that an hour outlasts: 1 hour; beyond that, 5 minutes again."""
+    """Short gaps: 5 minutes is cheaper; gaps of up to an hour: 1 hour; longer gaps: 5 minutes again."""
     home = a_home(tmp_path)
     calls = [
         call(
             n,
-            said(2 * n - 1),
+            history(2 * n - 1),
             at=n * gap,
             **(read(0, 10_000) if gap > 300 or n == 1 else read(10_000)),
         )
@@ -620,7 +634,7 @@ def test_the_gaps_decide_which_lifetime_is_cheaper(tmp_path: Path, gap: int, bet
 
 
 def test_lifetimes_of_a_response_with_iterations(tmp_path: Path) -> None:
-    """What all its iterations read and wrote is there, and the response counts as one call."""
+    """The reads and writes of all iterations are included, and the response counts as one call."""
     facts: list[Any] = [
         an_attempt(1),
         plain(1, billed=False),
@@ -629,7 +643,7 @@ def test_lifetimes_of_a_response_with_iterations(tmp_path: Path) -> None:
             for n in (1, 2, 3)
         ),
     ]
-    [row], [parts] = asked(
+    [row], [parts] = selected(
         tmp_path,
         facts,
         "FROM cache_lifetimes",
@@ -639,8 +653,8 @@ def test_lifetimes_of_a_response_with_iterations(tmp_path: Path) -> None:
     assert row["cache_5m_usd"] < row["cache_1h_usd"]
 
 
-def test_views_of_what_does_not_fit(tmp_path: Path) -> None:
-    """Huge counts, rows without their attempt, and a prefix of nothing end in rows, not in an error."""
+def test_views_with_invalid_values(tmp_path: Path) -> None:
+    """Huge counts, rows without an attempt, and a prefix without data lead to rows, not to an error."""
     facts: list[Any] = [
         plain(1, input_tokens=2**62, cache_read_tokens=2**62, cache_write_5m_tokens=2**62),
         plain(2, model="nobody", cache_read_tokens=2**62, input_tokens=2**62),
@@ -649,12 +663,14 @@ def test_views_of_what_does_not_fit(tmp_path: Path) -> None:
         an_attempt(1),
         an_attempt(2, continues_attempt_id=f"{1:032x}"),
     ]
-    found = asked(tmp_path, facts, *(f"FROM {view}" for view in VIEWS))
+    found = selected(tmp_path, facts, *(f"FROM {view}" for view in VIEWS))
     assert all(found[:8])
 
 
-def test_no_more_was_missed_than_was_paid_again(tmp_path: Path) -> None:
-    """A call that goes back to a short prompt paid again for what it wrote and sent, not for all that was held."""
+def test_missed_tokens_are_limited_by_paid_tokens(tmp_path: Path) -> None:
+    """A call that goes back to a short prompt paid again only for the tokens that it wrote and sent, not for all cached
+    tokens.
+    """
     none = dict.fromkeys(("changed_message", "missed_tokens"))
     prefix: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Prefix))
     prefix |= none | {
@@ -671,5 +687,5 @@ def test_no_more_was_missed_than_was_paid_again(tmp_path: Path) -> None:
         plain(2, cache_read_tokens=5_000, cache_write_5m_tokens=2_000),
         Prefix(**prefix),
     ]
-    [[row]] = asked(tmp_path, facts, "FROM cache_misses")
+    [[row]] = selected(tmp_path, facts, "FROM cache_misses")
     assert (row["missed_tokens"], row["reason"]) == (2_010, "messages_changed")

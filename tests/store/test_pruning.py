@@ -1,4 +1,4 @@
-"""Pruning: what was deleted is nowhere, what was not is as it was, and every later store agrees."""
+"""Pruning: deleted data is deleted everywhere, other data is unchanged, and every later store agrees."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from agentobs.store.duckdb.retention import prune
 from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.duckdb.verification import verify
 from agentobs.store.session_lookup import find_session
-from tests.marks import but_first
-from tests.store.making import (
+from tests.marks import mark_all_but_first
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -48,7 +48,7 @@ ONE, TWO, THREE = (session_id(number) for number in (1, 2, 3))
 
 
 def made(tmp_path: Path) -> Home:
-    """Return a home with three sessions in one segment, the second again in another, ingested."""
+    """Return an ingested home with three sessions in one segment, and the second session again in another segment."""
     home = a_home(tmp_path)
     record(home, [*conversation(1), *conversation(2), *conversation(3, at=T0 + 90 * SECOND)])
     record(home, conversation(2, turns=1))
@@ -57,7 +57,7 @@ def made(tmp_path: Path) -> Home:
 
 
 def holds(home: Home, session: str) -> list[str]:
-    """Return where something of a session is: the lines of segments, and any raw file."""
+    """Return the places that contain data of a session: lines of segments, and raw files."""
     found = []
     for segment_id in segment_ids(home):
         for path in (facts_path(home, segment_id), content_path(home, segment_id)):
@@ -72,7 +72,7 @@ def holds(home: Home, session: str) -> list[str]:
 
 
 def of_others(rows: dict[str, list], *gone: str) -> dict[str, list]:
-    """Return rows without those of some sessions, and without what is counted by segment."""
+    """Return the rows without the rows of some sessions and without counts per segment."""
     return {
         table: [row for row in found if not any(each in repr(row) for each in gone)]
         for table, found in rows.items()
@@ -80,19 +80,21 @@ def of_others(rows: dict[str, list], *gone: str) -> dict[str, list]:
 
 
 def rebuilt(home: Home) -> dict[str, list]:
-    """Return what a store says that was built anew from the segments."""
+    """Return the rows of a store that was rebuilt from the segments."""
     home.database.unlink()
     home.manifest.unlink()
-    assert ingest(home).set_aside is None
+    assert ingest(home).damaged_moved_to is None
     with connect(home, ingest=False) as connection:
         prices = connection.execute("SELECT model FROM prices ORDER BY ALL").fetchall()
         marks = connection.execute("FROM segments ORDER BY ALL").fetchall()
         return everything(connection) | {"prices": prices, "segments": marks}
 
 
-def test_a_pruned_session_is_nowhere(tmp_path: Path) -> None:
-    """Of one session in the middle of a segment nothing is left, in no block of the published file either; the
-    others are whole, and a store that is built anew is equivalent."""
+def test_a_pruned_session_is_deleted_everywhere(tmp_path: Path) -> None:
+    """No data is left of a session in the middle of a segment, not even in a block of the published file.
+
+    Other sessions are complete, and a rebuilt store has the same rows.
+    """
     home = made(tmp_path)
     with connect(home) as connection:
         before = everything(connection)
@@ -110,13 +112,12 @@ def test_a_pruned_session_is_nowhere(tmp_path: Path) -> None:
     assert verify(home).findings == []
     assert [read_session(home, each, segment_ids(home)) for each in (ONE, THREE)] == others
     assert rebuilt(home) == after | {"prices": prices, "segments": marks}
-    assert len(segment_ids(home)) == 2  # the segment that held nothing else is gone
+    assert len(segment_ids(home)) == 2  # the segment without other records is deleted
     assert prune(home, sessions=[TWO]).chosen == []
 
 
-def test_content_alone(tmp_path: Path) -> None:
-    """What was said goes, what it cost and what happened stays; a replay says what is missing, since when, and what to
-    do."""
+def test_pruning_only_content(tmp_path: Path) -> None:
+    """Content is deleted, costs and events are kept; a replay reports what is missing, since when, and a remedy."""
     home = made(tmp_path)
     with connect(home) as connection:
         before = everything(connection)
@@ -127,7 +128,8 @@ def test_content_alone(tmp_path: Path) -> None:
     assert holds(home, ONE)[0] == ".content pruned"
     assert verify(home).findings == []
     with pytest.raises(
-        RecordingError, match=r"content of session .* was pruned on \d{4}.*Its facts were kept"
+        RecordingError,
+        match=r"content of session .* was pruned on \d{4}.*agentobs show still lists its facts",
     ):
         read_session(home, ONE, segment_ids(home))
     assert read_session(home, THREE, segment_ids(home)).outcome == "completed"
@@ -137,8 +139,8 @@ def test_content_alone(tmp_path: Path) -> None:
     assert [each.session_id for each in prune(home, sessions=[ONE]).chosen] == [ONE]
 
 
-def test_who_asks_for_a_pruned_session(tmp_path: Path) -> None:
-    """It is said that it was pruned, and when, whatever part of its id was typed."""
+def test_looking_up_a_pruned_session(tmp_path: Path) -> None:
+    """The error says that the session was pruned, and when, for any part of its ID."""
     home = made(tmp_path)
     prune(home, sessions=[TWO])
     with connect(home) as connection:
@@ -166,20 +168,20 @@ retention.prune(Home(Path(sys.argv[1])), sessions=sys.argv[3:])
 
 @pytest.mark.parametrize(
     "place",
-    but_first(
+    mark_all_but_first(
         [
-            "retention.ingest",  # decided, nothing done
-            "segment_rewrite._put",  # at the first file
+            "retention.ingest",  # the pruning is recorded, nothing is deleted
+            "segment_rewrite._put",  # before the first file is replaced
             "segment_compression.sync_directory",  # a file was replaced, the plain one may still be there
-            "segment_rewrite._delete_rows",  # the segments are done
-            "ingest._compacted",  # the rows are done
+            "segment_rewrite._delete_rows",  # the segments are rewritten
+            "ingest._compacted",  # the rows are deleted
             "generations.sync_directory",  # published
         ],
         pytest.mark.crash,
     ),
 )
 def test_a_kill_in_the_middle(tmp_path: Path, place: str) -> None:
-    """SIGKILL anywhere: the others can be read at once, and the next ingest does the rest."""
+    """SIGKILL anywhere: the other sessions can be read immediately, and the next ingest completes the pruning."""
     home = made(tmp_path)
     with connect(home) as connection:
         before = everything(connection)
@@ -207,8 +209,10 @@ def test_a_kill_in_the_middle(tmp_path: Path, place: str) -> None:
     assert not any(TWO in repr(row) for row in after["attempts"])
 
 
-def test_the_oldest_go_first(tmp_path: Path) -> None:
-    """By age goes what ended before a time; by size the oldest go, until the home is small enough."""
+def test_the_oldest_sessions_are_deleted_first(tmp_path: Path) -> None:
+    """By age, sessions that ended before a time are deleted; by size, the oldest are deleted until the home is small
+    enough.
+    """
     home = made(tmp_path)
     dry = prune(home, before_ns=T0 + 61 * SECOND, dry_run=True)
     assert [each.session_id for each in dry.chosen] == [ONE, TWO]
@@ -226,8 +230,8 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
         assert connection.execute("SELECT session_id FROM sessions").fetchall() == [(THREE,)]
 
 
-def test_what_runs_is_left_alone(tmp_path: Path) -> None:
-    """A session with an open segment is named and left as it is."""
+def test_running_sessions_are_skipped(tmp_path: Path) -> None:
+    """A session with an open segment is reported and not changed."""
     home = made(tmp_path)
     segment = write_facts(
         home, [start(9).start, usage_row(1, session_id=session_id(9))], close=False
@@ -243,8 +247,8 @@ def test_what_runs_is_left_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_by_hand(tmp_path: Path) -> None:
-    """The command line takes ages, sizes and ids, says what it did, and refuses what is unclear."""
+def test_the_command(tmp_path: Path) -> None:
+    """The command accepts ages, sizes and IDs, reports what it did, and rejects unclear input."""
     home = made(tmp_path)
     results = home.path / "sessions" / ONE / "results"
     results.mkdir(parents=True)
@@ -267,8 +271,8 @@ def test_by_hand(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
 
 
-def test_a_home_that_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a size on, ingest and sessions say so once, with what to do; before it they say nothing."""
+def test_the_warning_about_a_large_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above a certain size, ingest and sessions print one warning with advice; below it they print nothing."""
     home = made(tmp_path)
     for size, times in (("1000", 1), ("1000000000", 0)):
         monkeypatch.setenv("AGENTOBS_WARN_BYTES", size)
@@ -282,7 +286,7 @@ WRITING = """
 import sys
 from pathlib import Path
 from agentobs.recording.journal.home import open_home
-from tests.store.making import conversation, record
+from tests.store.recordings import conversation, record
 home = open_home(sys.argv[1])
 for number in range(100, 108):
     record(home, conversation(number))
@@ -298,8 +302,10 @@ for session in sys.argv[2:]:
 
 
 @pytest.mark.crash
-def test_nobody_waits_while_sessions_are_pruned(tmp_path: Path) -> None:
-    """Beside a writer and a process that prunes, readers see no lock and no damage, and in the end what was to stay."""
+def test_readers_during_pruning(tmp_path: Path) -> None:
+    """While one process writes and another one prunes, readers get no lock errors and see no damage, and in the end the
+    other sessions are complete.
+    """
     home = made(tmp_path)
     workers = [python(WRITING, home.path), python(PRUNING, home.path, ONE, TWO)]
     while any(worker.poll() is None for worker in workers):
@@ -321,9 +327,10 @@ def test_nobody_waits_while_sessions_are_pruned(tmp_path: Path) -> None:
     assert verify(home).findings == []
 
 
-def test_what_comes_while_it_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that another process writes between the choice and the decision stays while that process lives, is
-    damage to nobody, and goes when it has ended; a store that is built anew agrees."""
+def test_records_written_during_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that another process writes between the selection and the pruning is kept while that process lives, does
+    not count as damage, and is deleted after the process has ended; a rebuilt store agrees.
+    """
     home = made(tmp_path)
     late = []
 
@@ -340,7 +347,7 @@ def test_what_comes_while_it_is_decided(tmp_path: Path, monkeypatch: pytest.Monk
         assert connection.execute(count, [TWO]).fetchone() == (1,)
     report = verify(home)
     assert (report.findings, len(report.notes)) == ([], 1)
-    assert "was pruned, until it has ended" in report.notes[0]
+    assert "was pruned; it is still open" in report.notes[0]
     late[0].close()
     ingest(home)
     with connect(home, ingest=False) as connection:

@@ -1,4 +1,4 @@
-"""The seam of the store: outside of it no module holds SQL or knows the database."""
+"""The boundary of the store: other packages contain no SQL and do not import the database."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 
 def test_only_the_store_imports_the_database() -> None:
-    """The driver is imported by the store alone, and its implementation by few modules, for stated reasons."""
+    """Only the store imports the driver, and only a few listed modules import the store's implementation."""
     drivers, importers = [], set()
     for name, tree in outside():
         for node in ast.walk(tree):
@@ -59,7 +59,7 @@ def test_only_the_store_imports_the_database() -> None:
     assert importers == IMPORTERS.keys()
 
 
-def test_only_the_store_holds_sql() -> None:
+def test_only_the_store_contains_sql() -> None:
     """Statements are files of the store; other modules use their names."""
     found = set()
     for name, tree in outside():

@@ -1,4 +1,4 @@
-"""The tables: one column for each field of a fact, each with its meaning, and a reference made from that."""
+"""The tables: one column for each field of a fact, each with a comment, and a reference generated from them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def laid_out() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
-def test_generated_documents_are_as_generated(path: str) -> None:
-    """A committed document equals what it is made from; `make docs` writes it."""
+def test_generated_documents_are_up_to_date(path: str) -> None:
+    """A committed document equals its generated text; `make docs` writes it."""
     assert (ROOT / path).read_text(encoding="utf-8") == DOCUMENTS[path]()
 
 
 def test_everything_has_a_comment(laid_out: duckdb.DuckDBPyConnection) -> None:
-    """Every table, view and column says what it means."""
+    """Every table, view and column has a comment."""
     silent = laid_out.execute(
         """
         SELECT table_name FROM duckdb_tables() WHERE NOT internal AND comment IS NULL
@@ -40,8 +40,8 @@ def test_everything_has_a_comment(laid_out: duckdb.DuckDBPyConnection) -> None:
     assert silent.fetchall() == []
 
 
-def test_units_are_said_where_there_are_any(laid_out: duckdb.DuckDBPyConnection) -> None:
-    """A column whose name ends in a unit says that unit in brackets."""
+def test_units_are_in_comments(laid_out: duckdb.DuckDBPyConnection) -> None:
+    """The comment of a column whose name ends in a unit contains that unit in brackets."""
     units = {"_ns": "ns", "_ms": "ms", "_usd": "USD", "_tokens": "tokens", "_bytes": "bytes"}
     columns = laid_out.execute(
         "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal"
@@ -53,8 +53,10 @@ def test_units_are_said_where_there_are_any(laid_out: duckdb.DuckDBPyConnection)
 
 
 @pytest.mark.parametrize("fact", TABLES, ids=lambda fact: TABLES[fact])
-def test_a_table_is_its_fact(laid_out: duckdb.DuckDBPyConnection, fact: type) -> None:
-    """A fact's table has the fields of its class, in order, after the place of the record, and its number."""
+def test_a_table_has_the_fields_of_its_fact(
+    laid_out: duckdb.DuckDBPyConnection, fact: type
+) -> None:
+    """The columns are the segment, the sequence, the fields of the class in order, and the session sequence."""
     table = TABLES[fact]
     columns = laid_out.execute(
         "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index",
@@ -71,8 +73,8 @@ def test_a_table_is_its_fact(laid_out: duckdb.DuckDBPyConnection, fact: type) ->
     assert dict(columns) == fact_columns(table)
 
 
-def test_facts_can_hold_no_content() -> None:
-    """No column of a fact has a type that text of a conversation would need beyond ids and labels."""
+def test_facts_cannot_contain_content() -> None:
+    """No column of a fact has a type that could contain the text of a conversation, except IDs and labels."""
     kinds = {kind for table in TABLES.values() for kind in fact_columns(table).values()}
     assert kinds == {
         "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "MAP(VARCHAR, VARCHAR)", "MAP(VARCHAR, DOUBLE)",

@@ -1,4 +1,4 @@
-"""Verify: whatever changes in a home is noticed, and named by file and place."""
+"""Verification: every change in a home is found, with its file and location."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -54,8 +54,8 @@ def intact(path: Path) -> list[bytes]:
     return [line.payload for line in read(path) if isinstance(line, Line)]
 
 
-def test_a_home_as_it_was_written(tmp_path: Path) -> None:
-    """Where nothing was changed there is nothing to find, published or not, running or not."""
+def test_an_intact_home(tmp_path: Path) -> None:
+    """If nothing was changed there are no findings, published or not, running or not."""
     home, _ = recorded(tmp_path)
     assert verify(home).ok
     ingest(home)
@@ -70,7 +70,7 @@ def test_a_home_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["facts", "content"])
 def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
-    """A flipped bit in any byte of a segment is found, and costs its record and at most its neighbor."""
+    """A flipped bit in any byte of a segment is found, and affects its record and at most one neighbor."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1)])
     [segment_id] = segment_ids(home)
@@ -87,8 +87,8 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
         assert set(after) <= set(before), offset
 
 
-def test_a_flipped_bit_costs_the_store_only_its_record(tmp_path: Path) -> None:
-    """What is ingested from a damaged segment is what was recorded, less the damaged record."""
+def test_a_flipped_bit_affects_only_its_record(tmp_path: Path) -> None:
+    """The rows ingested from a damaged segment are the recorded ones, except for the damaged record."""
     home, segment_id = recorded(tmp_path)
     path = facts_path(home, segment_id)
     data = path.read_bytes()
@@ -104,7 +104,7 @@ def test_a_flipped_bit_costs_the_store_only_its_record(tmp_path: Path) -> None:
 
 
 def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
-    """A line that was spliced in from another segment does not pass for one of this."""
+    """A line that was copied from another segment is not accepted."""
     home, segment_id = recorded(tmp_path)
     other = write_facts(home, [usage_row(1)])
     foreign = other.facts.path.read_bytes().splitlines(keepends=True)[1]
@@ -120,8 +120,8 @@ def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
     assert not verify(home).ok
 
 
-def test_records_that_were_cut_out_are_noticed(tmp_path: Path) -> None:
-    """Whole lines that are gone leave a gap in the numbers, and content that nobody names is no damage."""
+def test_missing_lines_are_found(tmp_path: Path) -> None:
+    """Missing lines leave a gap in the numbers; content that no fact references is not damage."""
     home, segment_id = recorded(tmp_path)
     path = facts_path(home, segment_id)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -129,12 +129,12 @@ def test_records_that_were_cut_out_are_noticed(tmp_path: Path) -> None:
     [finding] = verify(home).findings
     assert finding.found == "2 records missing before record 6"
     assert str(finding) == (
-        f"{path} at byte {len(b''.join(lines[:3]))}: 2 records missing before record 6; lost: as said"
+        f"{path} at byte {len(b''.join(lines[:3]))}: 2 records missing before record 6; lost: see above"
     )
 
 
 def test_a_torn_tail(tmp_path: Path) -> None:
-    """Half a record at the end of a dead segment is named, with what it was."""
+    """Half a record at the end of a dead segment is reported, with a description."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     segment.abandon()
@@ -151,8 +151,8 @@ def content_lines(home: Home, segment_id: str) -> Iterator[tuple[str, dict[str, 
             yield line.kind, line.value()
 
 
-def test_content_that_is_missing_is_noticed(tmp_path: Path) -> None:
-    """A record that names content which is gone is found, and a body whose base is gone too."""
+def test_missing_content_is_found(tmp_path: Path) -> None:
+    """A record that references missing content is found, and so is a body whose base is missing."""
     home, segment_id = recorded(tmp_path)
     content = content_path(home, segment_id)
     values = list(content_lines(home, segment_id))
@@ -177,8 +177,8 @@ def test_content_that_is_missing_is_noticed(tmp_path: Path) -> None:
     assert (finding.path, finding.found) == (content, "its facts are missing")
 
 
-def test_a_seal_that_counts_otherwise(tmp_path: Path) -> None:
-    """A last line whose count is not that of the lines before it is noticed."""
+def test_a_seal_with_wrong_counts(tmp_path: Path) -> None:
+    """A last line whose counts do not match the lines before it is found."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     segment.facts.append("seal", {"lines": 7})
@@ -188,7 +188,7 @@ def test_a_seal_that_counts_otherwise(tmp_path: Path) -> None:
 
 
 def change(home: Home, sql: str) -> None:
-    """Change the published file, and have the manifest say that it was published so."""
+    """Change the published file, and update the manifest so that it matches."""
     home.database.chmod(0o600)
     with duckdb.connect(str(home.database)) as connection:
         connection.execute(sql)
@@ -202,9 +202,9 @@ def change(home: Home, sql: str) -> None:
     [
         (
             "DELETE FROM attempts WHERE turn = 1",
-            "table attempts has 1 rows of segment {} for 2 records",
+            "table attempts has 1 rows of segment {}, expected 2",
         ),
-        ("INSERT INTO usage FROM usage", "table usage has 4 rows of segment {} for 2 records"),
+        ("INSERT INTO usage FROM usage", "table usage has 4 rows of segment {}, expected 2"),
         (
             "UPDATE segments SET facts_offset = 10000000",
             "segment {} is shorter than when it was ingested",
@@ -212,22 +212,22 @@ def change(home: Home, sql: str) -> None:
         ("DROP VIEW sessions; DROP TABLE span_ends", "table span_ends cannot be read: "),
     ],
 )
-def test_rows_are_held_against_the_segments(tmp_path: Path, sql: str, found: str) -> None:
-    """Rows that are missing or doubled in the published file are found, whatever its digest says."""
+def test_rows_are_compared_with_the_segments(tmp_path: Path, sql: str, found: str) -> None:
+    """Missing or duplicate rows in the published file are found, even if its digest matches."""
     home, segment_id = recorded(tmp_path)
     ingest(home)
     change(home, sql)
     [finding] = verify(home).findings
     assert finding.path == home.database
     assert finding.found.startswith(found.format(segment_id))
-    assert finding.lost.startswith("nothing: delete the file")
+    assert finding.lost.startswith("nothing. Delete the file")
     home.database.unlink()
     ingest(home)
     assert verify(home).ok
 
 
-def test_the_published_file_is_held_against_its_manifest(tmp_path: Path) -> None:
-    """A bit that flips in the published file is found, also where size and time are as before."""
+def test_the_published_file_is_compared_with_its_manifest(tmp_path: Path) -> None:
+    """A flipped bit in the published file is found, even if size and time are unchanged."""
     import os
 
     home, _ = recorded(tmp_path)
@@ -245,21 +245,21 @@ def test_the_published_file_is_held_against_its_manifest(tmp_path: Path) -> None
     assert finding.found == "not the published generation"
     home.database.write_bytes(b"my notes")
     [finding] = verify(home).findings
-    assert finding.found.startswith("does not open")
+    assert finding.found.startswith("cannot be opened")
 
 
-def test_segments_that_are_gone(tmp_path: Path) -> None:
-    """Rows whose segment is no longer there are said to have no source."""
+def test_missing_segments(tmp_path: Path) -> None:
+    """Rows whose segment is missing are reported."""
     home, segment_id = recorded(tmp_path)
     ingest(home)
     for path in home.segments.iterdir():
         path.unlink()
     [finding] = verify(home).findings
-    assert finding.found.startswith(f"segment {segment_id} is gone")
+    assert finding.found.startswith(f"segment {segment_id} is missing")
 
 
-def test_a_valid_line_that_is_no_json(tmp_path: Path) -> None:
-    """A payload that is not JSON under a valid check sum breaks no reader."""
+def test_a_valid_line_that_is_not_json(tmp_path: Path) -> None:
+    """A payload that is not JSON, with a valid checksum, causes no errors in readers."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     segment.abandon()
@@ -270,4 +270,4 @@ def test_a_valid_line_that_is_no_json(tmp_path: Path) -> None:
     assert verify(home).ok
     assert ingest(home).misfit_records == 1
     [finding] = verify(home).findings
-    assert finding.found.endswith(f"has 0 rows of segment {segment.segment_id} for 1 records")
+    assert finding.found.endswith(f"has 0 rows of segment {segment.segment_id}, expected 1")

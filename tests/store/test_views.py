@@ -1,4 +1,4 @@
-"""The views: what was recorded piece by piece, put together."""
+"""The views: join the recorded facts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agentobs.records.facts import (
 from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect, named
-from tests.store.making import (
+from tests.store.recordings import (
     MODEL,
     SECOND,
     T0,
@@ -52,7 +52,7 @@ def retried(exchange: ModelExchange, count: int) -> ModelExchange:
 
 
 def a_story() -> list[Any]:
-    """A session of two interactions: a tool call, then a request that needs two tries."""
+    """A session with two interactions: a tool call, then a request that needs two attempts."""
     return [
         start(1, "refund-loop", git="4f2a91c"),
         attempt(1, 1, content=[WEATHER], cache_read_input_tokens=1000),
@@ -63,8 +63,8 @@ def a_story() -> list[Any]:
     ]
 
 
-def test_one_session_whole(tmp_path: Path) -> None:
-    """A session's row counts what happened in it, and sums what it took and cost."""
+def test_the_row_of_a_session(tmp_path: Path) -> None:
+    """The row of a session has the counts and the sums of its facts."""
     home = a_home(tmp_path)
     record(home, a_story())
     with connect(home) as connection:
@@ -108,7 +108,7 @@ def test_one_session_whole(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_session(tmp_path: Path) -> None:
-    """Retries are one request, results stand beside their calls, and interactions have an end."""
+    """Retries belong to one request, results are joined to their calls, and interactions have an end."""
     home = a_home(tmp_path)
     record(home, a_story())
     with connect(home) as connection:
@@ -150,7 +150,7 @@ def test_the_parts_of_a_session(tmp_path: Path) -> None:
 
 
 def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
-    """Spans, attempts and tool calls come in order; what happened inside a span lies deeper."""
+    """Spans, attempts and tool calls are in order; operations inside a span are deeper."""
     home = a_home(tmp_path)
     session = session_id(1)
     outer, inner = "a" * 16, "b" * 16
@@ -180,8 +180,8 @@ def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
     ]
 
 
-def test_a_timeline_of_spans_in_a_circle(tmp_path: Path) -> None:
-    """Spans that are each other's parents, or their own, or recur, end in rows, not in a loop."""
+def test_a_timeline_with_cyclic_spans(tmp_path: Path) -> None:
+    """Spans that are each other's parents, their own parents, or repeated lead to rows, not to an endless loop."""
     home = a_home(tmp_path)
     session = session_id(1)
 
@@ -214,8 +214,8 @@ def test_a_resumed_session(tmp_path: Path) -> None:
         assert connection.execute(sql).fetchall() == [("failed", 200 * SECOND, "ValueError")]
 
 
-def test_what_is_incomplete_says_so(tmp_path: Path) -> None:
-    """Dropped records and damaged segments mark their sessions, also one whose first record is lost."""
+def test_incomplete_sessions_are_marked(tmp_path: Path) -> None:
+    """Sessions with dropped records or damaged segments are marked, also if their first record is lost."""
     home = a_home(tmp_path)
     dropped = SessionEnd(session_id(1), T0, "completed", None, None, 3)
     write_facts(home, [start(1).start, dropped])
@@ -234,7 +234,7 @@ def test_what_is_incomplete_says_so(tmp_path: Path) -> None:
 
 
 def test_iterations_are_billed_in_place_of_the_top_level(tmp_path: Path) -> None:
-    """A response with iterations costs what these cost, each at its own model."""
+    """The cost of a response with iterations is the cost of its iterations, each at its own model."""
     home = a_home(tmp_path)
     iterations = [
         {"type": "compaction", "input_tokens": 1000, "output_tokens": 10},
@@ -255,8 +255,8 @@ def test_iterations_are_billed_in_place_of_the_top_level(tmp_path: Path) -> None
         ]
 
 
-def test_certainty_is_carried_to_the_sum(tmp_path: Path) -> None:
-    """A sum of costs says how many calls are exact, lower bounds, estimated or without a price."""
+def test_certainty_of_sums(tmp_path: Path) -> None:
+    """A sum of costs has the numbers of exact, lower-bound, estimated and unpriced calls."""
     home = a_home(tmp_path)
     write_facts(
         home,
@@ -278,7 +278,7 @@ def test_certainty_is_carried_to_the_sum(tmp_path: Path) -> None:
 
 
 def test_an_interaction_without_an_end(tmp_path: Path) -> None:
-    """What did not end has no duration and no result."""
+    """It has no duration and no result."""
     home = a_home(tmp_path)
     facts: list[InteractionStart | InteractionEnd | SessionStart] = [
         InteractionStart(session_id(1), "i1", "main", T0),  # type: ignore[arg-type]
@@ -295,8 +295,10 @@ def test_an_interaction_without_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("comes_early", [True, False])
-def test_a_result_counts_once_whenever_it_comes(tmp_path: Path, *, comes_early: bool) -> None:
-    """A reader may have its result before the answer that calls it has ended; the next request holds it again."""
+def test_an_early_result_counts_once(tmp_path: Path, *, comes_early: bool) -> None:
+    """The result of a read-only call may be available before the response with the call has ended; the next request
+    contains it again.
+    """
     home = a_home(tmp_path)
     asked, ran = attempt(1, 1, content=[WEATHER]), tool(1, "toolu_1", "weather", at=T0 + SECOND)
     told = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
@@ -316,7 +318,7 @@ def test_a_result_counts_once_whenever_it_comes(tmp_path: Path, *, comes_early: 
 
 
 def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
-    """Each has its own result and its own decision; a result that does not say its lane goes with its id."""
+    """Each call has its own result and decision; a result without a lane is joined by its ID."""
     home = a_home(tmp_path)
     parts: list[Any] = [start(1)]
     for number, lane in enumerate(("main/a", "main/b"), 1):
@@ -340,8 +342,10 @@ def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
 
 
 def test_a_session_whose_end_could_not_be_written(tmp_path: Path) -> None:
-    """It is `incomplete`, no crash, for its process lived on to tell; one that lost records says so, its end or not,
-    and so do its sums and the list that people read."""
+    """Its status is `incomplete`, not `crashed`, because its process kept running.
+
+    A session with lost records is marked, with or without an end, and so are its sums and its row in the list.
+    """
     home = a_home(tmp_path)
     refused = [
         Gap(session_id(1), T0 + 9 * SECOND, Label("session_ends"), Label("EFBIG"), 1),
@@ -366,8 +370,8 @@ def test_a_session_whose_end_could_not_be_written(tmp_path: Path) -> None:
     assert "completed, incomplete" in listed
 
 
-def test_the_last_that_is_known_of_a_session(tmp_path: Path) -> None:
-    """Its end, or of one that is still running the last thing that came."""
+def test_the_last_activity_of_a_session(tmp_path: Path) -> None:
+    """It is the end of the session, or the last record of a running session."""
     home = a_home(tmp_path)
     record(home, [start(2), attempt(2, 1, at=T0 + SECOND)])
     record(home, a_story())

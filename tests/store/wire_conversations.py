@@ -1,4 +1,4 @@
-"""Conversations of a client that does not cover itself: each request repeats the history, as on the wire."""
+"""HTTP exchanges of a client without agentobs support: each request repeats the history."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.sink import Record
-from tests.store.making import MODEL, SECOND, T0, end, session_id, start
+from tests.store.recordings import MODEL, SECOND, T0, end, session_id, start
 
 
-class Talk:
-    """A session that is written down turn by turn, a second each."""
+class WireConversation:
+    """A session that is built turn by turn; each turn takes one second."""
 
     def __init__(
         self, number: int = 1, *, model: str = MODEL, system: str = "", call_id: str = ""
@@ -29,43 +29,45 @@ class Talk:
         return session_id(self.number)
 
     def calls(self, *calls: tuple[str, Any], takes: int = SECOND // 2, **usage: int) -> list[str]:
-        """The model asks for tools, each a name and an input; return the ids of the calls."""
+        """Add a response with tool calls, each given as name and input; return the IDs of the calls."""
         ids = []
         content = []
         for name, value in calls:
             self._calls += 1
             ids.append(self.call_id or f"toolu_{self.number}_{self._calls}")
             content.append({"type": "tool_use", "id": ids[-1], "name": name, "input": value})
-        self._ask(content, takes, usage)
+        self._add_exchange(content, takes, usage)
         return ids
 
     def says(self, words: str, takes: int = SECOND // 2, **usage: int) -> None:
-        """The model answers with a text."""
-        self._ask([{"type": "text", "text": words}], takes, usage)
+        """Add a response with a text."""
+        self._add_exchange([{"type": "text", "text": words}], takes, usage)
 
     def result(self, tool_use_id: str, content: Any = "fine", *, is_error: bool = False) -> None:
-        """A call gets its result, which the next request carries."""
+        """Add the result of a call to the next request."""
         block = {"type": "tool_result", "tool_use_id": tool_use_id, "content": content}
         self._results.append({**block, "is_error": True} if is_error else block)
 
     def prompt(self, words: str = "And now?") -> None:
-        """A person says something."""
+        """Add a prompt of a person."""
         self.messages.append({"role": "user", "content": words})
 
     def whole(self) -> list[Record]:
-        """Return all records, with the end of the session."""
+        """Return all records, including the end of the session."""
         return [*self.records, end(self.number)]
 
-    def _ask(self, content: list[dict[str, Any]], takes: int, usage: dict[str, int]) -> None:
+    def _add_exchange(
+        self, content: list[dict[str, Any]], takes: int, usage: dict[str, int]
+    ) -> None:
         self._turns += 1
         if self._results:
             self.messages.append({"role": "user", "content": self._results})
             self._results = []
-        asked = {"model": self.model, "max_tokens": 100, "messages": self.messages}
+        request = {"model": self.model, "max_tokens": 100, "messages": self.messages}
         if self.system:
-            asked["system"] = self.system
+            request["system"] = self.system
         if self.tools:
-            asked["tools"] = self.tools
+            request["tools"] = self.tools
         message = {
             "id": f"msg_{self.number}_{self._turns}",
             "type": "message",
@@ -89,7 +91,7 @@ class Talk:
                     "POST",
                     "/v1/messages",
                     headers | ({"anthropic-beta": self.betas} if self.betas else {}),
-                    json.dumps(asked).encode(),
+                    json.dumps(request).encode(),
                 ),
                 answer=Answer(200, headers, (Chunk(body, 2_000_000),), "complete"),
             )

@@ -1,7 +1,8 @@
-"""Importing a bundle: everything is validated first; then each session becomes a segment, completely or not at all.
+"""Bundle import: validate the complete bundle, then import each session as a segment, completely or not at all.
 
-A session that exists already, because it was recorded here or imported in another way, is not changed. A session that
-was imported without content is replaced if the bundle has its content. Deleted sessions stay deleted.
+A session that already exists in the home, because it was recorded or imported there, is not changed. Exception: a
+session that was imported without content is replaced if the bundle contains its content. Deleted sessions are not
+imported again.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from agentobs.importers.bundle import container
 from agentobs.importers.bundle.container import Bundle, Entry, Money, segment_of
 from agentobs.importers.bundle.validation import BadLine, Contents, Facts, check_fact, lines_of
 from agentobs.recording.journal.home import Home, sync_directory
-from agentobs.recording.journal.segment_import import Landed, clear_staging, land
-from agentobs.recording.journal.segments import content_path, facts_path, is_there, read
+from agentobs.recording.journal.segment_import import ImportedLine, clear_staging, import_segment
+from agentobs.recording.journal.segments import content_path, facts_path, file_exists, read
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.facts import TABLES, SessionStart
 from agentobs.store.backend import open_store
 
-Replace = Callable[[Home, str], None]
-"""Removes everything that was recorded of a session, by its ID, from a home and its store."""
+RemoveSession = Callable[[Home, str], None]
+"""A function that removes all records of a session, given its ID, from a home and its store."""
 
 State = Literal["new", "replaced", "there", "kept", "deleted"]
-"""It was imported; it replaced a session without content; it was imported before; a session with its ID exists
-that did not come from this bundle, and is kept; it was deleted here, and stays deleted.
+"""`new`: it was imported; `replaced`: it replaced a session without content; `there`: it had been imported before;
+`kept`: the home has another session with its ID, which was kept; `deleted`: it had been deleted in this home, and was
+not imported.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ImportedSession:
     """The outcome for one session of a bundle."""
 
     session_id: str
@@ -49,38 +51,39 @@ class Taken:
 
 @dataclass(slots=True)
 class BundleReport:
-    """What an import did."""
+    """The result of an import."""
 
     digest: str
-    sessions: list[Taken] = field(default_factory=list)
+    sessions: list[ImportedSession] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A session that was imported from a bundle earlier."""
+    """A session that was imported from a bundle before."""
 
     segment_id: str
     has_content: bool
     becomes: str | None = None
-    """The segment that replaces it, while that is in progress."""
+    """While the session is being replaced, the ID of the new segment; else None."""
 
 
 def import_bundle(
     home: Home,
     path: Path,
     *,
-    take_out: Replace,
+    remove_session: RemoveSession,
     digest: str | None = None,
-    told: Callable[[Taken], None] = lambda _: None,
+    on_imported: Callable[[ImportedSession], None] = lambda _: None,
 ) -> BundleReport:
     """Import the sessions of a bundle; sessions that were imported before are not changed.
 
     Args:
-        home: the home that receives them.
+        home: the home into which they are imported.
         path: the bundle.
-        take_out: removes a session from the home that was imported without its content.
+        remove_session: a function that removes a session from the home; called for a session that was imported without
+            content, before it is replaced.
         digest: the digest that `agentobs bundle` printed; None if it is unknown.
-        told: is called with each session when it is done.
+        on_imported: a function that is called with the outcome of each session when the session is finished.
 
     Raises:
         ForeignError: it is not a bundle, or has a newer version.
@@ -102,13 +105,20 @@ def import_bundle(
     try:
         for session_id in bundle.session_ids:
             _check(bundle, session_id, staging)
-        here, gone = _here(home, bundle.session_ids)
+        present, deleted = _present_and_deleted(home, bundle.session_ids)
         report = BundleReport(bundle.digest)
         for session_id in bundle.session_ids:
-            is_here, is_gone = session_id in here, session_id in gone - here
-            done = _take(home, bundle, session_id, staging, is_here, is_gone, take_out)
-            report.sessions.append(done)
-            told(done)
+            outcome = _import_session(
+                home,
+                bundle,
+                session_id,
+                staging,
+                is_present=session_id in present,
+                is_deleted=session_id in deleted - present,
+                remove_session=remove_session,
+            )
+            report.sessions.append(outcome)
+            on_imported(outcome)
     finally:
         shutil.rmtree(staging.path, ignore_errors=True)
     return report
@@ -123,9 +133,9 @@ def _check(bundle: Bundle, session_id: str, staging: Home) -> None:
     facts, content = bundle.of(session_id, "facts"), bundle.of(session_id, "content")
     assert facts is not None
     found, contents = Facts(), Contents(session_id)
-    with _named(bundle, facts):
-        told = facts_path(staging, facts.segment_id)
-        container.take_out(bundle, facts, told.with_name(told.name + ".zst"))
+    with _error_context(bundle, facts):
+        path = facts_path(staging, facts.segment_id)
+        container.extract(bundle, facts, path.with_name(path.name + ".zst"))
         segment_id = segment_of(_checked(staging, session_id, facts, found), content is not None)
         if segment_id != facts.segment_id:
             raise BadLine("its facts do not match the ID of its segment")
@@ -135,13 +145,13 @@ def _check(bundle: Bundle, session_id: str, staging: Home) -> None:
         if found.named:
             raise _bad(bundle, facts, "it references content that is missing")
         return
-    with _named(bundle, content):
-        said = content_path(staging, content.segment_id)
-        container.take_out(bundle, content, said.with_name(said.name + ".zst"))
-        for line in lines_of(read(said)):
+    with _error_context(bundle, content):
+        path = content_path(staging, content.segment_id)
+        container.extract(bundle, content, path.with_name(path.name + ".zst"))
+        for line in lines_of(read(path)):
             contents.check(line)
-        contents.check_whole(found)
-        # Read as `freeze` would read it, except for the requests, whose sizes are known to be right.
+        contents.check_consistency(found)
+        # Read the session as `freeze` would, but skip request bodies: their sizes and references were checked above.
         read_session(staging, session_id, [content.segment_id], bodies=())
 
 
@@ -153,8 +163,8 @@ def _checked(
         yield line.kind, line.payload
 
 
-class _named:
-    """Names the entry in which an error was found."""
+class _error_context:
+    """A context manager that adds the name of an entry to errors."""
 
     def __init__(self, bundle: Bundle, entry: Entry) -> None:
         self._bundle, self._entry = bundle, entry
@@ -166,7 +176,7 @@ class _named:
         if isinstance(error, AgentobsError) and error.where != str(self._bundle.path):
             raise _bad(self._bundle, self._entry, error.found) from error
         if isinstance(error, ValueError | KeyError | TypeError | AttributeError | RecursionError):
-            raise _bad(self._bundle, self._entry, container.told_of(error)) from error
+            raise _bad(self._bundle, self._entry, container.error_text(error)) from error
 
 
 def _bad(bundle: Bundle, entry: Entry, found: str) -> DamagedError:
@@ -177,65 +187,73 @@ def _bad(bundle: Bundle, entry: Entry, found: str) -> DamagedError:
     )
 
 
-def _here(home: Home, session_ids: list[str]) -> tuple[set[str], set[str]]:
-    """Return which sessions exist in a home, and which were deleted there."""
+def _present_and_deleted(home: Home, session_ids: list[str]) -> tuple[set[str], set[str]]:
+    """Return the sessions that exist in a home, and the sessions that were deleted there."""
     with open_store(home) as store:
-        here = store.rows("internal/sessions_present", session_ids=session_ids).rows
-        gone = store.rows("internal/deleted_sessions").rows
-    return {row[0] for row in here}, {row[0] for row in gone}
+        present = store.rows("internal/sessions_present", session_ids=session_ids).rows
+        deleted = store.rows("internal/deleted_sessions").rows
+    return {row[0] for row in present}, {row[0] for row in deleted}
 
 
-def _take(
+def _import_session(
     home: Home,
     bundle: Bundle,
     session_id: str,
     staging: Home,
-    is_here: bool,
-    is_gone: bool,
-    take_out: Replace,
-) -> Taken:
-    """Import one session, unless it exists or was deleted here."""
+    *,
+    is_present: bool,
+    is_deleted: bool,
+    remove_session: RemoveSession,
+) -> ImportedSession:
+    """Import one session, unless it already exists in the home or was deleted there."""
     facts, content = bundle.of(session_id, "facts"), bundle.of(session_id, "content")
     assert facts is not None
     has_content = content is not None
     money = next((each for each in bundle.money if each.session_id == session_id), None)
     known = _known(home, session_id)
     state: State = "new"
-    was_taken = known is not None and known.segment_id == facts.segment_id
-    if is_gone and (known is None or known.becomes != facts.segment_id):
-        return Taken(session_id, "deleted", has_content, money)
-    if was_taken or is_there(facts_path(home, facts.segment_id)):
+    was_imported = known is not None and known.segment_id == facts.segment_id
+    if is_deleted and (known is None or known.becomes != facts.segment_id):
+        return ImportedSession(session_id, "deleted", has_content, money)
+    if was_imported or file_exists(facts_path(home, facts.segment_id)):
         state = "there"
     elif known is not None and has_content and not known.has_content:
         state = "replaced"
-        if is_here:
-            # If the process dies in between, the session does not count as deleted, and the next import continues.
+        if is_present:
+            # If the process dies after the removal, this entry tells the next import to continue, although the session
+            # then looks deleted.
             _remember(home, session_id, replace(known, becomes=facts.segment_id))
-            take_out(home, session_id)
-    elif is_here or known is not None:
+            remove_session(home, session_id)
+    elif is_present or known is not None:
         state = "kept"
     if state in ("new", "replaced"):
-        land(home, facts.segment_id, _landed(staging, session_id, facts.segment_id, has_content))
+        import_segment(
+            home,
+            facts.segment_id,
+            _imported_lines(staging, session_id, facts.segment_id, has_content),
+        )
     if state != "kept":
         _remember(home, session_id, _Known(facts.segment_id, has_content))
-    return Taken(session_id, state, has_content, money)
+    return ImportedSession(session_id, state, has_content, money)
 
 
-def _landed(staging: Home, session_id: str, segment_id: str, has_content: bool) -> Iterator[Landed]:
+def _imported_lines(
+    staging: Home, session_id: str, segment_id: str, has_content: bool
+) -> Iterator[ImportedLine]:
     """Yield the lines of a session's segment, content first."""
     if has_content:
         for line in lines_of(read(content_path(staging, segment_id))):
-            yield Landed(line.kind, line.value(), is_content=True)
+            yield ImportedLine(line.kind, line.value(), is_content=True)
     else:
-        # A reader of the content then learns that it was pruned, not that it is damaged.
-        gone = {"from": 2, "sessions": [session_id], "pruned_ns": world.now()}
-        yield Landed("pruned", gone, is_content=True)
+        # Readers of the content then report that it was pruned, not that it is damaged.
+        value = {"from": 2, "sessions": [session_id], "pruned_ns": world.now()}
+        yield ImportedLine("pruned", value, is_content=True)
     for line in lines_of(read(facts_path(staging, segment_id))):
         value = line.value()
         if line.kind == TABLES[SessionStart]:
-            # Which telemetry was sent there says nothing about what was sent from here.
+            # This field lists the telemetry that was sent from the other machine; nothing was sent from this one.
             value = {**value, "live_exports": None}
-        yield Landed(line.kind, value, is_content=False)
+        yield ImportedLine(line.kind, value, is_content=False)
 
 
 def _folder(home: Home) -> Path:
@@ -244,26 +262,26 @@ def _folder(home: Home) -> Path:
 
 def _known(home: Home, session_id: str) -> _Known | None:
     try:
-        told = json.loads((_folder(home) / f"{_name(session_id)}.json").read_text("utf-8"))
-        return _Known(str(told["segment_id"]), bool(told["has_content"]), told.get("becomes"))
+        value = json.loads((_folder(home) / f"{_name(session_id)}.json").read_text("utf-8"))
+        return _Known(str(value["segment_id"]), bool(value["has_content"]), value.get("becomes"))
     except FileNotFoundError:
         return None
 
 
 def _name(session_id: str) -> str:
-    """Return a session ID as a file name: a label may contain a path."""
+    """Return a file name for a session ID. A digest is used because an ID may contain slashes."""
     return hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
 
 
 def _remember(home: Home, session_id: str, known: _Known) -> None:
     folder = _folder(home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    told = asdict(known)
+    value = asdict(known)
     place = folder / f"{_name(session_id)}.json"
     draft = folder / f".{world.new_id()}"
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(told, file)
+        json.dump(value, file)
         file.flush()
         os.fsync(file.fileno())
     draft.rename(place)

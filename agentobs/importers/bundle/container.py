@@ -1,16 +1,16 @@
-r"""The file format of bundles: segments one after the other, then their manifest; writer and reader together.
+r"""The file format of bundles, with its writer and its reader: segment files one after the other, then their manifest.
 
     agentobs bundle 1\n
     <segment file> <segment file> ...
     <manifest: JSON>\n
     <length of the manifest, 16 hex digits> <its digest, 32 hex digits> agentobs\n
 
-Each segment file is in the compressed form of `recording/journal/compression.py`, and holds one side (facts or
-content) of one session: every line has its checksum, which covers the segment ID. The manifest names
-for each entry its session, segment and side, its offset, its compressed and plain size, and the digest of its bytes.
-The last line holds the digest of the manifest, so that one digest covers every byte of the bundle.
+Each segment file is in the compressed form of `recording/journal/compression.py`, and contains one side (facts or
+content) of one session. Every line has a checksum, which covers the segment ID. For each segment file, the manifest has
+an entry with its session, segment and side, its offset, its compressed and uncompressed size, and the digest of its
+bytes. The last line contains the digest of the manifest, so that one digest covers every byte of the bundle.
 
-A bundle contains no paths: file names are made on import, from IDs that have the form of IDs.
+A bundle contains no paths. File names are derived on import, from IDs whose form has been checked.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from typing import Any, BinaryIO, Literal, get_args
 from agentobs.errors import DamagedError, ForeignError
 from agentobs.recording.journal import compression
 from agentobs.records.labels import is_label
-from agentobs.store.duckdb.segment_compression import pieces_of
+from agentobs.store.duckdb.segment_compression import blocks_of
 
 FORMAT = 1
-"""The version that is written; a newer one is rejected."""
+"""The version of the format that is written; newer versions are rejected."""
 PLAIN_BYTES_MAX = 2 * 1024**3
-"""How much a bundle may hold, decompressed. Our choice: what one machine can validate in a minute."""
+"""The maximum size of a bundle after decompression. Our choice: a machine can validate this amount in a minute."""
 RATIO_MAX = 200
-"""The maximum compression ratio of a whole bundle; a segment file has the same limit per block."""
+"""The maximum compression ratio of a complete bundle; the same limit applies to each block of a segment file."""
 RATIO_FREE = 64 * 1024**2
-"""Up to this size any ratio is accepted."""
+"""Up to this decompressed size, any compression ratio is accepted."""
 ENTRIES_MAX = 20_000
 """The maximum number of entries. Our choice."""
 MANIFEST_BYTES_MAX = 16 * 1024**2
@@ -50,7 +50,7 @@ _LAST = re.compile(rb"([0-9a-f]{16}) ([0-9a-f]{32}) agentobs\n\Z")
 _LAST_BYTES = 16 + 1 + 32 + 1 + 9
 _SEGMENT = re.compile(r"[0-9a-f]{32}\Z")
 _DIGEST = re.compile(r"b2:[0-9a-f]{32}\Z")
-_COPIED = 1024 * 1024
+_COPY_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Entry:
 
     session_id: str
     segment_id: str
-    """A digest of the facts: the same session has the same one."""
+    """A digest of the facts; if the same session is bundled again, it has the same ID."""
     side: Side
     at: int
-    """Where it begins, bytes."""
+    """Its offset in the bundle, in bytes."""
     packed: int
     """Its compressed size in bytes."""
     plain: int
@@ -80,7 +80,7 @@ class Money:
 
     session_id: str
     cost_usd: str | None
-    """Exact; None if nothing has a price."""
+    """The exact cost as a decimal string; None if no call has a price."""
     price_version: str | None
 
 
@@ -90,7 +90,7 @@ class Bundle:
 
     path: Path
     digest: str
-    """The digest that covers every byte of it."""
+    """The digest of the manifest, which covers every byte of the bundle."""
     entries: tuple[Entry, ...]
     money: tuple[Money, ...]
 
@@ -106,7 +106,7 @@ class Bundle:
 
 
 class _Counted:
-    """Passes bytes on, and knows their number and digest."""
+    """Writes bytes to a file, and computes their number and digest."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -134,21 +134,21 @@ class Writer:
     def add(self, session_id: str, segment_id: str, side: Side, lines: Iterable[bytes]) -> Entry:
         """Add one side of a session, as lines of a segment."""
         out = _Counted(self._out)
-        # The file only has to accept bytes.
-        index = compression.write(out, segment_id, pieces_of(lines, segment_id))  # type: ignore[arg-type]
+        # `compression.write` only calls the method `write` of the file.
+        index = compression.write(out, segment_id, blocks_of(lines, segment_id))  # type: ignore[arg-type]
         entry = Entry(session_id, segment_id, side, self._at, out.size, index.bytes, out.digest())
         self._at += out.size
         self._entries.append(entry)
         return entry
 
     def close(self, money: Sequence[Money]) -> str:
-        """Write the manifest, and return the digest that covers the whole bundle."""
-        told = {
+        """Write the manifest, and return the digest that covers the complete bundle."""
+        value = {
             "format": FORMAT,
             "entries": [asdict(entry) for entry in self._entries],
             "money": [asdict(each) for each in money],
         }
-        manifest = json.dumps(told, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+        manifest = json.dumps(value, separators=(",", ":"), sort_keys=True).encode() + b"\n"
         digest = hashlib.blake2b(manifest, digest_size=16).hexdigest()
         self._out.write(manifest + b"%016x %b agentobs\n" % (len(manifest), digest.encode()))
         return f"b2:{digest}"
@@ -178,19 +178,19 @@ def open_bundle(path: Path) -> Bundle:
     if digest.encode() != last[2]:
         raise _damaged(path, "the manifest does not match its digest")
     try:
-        told = strict(manifest)
-        entries = tuple(_entry(each) for each in told["entries"])
-        money = tuple(_typed(Money, each) for each in told["money"])
-        if told["format"] != FORMAT:
-            raise ValueError("its version differs from that of its first line")
+        value = strict(manifest)
+        entries = tuple(_entry(each) for each in value["entries"])
+        money = tuple(_typed(Money, each) for each in value["money"])
+        if value["format"] != FORMAT:
+            raise ValueError("its version differs from the version in the first line")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(path, f"the manifest contradicts itself: {told_of(error)}") from error
+        raise _damaged(path, f"the manifest is invalid: {error_text(error)}") from error
     bundle = Bundle(path, f"b2:{digest}", entries, money)
     _check_bounds(bundle, len(first), begins)
     return bundle
 
 
-def take_out(bundle: Bundle, entry: Entry, to: Path) -> None:
+def extract(bundle: Bundle, entry: Entry, to: Path) -> None:
     """Copy the segment file of an entry to a new file.
 
     Raises:
@@ -198,20 +198,20 @@ def take_out(bundle: Bundle, entry: Entry, to: Path) -> None:
         OSError: it cannot be read or written.
     """
     hashed = hashlib.blake2b(digest_size=16)
-    left = entry.packed
+    remaining = entry.packed
     descriptor = os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
     with _opened(bundle.path) as file, os.fdopen(descriptor, "wb") as out:
         file.seek(entry.at)
-        while left and (data := file.read(min(left, _COPIED))):
+        while remaining and (data := file.read(min(remaining, _COPY_BYTES))):
             hashed.update(data)
             out.write(data)
-            left -= len(data)
-    if left or f"b2:{hashed.hexdigest()}" != entry.digest:
-        raise _damaged(bundle.path, f"{entry}: its bytes differ from what was written")
+            remaining -= len(data)
+    if remaining or f"b2:{hashed.hexdigest()}" != entry.digest:
+        raise _damaged(bundle.path, f"{entry}: its bytes do not match the digest in the manifest")
 
 
 def strict(text: bytes) -> Any:
-    """Parse strict JSON: UTF-8, no duplicate name in an object, no NaN or infinity.
+    """Parse strict JSON: UTF-8, without duplicate keys in an object, and without NaN or infinity.
 
     Raises:
         ValueError, RecursionError: it is not strict JSON.
@@ -221,12 +221,12 @@ def strict(text: bytes) -> Any:
     )
 
 
-def told_of(error: BaseException) -> str:
-    """Describe an error in one line, with at most one word of the data."""
+def error_text(error: BaseException) -> str:
+    """Describe an error in one line. The text contains at most one word of the data."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, json.JSONDecodeError):
-        return f"no JSON: {error.msg}"
+        return f"not JSON: {error.msg}"
     if isinstance(error, KeyError):
         return f"{str(error)[:60]} is missing"
     return str(error).partition("\n")[0][:200]
@@ -244,7 +244,7 @@ def _refused(word: str) -> Any:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a regular file; opening a pipe would block."""
+    """Open a regular file; other files are refused, because opening a pipe would block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -261,7 +261,7 @@ def _opened(path: Path) -> BinaryIO:
 def _check_first(path: Path, first: bytes) -> None:
     number = first.removeprefix(_FIRST).strip()
     if not first.startswith(_FIRST) or not first.endswith(b"\n") or not number.isdigit():
-        raise ForeignError("not a bundle of agentobs", where=str(path), todo=_MAKE)
+        raise ForeignError("not an agentobs bundle", where=str(path), todo=_MAKE)
     if int(number) > FORMAT:
         raise ForeignError(
             f"a bundle of version {int(number)}; this version of agentobs reads up to {FORMAT}",
@@ -280,19 +280,19 @@ def _entry(value: Mapping[str, Any]) -> Entry:
 
 
 def _typed(kind: type, value: Mapping[str, Any]) -> Any:
-    """Return a value as an instance of a class if it has exactly its fields, with the right types."""
+    """Convert an object to an instance of a class; it must have exactly the fields of the class, with their types."""
     kinds: dict[str, Any] = {"int": int, "str": str, "Side": str, "str | None": (str, type(None))}
     named = {field.name: kinds[str(field.type)] for field in fields(kind)}
     if not isinstance(value, dict) or value.keys() != named.keys():
         raise ValueError(f"{kind.__name__.lower()} has unexpected fields")
     for name, wanted in named.items():
-        given = value[name]
-        if not isinstance(given, wanted) or isinstance(given, bool):
+        found = value[name]
+        if not isinstance(found, wanted) or isinstance(found, bool):
             raise ValueError(f"{name} has the wrong type")
-        if isinstance(given, int) and not 0 <= given < 2**62:
+        if isinstance(found, int) and not 0 <= found < 2**62:
             raise ValueError(f"{name} is out of bounds")
-        if isinstance(given, str) and not (given.isprintable() and len(given) <= 200):
-            raise ValueError(f"{name} is not a word")
+        if isinstance(found, str) and not (found.isprintable() and len(found) <= 200):
+            raise ValueError(f"{name} is not printable text of at most 200 characters")
     return kind(**value)
 
 
@@ -305,12 +305,12 @@ def _check_bounds(bundle: Bundle, begins: int, ends: int) -> None:
     if at != ends:
         raise _damaged(bundle.path, "its entries do not end at the manifest")
     plain = sum(entry.plain for entry in entries)
-    most = min(PLAIN_BYTES_MAX, max(RATIO_FREE, RATIO_MAX * (ends - begins)))
-    if plain > most:
-        raise _damaged(bundle.path, f"it holds {plain:,} bytes, and may hold {most:,}")
+    limit = min(PLAIN_BYTES_MAX, max(RATIO_FREE, RATIO_MAX * (ends - begins)))
+    if plain > limit:
+        raise _damaged(bundle.path, f"it expands to {plain:,} bytes; the limit is {limit:,}")
     if len(entries) > ENTRIES_MAX:
         raise _damaged(
-            bundle.path, f"it has {len(entries):,} entries, and may have {ENTRIES_MAX:,}"
+            bundle.path, f"it has {len(entries):,} entries; the limit is {ENTRIES_MAX:,}"
         )
     names = [(entry.session_id, entry.side) for entry in entries]
     files = [(entry.segment_id, entry.side) for entry in entries]
@@ -319,7 +319,7 @@ def _check_bounds(bundle: Bundle, begins: int, ends: int) -> None:
     segments = {entry.session_id: entry.segment_id for entry in entries if entry.side == "facts"}
     for entry in entries:
         if segments.get(entry.session_id) != entry.segment_id:
-            raise _damaged(bundle.path, f"{entry}: there are no facts for it")
+            raise _damaged(bundle.path, f"{entry}: its facts are missing")
 
 
 def _damaged(path: Path, found: str) -> DamagedError:
@@ -328,9 +328,7 @@ def _damaged(path: Path, found: str) -> DamagedError:
     )
 
 
-_MAKE = (
-    "agentobs bundle SESSION -o FILE writes one; databases and tables from elsewhere are not opened"
-)
+_MAKE = "Use a file that `agentobs bundle SESSION -o FILE` wrote; other databases and tables are not opened"
 
 
 def segment_of(payloads: Iterable[tuple[str, bytes]], with_content: bool) -> str:

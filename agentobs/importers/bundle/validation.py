@@ -1,9 +1,9 @@
-"""Validation: whether the lines of a bundle could come from a recorder, before any of them is stored.
+"""Validation: check whether a recorder could have written the lines of a bundle, before any line is stored.
 
-A bundle may contain anything. A fact must have the fields of its table, with their types, its
-session's ID, and no text except labels; a timestamp must be small enough for arithmetic. A line of content must have
-the shape of its kind. A request is a difference from another one, so a few bytes could expand to a terabyte: the
-size of each request is computed before any is rebuilt.
+A bundle may contain arbitrary data. A fact must have the fields of its table with their types, its session's ID, and no
+strings except labels; a timestamp must be small enough for arithmetic. A line of content must have the fields of its
+kind. A request body may be stored as a difference from another body, so a few bytes could expand to a terabyte. The
+size of each body is therefore computed before any body is rebuilt.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from typing import Any, get_args, get_type_hints
 from agentobs.importers.bundle.container import strict
 from agentobs.importers.line_files import FAR_NS
 from agentobs.recording.journal.segments import Damage, Line
-from agentobs.recording.journal.unfinished_attempts import DRAFTS, GOES_ON, STARTS
+from agentobs.recording.journal.unfinished_attempts import DRAFT_SUFFIX, DRAFTS, MOVED
 from agentobs.records.exchanges import Ending
 from agentobs.records.facts import TABLES, Export, Pruning
 from agentobs.records.labels import is_label
 from agentobs.store.duckdb.loader import fact_columns
 
 LONG = 2**58
-"""The limit for a duration, 9 years: a few of them can be added to a timestamp. Our choice."""
+"""The limit for a duration, 9 years; a few such durations can be added to a timestamp without overflow. Our choice."""
 MANY = 2**40
-"""The limit for a count: a million of them can be added, and multiplied by a price. Our choice."""
+"""The limit for a count; a million such counts can be added and multiplied by a price without overflow. Our choice."""
 BODY_BYTES_MAX = 256 * 1024**2
 """The maximum size of one request. Our choice: the provider accepts 32 MB."""
 LABEL_MAX = 200
-"""The maximum length of a reviewed text, see `Label.reviewed`."""
+"""The maximum length of a reviewed text; see `Label.reviewed`."""
 
 CONTENT_FIELDS = (
     "arguments_content", "end_content", "request_content", "response_content", "content",
 )  # fmt: skip
-"""The fields of facts that may refer to content; `content` of a session's start says where its content may go."""
+"""The fields of facts that may contain content IDs. Exception: `content` of a session's start is the content mode."""
 KINDS = frozenset(TABLES.values()) - {TABLES[Pruning], TABLES[Export]} | DRAFTS
-"""The allowed kinds of facts: none that deletes data, or describes what was exported."""
+"""The allowed kinds of facts: all except prunings, which would delete data, and exports."""
 
 
 class BadLine(ValueError):
-    """A line that no recorder writes."""
+    """A line that a recorder would never write."""
 
 
 @dataclass(slots=True)
 class Facts:
-    """The facts of a session, as far as they must be consistent with other lines."""
+    """The data in the facts of a session that must be consistent with other lines."""
 
     named: set[str] = field(default_factory=set)
-    """The content IDs in them."""
+    """The content IDs in the facts."""
     attempts: set[str] = field(default_factory=set)
     starts: int = 0
 
@@ -59,7 +59,7 @@ def lines_of(items: Iterable[Line | Damage]) -> Iterator[Line]:
     """Yield the records of a segment file between its first line and its seal, both of which must exist.
 
     Raises:
-        BadLine: a line is damaged, missing, duplicated or from another segment.
+        BadLine: a line is damaged, missing, duplicated or belongs to another segment.
     """
     last: Line | None = None
     for number, item in enumerate(items, 1):
@@ -68,7 +68,9 @@ def lines_of(items: Iterable[Line | Damage]) -> Iterator[Line]:
         if last is not None and last.kind == "seal":
             raise BadLine(f"byte {item.start}: data follows its last line")
         if item.sequence != number or (item.kind == "segment") != (number == 1):
-            raise BadLine(f"byte {item.start}: record {item.sequence} of kind {item.kind} there")
+            raise BadLine(
+                f"byte {item.start}: unexpected record {item.sequence} of kind {item.kind}"
+            )
         if item.kind not in ("segment", "seal"):
             yield item
         last = item
@@ -80,16 +82,16 @@ def check_fact(line: Line, session_id: str, found: Facts) -> None:
     """Validate one fact, and note the content that it refers to.
 
     Raises:
-        BadLine: it is invalid, or belongs to another session.
+        BadLine: the fact is invalid, or belongs to another session.
     """
     if line.kind == "lost":
         return
     value = _parsed(line)
     if line.kind not in KINDS:
-        raise BadLine(f"record {line.sequence}: a record of kind {line.kind}")
+        raise BadLine(f"record {line.sequence}: kind {line.kind} is not allowed")
     if value.get("session_id") != session_id:
         raise BadLine(f"record {line.sequence}: it belongs to another session")
-    if line.kind != GOES_ON:
+    if line.kind != MOVED:
         _check_fields(line, value)
     else:
         _check_texts(line, value)
@@ -105,26 +107,26 @@ def _parsed(line: Line) -> dict[str, Any]:
     try:
         value = strict(line.payload)
     except (ValueError, RecursionError) as error:
-        raise BadLine(f"record {line.sequence}: {_said(error)}") from error
+        raise BadLine(f"record {line.sequence}: {_error_text(error)}") from error
     if not isinstance(value, dict):
         raise BadLine(f"record {line.sequence}: not an object")
     return value
 
 
-def _said(error: BaseException) -> str:
-    told = getattr(error, "msg", None) or str(error)
-    return "it is nested too deeply" if isinstance(error, RecursionError) else told[:LABEL_MAX]
+def _error_text(error: BaseException) -> str:
+    text = getattr(error, "msg", None) or str(error)
+    return "it is nested too deeply" if isinstance(error, RecursionError) else text[:LABEL_MAX]
 
 
 def _check_fields(line: Line, value: Mapping[str, Any]) -> None:
-    known = _shape(line.kind.removesuffix(STARTS) if line.kind in DRAFTS else line.kind)
-    for name, given in value.items():
+    known = _shape(line.kind.removesuffix(DRAFT_SUFFIX) if line.kind in DRAFTS else line.kind)
+    for name, field_value in value.items():
         if name not in known:
-            raise BadLine(f"record {line.sequence}: no field {name[:60]!r} in {line.kind}")
-        if not known[name].fits(given):
-            raise BadLine(f"record {line.sequence}: {name} is no {known[name].kind}")
+            raise BadLine(f"record {line.sequence}: {line.kind} has no field {name[:60]!r}")
+        if not known[name].accepts(field_value):
+            raise BadLine(f"record {line.sequence}: {name} is not a valid {known[name].kind}")
     for name, shape in known.items():
-        if name not in value and shape.is_needed:
+        if name not in value and shape.is_required:
             raise BadLine(f"record {line.sequence}: {name} is missing in {line.kind}")
 
 
@@ -135,43 +137,46 @@ def _check_texts(line: Line, value: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a column takes."""
+    """The values that a field may have."""
 
     kind: str
-    may_lack: bool
-    is_needed: bool
-    takes: Callable[[Any], bool]
+    """The column type in SQL."""
+    may_be_null: bool
+    is_required: bool
+    is_valid: Callable[[Any], bool]
+    """Returns whether a value other than null is valid."""
 
-    def fits(self, value: Any) -> bool:
-        return self.may_lack if value is None else self.takes(value)
+    def accepts(self, value: Any) -> bool:
+        return self.may_be_null if value is None else self.is_valid(value)
 
 
 @cache
 def _shape(table: str) -> dict[str, _Shape]:
-    """Return the type of each field of a table."""
+    """Return the valid values of each field of a table."""
     fact = next(fact for fact, name in TABLES.items() if name == table)
     hints = get_type_hints(fact)
     columns = fact_columns(table)
     shapes: dict[str, _Shape] = {}
     for each in fields(fact):
         kind = columns[each.name]
-        may_lack = NoneType in get_args(hints[each.name])
-        is_needed = each.default is MISSING and each.default_factory is MISSING
-        shapes[each.name] = _Shape(kind, may_lack, is_needed, _taker(kind, each.name))
+        may_be_null = NoneType in get_args(hints[each.name])
+        is_required = each.default is MISSING and each.default_factory is MISSING
+        shapes[each.name] = _Shape(kind, may_be_null, is_required, _validator(kind, each.name))
     shapes["session_sequence"] = _Shape("BIGINT", True, False, _is_count)
     return shapes
 
 
-def _taker(kind: str, name: str) -> Callable[[Any], bool]:
+def _validator(kind: str, name: str) -> Callable[[Any], bool]:
+    """Return the function that checks the values of a field, given its column type and its name."""
     if kind.startswith("MAP("):
         inner = kind[4:-1].split(", ")
-        key, value = (_taker(each, "") for each in inner)
-        return lambda given: (
-            isinstance(given, dict)
-            and all(key(k) and (v is None or value(v)) for k, v in given.items())
+        key, value = (_validator(each, "") for each in inner)
+        return lambda mapping: (
+            isinstance(mapping, dict)
+            and all(key(k) and (v is None or value(v)) for k, v in mapping.items())
         )
     if name in _DURATIONS:
-        return lambda given: type(given) is int and 0 <= given < LONG
+        return lambda duration: type(duration) is int and 0 <= duration < LONG
     if name.endswith("_ns"):
         return _is_time
     if name == "input_similarity":
@@ -182,11 +187,11 @@ def _taker(kind: str, name: str) -> Callable[[Any], bool]:
 
 
 _DURATIONS = frozenset(("duration_ns", "headers_ns", "first_chunk_ns", "approval_wait_ns"))
-"""The fields that hold durations; all other fields in nanoseconds hold timestamps."""
+"""The fields that contain durations; all other fields in nanoseconds contain timestamps."""
 
 
 def _is_word(value: Any) -> bool:
-    """Return whether a text is a label, or may be a reviewed text."""
+    """Return whether a value is a label, or could be a reviewed text."""
     return isinstance(value, str) and (
         is_label(value) or (value.isprintable() and len(value) <= LABEL_MAX)
     )
@@ -197,7 +202,7 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a 64-bit integer, such as a similarity number."""
+    """Return whether a value is a 64-bit integer, such as a similarity hash."""
     return type(value) is int and -(2**63) <= value < 2**63
 
 
@@ -210,15 +215,15 @@ def _is_time(value: Any) -> bool:
 
 
 def _is_float(value: Any) -> bool:
-    """Return whether a value is a number that a query can convert to an integer; NaN is not."""
+    """Return whether a value is a number that a query can convert to an integer; NaN is rejected."""
     return isinstance(value, int | float) and -FAR_NS < value < FAR_NS
 
 
 class Contents:
-    """The content of a session, as far as its lines must be consistent with each other."""
+    """The data in the content lines of a session that must be consistent with other lines."""
 
     def __init__(self, session_id: str) -> None:
-        """Begin with none."""
+        """Start without any content."""
         self._session_id = session_id
         self._bodies: dict[str, tuple[str | None, int, int, int]] = {}
         self._known: set[str] = set()
@@ -227,7 +232,7 @@ class Contents:
         """Validate one line of content.
 
         Raises:
-            BadLine: it does not have the shape of its kind, or belongs to another session.
+            BadLine: it does not have the fields of its kind, or belongs to another session.
         """
         if line.kind == "pruned":
             raise BadLine(f"record {line.sequence}: pruned content")
@@ -244,17 +249,16 @@ class Contents:
                     value["base"], value["prefix"], value["suffix"], size
                 )  # fmt: skip
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            told = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
-            raise BadLine(f"record {line.sequence}: {line.kind}: {told[:LABEL_MAX]}") from error
+            text = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
+            raise BadLine(f"record {line.sequence}: {line.kind}: {text[:LABEL_MAX]}") from error
         self._known.add(value["content_id"])
         self._known.add(value["content_id"].rpartition(":")[0])
 
-    def check_whole(self, facts: Facts) -> None:
-        """Validate the consistency of all lines.
+    def check_consistency(self, facts: Facts) -> None:
+        """Validate that all lines are consistent with each other and with the facts.
 
         Raises:
-            BadLine: referenced content is missing, a request becomes too large, or a request is a difference from
-                itself.
+            BadLine: referenced content is missing, a request is too large, or a request is based on itself.
         """
         crashed = {f"partial:{attempt_id}" for attempt_id in facts.attempts}
         if missing := sorted(facts.named - self._known - crashed):
@@ -264,7 +268,7 @@ class Contents:
             self._measure(content_id, sizes)
 
     def _measure(self, content_id: str, sizes: dict[str, int]) -> None:
-        """Compute the size of a request, along the chain of its differences."""
+        """Compute the size of a request, following the chain of requests on which it is based."""
         chain: list[str] = []
         link: str | None = content_id
         while link is not None and link not in sizes:
@@ -338,7 +342,7 @@ def _response(value: Mapping[str, Any]) -> None:
 def _json_text(value: Mapping[str, Any]) -> None:
     inner = strict(value["text"].encode("utf-8", "surrogatepass"))
     if not isinstance(inner, dict):
-        raise ValueError("no object")
+        raise ValueError("not an object")
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
@@ -350,4 +354,4 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "tool": _json_text,
     "world": _json_text,
 }
-"""The required fields of each kind of content, apart from its text."""
+"""The functions that check the fields of each kind of content, apart from its text."""

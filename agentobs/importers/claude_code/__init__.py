@@ -1,4 +1,4 @@
-"""Claude Code's own session logs (`~/.claude/projects/*/*.jsonl`): their usage, and the import of whole sessions."""
+"""Claude Code's session logs (`~/.claude/projects/*/*.jsonl`): reading their usage, and importing complete sessions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Threads: the requests of each agent of a logged session, rebuilt from its entries.
+"""Agent threads: the requests of each agent of a logged session, rebuilt from the agent's entries.
 
-A response with several content blocks is several entries, and the result of a concurrent call is in a separate branch.
-A request is rebuilt from the entries before its response. The system prompt and the tools are not in the logs, so only
-the conversation is rebuilt.
+A response with several content blocks consists of several entries, and the results of concurrent calls are in separate
+branches. A request is rebuilt from the entries before its response. The logs do not contain the system prompt and the
+tools, so only the conversation is rebuilt.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ class Response:
     entries: list[Entry]
     """Its log lines, one per block."""
     place: int
-    """The position of the first of them among the agent's entries."""
+    """The position of its first entry among the agent's entries."""
     before: Response | None = None
-    """The response that it continues."""
-    said: list[Entry] = field(default_factory=list)
-    """The messages since then: tool results, prompts, reminders."""
+    """The previous response of the conversation."""
+    new_messages: list[Entry] = field(default_factory=list)
+    """The messages after the previous response: tool results, prompts, reminders."""
 
     @property
     def model(self) -> str:
-        """The model that answered."""
+        """The model that generated the response."""
         return str(self.entries[-1].message.model)
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
-        """Its usage, as counted by its last line."""
+        """Its usage, taken from its last line."""
         return self.entries[-1].message.usage
 
     @property
     def stop_reason(self) -> str | None:
         """Why the model stopped; None if the log does not contain it."""
-        told = [entry.message.stop_reason for entry in self.entries]
-        return next((reason for reason in reversed(told) if reason is not None), None)
+        reasons = [entry.message.stop_reason for entry in self.entries]
+        return next((reason for reason in reversed(reasons) if reason is not None), None)
 
     @property
     def request_id(self) -> str | None:
@@ -56,7 +56,7 @@ class Response:
 
     @property
     def blocks(self) -> list[Block]:
-        """Its content, each block once."""
+        """Its content blocks, without duplicates."""
         found: list[Block] = []
         for entry in self.entries:
             known = [each.raw for each in found]
@@ -65,7 +65,7 @@ class Response:
 
     @property
     def calls(self) -> list[tuple[Entry, Block]]:
-        """Its tool calls, each with its log line."""
+        """Its tool calls, each with its entry."""
         found: dict[str, tuple[Entry, Block]] = {}
         for entry in self.entries:
             for call in entry.message.calls:
@@ -75,34 +75,34 @@ class Response:
 
     @property
     def prompts(self) -> list[Entry]:
-        """The prompt before it."""
-        return [entry for entry in self.said if is_prompt(entry)]
+        """The prompts among its new messages."""
+        return [entry for entry in self.new_messages if is_prompt(entry)]
 
 
 @dataclass(slots=True)
 class Thread:
-    """The activity of one agent of a session."""
+    """The entries of one agent of a session, with its responses and tool results."""
 
     agent_id: str | None
     entries: list[Entry]
     responses: list[Response]
     results: dict[str, tuple[Entry, Block]]
-    """The result of each call, with its log line, by tool_use ID."""
-    own: list[Response] = field(default_factory=list)
-    """The responses that belong to no other session; the others are part of the history."""
+    """The result of each tool call, with its entry, by tool_use ID."""
+    own_responses: list[Response] = field(default_factory=list)
+    """The responses that count in this session; responses of other sessions are only part of the history."""
 
 
-def thread(agent_id: str | None, entries: Sequence[Entry]) -> Thread:
-    """Return the activity of an agent, from its entries in the order of its log."""
+def build_thread(agent_id: str | None, entries: Sequence[Entry]) -> Thread:
+    """Return the thread of an agent, given its entries in the order of its log."""
     unique = _unique(entries)
-    told = Thread(agent_id, unique, _responses(unique), _results(unique))
-    _connect(told)
-    return told
+    result = Thread(agent_id, unique, _responses(unique), _results(unique))
+    _connect(result)
+    return result
 
 
 def is_prompt(entry: Entry) -> bool:
-    """Return whether an entry is a prompt by a person or by the code that started the agent, not a result or a
-    reminder.
+    """Return whether an entry is a prompt, from a person or from the code that started the agent. Tool results and
+    reminders are not prompts.
     """
     if entry.kind != "user" or entry.value.get("isMeta"):
         return False
@@ -110,19 +110,19 @@ def is_prompt(entry: Entry) -> bool:
 
 
 def is_summary(entry: Entry) -> bool:
-    """Return whether the client replaced the history by a summary."""
+    """Return whether an entry is a summary with which the client replaced the history."""
     return bool(entry.value.get("isCompactSummary"))
 
 
 class Requests:
-    """The requests of a thread as JSON, each built from the one that it continues.
+    """The requests of a thread as JSON.
 
-    Each request repeats the history. Only the additions are kept in memory, and a complete request exists only while
-    it is used.
+    Each request repeats the history. Only the new messages of each request are kept in memory; a complete request is
+    built when it is needed.
     """
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without any requests."""
         self._added: dict[int, tuple[bytes, ...]] = {}
 
     def add(self, response: Response) -> None:
@@ -130,13 +130,13 @@ class Requests:
         before: tuple[bytes, ...] = ()
         if response.before is not None:
             before = (_json(ANTHROPIC.request_message("assistant", response.before.blocks)),)
-        content = [block for entry in response.said for block in entry.blocks]
-        said = (_json(ANTHROPIC.request_message("user", content)),) if content else ()
-        self._added[id(response)] = (*before, *said)
+        content = [block for entry in response.new_messages for block in entry.blocks]
+        new = (_json(ANTHROPIC.request_message("user", content)),) if content else ()
+        self._added[id(response)] = (*before, *new)
 
     def body(self, response: Response) -> bytes:
-        """Return the request for a response, as far as the log contains it; it and its predecessors must have been
-        added.
+        """Return the request for a response, as far as the log contains it. The response and all previous responses of
+        its conversation must have been added before.
         """
         links: list[tuple[bytes, ...]] = []
         link: Response | None = response
@@ -147,8 +147,8 @@ class Requests:
         return ANTHROPIC.request_body(response.model, entries)
 
 
-def answer_of(response: Response) -> bytes:
-    """Return a response as the provider would have sent it, as far as the log contains it."""
+def response_body(response: Response) -> bytes:
+    """Return the body of a response as the provider would have sent it, as far as the log contains it."""
     return ANTHROPIC.response_body(
         Draft(
             response.message_id,
@@ -162,7 +162,9 @@ def answer_of(response: Response) -> bytes:
 
 
 def _unique(entries: Iterable[Entry]) -> list[Entry]:
-    """Return entries without duplicates; an agent's own file and its parent's progress lines contain the same ones."""
+    """Return the entries without duplicates. An agent's file and its parent's progress lines may contain the same
+    entries.
+    """
     found: dict[str, Entry] = {}
     for entry in entries:
         found.setdefault(entry.uuid, entry)
@@ -193,15 +195,15 @@ def _results(entries: Iterable[Entry]) -> dict[str, tuple[Entry, Block]]:
     return found
 
 
-def _connect(told: Thread) -> None:
-    """Find for each response the one that it continues, and the messages since then."""
-    nodes = {entry.uuid: entry for entry in told.entries}
-    places = {entry.uuid: place for place, entry in enumerate(told.entries)}
-    owners = {entry.uuid: each for each in told.responses for entry in each.entries}
-    for response in told.responses:
-        said: dict[str, Entry] = {}
+def _connect(thread: Thread) -> None:
+    """Set the previous response and the new messages of each response."""
+    nodes = {entry.uuid: entry for entry in thread.entries}
+    places = {entry.uuid: place for place, entry in enumerate(thread.entries)}
+    owners = {entry.uuid: each for each in thread.responses for entry in each.entries}
+    for response in thread.responses:
+        new: dict[str, Entry] = {}
         seen: set[str] = set()
-        at = _parent(response.entries[0], told, places)
+        at = _parent(response.entries[0], thread, places)
         while at is not None and at not in seen and at in nodes:
             seen.add(at)
             owner = owners.get(at)
@@ -209,21 +211,21 @@ def _connect(told: Thread) -> None:
                 response.before = owner
                 break
             if nodes[at].kind == "user" and places[at] < response.place:
-                said[at] = nodes[at]
-            at = None if is_summary(nodes[at]) else _parent(nodes[at], told, places)
+                new[at] = nodes[at]
+            at = None if is_summary(nodes[at]) else _parent(nodes[at], thread, places)
         if response.before is not None:
             # Concurrent calls have their results in separate branches.
-            answers = [told.results.get(str(block.id)) for _, block in response.before.calls]
-            beside = [each[0] for each in answers if each is not None]
-            said |= {e.uuid: e for e in beside if places[e.uuid] < response.place}
-        response.said = sorted(said.values(), key=lambda entry: places[entry.uuid])
+            results = [thread.results.get(str(block.id)) for _, block in response.before.calls]
+            result_entries = [each[0] for each in results if each is not None]
+            new |= {e.uuid: e for e in result_entries if places[e.uuid] < response.place}
+        response.new_messages = sorted(new.values(), key=lambda entry: places[entry.uuid])
 
 
-def _parent(entry: Entry, told: Thread, places: dict[str, int]) -> str | None:
-    """Return the predecessor of an entry; progress lines do not name it, and follow each other."""
+def _parent(entry: Entry, thread: Thread, places: dict[str, int]) -> str | None:
+    """Return the `uuid` of the previous entry. Progress lines may lack it; then the previous line is used."""
     place = places[entry.uuid]
     if entry.parent is None and entry.started_by is not None and place > 0:
-        return told.entries[place - 1].uuid
+        return thread.entries[place - 1].uuid
     return entry.parent
 
 

@@ -1,8 +1,9 @@
-"""Rebuilding: the records that a recorder would have received if it had been attached to a logged session.
+"""Session records: rebuild the records that a recorder would have received from a logged session.
 
-A request and its response become an exchange, a tool call and its result become one, and the surrounding entries open
-and close spans. Times are those at which the client wrote its lines: a request starts when the last message before it
-was written. IDs are derived from the client's, so the same log yields the same records.
+A request and its response become an exchange, a tool call and its result become an exchange, and the surrounding
+entries open and close spans. The only known times are those at which the client wrote its lines, so a request starts
+when the last message before it was written. IDs are derived from the client's IDs, so the same log always yields the
+same records.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from agentobs.importers.claude_code.agent_threads import (
     Requests,
     Response,
     Thread,
-    answer_of,
-    thread,
+    build_thread,
+    response_body,
 )
 from agentobs.importers.claude_code.transcript_entries import Entry, as_dict
 from agentobs.importers.line_files import FAR_NS
@@ -35,7 +36,7 @@ from agentobs.records.exchanges import (
     ToolExchange,
     ToolOutcome,
     ToolQuestion,
-    lane_under,
+    child_lane,
 )
 from agentobs.records.facts import (
     Event,
@@ -53,28 +54,29 @@ SOURCE = Label("claude-code")
 """The value of `session_starts.source` for imported sessions."""
 
 _REJECTED = "The user doesn't want to proceed with this tool use."
-"""How the client tells the model that a person denied a call (seen in versions 2.0.64 to 2.1.41)."""
+"""The start of the tool result for a call that a person denied (in versions 2.0.64 to 2.1.41 of the client)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A session, rebuilt."""
+    """A rebuilt session."""
 
     session_id: str
-    """Its ID in agentobs: the client's without hyphens."""
+    """Its ID in agentobs, from `our_id`."""
     records: Iterable[Record]
-    """In time order; the last one is its end. Each is created on access: a request repeats its whole history, so all
-    requests of a long session together would fill the memory.
+    """The records in time order; the last record is the end of the session. Each record is created during the
+    iteration: a request repeats its complete history, so all requests of a long session together would not fit into
+    memory.
     """
     message_ids: tuple[str, ...]
-    """The responses of the model, by the provider's IDs."""
+    """The provider's IDs of the model's responses."""
     tool_calls: int
     agents: int
-    """Agents that others started."""
+    """Number of sub-agents."""
     uncounted: frozenset[str]
-    """The attempts without a recorded stop reason: their final usage may be missing."""
-    lacks: str
-    """What is missing in the logged requests, for people; without it, no request can be replayed."""
+    """The IDs of attempts without a logged stop reason; their final usage may be missing."""
+    missing: str
+    """A readable description of the data that is missing in the logged requests, so that they cannot be replayed."""
 
 
 @dataclass(slots=True)
@@ -85,9 +87,9 @@ class _Builder:
     background: frozenset[str]
     """The agents that ran in the background."""
     timed: list[tuple[int, int, Record | Callable[[], Record]]] = field(default_factory=list)
-    """The time of each record, its number, and the record or a function that creates it."""
+    """The time and the number of each record, and the record or a function that creates it."""
     tools: dict[str, tuple[Place, int]] = field(default_factory=dict)
-    """The place inside each tool call, and its start."""
+    """The place inside each tool call, and the start of the call, by tool_use ID."""
     uncounted: set[str] = field(default_factory=set)
     message_ids: list[str] = field(default_factory=list)
 
@@ -96,30 +98,32 @@ class _Builder:
 
 
 def rebuild(
-    client_id: str, entries: Sequence[Entry], is_elsewhere: Callable[[str], bool] = lambda _: False
+    client_id: str,
+    entries: Sequence[Entry],
+    is_in_other_session: Callable[[str], bool] = lambda _: False,
 ) -> Rebuilt | None:
-    """Return a session rebuilt from all of its entries, in the order of the logs; None if the model never responded.
+    """Rebuild a session from its entries; return None if the model never responded.
 
     Args:
         client_id: the client's ID of the session.
-        entries: those of its main agent first.
-        is_elsewhere: returns whether a response belongs to another session, by its message ID: it is then part of the
-            history, and counts there.
+        entries: all entries of the session in the order of the logs, starting with the entries of the main agent.
+        is_in_other_session: returns whether a response, given its message ID, belongs to another session. Such a
+            response is part of the history, but it does not count in this session.
     """
     by_agent: dict[str | None, list[Entry]] = {}
     for entry in _timed(entries):
         by_agent.setdefault(entry.agent_id, []).append(entry)
-    threads = {agent_id: thread(agent_id, told) for agent_id, told in by_agent.items()}
-    asked = [each for each in threads.values() if each.responses]
-    for each in asked:
-        each.own = [r for r in each.responses if not is_elsewhere(r.message_id)]
-    asked = [each for each in asked if each.own]
-    if not asked:
+    threads = {agent_id: build_thread(agent_id, own) for agent_id, own in by_agent.items()}
+    active = [each for each in threads.values() if each.responses]
+    for each in active:
+        each.own_responses = [r for r in each.responses if not is_in_other_session(r.message_id)]
+    active = [each for each in active if each.own_responses]
+    if not active:
         return None
     session_id = our_id(client_id)
     builder = _Builder(session_id, _starters(entries), _background(threads.values()))
-    for each in _parents_first(asked, builder.starters):
-        _tell(builder, each)
+    for each in _parents_first(active, builder.starters):
+        _emit_thread(builder, each)
     times = [at for at, _, _ in builder.timed]
     first, last = min(times), max(times)
     started, ended = _start(session_id, entries, first), _end(session_id, last)
@@ -128,15 +132,15 @@ def rebuild(
         records=_Records(started, sorted(builder.timed, key=lambda each: each[:2]), ended),
         message_ids=tuple(builder.message_ids),
         tool_calls=len(builder.tools),
-        agents=sum(each.agent_id is not None for each in asked),
+        agents=sum(each.agent_id is not None for each in active),
         uncounted=frozenset(builder.uncounted),
-        lacks=_lacks(entries),
+        missing=_missing(entries),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """Records that are created one by one, on each access."""
+    """The records of a session, which are created one by one during each iteration."""
 
     started: SessionCall
     timed: Sequence[tuple[int, int, Record | Callable[[], Record]]]
@@ -149,24 +153,24 @@ class _Records:
         yield self.ended
 
 
-def _lacks(entries: Sequence[Entry]) -> str:
-    """Return what is missing in the logged requests of a session.
+def _missing(entries: Sequence[Entry]) -> str:
+    """Describe the data that is missing in the logged requests of a session.
 
-    No known version logs the system prompt, the tools and the settings of a request, and a replay compares
-    complete requests. If the client removed results from the conversation, even those are unknown.
+    No known version of the client logs the system prompt, the tools and the settings of a request, but a replay
+    compares complete requests. If the client removed results from the conversation, the log does not show which ones.
     """
-    lacking = ["the system prompt, the tools and the settings of its requests"]
-    made_shorter = {"microcompact_boundary": "which results were removed from the conversation"}
+    missing = ["the system prompt, the tools and the settings of its requests"]
+    removals = {"microcompact_boundary": "which results were removed from the conversation"}
     found = {str(entry.value.get("subtype")) for entry in entries}
-    lacking += [what for subtype, what in made_shorter.items() if subtype in found]
-    return f"the log does not contain {', nor '.join(lacking)}"
+    missing += [description for subtype, description in removals.items() if subtype in found]
+    return f"the log does not contain {', nor '.join(missing)}"
 
 
 def our_id(client_id: str) -> str:
-    """Return the session ID in agentobs: 32 hex digits, the client's own if it is a UUID."""
+    """Return the session ID in agentobs (32 hex digits): the client's ID if it is a UUID, else a digest of it."""
     bare = client_id.replace("-", "").lower()
-    is_ours = len(bare) == 32 and all(c in "0123456789abcdef" for c in bare)
-    return bare if is_ours else _id(client_id)
+    is_uuid = len(bare) == 32 and all(c in "0123456789abcdef" for c in bare)
+    return bare if is_uuid else _id(client_id)
 
 
 def _id(*parts: object) -> str:
@@ -175,7 +179,7 @@ def _id(*parts: object) -> str:
 
 
 def _timed(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield entries with a time each; an entry without one gets the time of the entry before it."""
+    """Yield the entries with their times; an entry without a time gets the time of the previous entry."""
     known = next((entry.at_ns for entry in entries if entry.at_ns is not None), 0)
     for entry in entries:
         known = entry.at_ns if entry.at_ns is not None else known
@@ -207,111 +211,118 @@ def _background(threads: Any) -> frozenset[str]:
 
 
 def _parents_first(threads: Sequence[Thread], starters: Mapping[str, str]) -> list[Thread]:
-    """Return the threads ordered so that an agent follows the one that started it, if that is known."""
-    made = {str(block.id): each for each in threads for r in each.responses for _, block in r.calls}
+    """Return the threads ordered so that each agent follows the agent that started it, if that is known."""
+    callers = {
+        str(block.id): each for each in threads for r in each.responses for _, block in r.calls
+    }
 
     def depth(each: Thread) -> int:
         found, seen = 0, {each.agent_id}
-        parent = made.get(starters.get(str(each.agent_id), ""))
+        parent = callers.get(starters.get(str(each.agent_id), ""))
         while parent is not None and parent.agent_id not in seen:
             seen.add(parent.agent_id)
             found += 1
-            parent = made.get(starters.get(str(parent.agent_id), ""))
+            parent = callers.get(starters.get(str(parent.agent_id), ""))
         return found
 
     return sorted(threads, key=depth)
 
 
-def _tell(builder: _Builder, told: Thread) -> None:
+def _emit_thread(builder: _Builder, thread: Thread) -> None:
     """Emit the records of one agent."""
     requests, turn = Requests(), 0
-    for response in told.responses:
+    for response in thread.responses:
         requests.add(response)
-    for here, responses, ends_ns in _interactions(builder, told):
+    for place, responses, ends_ns in _interactions(builder, thread):
         for response in responses:
             turn += 1
-            _tell_response(builder, told, replace(here, turn=turn), response, requests)
-        for entry in _within(told, responses, ends_ns):
-            _tell_event(builder, replace(here, turn=turn), entry)
+            _emit_response(builder, thread, replace(place, turn=turn), response, requests)
+        for entry in _other_entries(thread, responses, ends_ns):
+            _emit_event(builder, replace(place, turn=turn), entry)
 
 
-def _interactions(builder: _Builder, told: Thread) -> Iterator[tuple[Place, list[Response], int]]:
+def _interactions(builder: _Builder, thread: Thread) -> Iterator[tuple[Place, list[Response], int]]:
     """Yield the place of each interaction, its responses, and its end.
 
-    The activity of an agent that a call started and waited for belongs to the interaction of that call.
+    If a tool call started a sub-agent and waited for it, the sub-agent's records belong to the call's interaction.
     """
-    inside = builder.tools.get(builder.starters.get(told.agent_id or "", ""))
-    if inside is not None and told.agent_id not in builder.background:
-        yield _tell_agent(builder, told, inside[0])
+    inside = builder.tools.get(builder.starters.get(thread.agent_id or "", ""))
+    if inside is not None and thread.agent_id not in builder.background:
+        yield _emit_sub_agent(builder, thread, inside[0])
         return
     groups: list[list[Response]] = []
-    for response in told.own:
+    for response in thread.own_responses:
         if response.prompts or not groups:
             groups.append([])
         groups[-1].append(response)
     for number, group in enumerate(groups, 1):
         starts = min(_at(e) for e in (*group[0].prompts, group[0].entries[0]))
-        ends = max(_ended(told, response) for response in group)
-        here = _own_place(builder, told, number, inside)
+        ends = max(_ended(thread, response) for response in group)
+        place = _interaction_place(builder, thread, number, inside)
         name = Label("interaction")
-        is_open = any(str(block.id) not in told.results for _, block in group[-1].calls)
+        is_open = any(str(block.id) not in thread.results for _, block in group[-1].calls)
         result = Label("interrupted" if is_open else "success")
-        lane = unchecked(here.lane)
-        interaction_id = here.interaction_id or ""
+        lane = unchecked(place.lane)
+        interaction_id = place.interaction_id or ""
         builder.add(starts, InteractionStart(builder.session_id, interaction_id, lane, starts))
         linked = inside[0].span_id if inside else None
-        here = _open(builder, here, name, None, starts, linked)
-        yield here, group, ends
-        _close(builder, here, ends, is_error=False)
+        place = _open(builder, place, name, None, starts, linked)
+        yield place, group, ends
+        _close(builder, place, ends, is_error=False)
         builder.add(
             ends, InteractionEnd(builder.session_id, interaction_id, ends, result, is_error=is_open)
         )
 
 
-def _own_place(
-    builder: _Builder, told: Thread, number: int, inside: tuple[Place, int] | None
+def _interaction_place(
+    builder: _Builder, thread: Thread, number: int, inside: tuple[Place, int] | None
 ) -> Place:
-    interaction_id = _id(builder.session_id, told.agent_id, "interaction", number)
-    if told.agent_id is None:
+    interaction_id = _id(builder.session_id, thread.agent_id, "interaction", number)
+    if thread.agent_id is None:
         return Place(builder.session_id, interaction_id)
-    started_by = builder.starters.get(told.agent_id)
-    lane = lane_under(inside[0].lane if inside else "main", started_by or f"agent-{told.agent_id}")
-    return Place(builder.session_id, interaction_id, lane, query_source=_source(told))
+    started_by = builder.starters.get(thread.agent_id)
+    lane = child_lane(
+        inside[0].lane if inside else "main", started_by or f"agent-{thread.agent_id}"
+    )
+    return Place(builder.session_id, interaction_id, lane, query_source=_source(thread))
 
 
-def _source(told: Thread) -> QuerySource:
-    """Return the query source: the client creates its summaries with agents that have IDs of a special kind."""
-    if told.agent_id is None:
+def _source(thread: Thread) -> QuerySource:
+    """Return the query source of an agent. The client writes summaries with agents whose IDs have a special prefix."""
+    if thread.agent_id is None:
         return "main"
-    return "compaction" if told.agent_id.startswith("acompact") else "sub_agent"
+    return "compaction" if thread.agent_id.startswith("acompact") else "sub_agent"
 
 
-def _tell_agent(builder: _Builder, told: Thread, tool: Place) -> tuple[Place, list[Response], int]:
-    """Emit the records of an agent that a call started and waited for; return its place, its responses and its end."""
-    lane = lane_under(tool.lane, builder.starters[told.agent_id or ""])
-    here = replace(tool, lane=lane, turn=None, query_source=_source(told))
-    starts = min(_at(entry) for entry in told.entries)
-    ends = max(_ended(told, response) for response in told.own)
-    here = _open(builder, here, Label("sub_agent"), None, starts)
-    _close(builder, here, ends, is_error=False)
-    return here, told.own, ends
+def _emit_sub_agent(
+    builder: _Builder, thread: Thread, tool: Place
+) -> tuple[Place, list[Response], int]:
+    """Emit the span of an agent for which a tool call waited; return its place, its responses and its end."""
+    lane = child_lane(tool.lane, builder.starters[thread.agent_id or ""])
+    place = replace(tool, lane=lane, turn=None, query_source=_source(thread))
+    starts = min(_at(entry) for entry in thread.entries)
+    ends = max(_ended(thread, response) for response in thread.own_responses)
+    place = _open(builder, place, Label("sub_agent"), None, starts)
+    _close(builder, place, ends, is_error=False)
+    return place, thread.own_responses, ends
 
 
-def _tell_response(
-    builder: _Builder, told: Thread, here: Place, response: Response, requests: Requests
+def _emit_response(
+    builder: _Builder, thread: Thread, place: Place, response: Response, requests: Requests
 ) -> None:
-    """Emit the records of one request, its response, and its calls."""
+    """Emit the records of one request, its response, and its tool calls."""
     written = [_at(entry) for entry in response.entries]
-    starts = min(max((_at(entry) for entry in response.said), default=written[0]), written[0])
-    took = max(max(written) - starts, 0)
-    attempt_id = _id(builder.session_id, told.agent_id, response.message_id)
+    sent = max((_at(entry) for entry in response.new_messages), default=written[0])
+    starts = min(sent, written[0])
+    duration = max(max(written) - starts, 0)
+    attempt_id = _id(builder.session_id, thread.agent_id, response.message_id)
     builder.message_ids.append(response.message_id)
     if response.stop_reason is None:
         builder.uncounted.add(attempt_id)
     headers = {"content-type": "application/json"}
     if response.request_id is not None:
         headers["request-id"] = response.request_id
-    inside = _open(builder, here, Label("llm_request"), response.model, starts)
+    inside = _open(builder, place, Label("llm_request"), response.model, starts)
 
     def exchange() -> ModelExchange:
         body, kind = requests.body(response), {"content-type": "application/json"}
@@ -320,30 +331,30 @@ def _tell_response(
             attempt_id=attempt_id,
             started_ns=starts,
             headers_ns=None,
-            ended_ns=took,
+            ended_ns=duration,
             question=Question("POST", ANTHROPIC.turn_path, kind, body),
-            answer=Answer(200, headers, (Chunk(answer_of(response), took),), "complete"),
+            answer=Answer(200, headers, (Chunk(response_body(response), duration),), "complete"),
         )
 
-    builder.add(starts + took, exchange)
-    _close(builder, inside, starts + took, is_error=False)
+    builder.add(starts + duration, exchange)
+    _close(builder, inside, starts + duration, is_error=False)
     for entry, block in response.calls:
-        _tell_call(builder, told, here, entry, block)
+        _emit_call(builder, thread, place, entry, block)
 
 
-def _tell_call(builder: _Builder, told: Thread, here: Place, entry: Entry, block: Block) -> None:
-    """Emit the record of a tool call; a call without a result was never answered."""
+def _emit_call(builder: _Builder, thread: Thread, place: Place, entry: Entry, block: Block) -> None:
+    """Emit the span of a tool call and, if it has a result, its exchange."""
     starts, tool_use_id, name = _at(entry), str(block.id), block.name
-    inside = _open(builder, here, Label("tool"), name, starts)
+    inside = _open(builder, place, Label("tool"), name, starts)
     builder.tools[tool_use_id] = inside, starts
-    if tool_use_id not in told.results:
+    if tool_use_id not in thread.results:
         return
-    answering, result = told.results[tool_use_id]
-    took = max(_at(answering) - starts, 0)
+    result_entry, result = thread.results[tool_use_id]
+    duration = max(_at(result_entry) - starts, 0)
     answer = ToolAnswer(result.value, result.is_error, _outcome(result))
     question = ToolQuestion(tool_use_id, name, block.value)
-    builder.add(starts + took, ToolExchange(inside, starts, took, question, answer))
-    _close(builder, inside, starts + took, is_error=result.is_error)
+    builder.add(starts + duration, ToolExchange(inside, starts, duration, question, answer))
+    _close(builder, inside, starts + duration, is_error=result.is_error)
 
 
 def _outcome(result: Block) -> ToolOutcome:
@@ -353,30 +364,34 @@ def _outcome(result: Block) -> ToolOutcome:
     return "failed" if result.is_error else "executed"
 
 
-def _ended(told: Thread, response: Response) -> int:
-    """Return when a response and its calls had ended."""
-    results = [told.results[str(b.id)][0] for _, b in response.calls if str(b.id) in told.results]
+def _ended(thread: Thread, response: Response) -> int:
+    """Return the time at which a response and all of its tool calls had ended."""
+    results = [
+        thread.results[str(b.id)][0] for _, b in response.calls if str(b.id) in thread.results
+    ]
     return max(_at(entry) for entry in (*response.entries, *results))
 
 
-def _within(told: Thread, responses: Sequence[Response], ends_ns: int) -> list[Entry]:
-    """Return the other entries of an interaction, including those after its last response."""
+def _other_entries(thread: Thread, responses: Sequence[Response], ends_ns: int) -> list[Entry]:
+    """Return the `system` entries of an interaction, including those after its last response."""
     starts = min(
-        _at(entry) for response in responses for entry in (*response.said, *response.entries)
+        _at(entry)
+        for response in responses
+        for entry in (*response.new_messages, *response.entries)
     )
-    later = [_at(p) for r in told.responses for p in r.prompts if _at(p) > ends_ns]
-    until = min(later, default=max(_at(entry) for entry in told.entries) + 1)
-    return [e for e in told.entries if e.kind == "system" and starts <= _at(e) < until]
+    later = [_at(p) for r in thread.responses for p in r.prompts if _at(p) > ends_ns]
+    until = min(later, default=max(_at(entry) for entry in thread.entries) + 1)
+    return [e for e in thread.entries if e.kind == "system" and starts <= _at(e) < until]
 
 
-def _tell_event(builder: _Builder, here: Place, entry: Entry) -> None:
-    """Emit the actions of the client: compactions, retries, hooks."""
-    told = entry.value
+def _emit_event(builder: _Builder, place: Place, entry: Entry) -> None:
+    """Emit the event for an entry about a compaction, a retry or a hook; ignore other entries."""
+    value = entry.value
     label: str | None = None
     numbers: dict[str, Any] = {}
-    match told.get("subtype"):
+    match value.get("subtype"):
         case "compact_boundary" | "microcompact_boundary" as kind:
-            facts = as_dict(told.get("compactMetadata") or told.get("microcompactMetadata"))
+            facts = as_dict(value.get("compactMetadata") or value.get("microcompactMetadata"))
             before, saved = _number(facts.get("preTokens")), _number(facts.get("tokensSaved"))
             named: Literal["compaction", "retry", "hook"] = "compaction"
             label = "manual" if facts.get("trigger") == "manual" else "auto"
@@ -385,30 +400,30 @@ def _tell_event(builder: _Builder, here: Place, entry: Entry) -> None:
                 numbers["tokens_after"] = before - saved
         case "api_error":
             named = "retry"
-            wait_ms = _number(told.get("retryInMs"))
+            wait_ms = _number(value.get("retryInMs"))
             wait_ns = wait_ms * 1e6 if wait_ms is not None else None
-            numbers = {"attempt": told.get("retryAttempt"), "wait_ns": wait_ns}
+            numbers = {"attempt": value.get("retryAttempt"), "wait_ns": wait_ns}
         case "stop_hook_summary":
             named = "hook"
-            label = "blocking" if told.get("preventedContinuation") else "success"
-            numbers = {"blocking": bool(told.get("preventedContinuation"))}
+            label = "blocking" if value.get("preventedContinuation") else "success"
+            numbers = {"blocking": bool(value.get("preventedContinuation"))}
         case _:
             return
-    known = {name: _number(told_of) for name, told_of in numbers.items()}
+    known = {name: _number(raw) for name, raw in numbers.items()}
     kept = {name: float(number) for name, number in known.items() if number is not None}
     at_ns = _at(entry)
     builder.add(
         at_ns,
         Event(
             session_id=builder.session_id,
-            interaction_id=here.interaction_id,
-            lane=unchecked(here.lane),
-            turn=here.turn,
+            interaction_id=place.interaction_id,
+            lane=unchecked(place.lane),
+            turn=place.turn,
             at_ns=at_ns,
             kind=Label(named),
             label=Label(label) if label else None,
             numbers=kept,
-            query_source=Label(here.query_source),
+            query_source=Label(place.query_source),
         ),
     )
 
@@ -420,32 +435,32 @@ def _number(value: object) -> int | float | None:
 
 def _open(
     builder: _Builder,
-    here: Place,
+    place: Place,
     name: Label,
     label: str | None,
     at_ns: int,
     linked_span_id: str | None = None,
 ) -> Place:
     """Open a span and return the place inside it."""
-    span_id = _id(builder.session_id, here.lane, name, len(builder.timed))[16:]
+    span_id = _id(builder.session_id, place.lane, name, len(builder.timed))[16:]
     builder.add(
         at_ns,
         SpanStart(
             session_id=builder.session_id,
-            trace_id=here.interaction_id or builder.session_id,
+            trace_id=place.interaction_id or builder.session_id,
             span_id=span_id,
-            parent_span_id=here.span_id,
-            lane=unchecked(here.lane),
+            parent_span_id=place.span_id,
+            lane=unchecked(place.lane),
             name=name,
             label=unchecked(label) if label else None,
             started_ns=at_ns,
             linked_span_id=linked_span_id,
-            interaction_id=here.interaction_id,
-            turn=here.turn,
-            query_source=Label(here.query_source),
+            interaction_id=place.interaction_id,
+            turn=place.turn,
+            query_source=Label(place.query_source),
         ),
     )
-    return replace(here, span_id=span_id)
+    return replace(place, span_id=span_id)
 
 
 def _close(builder: _Builder, inside: Place, at_ns: int, *, is_error: bool) -> None:

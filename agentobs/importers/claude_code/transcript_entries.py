@@ -1,8 +1,8 @@
-"""Log entries: the parsed lines of a log, for all known versions of the client.
+"""Transcript entries: the parsed lines of a log, for all known versions of the client.
 
-A log is a file of JSON lines that the client appends to. The activity of a sub-agent is in a separate file
-(`agent-<id>.jsonl`), or in `agent_progress` lines of its parent's file; in older versions in both.
-Format: seen in logs of versions 2.0.64 to 2.1.41; unknown fields are ignored.
+A log is a file of JSON lines to which the client appends. The entries of a sub-agent are in a separate file
+(`agent-<id>.jsonl`) or in `agent_progress` lines of its parent's file; in older versions they are in both. The format
+was derived from logs of versions 2.0.64 to 2.1.41. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ class Entry:
     agent_id: str | None
     """The client's ID of the sub-agent; None for the main agent."""
     started_by: str | None
-    """The tool_use ID of the call that started that agent, if the line contains it."""
+    """The tool_use ID of the call that started the sub-agent, if the line contains it."""
     uuid: str
     parent: str | None
     """The `uuid` of the entry that this one follows."""
     at_ns: int | None
-    """When it was written, nanoseconds since 1970; None if that cannot be read."""
+    """When it was written, nanoseconds since 1970; None if the timestamp is invalid."""
     kind: str
     """`user`, `assistant`, `system` or `progress`."""
     value: dict[str, Any] = field(repr=False)
-    """The whole line."""
+    """The parsed JSON object."""
 
     message: Message = field(repr=False)
     """The message of a `user` or `assistant` entry; without content for other kinds."""
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The content of the message as blocks; a text is one block."""
+        """The content of the message as blocks; a plain string is one block."""
         return self.message.blocks
 
 
-_TOLD = frozenset(("user", "assistant", "system", "progress"))
+_KINDS = frozenset(("user", "assistant", "system", "progress"))
 
 
 def read_log(path: Path) -> Iterator[Entry | BadLine]:
     """Yield the entries of a log, in order; lines that are not part of the conversation are skipped.
 
-    A last line without its newline may be in the process of being written; it is skipped as well if it cannot be read.
+    The client may still be writing a last line without a newline, so such a line is also skipped if it is not JSON.
 
     Raises:
         OSError: the file cannot be read.
@@ -78,18 +78,18 @@ def read_log(path: Path) -> Iterator[Entry | BadLine]:
 
 def _entry(value: dict[str, Any]) -> Entry | None:
     kind, session_id = value.get("type"), value.get("sessionId")
-    if not isinstance(kind, str) or kind not in _TOLD or not isinstance(session_id, str):
+    if not isinstance(kind, str) or kind not in _KINDS or not isinstance(session_id, str):
         return None
     data = as_dict(value.get("data"))
-    agent_id, started_by, told = _text(value.get("agentId")), None, value
+    agent_id, started_by, inner = _text(value.get("agentId")), None, value
     if kind == "progress" and data.get("type") == "agent_progress":
-        # The activity of another agent; the line around it belongs to this one.
-        told = as_dict(data.get("message"))
+        # The line belongs to the parent agent, and contains an entry of the sub-agent.
+        inner = as_dict(data.get("message"))
         agent_id, started_by = _text(data.get("agentId")), _text(value.get("parentToolUseID"))
-        kind = told.get("type")
+        kind = inner.get("type")
         if kind not in ("user", "assistant") or agent_id is None:
             return None
-    uuid = _text(told.get("uuid")) or _text(value.get("uuid"))
+    uuid = _text(inner.get("uuid")) or _text(value.get("uuid"))
     if uuid is None:
         return None
     return Entry(
@@ -97,11 +97,11 @@ def _entry(value: dict[str, Any]) -> Entry | None:
         agent_id=agent_id,
         started_by=started_by,
         uuid=uuid,
-        parent=_text(told.get("parentUuid")),
-        at_ns=instant(told.get("timestamp")),
+        parent=_text(inner.get("parentUuid")),
+        at_ns=instant(inner.get("timestamp")),
         kind=str(kind),
-        value=told,
-        message=ANTHROPIC.response(as_dict(told.get("message"))),
+        value=inner,
+        message=ANTHROPIC.response(as_dict(inner.get("message"))),
     )
 
 
@@ -114,7 +114,7 @@ def instant(value: object) -> int | None:
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """Return an object, or an empty one for any other value."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
@@ -123,7 +123,7 @@ def _text(value: object) -> str | None:
 
 
 def _short(error: BaseException) -> str:
-    """Describe an error without any of the text."""
+    """Describe an error without any text from the line."""
     if isinstance(error, UnicodeDecodeError):
         return "its bytes are not UTF-8"
     if isinstance(error, RecursionError):

@@ -1,8 +1,8 @@
-"""Import of logs: each logged session becomes a segment, which appears completely or not at all.
+"""Transcript import: each logged session becomes a segment, which is written completely or not at all.
 
-The segment ID is a digest of the log's contents: importing a log again finds the segment and changes
-nothing, wherever an earlier import was interrupted. A log that has grown yields another segment, which replaces the
-earlier one. A log with less data than is already stored, such as a part of its files or an old copy, replaces nothing.
+The segment ID is a digest of the log's contents. Importing a log again therefore finds the segment and changes nothing,
+no matter when an earlier import was interrupted. A log that has grown becomes a new segment, which replaces the earlier
+one. A log with less data than is already stored, such as an old copy or only some files of a session, replaces nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from agentobs.importers.line_files import (
     lines_in,
     reason,
 )
-from agentobs.importers.segment_builder import retold
+from agentobs.importers.segment_builder import segment_lines
 from agentobs.recording.journal.home import Home, sync_directory
-from agentobs.recording.journal.segment_import import Landed, clear_staging, land
-from agentobs.recording.journal.segments import facts_path, is_there
+from agentobs.recording.journal.segment_import import ImportedLine, clear_staging, import_segment
+from agentobs.recording.journal.segments import facts_path, file_exists
 from agentobs.records.facts import Attempt, Fact, UsageRow
 from agentobs.records.labels import Label
 
-Replace = Callable[[Home, str], None]
-"""Removes everything that was recorded of a session, by its ID in agentobs, from a home and its store."""
+RemoveSession = Callable[[Home, str], None]
+"""A function that removes all records of a session, given its ID in agentobs, from a home and its store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,47 +45,49 @@ class Imported:
     client_id: str
     """The client's ID of the session."""
     session_id: str
-    """Our id of it."""
+    """Its ID in agentobs."""
     is_new: bool
-    """Whether it was written: False if it was imported before."""
+    """Whether it was written; False if it was imported before."""
     responses: int
     tool_calls: int
     agents: int
     not_replayable: str
-    """What is missing in the logged requests, for people."""
+    """A readable description of the data that is missing in the logged requests."""
     is_kept: bool = False
-    """Whether the home has more of it than these logs, so that it is kept."""
+    """Whether the stored session was kept because it has more data than these logs."""
 
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did."""
+    """The result of an import."""
 
     sessions: list[Imported] = field(default_factory=list)
     bad_lines: list[BadLine] = field(default_factory=list)
     """Lines that could not be read and were skipped."""
     unreadable: list[Unreadable] = field(default_factory=list)
     """Files that could not be read."""
-    without_answers: int = 0
-    """Sessions without a response of the model; nothing of them is written."""
-    telling: set[Path] = field(default_factory=set)
-    """The files of a session, whether it is new or not."""
+    without_responses: int = 0
+    """Number of sessions without a response of the model, which were skipped."""
+    session_files: set[Path] = field(default_factory=set)
+    """The files that contain a session, new or not."""
 
 
 class Seen:
-    """The state of the logs that were read, so that a later look reads only sessions with changed files."""
+    """The state of the logs that were read, so that the next import reads only sessions with changed files."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start without any files."""
         self._files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
-    def look(self, paths: Iterable[Path], report: ImportReport) -> dict[str, list[Path]]:
-        """Return the sessions with changed files, by the client's IDs, and all files of each."""
+    def changed_sessions(
+        self, paths: Iterable[Path], report: ImportReport
+    ) -> dict[str, list[Path]]:
+        """Return all files of each session with changed files, by the client's ID of the session."""
         changed: dict[str, None] = {}
         files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
         for path in paths:
             try:
-                # Data that is written from here on is seen at the next look.
+                # Get the stamp before reading, so that data written meanwhile is noticed by the next call.
                 stamp = _stamp(path)
                 before, named = self._files.get(path, ((), ()))
                 if stamp != before:
@@ -97,7 +99,7 @@ class Seen:
                 continue
             files[path] = stamp, named
             if named:
-                report.telling.add(path)
+                report.session_files.add(path)
         self._files = files
         return {
             client_id: [path for path, (_, named) in files.items() if client_id in named]
@@ -106,7 +108,7 @@ class Seen:
 
 
 def logs_in(paths: Iterable[Path]) -> list[Path]:
-    """Return the logs among files and directories, those of main agents before those of the agents that they started.
+    """Return the given files, and the logs in the given directories; logs of main agents before logs of sub-agents.
 
     Raises:
         UsageError: a path does not exist.
@@ -120,9 +122,9 @@ def import_logs(
     home: Home,
     paths: Sequence[Path],
     *,
-    take_out: Replace,
+    remove_session: RemoveSession,
     seen: Seen | None = None,
-    told: Callable[[Imported], None] = lambda _: None,
+    on_imported: Callable[[Imported], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ImportReport:
     """Import all sessions of logs; sessions that were imported before are not changed.
@@ -130,12 +132,13 @@ def import_logs(
     Lines and files that cannot be read are reported and skipped. Each session is written completely or not at all.
 
     Args:
-        home: the home that receives them.
-        paths: the logs, see `logs_in`; the agents of a session may have files of their own.
-        take_out: removes a session from the home that was imported when its log was shorter.
-        seen: the state of earlier imports; unchanged files are not read again.
-        told: is called with each session when it is done.
-        progress: is called with the number of finished sessions and the total.
+        home: the home into which they are imported.
+        paths: the logs, from `logs_in`; sub-agents of a session may have separate files.
+        remove_session: a function that removes a session from the home; called for a session that was imported when
+            its log was shorter, before it is replaced.
+        seen: the state after earlier imports; unchanged files are not read again.
+        on_imported: a function that is called with the outcome of each session when the session is finished.
+        progress: a function that is called with the number of finished sessions and the total.
 
     Raises:
         OSError: the home cannot be written; finished sessions are kept.
@@ -144,7 +147,7 @@ def import_logs(
     clear_staging(home)
     known = _Known(home)
     bad: dict[tuple[Path, int], BadLine] = {}
-    by_session = (seen or Seen()).look(paths, report)
+    by_session = (seen or Seen()).changed_sessions(paths, report)
     for number, (client_id, files) in enumerate(by_session.items(), 1):
         progress(number, len(by_session))
         entries = []
@@ -153,24 +156,24 @@ def import_logs(
                 bad[each.path, each.line] = each
             elif each.session_id == client_id:
                 entries.append(each)
-        rebuilt = rebuild(client_id, entries, known.elsewhere(our_id(client_id)))
+        rebuilt = rebuild(client_id, entries, known.in_other_session(our_id(client_id)))
         if rebuilt is None:
-            report.without_answers += 1
+            report.without_responses += 1
             continue
-        what = _Held(_digest(client_id, entries), _marks(entries))
-        state = _import(home, rebuilt, what, known, take_out)
-        done = Imported(
+        version = _StoredVersion(_digest(client_id, entries), _marks(entries))
+        state = _import(home, rebuilt, version, known, remove_session)
+        imported = Imported(
             client_id,
             rebuilt.session_id,
             state == "new",
             len(rebuilt.message_ids),
             rebuilt.tool_calls,
             rebuilt.agents,
-            rebuilt.lacks,
+            rebuilt.missing,
             state == "kept",
         )
-        report.sessions.append(done)
-        told(done)
+        report.sessions.append(imported)
+        on_imported(imported)
     report.bad_lines = list(bad.values())
     return report
 
@@ -199,49 +202,51 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """The stored state of a session."""
+class _StoredVersion:
+    """The imported version of a session's logs."""
 
     segment_id: str
-    """A digest of its logs."""
+    """A digest of the logs."""
     marks: frozenset[str]
-    """A short digest of the ID of each entry: a log that contains all of them is complete."""
+    """A short digest of the ID of each entry. Logs that contain all of these entries can replace this version."""
 
 
 class _Known:
-    """The sessions that were imported before: the segment of each, and the responses in it.
+    """The sessions that were imported before, each with its segment and its responses.
 
-    A session that an older client resumed starts with a copy of the one before: its responses count once, where
-    they were imported first.
+    If an older client resumed a session, the log of the new session starts with a copy of the previous log. The copied
+    responses count only in the session that was imported first.
     """
 
     def __init__(self, home: Home) -> None:
-        """Read what is known."""
+        """Read the files about earlier imports."""
         self._folder = home.path / "imports"
-        self.held: dict[str, _Held] = {}
+        self.versions: dict[str, _StoredVersion] = {}
         self._owners: dict[str, str] = {}
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
-            told = json.loads(path.read_text("utf-8"))
-            what = _Held(told["segment_id"], frozenset(told.get("entries", ())))
-            self._note(path.stem, what, told["message_ids"])
+            value = json.loads(path.read_text("utf-8"))
+            version = _StoredVersion(value["segment_id"], frozenset(value.get("entries", ())))
+            self._note(path.stem, version, value["message_ids"])
 
-    def elsewhere(self, session_id: str) -> Callable[[str], bool]:
-        """Return a function that tells whether a response, by its message ID, is already in another session."""
+    def in_other_session(self, session_id: str) -> Callable[[str], bool]:
+        """Return a function that returns whether a response, given its message ID, belongs to another session."""
         return lambda message_id: self._owners.get(message_id, session_id) != session_id
 
-    def remember(self, session_id: str, what: _Held, message_ids: Sequence[str]) -> None:
+    def remember(
+        self, session_id: str, version: _StoredVersion, message_ids: Sequence[str]
+    ) -> None:
         """Store that a session was imported."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        told = {
-            "segment_id": what.segment_id,
+        value = {
+            "segment_id": version.segment_id,
             "message_ids": list(message_ids),
-            "entries": sorted(what.marks),
+            "entries": sorted(version.marks),
         }
-        _put(self._folder / f"{session_id}.json", json.dumps(told))
-        self._note(session_id, what, message_ids)
+        _put(self._folder / f"{session_id}.json", json.dumps(value))
+        self._note(session_id, version, message_ids)
 
-    def _note(self, session_id: str, what: _Held, message_ids: Sequence[str]) -> None:
-        self.held[session_id] = what
+    def _note(self, session_id: str, version: _StoredVersion, message_ids: Sequence[str]) -> None:
+        self.versions[session_id] = version
         self._owners |= dict.fromkeys(message_ids, session_id)
 
 
@@ -255,36 +260,40 @@ def _digest(client_id: str, entries: Sequence[Entry]) -> str:
 
 
 def _marks(entries: Iterable[Entry]) -> frozenset[str]:
-    """Return a mark for each entry, 16 hex digits of a digest of its ID."""
+    """Return a mark for each entry: a digest of its ID, 16 hex digits."""
     ids = (f"{entry.agent_id} {entry.uuid}".encode("utf-8", "surrogatepass") for entry in entries)
     return frozenset(hashlib.blake2b(each, digest_size=8).hexdigest() for each in ids)
 
 
 def _import(
-    home: Home, rebuilt: Rebuilt, what: _Held, known: _Known, take_out: Replace
+    home: Home,
+    rebuilt: Rebuilt,
+    version: _StoredVersion,
+    known: _Known,
+    remove_session: RemoveSession,
 ) -> Literal["new", "there", "kept"]:
-    """Write a session's segment if it does not exist yet and replaces nothing that has more data."""
-    before = known.held.get(rebuilt.session_id)
+    """Write a session's segment, unless it already exists or the stored version has more data."""
+    before = known.versions.get(rebuilt.session_id)
     if before is not None:
-        if before.segment_id == what.segment_id:
+        if before.segment_id == version.segment_id:
             return "there"
-        is_here = is_there(facts_path(home, before.segment_id))
-        if is_here and not before.marks <= what.marks:
+        is_stored = file_exists(facts_path(home, before.segment_id))
+        if is_stored and not before.marks <= version.marks:
             return "kept"
-        take_out(home, rebuilt.session_id)
-    if not is_there(facts_path(home, what.segment_id)):
-        land(home, what.segment_id, _lines(home, rebuilt))
-    known.remember(rebuilt.session_id, what, rebuilt.message_ids)
+        remove_session(home, rebuilt.session_id)
+    if not file_exists(facts_path(home, version.segment_id)):
+        import_segment(home, version.segment_id, _lines(home, rebuilt))
+    known.remember(rebuilt.session_id, version, rebuilt.message_ids)
     return "new"
 
 
-def _lines(home: Home, rebuilt: Rebuilt) -> Iterator[Landed]:
+def _lines(home: Home, rebuilt: Rebuilt) -> Iterator[ImportedLine]:
     """Yield the lines of a session's segment."""
-    return retold(home, rebuilt.records, lambda fact: _as_logged(fact, rebuilt.uncounted))
+    return segment_lines(home, rebuilt.records, lambda fact: _as_logged(fact, rebuilt.uncounted))
 
 
 def _as_logged(fact: Fact, uncounted: frozenset[str]) -> Fact:
-    """Remove facts that a log does not contain: the time of the first chunk, and counts that may have grown."""
+    """Adapt a fact to the data in a log: the time of the first chunk is unknown, and counts may be lower bounds."""
     if isinstance(fact, Attempt):
         return replace(fact, first_chunk_ns=None)
     if isinstance(fact, UsageRow) and fact.attempt_id in uncounted and fact.certainty == "exact":

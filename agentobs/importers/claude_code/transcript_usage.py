@@ -1,11 +1,11 @@
-"""The usage in Claude Code's own session logs (`~/.claude/projects/*/*.jsonl`).
+"""The usage in Claude Code's session logs (`~/.claude/projects/*/*.jsonl`).
 
-A response with several content blocks is several lines, each with its own usage object. They repeat the counts so far,
-so only the last line of a `message.id` counts. Sub-agents are in separate files or in `agent_progress` lines of their
-parent's file, in older versions in both: an ID counts once there, too. The logs contain neither requests nor the number
-of attempts of a response.
+A response with several content blocks consists of several lines, each with a usage object. These objects repeat the
+counts so far, so only the last line of each `message.id` counts. Sub-agents are in separate files or in
+`agent_progress` lines of their parent's file; in older versions they are in both, and each ID still counts only once.
+The logs do not contain the requests or the number of attempts of a response.
 
-Format: seen in logs of versions 2.0.64 to 2.1.41.
+The format was derived from logs of versions 2.0.64 to 2.1.41.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentobs.provider.registry import ANTHROPIC
 from agentobs.records.usage import Certainty, Usage
 
 SYNTHETIC = "<synthetic>"
-"""The model of lines that the client wrote itself, without a request."""
+"""The model name in lines that the client wrote without a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class Response:
     agent_id: str | None
     """The client's ID of the sub-agent that sent the request, or None for the main agent."""
     at_ns: int
-    """When its last line was written, nanoseconds since 1970; 0 if that cannot be read."""
+    """When its last line was written, nanoseconds since 1970; 0 if the timestamp is invalid."""
     usage: tuple[Usage, ...]
-    """The total, then its iterations. A lower bound if the log contains no stop reason: the final counts may be
-    missing.
+    """The total usage, then the usage of each iteration. If the log contains no stop reason, these are lower bounds,
+    because the final counts may be missing.
     """
 
 
 def usage_of(paths: Path | Iterable[Path]) -> list[Response]:
-    """Return the usage, once for each response, in the order in which the IDs first appear.
+    """Return the usage of each response, in the order in which the response IDs first appear.
 
     Lines that are not JSON or have no usage are skipped.
 
     Args:
-        paths: one log, or all the logs of some sessions.
+        paths: one log, or all logs of some sessions.
     """
     found: dict[tuple[str, str], Response] = {}
     for path in [paths] if isinstance(paths, Path) else paths:
@@ -60,7 +60,7 @@ def usage_of(paths: Path | Iterable[Path]) -> list[Response]:
 
 
 def _responses(line: bytes) -> Iterator[Response]:
-    """Yield the usage in a line of an agent's log, or in a progress line of a sub-agent."""
+    """Yield the response in a line, which may be a progress line with an entry of a sub-agent."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -71,11 +71,11 @@ def _responses(line: bytes) -> Iterator[Response]:
     progress = _dict(entry.get("data"))
     if progress.get("type") == "agent_progress":
         inner = _dict(progress.get("message"))
-        told = _response(session_id, inner, progress.get("agentId"))
+        response = _response(session_id, inner, progress.get("agentId"))
     else:
-        told = _response(session_id, entry, entry.get("agentId"))
-    if told is not None:
-        yield told
+        response = _response(session_id, entry, entry.get("agentId"))
+    if response is not None:
+        yield response
 
 
 def _response(session_id: str, entry: dict[str, Any], agent_id: object) -> Response | None:

@@ -10,9 +10,9 @@ from agentobs.agent.sessions.reconstruction import (
     AttemptSummary,
     conversation_of,
     end_of_turn,
-    needed,
+    needed_attempts,
 )
-from agentobs.errors import RecordingError, UsageError, say_once
+from agentobs.errors import RecordingError, UsageError, warn_once
 from agentobs.provider.registry import turn_paths
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import facts_path, read, segment_ids
@@ -24,37 +24,36 @@ from agentobs.store.port import Store
 from agentobs.store.session_lookup import find_session
 
 
-def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = None) -> Json:
-    """Return the conversation of an earlier session, for
-    `live_world(load=agentobs.wiring.load_conversation)`.
+def load_conversation(request: Json, home: Home | str | os.PathLike[str] | None = None) -> Json:
+    """Return the conversation of an earlier session, for `live_world(load=agentobs.wiring.load_conversation)`.
 
     Args:
-        asked: `session_id`: its ID, a suffix of at least 4 characters, or its name; `relation`:
-            `resume` or `fork`; `turn`: for a fork the last turn to include, or None.
+        request: an object with `session_id`: the ID of the session, a prefix or suffix of at least 4 characters, or
+            its name; `relation`: `resume` or `fork`; `turn`: for a fork, the last turn to include, or None.
         home: where the recordings are; defaults to `AGENTOBS_HOME`, else `.agentobs`.
 
     Raises:
         UsageError: there is no such session or turn, or it is still running.
-        RecordingError: something that it needs was not recorded, was pruned, or is damaged.
+        RecordingError: required data was not recorded, was pruned, or is damaged.
         HomeError: there are no recordings at that place.
-        ForeignError: the recordings are of a newer version.
+        ForeignError: the recordings were written by a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
-    turn = asked.get("turn")
+    turn = request.get("turn")
     # The earlier session may have ended in this process a moment ago.
     if not flush():
         raise RecordingError(
             "the latest records of this process are not written yet",
             where=str(place.path),
-            todo="Try again",
+            todo="Retry",
         )
     with open_store(place) as store:
-        session_id = _found(store, place, str(asked["session_id"]))
+        session_id = _found(store, place, str(request["session_id"]))
         known = _known(store, session_id)
-        _check(known, is_fork=asked.get("relation") == "fork", turn=turn)
+        _check(known, is_fork=request.get("relation") == "fork", turn=turn)
         until_ns = _end(known, turn) if turn is not None else None
         usage = usage_of(store, session_id)
-        recording = store.content(session_id, bodies=needed(known.asked, until_ns))
+        recording = store.content(session_id, bodies=needed_attempts(known.attempts, until_ns))
     return conversation_of(recording, usage, until_ns=until_ns, lost=known.dropped)
 
 
@@ -63,7 +62,7 @@ def _found(store: Store, home: Home, text: str) -> str:
 
     Raises:
         UsageError: no session matches, or several do.
-        ForeignError: no session matches, but a segment is of a newer version.
+        ForeignError: no session matches, but a segment was written by a newer version.
     """
     try:
         return find_session(store, text, key=home.key())
@@ -75,13 +74,13 @@ def _found(store: Store, home: Home, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The facts about a session."""
+    """The facts about the earlier session."""
 
     session_id: str
     status: str
     dropped: int
     continues_session_id: str | None
-    asked: Sequence[AttemptSummary]
+    attempts: Sequence[AttemptSummary]
     redactions: int
 
 
@@ -102,7 +101,7 @@ def _known(store: Store, session_id: str) -> _Known:
 
 
 def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:
-    """Refuse a session that cannot be continued, and warn about differences.
+    """Refuse a session that cannot be continued, and warn if its secrets were redacted.
 
     Raises:
         UsageError: it is still running.
@@ -121,7 +120,7 @@ def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:
             todo="Fork it at a turn that agentobs show lists",
         )
     if known.redactions:
-        say_once(
+        warn_once(
             f"session {known.session_id} contained secrets, which were not recorded: the model sees "
             "placeholders instead",
             about=f"redactions of {known.session_id}",
@@ -135,7 +134,7 @@ def _end(known: _Known, turn: int) -> int | None:
         UsageError: the session has no such turn.
     """
     try:
-        return end_of_turn(known.asked, turn)
+        return end_of_turn(known.attempts, turn)
     except UsageError as error:
         earlier = known.continues_session_id
         todo = (

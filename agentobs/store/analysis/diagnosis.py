@@ -1,7 +1,7 @@
 """Diagnosis: the failure signatures found in a session, with evidence, strength and advice.
 
 SQL decides what is found (`views/40_signatures.sql`), so any client of the file gets the same
-findings. This module holds the texts, and the signatures that could not be checked: if the required
+findings. This module adds the texts, and determines which signatures could not be checked: if the required
 data was not recorded, the absence of a finding means nothing.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from agentobs.store.port import Store, Table
 
 Known = Mapping[str, int]
-"""The counts of `diagnosable`: what data a session has."""
+"""The counts of the query `diagnosable`, which show the data that a session has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Signature:
     name: str
     """The name of its view and of its named query."""
     fires: str
-    """A description of when it is found."""
+    """The condition under which it is found, as text."""
     todo: str
     """Advice on how to fix it."""
     unknown: Callable[[Known], str | None] = lambda known: None
@@ -66,8 +66,7 @@ def _no_decisions(known: Known) -> str | None:
 def _no_hooks(known: Known) -> str | None:
     if not known["told_interactions"]:
         return "this client does not report its hooks"
-    # With a sampling share of 0 there are no hook events, but answers of the world are never
-    # sampled.
+    # With a sampling rate of 0 there are no hook events, but the answers of hooks are always recorded.
     is_sampled = known["sampled_hooks"] or (known["hook_answers"] and not known["kept_hooks"])
     return "only a sample of the hook events was kept" if is_sampled else None
 
@@ -94,69 +93,70 @@ SIGNATURES = (
     Signature(
         "repeated_calls",
         "the same tool with similar arguments in three consecutive turns",
-        "The agent learns nothing from the result. State in the result what would be "
-        "different next time, or refuse a call that repeats the last one",
+        "The agent does not learn from the result. Make the result say what to change, or reject a "
+        "call that repeats the previous one",
         _no_likeness,
     ),
     Signature(
         "rising_costs",
         "five consecutive turns that each cost more than the previous one",
-        "Each turn pays for the history again. Add cache breakpoints to the prompt (agentobs cache "
-        "SESSION), shorten results, or compact earlier",
+        "Each turn pays for the whole history again. Add cache breakpoints to the prompt (see "
+        "agentobs cache SESSION), shorten results, or compact earlier",
         _no_price,
     ),
     Signature(
         "full_contexts",
-        "a prompt that uses over 80 % of the model's context window",
-        "Compact earlier, delegate parts to sub-agents, or use a model with a larger "
-        "window: quality drops before the provider rejects a request",
+        "a prompt that uses more than 80% of the model's context window",
+        "Compact earlier, delegate parts to sub-agents, or use a model with a larger window, "
+        "because quality drops before the provider rejects a request",
     ),
     Signature(
         "large_results",
-        "a tool's result of more than 10,000 characters in a conversation of 30 messages or more",
+        "a tool result of more than 10,000 characters in a conversation of 30 or more messages",
         "Shorten the result in the tool, and let the agent request the part that it "
-        "needs: each later turn pays for all of it",
+        "needs, because each later turn pays for the whole result",
     ),
     Signature(
         "long_waits",
-        "an approval took longer than 10 s, or for a fifth of the wall time and at least 1 s",
-        "Add a rule for what is always allowed, or let a classifier decide first "
-        "(docs/permissions.md); agentobs waits lists the tools",
+        "an approval that took more than 10 s, or approvals that took at least 1 s and more than "
+        "a fifth of an interaction's wall time",
+        "Add a rule for calls that are always allowed, or let a classifier decide first "
+        "(docs/permissions.md). agentobs waits lists the tools",
         _no_decisions,
     ),
     Signature(
         "repeated_denials",
-        "three or more calls of one tool that were not permitted",
-        "The agent does not adapt. Remove the tool, or state in the prompt what is not "
+        "three or more denied calls of one tool",
+        "The agent does not adapt. Remove the tool, or state in the prompt which calls are not "
         "permitted and what to do instead",
         _no_kinds,
     ),
     Signature(
         "silent_hook_cancels",
-        "a hook that was cancelled while the action that it should have checked continued",
-        "Increase its timeout (timeout_s) or make it faster; if it is a safeguard, let "
-        "it block on a timeout (docs/hooks.md)",
+        "a hook that was canceled while the action that it should have checked continued",
+        "Increase the timeout of the hook (timeout_s), or make the hook faster. If it is a "
+        "safeguard, let its own code deny the call before the timeout (docs/hooks.md)",
         _no_hooks,
     ),
     Signature(
         "broken_caches",
-        "a request that changed a cached prefix, 1,024 tokens or more of it",
-        "Keep the prefix constant: tools in a fixed order, dates after the last "
+        "a request that changed 1,024 or more tokens of a cached prefix",
+        "Keep the prefix constant, with tools in a fixed order and dates after the last "
         "breakpoint. agentobs cache SESSION shows the cost",
         _no_prompts,
     ),
     Signature(
         "repeated_tool_errors",
         "a tool that failed three or more times with the same kind of error, and in at least a fifth of its calls",
-        "schema: describe its input with an example. semantic: let its error state "
-        "what would work. denied: see repeated_denials",
+        "For schema errors, describe the input with an example. For semantic errors, make the error "
+        "message say what would work. For denied calls, see repeated_denials",
         _no_kinds,
     ),
     Signature(
         "contradictions",
-        "an answer that claims success although every result before it is an error",
-        "Compare the answer with the results (agentobs show SESSION --content), or ask a model: "
-        "agentobs diagnose SESSION --judge MODEL",
+        "a response that claims success although every result before it is an error",
+        "Compare the response with the results (agentobs show SESSION --content), or let a model "
+        "compare them (agentobs diagnose SESSION --judge MODEL)",
         _no_claims,
     ),
 )

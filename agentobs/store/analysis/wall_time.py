@@ -1,17 +1,18 @@
 """Wall time: how the time of an interaction was spent, each nanosecond counted once.
 
-Tools, agents, the stream of a response and the tools that start before its end overlap. Their
-durations add up to more than the elapsed time, so the critical path is followed backwards from the
-end. Within an interval, starting at its end:
+Operations overlap: tools, agents, the stream of a response, and tools that start before the end of that stream. Their
+durations add up to more than the elapsed time, so only the critical path is counted. It is followed backwards through
+an interval. Let t be the end of the interval:
 
-1. Of the children that started before this instant, the one that ends last was waited for; if two end
-   together, the one that started first.
-2. If it ended before this instant, the time after its end belongs to its parent.
-3. The time from its start to this instant is split by the same rule among its own children.
-4. Then the same from its start on, until the start of the interval.
+1. Of the children that started before t, select the child that ended last; of two that ended together, the one that
+   started first.
+2. If this child ended before t, the time from its end to t belongs to the interval itself, and t becomes the child's
+   end.
+3. The time from the child's start to t is split among its own children by the same rules.
+4. Continue at step 1 with t as the child's start, until the start of the interval is reached.
 
-The parts are disjoint and add up exactly to the wall time. An operation that ran in parallel with a
-longer one counts nothing, because removing it would not have saved a nanosecond.
+The parts are disjoint and add up exactly to the wall time. An operation that ran in parallel with a longer operation
+does not count, because removing it would not have saved any time.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from typing import Literal, get_args
 from agentobs.store.port import Store
 
 Part = Literal["model", "tool", "queued", "person", "hook", "retry_wait", "own"]
-"""The categories of time: a response of the model; a tool; a call in the queue; an approval wait; a
-hook; a retry backoff; none of these, which is the program's own time.
+"""The categories of time, in this order: a response of the model; a tool; a tool call in the queue; an approval wait; a
+hook; a retry backoff; anything else, which is the program's own time.
 """
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
 _WHOLE: frozenset[Part] = frozenset(("person", "hook", "queued", "retry_wait"))
-"""Parts that are counted as a whole, whatever runs inside: a hook may call a model, and so may a classifier."""
+"""The categories that include everything that runs inside, such as the LLM requests of a hook or of a classifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +41,20 @@ class Interval:
 
     id: str
     parent_id: str | None
-    """The ID of its parent; None or unknown if that is the interaction itself."""
+    """The ID of the parent interval. If it is None or not in the list, the parent is the interaction itself."""
     part: Part | None
-    """The category of its time not covered by children; None for its parent's category."""
+    """The category of the time that no child covers; None for the category of the parent."""
     name: str
     label: str | None
     lane: str
     started_ns: int
     ended_ns: int | None
-    """None if the end is unknown: it lasts as long as its parent."""
+    """When it ended; None if that is unknown, so that it lasts as long as its parent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A segment of the critical path."""
+class TimeSlice:
+    """A part of the critical path."""
 
     part: Part
     name: str
@@ -82,13 +83,13 @@ class Split:
     own_ns: int
     has_ended: bool
     timing_source: Literal["spans", "wire"]
-    """Whether it was recorded by our loop, or derived from the requests of another client."""
-    path: tuple[Piece, ...]
+    """`spans`: recorded by our agent loop; `wire`: derived from the requests of another client."""
+    path: tuple[TimeSlice, ...]
     """The critical path, in order."""
 
 
 def interaction_times(store: Store, session_id: str) -> list[Split]:
-    """Return how the time of each interaction of a session was spent, in the order of their starts."""
+    """Return the wall time of each interaction of a session by category, in the order of their starts."""
     rows = store.rows("interaction_intervals", session_id=session_id).dicts()
     splits = []
     for interaction_id, group in groupby(rows, key=lambda row: str(row["interaction_id"])):
@@ -99,8 +100,8 @@ def interaction_times(store: Store, session_id: str) -> list[Split]:
     return splits
 
 
-def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> list[Piece]:
-    """Return the segments of the critical path, contiguous from the start of `whole` to `end_ns`.
+def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> list[TimeSlice]:
+    """Return the parts of the critical path, contiguous from the start of `whole` to `end_ns`.
 
     Args:
         whole: the interaction.
@@ -109,7 +110,7 @@ def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> l
         end_ns: when the interaction ended.
     """
     children = _children(whole, inside)
-    pieces: list[Piece] = []
+    slices: list[TimeSlice] = []
     waiting = [(whole, whole.part or "own", whole.started_ns, end_ns)]
     while waiting:
         node, part, low, at = waiting.pop()
@@ -120,7 +121,7 @@ def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> l
             if child.started_ns >= at or ended <= low or ended <= child.started_ns:
                 continue
             if ended < at:
-                pieces.append(_piece(node, own, ended, at))
+                slices.append(_slice(node, own, ended, at))
                 at = ended
             begun = max(child.started_ns, low)
             waiting.append((child, child.part or own, begun, at))
@@ -128,8 +129,8 @@ def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> l
             if at == low:
                 break
         if at > low:
-            pieces.append(_piece(node, own, low, at))
-    return sorted(pieces, key=lambda piece: piece.started_ns)
+            slices.append(_slice(node, own, low, at))
+    return sorted(slices, key=lambda time_slice: time_slice.started_ns)
 
 
 def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Sequence[Interval]]:
@@ -142,7 +143,7 @@ def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Seque
         parent = each.parent_id if each.parent_id in known else whole.id
         children.setdefault(str(parent), []).append(each)
     for under in children.values():
-        # Without an end it lasts to the end, so it sorts first.
+        # A child without an end lasts as long as its parent, so it comes first.
         under.sort(
             key=lambda each: (each.ended_ns is not None, -(each.ended_ns or 0), each.started_ns)
         )
@@ -154,12 +155,12 @@ def _own_part(part: Part, under: Sequence[Interval]) -> Part:
 
     If a child shows when the model, the tool or an agent itself was active, the rest is the program's own time.
     """
-    told_better = any(child.part == part or child.name == "sub_agent" for child in under)
-    return "own" if told_better else part
+    has_precise_child = any(child.part == part or child.name == "sub_agent" for child in under)
+    return "own" if has_precise_child else part
 
 
-def _piece(node: Interval, part: Part, started_ns: int, ended_ns: int) -> Piece:
-    return Piece(part, node.name, node.label, node.lane, started_ns, ended_ns)
+def _slice(node: Interval, part: Part, started_ns: int, ended_ns: int) -> TimeSlice:
+    return TimeSlice(part, node.name, node.label, node.lane, started_ns, ended_ns)
 
 
 def _split(
@@ -172,8 +173,8 @@ def _split(
     end_ns = max(end_ns, whole.started_ns)
     path = critical_path(whole, inside, end_ns)
     spent = dict.fromkeys(PARTS, 0)
-    for piece in path:
-        spent[piece.part] += piece.ended_ns - piece.started_ns
+    for time_slice in path:
+        spent[time_slice.part] += time_slice.ended_ns - time_slice.started_ns
     return Split(
         interaction_id=interaction_id,
         lane=whole.lane,

@@ -1,8 +1,7 @@
 """Spending of all processes of a home since an instant, for daily budgets.
 
-Cheap enough to call before each LLM request, because a result is cached for `FRESH_SECONDS`. It can
-be late by that time, plus what the recorders have not written yet (at most a fraction of a second),
-this process included.
+The functions are cheap enough to call before each LLM request, because a result is cached for `FRESH_SECONDS`. A result
+can therefore be out of date by that time, plus the time that recorders need to write (at most a fraction of a second).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from agentobs import world
-from agentobs.errors import AgentobsError, UsageError, say_once
+from agentobs.errors import AgentobsError, UsageError, warn_once
 from agentobs.ledger import Meter, book_of
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.records.facts import UsageRow
@@ -46,27 +45,27 @@ _lock = threading.Lock()
 
 
 def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> tuple[Decimal, int]:
-    """Return the dollars spent since an instant, and the number of calls that are not exact, live
-    recordings included.
+    """Return the dollars spent since an instant, and the number of calls whose cost is not exact. Running sessions are
+    included.
 
     Calls without a price count as not exact and add nothing to the dollars.
 
     Args:
-        since_ns: count calls sent then or later, nanoseconds since 1970.
+        since_ns: count calls sent at or after this time, nanoseconds since 1970.
         home: where the recordings are; defaults to `AGENTOBS_HOME`, else `.agentobs`.
 
     Raises:
         HomeError: there are no recordings at that place.
-        ForeignError: the store file is not ours, or of a newer version.
+        ForeignError: the store file was not written by agentobs, or has a newer version.
     """
-    state = process.part(State)
+    state = process.state(State)
     place = home if isinstance(home, Home) else existing_home(home)
     with _lock:
         key = str(place.path)
         known, now = state.known.get(key), world.monotonic()
         if known and known.since_ns == since_ns and now - known.requested_ns < FRESH_SECONDS * 1e9:
             return known.answer
-        # The first query updates the published file if that is due; later ones read the tail.
+        # The first query updates the published file if an update is due; later queries read the tail.
         with open_store(place, ingest=known is None) as store:
             rows = store.rows("spent_today", since_ns=since_ns).rows
         answer = (rows[0][0], rows[0][1]) if rows else (Decimal(0), 0)
@@ -75,10 +74,10 @@ def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> t
 
 
 def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None) -> Meter:
-    """Return a meter with the spending of one session so far, live recordings included.
+    """Return a meter with the spending of one session so far; the session may still be running.
 
     A resumed conversation has several sessions; `agentobs.agent.resumed` carries over the spending of all of them.
-    Records that a recorder could not write make the sum a lower bound.
+    If a recorder could not write some records of the session, the sum is a lower bound.
 
     Args:
         session_id: the full ID of the session.
@@ -87,7 +86,7 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
     Raises:
         HomeError: there are no recordings at that place.
         UsageError: no session has that ID.
-        ForeignError: the store file is not ours, or of a newer version.
+        ForeignError: the store file was not written by agentobs, or has a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
     meter = Meter(book_of(place.path))
@@ -101,12 +100,12 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
             )
         meter.add_facts(usage_of(store, session_id))
     if lost := known[0][0]:
-        meter.lose(lost)
+        meter.add_lost_records(lost)
     return meter
 
 
 def usage_of(store: Store, session_id: str) -> list[UsageRow]:
-    """Return the usage billed to this session only, oldest first."""
+    """Return the usage billed to this session, oldest first."""
     names = [each.name for each in dataclasses.fields(UsageRow)]
     rows = store.rows("internal/session_usage", session_id=session_id).dicts()
     return [UsageRow(**{name: row[name] for name in names}) for row in rows]
@@ -115,10 +114,10 @@ def usage_of(store: Store, session_id: str) -> list[UsageRow]:
 def spent_today(home: Home | str | os.PathLike[str] | None = None) -> Decimal:
     """Return the dollars spent today (UTC) by all processes of a home; 0 if nothing was recorded.
 
-    For budgets: it never raises. If the store cannot be queried, a warning is printed once, and
-    today's last result is returned.
+    Budgets use this function, so it never raises. If the store cannot be queried, a warning is printed once, and
+    today's last result is returned (0 if there is none).
     """
-    state = process.part(State)
+    state = process.state(State)
     now_ns = world.now()
     since_ns = now_ns - now_ns % _DAY_NS
     try:
@@ -128,6 +127,6 @@ def spent_today(home: Home | str | os.PathLike[str] | None = None) -> Decimal:
     try:
         return spent(since_ns, place)[0]
     except (AgentobsError, OSError) as error:
-        say_once(f"what was spent today is unknown: {error}", about=f"spending of {place.path}")
+        warn_once(f"today's spending is unknown: {error}", about=f"spending of {place.path}")
         known = state.known.get(str(place.path))
         return known.answer[0] if known and known.since_ns == since_ns else Decimal(0)

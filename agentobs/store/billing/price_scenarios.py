@@ -1,7 +1,7 @@
-"""Recompute the cost of stored calls with other prices, another model, cache lifetime or mode.
+"""Recompute the cost of stored calls with other prices, or with another model, cache lifetime or mode.
 
-Stored data does not change: the other prices are a parameter of the query, and the same calculation
-is done with them. The assumptions are listed with the result.
+Stored data does not change: the other prices are a parameter of a query that does the same calculation. The assumptions
+of a scenario are listed with its result.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ class WhatIf:
     session_id: str | None = None
     """Only this session."""
     since_ns: int | None = None
-    """Only calls sent then or later, nanoseconds since 1970."""
+    """Only calls sent at or after this time, nanoseconds since 1970."""
     until_ns: int | None = None
-    """Only calls sent before then."""
+    """Only calls sent before this time, nanoseconds since 1970."""
     model: str | None = None
-    """Price all calls as this model."""
+    """Price all calls as if they had used this model."""
     cache_lifetime: Lifetime | None = None
-    """Price all cache writes with this lifetime."""
+    """Price all cache writes as if they had this lifetime."""
     batch: bool = False
     """Price all calls as batch API calls."""
     fast: bool = False
     """Price all calls as fast mode calls."""
 
 
-class OnTop(PriceBook):
+class LayeredPriceBook(PriceBook):
     """A price book with an additional price file that takes precedence."""
 
-    def __init__(self, base: PriceBook, own: bytes, where: str) -> None:
-        """Take the base book and the text of the file."""
-        super().__init__(own, where)
+    def __init__(self, base: PriceBook, file_text: bytes, where: str) -> None:
+        """Create the book from its base, and from the text and the path of the additional file."""
+        super().__init__(file_text, where)
         self._base = base
         self.version = f"{base.version}+{self.version.rpartition('+')[2]}"
 
     def overlays(self) -> tuple[Overlay, ...]:
-        """Return the files of the book and the additional one.
+        """Return the parsed price files of the base book, and the additional file.
 
         Raises:
             UsageError: a file is malformed.
@@ -65,11 +65,11 @@ class Repriced:
     """The canonical name of the billed model."""
     calls: int
     stored_usd: Decimal | None
-    """The stored cost; None if nothing has a price."""
+    """The stored cost; None if no call has a price."""
     what_if_usd: Decimal | None
-    """The recomputed cost; None if nothing has a price."""
+    """The recomputed cost; None if no call has a price."""
     difference_usd: Decimal | None
-    """Recomputed minus stored cost, over the calls that have a price in both; None if there are none."""
+    """Recomputed minus stored cost of the calls that have both prices; None if there are no such calls."""
     stored_unpriced_calls: int
     """Calls without a stored price."""
     what_if_unpriced_calls: int
@@ -84,8 +84,8 @@ def reprice(store: Store, what_if: WhatIf, book: PriceBook) -> list[Repriced]:
     """Return the stored and recomputed cost of calls by model, most expensive first, then the total.
 
     Args:
-        store: the store of the calls.
-        what_if: the calls and the changes.
+        store: the store that contains the calls.
+        what_if: the calls to reprice, and the changes to apply.
         book: the prices.
     """
     chosen: dict[str, Any] = {
@@ -128,7 +128,7 @@ def assumptions(what_if: WhatIf) -> list[str]:
 def _price_rows(
     store: Store, what_if: WhatIf, book: PriceBook, chosen: dict[str, Any]
 ) -> list[dict[str, object]]:
-    """Return the changed prices of all contexts that occur, as rows of `internal/repriced_costs`."""
+    """Return the changed prices of all contexts in the selected calls, as rows for `internal/repriced_costs`."""
     used = store.rows("internal/price_contexts", **chosen).rows
     contexts = [Context(*row) for row in used if row[0] is not None]
     return [

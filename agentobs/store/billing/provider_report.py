@@ -1,8 +1,8 @@
-"""The provider's own usage and cost report: sum all pages of a kind exactly.
+"""The provider's usage and cost reports: exact sums over all pages of a report.
 
-The meaning of a figure in the cost report depends on its grouping. If its rows have a `cost_type`,
-tokens, web searches and others are separate; otherwise each row is the total. Money is compared at
-list prices: `list_amount` if a row has it, because `amount` is after discounts.
+The meaning of an amount in the cost report depends on the grouping of the report. If rows have a `cost_type`, the costs
+of tokens, web searches and others are separate rows; otherwise each row is a total. Money is compared at list prices:
+at `list_amount` if a row has it, because `amount` is after discounts.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ TOKENS = {
     "cache_creation.ephemeral_1h_input_tokens": "cache_write_1h_tokens",
     "server_tool_use.web_search_requests": "web_search_requests",
 }
-"""The counts of the usage report, with our names."""
+"""The counts of the usage report, mapped to our names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a figure refers to; None for dimensions by which the report is not grouped."""
+    """The dimensions of a figure; None if the report is not grouped by that dimension."""
 
     day: date
     model: str | None
     """The canonical name of the model."""
     service_tier: str | None
     what: str
-    """A count of `TOKENS`, or `cost_usd` for the total, or `<cost type>_usd` for a part of it."""
+    """The name of a count in `TOKENS`, `cost_usd` for the total cost, or `<cost type>_usd` for a part of it."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Report:
     figures: dict[Key, Decimal] = field(default_factory=dict)
     """Counts, or dollars at list prices."""
     rounding: dict[Key, Decimal] = field(default_factory=dict)
-    """For dollars, the maximum rounding error of the amounts: half of the last digit of each, none for 0."""
+    """The maximum rounding error of each figure in dollars: half of the last digit of each amount that is not 0."""
     spans: set[Span] = field(default_factory=set)
     """The covered time spans, as start and end (UTC)."""
     by_model: bool = False
@@ -71,21 +71,21 @@ class Report:
     by_part: bool = False
     """Whether tokens, web searches and others are separate."""
     has_searches: bool = True
-    """Whether it includes web searches, as far as its grouping tells."""
+    """Whether it includes web searches, according to its grouping."""
     searches_by_model: bool = False
     """Whether every amount for web searches has its model."""
     searches_by_tier: bool = False
     """Whether every amount for web searches has its tier."""
     workspaces: Counter[str] = field(default_factory=Counter)
-    """Number of results per workspace; `default` if none is named."""
+    """Number of results per workspace; `default` for results without a workspace."""
     open_pages: int = 0
-    """Pages that say that there are more."""
+    """Number of pages that are followed by another page (`has_more`)."""
     last_pages: int = 0
-    """Pages that say that there are no more."""
+    """Number of pages that are not followed by another page."""
     capped_pages: int = 0
-    """Pages with a bucket that has the maximum number of groups."""
+    """Number of pages with a bucket that has the maximum number of groups."""
     is_listed: bool = False
-    """Whether times without usage are omitted."""
+    """Whether time spans without usage are omitted."""
     has_list_prices: bool = False
     """Whether it has amounts at list prices in addition to billed ones."""
     billed_usd: Decimal = Decimal(0)
@@ -107,7 +107,7 @@ class Report:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no page is missing, as far as the pages tell."""
+        """Whether no page is missing, according to the `has_more` of the pages."""
         return self.open_pages == 0 or self.last_pages > 0
 
     @property
@@ -121,9 +121,9 @@ class Report:
 
 
 def read_reports(paths: list[Path], workspace: str | None = None) -> list[Report]:
-    """Return the reports in some files, usage before cost.
+    """Return the reports in the files, usage before cost.
 
-    Pages without results belong to the reports of the other pages; if no page has a result, to an
+    Pages without results count for each report that the other pages contain. If no page has a result, the result is one
     empty usage report.
 
     Args:
@@ -138,7 +138,7 @@ def read_reports(paths: list[Path], workspace: str | None = None) -> list[Report
         names = ", ".join(map(str, paths))
         raise bad(
             names,
-            "a report without results: the time that it covers is unknown",
+            "the report has no results, so its time range is unknown",
             "Request a range with usage",
         )
     kinds = set[Kind]().union(*(page.kinds for page in pages)) or {"usage"}
@@ -210,7 +210,9 @@ def _add_counts(report: Report, row: Row, key: Key) -> None:
 def _add_money(report: Report, row: Row, key: Key) -> None:
     currency = text_of(row, "currency")
     if currency not in (None, "USD"):
-        raise bad(row.where, f"amounts in {currency}", "Only reports in USD can be compared")
+        raise bad(
+            row.where, f"the amounts are in {currency}", "Only reports in USD can be compared"
+        )
     billed, listed = cents_of(row, "amount"), cents_of(row, "list_amount")
     assert billed is not None
     cents = billed if listed is None else listed
@@ -224,7 +226,7 @@ def _add_money(report: Report, row: Row, key: Key) -> None:
 
 
 def _gather_searches(report: Report) -> None:
-    """Merge web searches if only some of them have their model or tier."""
+    """Merge the web searches of all models (or tiers) if only some web searches have a model (or tier)."""
     for sums in (report.figures, report.rounding):
         for key in [key for key in sums if key.what == SEARCH_USD]:
             value = sums.pop(key)
@@ -238,10 +240,10 @@ def _add(sums: dict[Key, Decimal], key: Key, value: Decimal) -> None:
 
 
 def _refuse_overlaps(kind: Kind, pages: list[Page]) -> None:
-    """Refuse pages that count the same time twice, because their sum would be too high.
+    """Refuse pages that cover the same time, because their sum would be too high.
 
     Raises:
-        UsageError: two pages have the same bucket or item, or overlapping times.
+        UsageError: two pages have the same bucket or item, or overlapping time spans.
     """
     holders: dict[object, Page] = {}
     spans: dict[Span, str] = {}
@@ -264,6 +266,6 @@ def _refuse_overlaps(kind: Kind, pages: list[Page]) -> None:
 def _twice(where: str, span: Span, other: str) -> Exception:
     return bad(
         where,
-        f"{span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} stands in {other} already",
+        f"{span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} is already covered by {other}",
         "Pass the pages of one request only",
     )

@@ -1,8 +1,8 @@
 """Compare our counts and prices with the counts and charges that the provider reports.
 
-The comparison uses the common dimensions: by day (UTC), by model or service tier if the report is
-grouped by it, and tokens separately from web searches if it separates them. Recordings do not know
-their workspace, so all workspaces of a report are compared together.
+Figures are compared per day (UTC), per model and service tier if the report is grouped by them, and tokens separately
+from web searches if the report separates them. Recordings do not contain the workspace, so all workspaces of a report
+are compared together.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ State = Literal["match", "rounding", "differs", "only_in_report", "only_here"]
 """`match`: identical to the last digit; `rounding`: within the tolerance."""
 
 MOST_TOLERANCE = Decimal("0.01")
-"""Maximum share of a reported amount that rounding can explain."""
+"""The maximum tolerance for rounding, as a share of the reported amount."""
 
 STANDARD = "standard"
-"""The tier of a call whose usage names none."""
+"""The service tier of a call whose usage does not contain one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure of both sides."""
+    """One figure of the report, and our figure for the same key."""
 
     report: Kind
     day: date
     model: str | None
-    """The canonical name of the model; None if the report does not say."""
+    """The canonical name of the model; None if the report is not grouped by model."""
     service_tier: str | None
-    """None if the report does not say."""
+    """The service tier; None if the report is not grouped by tier."""
     what: str
-    """A count such as `input_tokens`, or money such as `cost_usd`."""
+    """The name of the count, such as `input_tokens`, or of the amount, such as `cost_usd`."""
     ours: Decimal | None
-    """None if nothing was recorded, or nothing has a price."""
+    """None if nothing was recorded, or a call has no price."""
     theirs: Decimal | None
     """None if the report has no such figure."""
     difference: Decimal | None
     """Ours minus theirs."""
     tolerance: Decimal
-    """The difference that the report's rounding allows: half of the last digit of each of its
-    amounts, but at most a hundredth of their sum.
+    """The difference that rounding can explain: half of the last digit of each reported amount, and at most a
+    hundredth of their sum.
     """
     state: State
     not_exact_calls: int
-    """Number of our calls behind it that are not exact: the first place to look."""
+    """Number of our calls in this figure that are not exact. If there is a difference, check them first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Reconciled:
 
     report: Report
     lines: list[Line]
-    """Every figure, matching or not, by day and model."""
+    """All figures, matching or not, by day and model."""
     notes: list[str]
-    """What the comparison leaves out, as sentences for users."""
+    """The limitations of the comparison, as sentences for users."""
 
     @property
     def matches(self) -> bool:
@@ -79,10 +79,10 @@ class Reconciled:
 
 
 def reconcile(store: Store, report: Report) -> Reconciled:
-    """Compare the stored calls with one report, over the time that it covers.
+    """Compare the stored calls with one report, for the time that the report covers.
 
     Args:
-        store: the store of the calls.
+        store: the store that contains the calls.
         report: all pages of one kind, from `read_reports`.
     """
     ours, doubts, calls = _ours(store, report)
@@ -103,7 +103,7 @@ def span_ns(report: Report) -> dict[str, int]:
 def _ours(
     store: Store, report: Report
 ) -> tuple[dict[Key, Decimal | None], dict[Key, int], set[Key]]:
-    """Return our figures, the inexact calls behind each, and the keys that have calls."""
+    """Return our figures, the number of inexact calls in each, and the keys that have calls."""
     figures: dict[Key, Decimal | None] = {}
     doubts: dict[Key, int] = {}
     calls: set[Key] = set()
@@ -178,15 +178,15 @@ def _line(
 def _notes(report: Report, ours: dict[Key, Decimal | None]) -> Iterable[str]:
     kind = f"the {report.kind} report"
     if not report.is_complete:
-        yield f"{kind} goes on (has_more): pass the files of its next pages as well"
+        yield f"{kind} has more pages (has_more): also pass the files of the next pages"
     for start, end in report.holes[:5]:
-        yield f"{kind} does not cover {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}: pass the pages between as well"
+        yield f"{kind} does not cover {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}: also pass the missing pages"
     if len(report.holes) > 5:
         yield f"{kind} has {len(report.holes) - 5} more such gaps"
     if report.capped_pages:
         yield (
-            f"{kind} has buckets with {CAPPED_AT} groups, the most that the provider gives: others may be missing; "
-            f"ask analytics/{report.kind}, which returns all"
+            f"{kind} has buckets with {CAPPED_AT} groups, the maximum of the provider, so groups may be missing; "
+            f"use analytics/{report.kind}, which returns all groups"
         )
     if report.is_listed:
         yield f"{kind} lists only times with usage: nothing is compared before and after them"
@@ -209,15 +209,15 @@ def _notes_of_money(report: Report) -> Iterable[str]:
         off = report.list_usd - report.billed_usd
         share = f", {off / report.list_usd:.2%}" if report.list_usd else ""
         yield (
-            f"compared at list prices, ${report.list_usd:,.4f} in all: discounts take ${off:,.4f} off{share}, "
-            f"${report.billed_usd:,.4f} are billed"
+            f"compared at list prices: ${report.list_usd:,.4f} in total, minus ${off:,.4f} of discounts{share}; "
+            f"${report.billed_usd:,.4f} is billed"
         )
     else:
-        yield "the cost report has no priority tier: our calls of that tier are left out"
+        yield "the cost report has no priority tier: recorded calls of that tier are excluded"
     if not report.by_part and report.rows:
         yield "the cost report is not grouped by cost_type: tokens and web searches are compared as one sum"
     if not report.has_searches:
-        yield "the cost report is grouped by token_type and has no web searches: ours are left out"
+        yield "the cost report is grouped by token_type and has no web searches: recorded web searches are excluded"
 
 
 def _ns(at: datetime) -> int:

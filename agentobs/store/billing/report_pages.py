@@ -28,18 +28,18 @@ Span = tuple[datetime, datetime]
 """The start and end of a bucket or an item (UTC)."""
 
 MOST_BYTES = 512 * 1024 * 1024
-"""A monthly report by minute, model and key has a few megabytes; a larger file is not a report."""
+"""The maximum size of a file. Even a monthly report by minute, model and key has only a few megabytes."""
 MOST = 10**18
-"""A larger count or amount is invalid."""
+"""Counts and amounts from this value on are invalid."""
 CAPPED_AT = 100
-"""Maximum groups in a bucket of the `analytics` reports; there is no row for the rest."""
+"""The maximum number of groups in a bucket of the `analytics` reports; other groups are left out."""
 
 _MEASURES = {
     "amount", "list_amount", "currency", "requests", "uncached_input_tokens", "output_tokens",
     "cache_read_input_tokens", "cache_creation", "server_tool_use", "total_tokens",
 }  # fmt: skip
 _COMPONENTS = {"cost_type", "token_type"}
-"""Dimensions that subdivide a group."""
+"""The dimensions that only split the money of a group into parts."""
 _MISSING = "missing"
 
 
@@ -48,7 +48,7 @@ class Row:
     """One row of a report, of either shape."""
 
     where: str
-    """The file and the position in it."""
+    """The file, and the position in it."""
     span: Span
     values: Mapping[str, Any]
     """Dimensions and measures together."""
@@ -58,10 +58,10 @@ class Row:
         """Whether it counts tokens or money."""
         return "cost" if "amount" in self.values else "usage"
 
-    def group(self, *, whole: bool = False) -> str:
-        """Return its dimensions as one text; `whole` omits those that only split money into parts."""
-        left_out = _MEASURES | _COMPONENTS if whole else _MEASURES
-        named = {name: value for name, value in self.values.items() if name not in left_out}
+    def group(self, *, with_components: bool = True) -> str:
+        """Return its dimensions as one text; without components, all parts of a group's money have the same text."""
+        omitted = _MEASURES if with_components else _MEASURES | _COMPONENTS
+        named = {name: value for name, value in self.values.items() if name not in omitted}
         return json.dumps(named, sort_keys=True, default=str)
 
 
@@ -72,9 +72,9 @@ class Page:
     where: str
     rows: list[Row]
     spans: set[Span]
-    """The covered times, including those without rows."""
+    """The covered time spans, including spans without rows."""
     is_listed: bool
-    """Whether its entries are items, so that times without usage are omitted."""
+    """Whether its entries are items; time spans without usage are then omitted."""
     has_more: bool
     is_capped: bool
     """Whether a bucket has the maximum number of groups."""
@@ -86,7 +86,7 @@ class Page:
 
 
 def read_pages(paths: list[Path]) -> list[Page]:
-    """Return the pages of some files.
+    """Return the pages in the files.
 
     Raises:
         UsageError: a file is not a report; the message has the file and the position in it.
@@ -97,22 +97,22 @@ def read_pages(paths: list[Path]) -> list[Page]:
         for where, page in _parsed(path):
             same = digest(json.dumps(page, sort_keys=True, default=str).encode())
             if same in seen and page["data"]:
-                raise bad(where, f"the same page as in {seen[same]}", "Name each page once")
+                raise bad(where, f"the same page as in {seen[same]}", "Pass each page once")
             seen[same] = where
             pages.append(_page(where, page))
     return pages
 
 
 def text_of(row: Row, name: str) -> str | None:
-    """Return a text of a row, or None."""
+    """Return a text field of a row; None if it is missing, null or empty."""
     value = row.values.get(name)
     if value is not None and not isinstance(value, str):
-        raise bad(f"{row.where}.{name}", "no text", WANTED)
+        raise bad(f"{row.where}.{name}", "expected a string", WANTED)
     return value or None
 
 
 def count_of(row: Row, path: str) -> int:
-    """Return a count of a row."""
+    """Return a count of a row, given its dotted path; 0 if it is null."""
     value: Any = row.values
     for name in path.split("."):
         if value is not None:
@@ -120,13 +120,13 @@ def count_of(row: Row, path: str) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST:
-        found = "missing" if value == _MISSING else f"no count: {str(value)[:40]}"
+        found = "missing" if value == _MISSING else f"not a count: {str(value)[:40]}"
         raise bad(f"{row.where}.{path}", found, "It must be a whole number, 0 or more")
     return value
 
 
 def cents_of(row: Row, name: str) -> Decimal | None:
-    """Return an amount of a row in cents, or None."""
+    """Return an amount of a row in cents; None if it is missing, unless it is `amount`."""
     value = row.values.get(name)
     if value is None and name != "amount":
         return None
@@ -137,7 +137,7 @@ def cents_of(row: Row, name: str) -> Decimal | None:
         if not cents.is_finite() or abs(cents) >= MOST or int(cents.as_tuple().exponent) < -18:
             raise InvalidOperation
     except InvalidOperation as error:
-        found = f"no amount: {str(value)[:40]!r}"
+        found = f"not an amount: {str(value)[:40]!r}"
         raise bad(f"{row.where}.{name}", found, "It must be cents as a decimal string") from error
     return cents
 
@@ -151,13 +151,15 @@ def _parsed(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise bad(
-                str(path), "larger than any report", "Pass a file with a report of the Admin API"
+                str(path),
+                "the file is too large to be a report",
+                "Pass a file with a report of the Admin API",
             )
         parsed = json.loads(path.read_bytes(), parse_float=Decimal, parse_constant=_no_constant)
     except OSError as error:
-        raise bad(str(path), f"cannot be read: {error.strerror}", "Name a file") from error
+        raise bad(str(path), f"cannot be read: {error.strerror}", "Pass a readable file") from error
     except (ValueError, RecursionError) as error:
-        raise bad(str(path), f"no JSON: {_first_line(error)}", WANTED) from error
+        raise bad(str(path), f"not JSON: {_first_line(error)}", WANTED) from error
     pages = parsed if isinstance(parsed, list) else [parsed]
     if not pages:
         raise bad(str(path), "an empty list", WANTED)
@@ -236,7 +238,7 @@ def _is_capped(rows: list[Row]) -> bool:
     known = {"list_amount", "requests", "product"}
     if len(rows) < CAPPED_AT or not known & rows[0].values.keys():
         return False
-    return len({row.group(whole=True) for row in rows}) >= CAPPED_AT
+    return len({row.group(with_components=False) for row in rows}) >= CAPPED_AT
 
 
 def _span(entry: Mapping[str, Any], where: str) -> Span:
@@ -255,7 +257,7 @@ def _instant(entry: Mapping[str, Any], name: str, where: str) -> datetime:
         at = datetime.fromisoformat(str(entry.get(name)))
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
-        raise bad(f"{where}.{name}", "no time", "It must be an RFC 3339 time") from error
+        raise bad(f"{where}.{name}", "not a time", "It must be an RFC 3339 time") from error
 
 
 def _no_constant(name: str) -> None:

@@ -2,10 +2,10 @@
 
 The published file is copied for each generation. If it has grown beyond `ARCHIVE_BYTES`, the rows of sessions that
 ended in a past month move to `archive/YYYY-MM.duckdb`, and the next generation is published without them. An archive is
-durable before the generation that names it is published, and never changes afterwards: a new layout, or a pruned
-session, is written to a file with another name. So each generation has its own archives, readers keep the archives that
-they opened, and the next ingest deletes files that no generation names. Archives contain only tables; prices and
-watermarks stay in the published file.
+synced to disk before the generation that lists it is published, and it never changes afterwards. If its layout changes
+or one of its sessions is pruned, a new file with another name replaces it. Therefore each generation has its own
+archives, readers keep the archives that they opened, and the next ingest deletes the archives that the current
+generation does not list. Archives contain only tables; prices and watermarks stay in the published file.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ from agentobs.store.duckdb.schema import (
 VARIABLE = "AGENTOBS_ARCHIVE_BYTES"
 ARCHIVE_BYTES = 1_000_000_000
 """The size of the published file above which past months are archived, unless `AGENTOBS_ARCHIVE_BYTES` sets another
-one. Our choice: about what is copied in a few seconds.
+size. Our choice: a file of this size is copied in a few seconds.
 """
 SHARE = 10
-"""Sessions are archived only if they make up this fraction of all rows, because the rest has to be rewritten. Our
-choice.
+"""Sessions are archived only if they have at least a tenth of all rows, because the rest of the file has to be
+rewritten. Our choice.
 """
 
 MOVED = tuple(table for table in TABLES.values() if table != TABLES[Pruning])
-"""The tables whose rows move; pruned sessions are listed in the published file."""
+"""The tables whose rows move to archives. Prunings stay in the published file."""
 
 
 def is_large(path: Path) -> bool:
     """Return whether a published file is so large that past months are archived."""
-    told = world.environ(VARIABLE) or ""
-    most = int(told) if told.isdecimal() else ARCHIVE_BYTES
-    return path.stat().st_size > most
+    setting = world.environ(VARIABLE) or ""
+    limit = int(setting) if setting.isdecimal() else ARCHIVE_BYTES
+    return path.stat().st_size > limit
 
 
 def sessions_by_month(path: Path) -> dict[str, list[str]]:
     """Return the sessions of a draft that should be archived, by the month (UTC) of their last activity.
 
-    They have ended and have no open segment. Empty if there are too few of them to be worthwhile.
+    These sessions have no activity in the current month and no open segment. The result is empty if they have too few
+    rows to make archiving worthwhile.
     """
     with duckdb.connect(str(path), read_only=True, config=SETTINGS) as connection:
         rows = connection.execute(_SESSIONS, {"month_ns": _month_ns(world.now())}).fetchall()
@@ -70,7 +71,7 @@ def sessions_by_month(path: Path) -> dict[str, list[str]]:
 
 
 def seal(home: Home, path: Path, by_month: Mapping[str, Sequence[str]]) -> tuple[Archive, ...]:
-    """Write the rows of some sessions of a draft to archives, a new one for each month.
+    """Write the rows of some sessions of a draft to new archives, one per month.
 
     Raises:
         OSError, duckdb.Error: an archive could not be written.
@@ -83,7 +84,7 @@ def seal(home: Home, path: Path, by_month: Mapping[str, Sequence[str]]) -> tuple
 
 
 def renewed(home: Home, archives: Sequence[Archive]) -> tuple[Archive, ...]:
-    """Return the archives with a new one in place of each with an older layout.
+    """Return the archives; an archive with an older layout is replaced by a new file.
 
     Raises:
         DamagedError: an archive cannot be read.
@@ -103,39 +104,47 @@ def renewed(home: Home, archives: Sequence[Archive]) -> tuple[Archive, ...]:
 
 
 def without(
-    home: Home, archives: Sequence[Archive], taken: Collection[tuple[str, str]]
+    home: Home, archives: Sequence[Archive], pruned: Collection[tuple[str, str]]
 ) -> tuple[tuple[Archive, ...], int]:
-    """Return the archives without the rows of some sessions in some segments, and the number of removed rows. Archives
-    that had such rows are replaced.
+    """Return the archives without the rows of pruned sessions, and the number of removed rows. Archives that had such
+    rows are replaced by new files.
+
+    Args:
+        home: the home of the archives.
+        archives: the archives of the current generation.
+        pruned: pairs of segment ID and session ID.
 
     Raises:
         OSError, duckdb.Error: an archive could not be written.
     """
-    if not taken:
+    if not pruned:
         return tuple(archives), 0
     kept: list[Archive] = []
-    gone = 0
-    given = {"segments": [each for each, _ in taken], "sessions": [each for _, each in taken]}
-    condition = f"WHERE (segment_id, session_id) NOT IN ({_TAKEN})"
+    removed = 0
+    parameters = {
+        "segments": [each for each, _ in pruned],
+        "sessions": [each for _, each in pruned],
+    }
+    condition = f"WHERE (segment_id, session_id) NOT IN ({_PRUNED})"
     for archive in archives:
         path = home.archive / archive.name
         with duckdb.connect(str(path), read_only=True, config=SETTINGS) as connection:
-            held, more = connection.execute(_HELD, given).fetchone() or (0, 0)
-        if not held:
+            matching, others = connection.execute(_MATCHING, parameters).fetchone() or (0, 0)
+        if not matching:
             kept.append(archive)
-        elif more:
-            kept.append(_written(home, archive.name[:7], path, condition, given))
-        gone += held
-    return tuple(kept), gone
+        elif others:
+            kept.append(_written(home, archive.name[:7], path, condition, parameters))
+        removed += matching
+    return tuple(kept), removed
 
 
 def note(connection: duckdb.DuckDBPyConnection, archives: Sequence[Archive]) -> None:
-    """Record in a draft which archives belong to it."""
+    """Store the list of its archives in a draft."""
     remember(connection, ARCHIVES, json.dumps([dataclasses.asdict(each) for each in archives]))
 
 
 def clear(home: Home, kept: Sequence[Archive]) -> None:
-    """Delete the archives that no generation names; the caller holds the lock."""
+    """Delete all archives except `kept`; the caller holds the lock."""
     if home.archive.is_symlink() or not home.archive.is_dir():
         return
     names = {archive.name for archive in kept}
@@ -143,7 +152,7 @@ def clear(home: Home, kept: Sequence[Archive]) -> None:
         if ARCHIVE_NAME.fullmatch(path.name) and path.name not in names:
             path.unlink(missing_ok=True)
     if not names:
-        with contextlib.suppress(OSError):  # something of somebody else is in it
+        with contextlib.suppress(OSError):  # it contains files that agentobs did not write
             home.archive.rmdir()
 
 
@@ -151,14 +160,14 @@ def clear(home: Home, kept: Sequence[Archive]) -> None:
 def costs_of_all(
     connection: duckdb.DuckDBPyConnection, archived: Collection[str]
 ) -> Iterator[None]:
-    """Make `costs` in the connection to a draft include attached archives, while the context is open."""
+    """Include attached archives in the view `costs` of the connection to a draft, while the context is open."""
     if not archived:
         yield
         return
     # `main` alone would resolve to the schema of the temporary views.
     row = connection.execute("SELECT current_database()").fetchone()
-    own = '"' + str(row[0] if row else "").replace('"', '""') + '".main'
-    connection.execute(f"CREATE TEMP VIEW usage AS {united('usage', archived, own)}")
+    draft_schema = '"' + str(row[0] if row else "").replace('"', '""') + '".main'
+    connection.execute(f"CREATE TEMP VIEW usage AS {united('usage', archived, draft_schema)}")
     create_temporary_costs(connection)
     yield
     connection.execute("DROP VIEW temp.costs")
@@ -166,15 +175,19 @@ def costs_of_all(
 
 
 def united(table: str, archived: Collection[str], first: str = "") -> str:
-    """Return the SQL for the rows of a table in a database and in archives, given the names that they are attached
-    under.
+    """Return the SQL for the rows of a table in a database and in attached archives.
+
+    Args:
+        table: the name of the table.
+        archived: the names under which the archives are attached.
+        first: the schema of the database, by default `main`.
     """
     places = [first or "main", *(f"{name}.main" for name in archived)]
     return " UNION ALL BY NAME ".join(f"FROM {place}.{table}" for place in places)
 
 
 def _written(
-    home: Home, month: str, source: Path, condition: str, given: Mapping[str, object]
+    home: Home, month: str, source: Path, condition: str, parameters: Mapping[str, object]
 ) -> Archive:
     """Write the rows of a database that meet a condition to a new archive."""
     draft = generations.draft(home, copy=False)
@@ -183,13 +196,13 @@ def _written(
         connection.execute(f"ATTACH '{quoted}' AS source (READ_ONLY)")
         for table in MOVED:
             connection.execute(
-                f"INSERT INTO main.{table} BY NAME FROM source.main.{table} {condition}", given
+                f"INSERT INTO main.{table} BY NAME FROM source.main.{table} {condition}", parameters
             )
     return _placed(home, month, draft)
 
 
 def _placed(home: Home, month: str, draft: Path) -> Archive:
-    """Move a draft to its final path, durably; no generation names it yet."""
+    """Sync a draft to disk and move it to its final path. No generation lists it yet."""
     home.archive.mkdir(mode=0o700, exist_ok=True)
     found = generations.made_durable(draft)
     name = _free_name(home, month)
@@ -201,8 +214,8 @@ def _placed(home: Home, month: str, draft: Path) -> Archive:
 
 
 def _free_name(home: Home, month: str) -> str:
-    """Return the name of the next archive of a month: higher than all existing ones, which may be open in other
-    processes.
+    """Return the name of the next archive of a month. Its number is higher than those of all existing archives, which
+    may be open in other processes.
     """
     found = [ARCHIVE_NAME.fullmatch(path.name) for path in home.archive.iterdir()]
     numbers = [int(each[2] or 1) for each in found if each and each[1] == month]
@@ -210,13 +223,16 @@ def _free_name(home: Home, month: str) -> str:
 
 
 def _month_ns(now_ns: int) -> int:
-    """Return the start of the month of a time (UTC), nanoseconds since 1970."""
+    """Return the start of the month (UTC) that contains a time, in nanoseconds since 1970."""
     now = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
     return int(datetime(now.year, now.month, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
 
 
 def _last(table: str) -> str:
-    """Return the SQL for the latest time in a row. Durations, and offsets from a start, are small in comparison."""
+    """Return the SQL for the latest time in a row.
+
+    It is the maximum of all `_ns` columns; durations and offsets are always smaller than times since 1970.
+    """
     names = [name for name in fact_columns(table) if name.endswith("_ns")]
     return f"greatest({', '.join(['0::BIGINT', *names])})"
 
@@ -233,8 +249,8 @@ _SESSIONS = f"""
     HAVING max(at_ns) > 0 AND max(at_ns) < $month_ns AND NOT bool_or(coalesce(state, 'open') = 'open')
     ORDER BY session_id
 """
-_TAKEN = "SELECT unnest($segments), unnest($sessions)"
-_HELD = f"""
-    SELECT count(*) FILTER (WHERE is_held), count(*) FILTER (WHERE NOT is_held)
-    FROM (SELECT (segment_id, session_id) IN ({_TAKEN}) AS is_held FROM ({_SEEN}))
+_PRUNED = "SELECT unnest($segments), unnest($sessions)"
+_MATCHING = f"""
+    SELECT count(*) FILTER (WHERE is_pruned), count(*) FILTER (WHERE NOT is_pruned)
+    FROM (SELECT (segment_id, session_id) IN ({_PRUNED}) AS is_pruned FROM ({_SEEN}))
 """

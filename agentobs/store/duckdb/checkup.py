@@ -1,6 +1,6 @@
-"""Checkup: the problems of a home and its recordings, where they are, and what to do about them.
+"""Checkup: find problems of a home and its recordings, with their location and a remedy.
 
-Nothing is repaired and nothing is written, not even a generation of the store.
+A checkup does not repair or write anything, not even a generation of the store.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.generations import current
 
 Level = Literal["ok", "note", "wrong"]
-"""Nothing to do; worth knowing; needs repair."""
+"""`ok`: nothing to do; `note`: worth knowing; `wrong`: a problem that should be fixed."""
 
 LARGE_BYTES = 10 * 1024**3
-"""A home above this size is reported: about ten thousand sessions of 60 turns (1.1 MB each). Our choice."""
+"""Homes above this size are reported; it is about ten thousand sessions of 60 turns (1.1 MB each). Our choice."""
 
 SHOWN = 3
-"""How many items of a kind are listed."""
+"""The maximum number of items that are listed by name."""
 
 RECORD = (
     "Record a session first (agentobs demo creates one), or choose another home with --home or "
@@ -36,17 +36,17 @@ RECORD = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """The result of one check."""
 
     check: str
-    """What was checked, one word."""
+    """The name of the check, one word."""
     level: Level
     found: str
-    """What is there."""
+    """A description of the result."""
     where: str
-    """The file, directory, session or variable."""
+    """The file, directory, session, table or variable that it concerns."""
     todo: str
-    """What to do; empty if nothing is to be done."""
+    """The remedy; empty if there is nothing to do."""
 
 
 def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
@@ -55,7 +55,8 @@ def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
     Args:
         path: the home; it need not exist.
         now_ns: the current time.
-        since_ns: losses, orphans and the like count from then on; damage always counts.
+        since_ns: problems of recordings, such as losses and orphans, are reported only if they occurred at or after
+            this time; damage is always reported.
     """
     try:
         home = existing_home(path)
@@ -67,8 +68,8 @@ def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
             Finding("home", "wrong", f"no recordings: {what}", str(path), f"{RECORD}{ENVIRONMENT}")
         ]
     if not is_home(home) and not home.database.is_file():
-        told = "no recordings: the directory contains other files"
-        return [Finding("home", "wrong", told, str(path), f"{RECORD}{ENVIRONMENT}")]
+        text = "no recordings: the directory contains other files"
+        return [Finding("home", "wrong", text, str(path), f"{RECORD}{ENVIRONMENT}")]
     found = [*_directory(home), *_key(home), *_size(home), *_published(home)]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -90,64 +91,64 @@ def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
 def _unreadable(error: Exception, home: Home) -> Finding:
     if isinstance(error, AgentobsError):
         return Finding("store", "wrong", error.found, error.where or str(home.path), error.todo)
-    told = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return Finding("store", "wrong", told, str(home.database), "agentobs verify shows details")
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return Finding("store", "wrong", text, str(home.database), "agentobs verify shows details")
 
 
 def _directory(home: Home) -> Iterator[Finding]:
-    """Check whether the home can be written, and who can read it."""
+    """Check whether the home is writable, and whether other users can read it."""
     if not os.access(home.segments, os.W_OK | os.X_OK):
-        told = "recordings cannot be written here: it is not writable"
-        yield Finding("home", "wrong", told, str(home.segments), "Restore its mode: chmod 700")
+        text = "recordings cannot be written here: it is not writable"
+        yield Finding("home", "wrong", text, str(home.segments), "Restore its mode: chmod 700")
     else:
         yield Finding("home", "ok", "recordings can be written here", str(home.path), "")
     try:
         home.check_key()
     except AgentobsError as error:
-        told = f"recordings cannot be written here: {error.found}"
-        yield Finding("key", "wrong", told, error.where, error.todo)
+        text = f"recordings cannot be written here: {error.found}"
+        yield Finding("key", "wrong", text, error.where, error.todo)
     paths = [home.path, home.segments, home.path / "key", *_files(home)]
     open_paths = [path for path in paths if _mode(path) & 0o077]
     if open_paths:
-        told = f"others can read {_several(len(open_paths), 'path')} of it"
+        text = f"other users can read {_several(len(open_paths), 'path')} in this home"
         todo = f"Revoke their access: chmod -R go= {home.path}"
-        yield Finding("permissions", "wrong", told, _some(map(str, open_paths)), todo)
+        yield Finding("permissions", "wrong", text, _some(map(str, open_paths)), todo)
     else:
         yield Finding("permissions", "ok", "only you can read it", str(home.path), "")
 
 
 def _key(home: Home) -> Iterator[Finding]:
-    """Check whether the key that names were digested with exists and is valid."""
+    """Check whether the key for digests of names exists and is valid."""
     place = home.path / "key"
     try:
         home.check_key()
     except HomeError as error:
         yield Finding("key", "wrong", error.found, error.where or str(place), error.todo)
     except OSError as error:
-        told = f"it cannot be read: {error.strerror or type(error).__name__}"
-        yield Finding("key", "wrong", told, str(place), "Restore its mode: chmod 600")
+        text = f"it cannot be read: {error.strerror or type(error).__name__}"
+        yield Finding("key", "wrong", text, str(place), "Restore its mode: chmod 600")
     else:
         if not place.exists() and _files(home):
-            told = (
-                "it is missing, although there are recordings: from the next recording on, equal names "
-                "no longer have equal digests"
+            text = (
+                "it is missing, although there are recordings: new recordings will have different digests "
+                "for the same names"
             )
             todo = "Restore it from a copy; otherwise new recordings use a new key"
-            yield Finding("key", "wrong", told, str(place), todo)
+            yield Finding("key", "wrong", text, str(place), todo)
         else:
-            yield Finding("key", "ok", "equal names have equal digests", str(place), "")
+            yield Finding("key", "ok", "the key is present and valid", str(place), "")
 
 
 def _published(home: Home) -> Iterator[Finding]:
-    """Check whether the published store is intact; if it is not, answers come from the segments."""
+    """Check whether the published store is intact; if it is not, queries read the segments instead."""
     try:
         current(home)
     except DamagedError as error:
-        told = f"the published store is damaged: {error.found}; answers come from the segments"
+        text = f"the published store is damaged: {error.found}; queries read the segments instead"
         todo = error.todo or "agentobs ingest rebuilds it from the segments"
-        yield Finding("store", "wrong", told, error.where or str(home.database), todo)
+        yield Finding("store", "wrong", text, error.where or str(home.database), todo)
     except (AgentobsError, OSError, duckdb.Error):
-        return  # Connecting reports it.
+        return  # `check_home` reports this error when it connects.
 
 
 def _files(home: Home) -> list[Path]:
@@ -165,7 +166,7 @@ def _size(home: Home) -> Iterator[Finding]:
     total = sum(_bytes(path) for path in home.path.rglob("*"))
     level: Level = "note" if total > LARGE_BYTES else "ok"
     todo = (
-        "agentobs --help names what compresses and removes old recordings"
+        "agentobs prune --older-than 30d --content-only deletes the content of old sessions"
         if level == "note"
         else ""
     )
@@ -182,26 +183,26 @@ def _bytes(path: Path) -> int:
 def _newer(warned: list[str]) -> Iterator[Finding]:
     newer = [text for text in warned if "newer version" in text]
     if newer:
-        told = f"not included in results: {_several(len(newer), 'file')} of a newer version"
+        text = f"not included in results: {_several(len(newer), 'file')} of a newer version"
         todo = "Install that version of agentobs-kit here"
-        yield Finding("versions", "wrong", told, _some(newer), todo)
+        yield Finding("versions", "wrong", text, _some(newer), todo)
 
 
 def _lately(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -> Iterator[Finding]:
     [row] = _rows(connection, "recorded_lately", since_ns=since_ns) or [_NOTHING]
     if not row["sessions"]:
         days = (now_ns - (row["last_ns"] or now_ns)) / 86_400e9
-        last = f", the last one {days:.1f} days ago" if row["last_ns"] else ""
-        told = f"no session was recorded recently, {row['all_sessions']} before{last}"
+        last = f"; the last one started {days:.1f} days ago" if row["last_ns"] else ""
+        text = f"no recent sessions, {row['all_sessions']} older{last}"
         todo = (
             f"On the agent's machine, check that {ENVIRONMENT} is this home and that "
             "agentobs.record is called"
         )
-        yield Finding("recorded", "note", told, "session_starts", todo)
+        yield Finding("recorded", "note", text, "session_starts", todo)
         return
     contents = ", ".join(each for each in row["contents"] or [] if each)
-    told = f"{_several(row['sessions'], 'session')} recently, with content: {contents}"
-    yield Finding("recorded", "ok", told, "session_starts", "")
+    text = f"{_several(row['sessions'], 'recent session')}, with content: {contents}"
+    yield Finding("recorded", "ok", text, "session_starts", "")
 
 
 _NOTHING: dict[str, Any] = {"sessions": 0, "all_sessions": 0, "last_ns": None, "contents": []}
@@ -213,12 +214,12 @@ def _lost(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Find
         yield Finding("losses", "ok", "nothing was dropped", "session_ends, gaps, events", "")
         return
     why = _some(str(row["what"] or "unknown") for row in rows)
-    told = f"dropped: {_several(sum(row['records'] for row in rows), 'record')} ({why})"
+    text = f"dropped: {_several(sum(row['records'] for row in rows), 'record')} ({why})"
     todo = (
         "ENOSPC: free disk space. queue_full: the machine is too busy, or the disk too slow. These sessions are "
         "incomplete and cannot be frozen"
     )
-    yield Finding("losses", "wrong", told, _sessions(rows), todo)
+    yield Finding("losses", "wrong", text, _sessions(rows), todo)
 
 
 def _damaged(connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
@@ -227,12 +228,12 @@ def _damaged(connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
         yield Finding("damage", "ok", "all segments are readable", "segments", "")
         return
     missing = sum(row["missing_records"] or 0 for row in rows)
-    told = f"damaged: {_several(len(rows), 'segment')}, with {_several(missing, 'record')} missing"
+    text = f"damaged: {_several(len(rows), 'segment')}, with {_several(missing, 'record')} missing"
     names = _some(str(row["segment_id"]) for row in rows)
     yield Finding(
         "damage",
         "wrong",
-        told,
+        text,
         names,
         "agentobs verify shows where, and which sessions are affected",
     )
@@ -244,9 +245,9 @@ def _orphans(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[F
         yield Finding("orphans", "ok", "no operations were left open", "spans", "")
         return
     names = _some(str(row["name"]) for row in rows)
-    told = f"never ended: {_several(len(rows), 'span or call', 'spans and calls')} ({names})"
+    text = f"never ended: {_several(len(rows), 'span or call', 'spans and calls')} ({names})"
     todo = "Their process died or did not end them: agentobs orphans SESSION lists them"
-    yield Finding("orphans", "wrong", told, _sessions(rows), todo)
+    yield Finding("orphans", "wrong", text, _sessions(rows), todo)
 
 
 def _clock(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -> Iterator[Finding]:
@@ -255,9 +256,11 @@ def _clock(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) ->
         yield Finding("clock", "ok", "the wall clock did not jump", "events, spans", "")
         return
     most = max(row["jump_ns"] for row in rows)
-    told = f"the wall clock jumped, by {most / 1e9:,.1f} s at most: {_some(row['what'] for row in rows)}"
+    text = (
+        f"the wall clock jumped by up to {most / 1e9:,.1f} s: {_some(row['what'] for row in rows)}"
+    )
     todo = "Times of these sessions cannot be compared. Configure the clock to be slewed, not set, while agents run"
-    yield Finding("clock", "wrong", told, _sessions(rows), todo)
+    yield Finding("clock", "wrong", text, _sessions(rows), todo)
 
 
 def _unpriced(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Finding]:
@@ -266,18 +269,18 @@ def _unpriced(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[
         yield Finding("prices", "ok", "every model has a price", "prices", "")
         return
     calls = sum(row["calls"] for row in rows)
-    models = _some(str(row["model"] or "a model without a name") for row in rows)
-    told = f"without a price: {_several(calls, 'call')} ({models})"
-    todo = "Add one in prices.toml (docs/prices.md), or install a newer genai-prices: sums leave them out"
-    yield Finding("prices", "wrong", told, "costs", todo)
+    models = _some(str(row["model"] or "an unnamed model") for row in rows)
+    text = f"without a price: {_several(calls, 'call')} ({models})"
+    todo = "Add a price in prices.toml (docs/prices.md), or install a newer genai-prices. Sums omit these calls"
+    yield Finding("prices", "wrong", text, "costs", todo)
 
 
 def _rows(
     connection: duckdb.DuckDBPyConnection, query: str, **parameters: Any
 ) -> list[dict[str, Any]]:
-    answered = named(connection, query, **parameters)
-    columns = [str(column[0]) for column in answered.description or []]
-    return [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
+    result = named(connection, query, **parameters)
+    columns = [str(column[0]) for column in result.description or []]
+    return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
 
 
 def _sessions(rows: list[dict[str, Any]]) -> str:
@@ -285,7 +288,7 @@ def _sessions(rows: list[dict[str, Any]]) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    """Return a few different names, and the number of the others."""
+    """Return the first few distinct names, and the number of the other names."""
     known = list(dict.fromkeys(names))
     more = f" and {len(known) - SHOWN:,} more" if len(known) > SHOWN else ""
     return ", ".join(known[:SHOWN]) + more

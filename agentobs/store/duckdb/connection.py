@@ -1,7 +1,7 @@
 """The live view: a read-only connection that combines the published file and the live tail.
 
-Answers contain everything that was recorded before `connect` was called, whether or not it was ingested, and counts
-never decrease. Readers never wait for a lock: if no ingest is possible, the tail is longer.
+Query results include everything that was recorded before `connect` was called, whether or not it was ingested, and
+counts never decrease. Readers never wait for a lock; if they cannot ingest, the tail is longer.
 """
 
 from __future__ import annotations
@@ -29,34 +29,37 @@ from agentobs.store.named_queries import bound
 from agentobs.store.port import Parameters
 
 NEW_BYTES = 2_000_000
-"""How large a tail may become before it is ingested, bytes: about 5,000 records."""
+"""A tail of this size in bytes is ingested; it contains about 5,000 records."""
 NEW_SECONDS = 10
-"""How old a generation may be before new records are ingested."""
+"""If a generation is at least this old, new records are ingested."""
 SHARE = 50
-"""In a large store both limits grow, so that copying stays a small part of the work: the tail to a fiftieth."""
+"""In a large store the limit for the tail is this fraction of the file, so that copying stays a small part of the work.
+"""
 SECONDS_SIZE = 64 * 1024 * 1024
-"""The size of a file that is written in about a tenth of a second, bytes."""
+"""For a larger file, `NEW_SECONDS` grows in proportion to its size in bytes. A file of this size is written in about a
+tenth of a second.
+"""
 TRIES = 3
-"""How often opening a store is retried while another process replaces it, which may delete its archives."""
+"""How many times opening a store is tried while another process replaces it, which may delete archives in use."""
 
 
 def connect(
     home: Home | str | os.PathLike[str] | None = None, *, ingest: bool = True, unsafe: bool = False
 ) -> duckdb.DuckDBPyConnection:
-    """Return a read-only connection to everything that was recorded, up to this moment.
+    """Return a read-only connection to everything that was recorded up to this moment.
 
-    Statements cannot reach files, the network or variables of this program, and cannot change settings. The connection
-    is in this process, where a statement can use up memory and time: for statements of others use `query`.
+    Statements cannot access files, the network or variables of this program, and cannot change settings. They run in
+    this process, so they can use up its memory and time; for statements that you do not trust, use `query`.
 
     Args:
         home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
-        ingest: whether to update the published file first, if enough is new and that is possible.
-        unsafe: whether statements can reach files, network, extensions and settings. The published file is read-only in
-            any case.
+        ingest: whether to update the published file first, if there is enough new data and no other process ingests.
+        unsafe: whether statements can access files, the network, extensions and settings. The published file is
+            read-only in any case.
 
     Raises:
         HomeError: there are no recordings at that place.
-        ForeignError: the store file is not ours, or of a newer version.
+        ForeignError: the store file was not written by agentobs, or has a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
     return connected(place, ingest=ingest, unsafe=unsafe)
@@ -84,12 +87,11 @@ def connected(
                 break
         if not is_united:
             _read_all(connection, place)
-        # Nothing is written next to a store file that was copied somewhere without its home.
+        # Write nothing next to a store file that was copied without its home.
         is_home = place.segments.is_dir()
         create_views(connection, cached_views(place.path, write=ingest and is_home))
-        connection.execute(
-            "SET enable_progress_bar = false"
-        )  # it would stand among a command's output
+        # A progress bar would be mixed into the output of a command.
+        connection.execute("SET enable_progress_bar = false")
         if memory_bytes is not None:
             connection.execute(f"SET memory_limit = '{memory_bytes} B'")
         if not unsafe:
@@ -119,20 +121,20 @@ def select(
     """Run one SELECT statement and return its result.
 
     Raises:
-        UsageError: it is not one SELECT statement.
+        UsageError: `sql` is not exactly one SELECT statement.
         duckdb.Error: DuckDB refused the statement.
     """
     statements = connection.extract_statements(sql)
-    if len(statements) != 1 or not _asks(connection, statements[0]):
+    if len(statements) != 1 or not _is_select(connection, statements[0]):
         raise UsageError(
-            "not one SELECT statement",
+            "not exactly one SELECT statement",
             where="sql",
-            todo="Ask one question at a time, beginning with SELECT, WITH, FROM, EXPLAIN, DESCRIBE, SUMMARIZE or SHOW",
+            todo="Pass one statement that starts with SELECT, WITH, FROM, EXPLAIN, DESCRIBE, SUMMARIZE or SHOW",
         )
     return connection.execute(statements[0], parameters)
 
 
-def _asks(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> bool:
+def _is_select(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> bool:
     """Return whether a statement is a SELECT, in any of its forms, or an EXPLAIN of one."""
     if statement.type == duckdb.StatementType.EXPLAIN:
         explained = _EXPLAIN.sub("", statement.query, count=1)
@@ -142,11 +144,13 @@ def _asks(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) ->
 
 
 _EXPLAIN = re.compile(r"\s*EXPLAIN\b\s*(?:ANALYZE\b)?\s*(?:\([^()]*\)(?=\s*[A-Z]))?", re.IGNORECASE)
-"""The prefix of an explained statement. A prefix that does not match, such as one with comments, is refused."""
+"""The prefix of an explained statement. If the prefix does not match, for example because it contains a comment, the
+statement is refused.
+"""
 
 
 def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
-    """Return whether enough is new, or the generation old enough, to copy the file."""
+    """Return whether there is so much new data, or the generation is so old, that it should be replaced."""
     if new_bytes <= 0:
         return False
     growth = max(1.0, generation.bytes / SECONDS_SIZE)
@@ -155,8 +159,8 @@ def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
 
 
 def _freshen(home: Home) -> None:
-    """Ingest if that is due and possible; otherwise the tail has the new records."""
-    generation = generations.glance(home)
+    """Ingest if it is due and no other process ingests. Otherwise, the new records are read as the tail."""
+    generation = generations.quick_current(home)
     if generation is None:
         due = bool(generations.generations(home)) or has_records(home)
     else:
@@ -169,7 +173,7 @@ def _freshen(home: Home) -> None:
 
 
 def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
-    """Combine the published file, its archives and the tail; return False if there is no usable file."""
+    """Combine the published file, its archives and the tail; return False if there is no usable published file."""
     try:
         if generations.current(home) is None or generations.attach(connection, home) < newest():
             return False
@@ -193,7 +197,7 @@ def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
 def _load_tail(
     connection: duckdb.DuckDBPyConnection, home: Home, marks: dict[str, Mark]
 ) -> tuple[set[str], dict[str, Mark]]:
-    """Load the tail into tables of the schema `tail`; return their names and the marks that changed."""
+    """Load the tail into tables of the schema `tail`; return the names of the tables, and the changed marks."""
     loaded: set[str] = set()
     changed: dict[str, Mark] = {}
     for rows in batches(home, marks):
@@ -216,8 +220,8 @@ def _unite_segments(connection: duckdb.DuckDBPyConnection, changed: Mapping[str,
 def _unite_prices(
     connection: duckdb.DuckDBPyConnection, home: Home, changed: Mapping[str, Mark]
 ) -> None:
-    """Price the tail, too, and everything at the prices in force. The next ingest stores the prices that were looked up
-    here.
+    """Create `prices` with current prices for the published file and the tail. Prices that are looked up here are not
+    stored; the next ingest stores them.
     """
     published, contexts = "published.main.prices", []
     if changed:
@@ -246,17 +250,17 @@ def _read_all(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection) -> None:
-    """Revoke everything but reading. The last setting locks the configuration."""
+    """Disable everything except reading. The last setting locks the configuration."""
     for setting in (
         "python_scan_all_frames = false",
         "allow_community_extensions = false",
         "allow_persistent_secrets = false",
-        # Without a directory for temporary files, nothing is written next to the store, and queries that do not fit
-        # into memory fail. With one, statements could write into it.
+        # Without a directory for temporary files, queries that do not fit into memory fail. With such a directory,
+        # statements could write to it.
         "temp_directory = ''",
         "enable_external_access = false",
-        # That setting alone would leave the published file, and files that DuckDB would write next to it (.wal),
-        # accessible to COPY and read_blob. Open files stay open.
+        # The setting above is not enough: COPY and read_blob could still access the published file, and the
+        # write-ahead log next to it. Files that are already open stay open.
         "disabled_filesystems = 'LocalFileSystem'",
         "lock_configuration = true",
     ):

@@ -1,11 +1,11 @@
-"""Generations: how one DuckDB file replaces another, and how a file is recognized as ours.
+"""Generations: how a new DuckDB file replaces the published file, and how a file is recognized as written by agentobs.
 
 A generation is prepared next to the published file and renamed over it, so that readers keep the file that they opened.
-The manifest names the last two generations and is written before the rename: whenever a process dies, the published
-file is one of the two. Only the process that holds the home's lock publishes.
+The manifest lists the last two generations and is written before the rename. Therefore, no matter when a process dies,
+the published file is one of the two. Only the process that holds the home's lock publishes.
 
-Past months may be in archives, files with the same layout (`archives.py`). The list of archives of a generation is in
-its own file, so that one rename switches all rows at once.
+Past months may be in archives, which are files with the same layout (`archives.py`). Each generation contains the list
+of its archives, so that one rename switches all rows at once.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from agentobs.recording.journal.home import Home, create, sync_directory
 from agentobs.store.duckdb.schema import layout, newest
 
 DRAFT = ".ingest-"
-"""The prefixes of files that are not published yet."""
+"""The prefix of files that are not published yet."""
 POLL_SECONDS = 0.02
-"""How often a held lock is tried again."""
+"""The time between attempts to acquire a lock that another process holds."""
 ARCHIVES = "archives"
-"""The key in the table `meta` of a published file whose value is the list of its archives, as JSON."""
+"""The key of the list of archives (JSON) in the table `meta` of a published file."""
 ARCHIVE_NAME = re.compile(r"([0-9]{4}-[0-9]{2})(?:\.([0-9]{1,6}))?\.duckdb")
-"""The name of an archive: its month (UTC) and, from the second file of a month on, a number."""
+"""The name of an archive: its month (UTC), followed by a number if it is not the first file of that month."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A file with sessions of a past month that belongs to a generation and never changes."""
+    """A file with the sessions of a past month; it belongs to a generation and never changes."""
 
     name: str
-    """Its name in the directory of archives."""
+    """Its name in the archive directory."""
     bytes: int
     """Its size."""
     digest: str
     """Its digest."""
     modified_ns: int
-    """Its modification time: while this and the size are unchanged, the digest is not computed again."""
+    """Its modification time. While this time and the size are unchanged, the digest is not computed again."""
 
     def __post_init__(self) -> None:
         if not ARCHIVE_NAME.fullmatch(self.name):
@@ -62,29 +62,29 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One published state of the store, as the manifest describes it."""
+    """One published state of the store, as described in the manifest."""
 
     number: int
-    """Counts from 1; 0 for a file without a manifest."""
+    """The number of the generation, from 1; 0 for a file without a manifest."""
     bytes: int
     """Size of the file."""
     digest: str
     """Digest of the file."""
     modified_ns: int
-    """Its modification time: while this and the size are unchanged, the digest is not computed again."""
+    """Its modification time. While this time and the size are unchanged, the digest is not computed again."""
     published_ns: int
     """When it was published, nanoseconds since 1970."""
     facts_bytes: int
-    """How many bytes of the segments' facts it contains."""
+    """The total number of ingested bytes of all facts files."""
     read: Mapping[str, int] = field(default_factory=dict)
-    """How many bytes of the facts of each uncompressed segment it contains, by segment."""
+    """The number of ingested bytes of each facts file that is not compressed, by segment."""
     archives: tuple[Archive, ...] = ()
     """The archives that belong to it."""
 
 
 @contextlib.contextmanager
 def locked(home: Home, wait_seconds: float) -> Iterator[bool]:
-    """Hold the home's lock; yield False if another process held it all the time.
+    """Hold the home's lock while the context is open. Yield False if another process held it during the whole wait.
 
     Raises:
         OSError: the home cannot be written.
@@ -99,7 +99,7 @@ def locked(home: Home, wait_seconds: float) -> Iterator[bool]:
 
 
 def generations(home: Home) -> list[Generation]:
-    """Return the generations that the manifest names, newest first; none if it cannot be read."""
+    """Return the generations in the manifest, newest first; an empty list if it cannot be read."""
     try:
         entries = json.loads(home.manifest.read_bytes())["generations"]
         return [_generation(entry) for entry in entries]
@@ -107,8 +107,8 @@ def generations(home: Home) -> list[Generation]:
         return []
 
 
-def glance(home: Home) -> Generation | None:
-    """Return the published generation, identified by size and time alone; None if no entry matches."""
+def quick_current(home: Home) -> Generation | None:
+    """Return the published generation, identified only by sizes and modification times; None if no entry matches."""
     try:
         found = home.database.lstat()
     except OSError:
@@ -125,19 +125,19 @@ def glance(home: Home) -> Generation | None:
 def current(home: Home) -> Generation | None:
     """Return the published generation, or None if there is no file.
 
-    A store file without a manifest, because it was copied here alone, is used as it is.
+    A store file without a manifest, such as a copy of only this file, is used as it is.
 
     Raises:
-        ForeignError: the file is not ours.
-        DamagedError: the file is ours, and it or an archive of it was changed.
+        ForeignError: the file was not written by agentobs.
+        DamagedError: the file was written by agentobs, but it or one of its archives was changed.
     """
     if not _is_there(home.database):
         return None
-    if generation := glance(home):
+    if generation := quick_current(home):
         return generation
     if _wal(home.database).exists():
-        # DuckDB would replay it into every answer, and refuse the next generation because of it.
-        raise DamagedError("another client has written at the same time", where=str(home.database))
+        # DuckDB would apply this write-ahead log to all query results, and could not open the next generation.
+        raise DamagedError("another client has written to the database", where=str(home.database))
     named = generations(home)
     size, digest = home.database.stat().st_size, file_digest(home.database)
     for generation in named:
@@ -154,11 +154,11 @@ def current(home: Home) -> Generation | None:
 
 
 def attach(connection: duckdb.DuckDBPyConnection, home: Home) -> int:
-    """Attach the published file read-only as `published`, and return its layout.
+    """Attach the published file read-only as `published`, and return its layout number.
 
     Raises:
-        ForeignError: it is not ours, or a newer version wrote it.
-        DamagedError: it does not open, although the manifest names it.
+        ForeignError: the file was not written by agentobs, or was written by a newer version.
+        DamagedError: the file cannot be opened, although the manifest lists a generation.
     """
     path = str(home.database).replace("'", "''")
     try:
@@ -167,11 +167,11 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Home) -> int:
     except duckdb.Error as error:
         if generations(home):
             raise DamagedError(
-                f"does not open: {first_line(error)}", where=str(home.database)
+                f"cannot be opened: {first_line(error)}", where=str(home.database)
             ) from error
-        raise _foreign(home.database, "not a database that agentobs wrote") from error
+        raise _foreign(home.database, "this file was not written by agentobs") from error
     if found is None:
-        raise _foreign(home.database, "a DuckDB file that agentobs did not write")
+        raise _foreign(home.database, "this DuckDB file was not written by agentobs")
     if found > newest():
         raise ForeignError(
             f"a store of layout {found}; this version of agentobs reads up to {newest()}",
@@ -182,7 +182,7 @@ def attach(connection: duckdb.DuckDBPyConnection, home: Home) -> int:
 
 
 def listed(connection: duckdb.DuckDBPyConnection) -> tuple[Archive, ...]:
-    """Return the archives that the attached published file names.
+    """Return the archives that the attached published file lists.
 
     Raises:
         DamagedError: the list cannot be read.
@@ -198,10 +198,10 @@ def listed(connection: duckdb.DuckDBPyConnection) -> tuple[Archive, ...]:
 def attach_archives(
     connection: duckdb.DuckDBPyConnection, home: Home, archives: Sequence[Archive]
 ) -> dict[str, int]:
-    """Attach archives read-only, and return the layout of each by the name that it is attached under.
+    """Attach archives read-only, and return the layout number of each, by the name under which it is attached.
 
     Raises:
-        DamagedError: an archive is missing, was changed, or does not open.
+        DamagedError: an archive is missing, was changed, or cannot be opened.
     """
     check_archives(home, archives)
     found: dict[str, int] = {}
@@ -212,15 +212,15 @@ def attach_archives(
             connection.execute(f"ATTACH '{quoted}' AS {name} (READ_ONLY)")
             known = layout(connection, name)
         except duckdb.Error as error:
-            raise DamagedError(f"does not open: {first_line(error)}", where=str(path)) from error
+            raise DamagedError(f"cannot be opened: {first_line(error)}", where=str(path)) from error
         if known is None:
-            raise DamagedError("not an archive that agentobs wrote", where=str(path))
+            raise DamagedError("this archive was not written by agentobs", where=str(path))
         found[name] = known
     return found
 
 
 def check_archives(home: Home, archives: Sequence[Archive]) -> None:
-    """Check that archives are unchanged: by size and time, and by digest if these differ.
+    """Check that archives are unchanged, by size and modification time, and by digest if one of these differs.
 
     Raises:
         DamagedError: an archive is missing or was changed.
@@ -228,7 +228,7 @@ def check_archives(home: Home, archives: Sequence[Archive]) -> None:
     for archive in archives:
         path = home.archive / archive.name
         if _wal(path).exists():
-            raise DamagedError("another client has written at the same time", where=str(path))
+            raise DamagedError("another client has written to the database", where=str(path))
         try:
             same = _is_stamped(home, archive) or file_digest(path) == archive.digest
         except OSError as error:
@@ -238,7 +238,7 @@ def check_archives(home: Home, archives: Sequence[Archive]) -> None:
 
 
 def draft(home: Home, *, copy: bool, of: Path | None = None) -> Path:
-    """Return the path of a new draft, optionally with a copy of the published file or another one."""
+    """Return the path of a new draft. If `copy` is set, create it as a copy of `of` (default: the published file)."""
     path = home.path / f"{DRAFT}{world.new_id()}.duckdb"
     if copy:
         create(path)
@@ -247,7 +247,7 @@ def draft(home: Home, *, copy: bool, of: Path | None = None) -> Path:
 
 
 def clear_drafts(home: Home) -> None:
-    """Delete drafts of ingests that were killed; the caller holds the lock, so no process uses them."""
+    """Delete drafts of ingests that were killed. The caller holds the lock, so no process uses them."""
     for path in home.path.glob(f"{DRAFT}*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -263,10 +263,10 @@ def publish(
     read: Mapping[str, int] | None = None,
     archives: Sequence[Archive] = (),
 ) -> Generation:
-    """Publish a draft, closed and complete, in place of the current file; return its generation.
+    """Publish a finished, closed draft in place of the current file; return its generation.
 
     Raises:
-        OSError: it could not be made durable; the current file stays published.
+        OSError: the draft could not be synced or renamed; the current file stays published.
     """
     found = made_durable(path)
     before = generations(home)
@@ -281,22 +281,23 @@ def publish(
         archives=tuple(archives),
     )
     _write_manifest(home, [generation, replaced] if replaced else [generation])
-    _move(_wal(home.database), _aside(home, ".wal"))
+    _move(_wal(home.database), _damaged_path(home, ".wal"))
     path.replace(home.database)
     sync_directory(home.path)
     return generation
 
 
 def made_durable(path: Path) -> os.stat_result:
-    """Make a draft, closed and complete, read-only and durable; return its description."""
+    """Make a finished, closed draft read-only and sync it to disk; return its `stat` result."""
     path.chmod(0o400)
     _sync(path)
     return path.stat()
 
 
-def set_aside(home: Home, place: Path | None = None) -> Path:
-    """Move the published file aside, after its archives, and return its new path."""
-    place = place or _aside(home)
+def move_damaged(home: Home, place: Path | None = None) -> Path:
+    """Move the published file and its archives to another path, by default next to it; return the new path."""
+    place = place or _damaged_path(home)
+    # Move the archives first: a published file without archives is detected as damaged.
     _move(home.archive, place.with_name(f"{place.name}.archive"))
     _move(_wal(home.database), place.with_name(f"{place.name}.wal"))
     home.database.rename(place)
@@ -305,7 +306,7 @@ def set_aside(home: Home, place: Path | None = None) -> Path:
 
 
 def file_digest(path: Path) -> str:
-    """Return the digest of a file, in the form of `records.canonical.digest`."""
+    """Return the digest of a file, in the form of `records.canonical_json.digest`."""
     with path.open("rb") as file:
         hashed = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
     return "b2:" + hashed.hexdigest()
@@ -322,7 +323,7 @@ def _generation(entry: dict[str, Any]) -> Generation:
 
 
 def _is_stamped(home: Home, archive: Archive) -> bool:
-    """Return whether an archive is a file with its recorded size and time."""
+    """Return whether an archive is a file with the listed size and modification time."""
     try:
         found = (home.archive / archive.name).lstat()
     except OSError:
@@ -333,11 +334,11 @@ def _is_stamped(home: Home, archive: Archive) -> bool:
 
 
 def _wal(path: Path) -> Path:
-    """Return the path where DuckDB keeps uncommitted writes of a client; our files have none."""
+    """Return the path of DuckDB's write-ahead log for a file. agentobs never leaves one behind."""
     return path.with_name(f"{path.name}.wal")
 
 
-def _aside(home: Home, ending: str = "") -> Path:
+def _damaged_path(home: Home, ending: str = "") -> Path:
     return home.database.with_name(f"{home.database.name}.damaged-{world.new_id()}{ending}")
 
 

@@ -1,7 +1,7 @@
 """Ingest: new records of the segments become the next generation of the published file.
 
-Each record counts once, however often ingest runs and wherever it is killed: the watermark of each segment is in the
-same file as the rows that were read up to it, and the file is replaced atomically.
+Each record is counted exactly once, no matter how often ingest runs or when it is killed, because the watermark of each
+segment is in the same file as its rows, and this file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ WAIT_SECONDS = 10.0
 
 @dataclass(slots=True)
 class IngestReport:
-    """What an ingest did."""
+    """The result of an ingest."""
 
     busy: bool = False
-    """Another process was ingesting all the time; nothing was done."""
+    """Whether nothing was done because another process was ingesting during the whole wait."""
     published: bool = False
-    """Whether a new generation was published; none is if nothing was new."""
+    """Whether a new generation was published; False if there was nothing new."""
     generation: int = 0
-    """The number of the published generation, 0 without one."""
+    """The number of the published generation; 0 if there is none."""
     records: int = 0
-    """Records that were added."""
+    """Number of added records."""
     segments: int = 0
-    """Segments with new records."""
+    """Number of segments with new records."""
     damaged_records: int = 0
-    """Damaged ranges of segments in the new data."""
+    """Number of damaged ranges in the new data."""
     missing_records: int = 0
-    """Missing sequence numbers in the new data."""
+    """Number of missing sequence numbers in the new data."""
     unknown_records: int = 0
-    """Records of a kind that this version does not know; they stay in their segment."""
+    """Number of records of a kind that this version does not know; they stay in their segment."""
     misfit_records: int = 0
-    """Readable records that are not valid facts."""
+    """Number of readable records that are not valid facts."""
     pruned_rows: int = 0
-    """Rows of sessions that were pruned."""
+    """Number of deleted rows of pruned sessions."""
     archived_sessions: int = 0
-    """Sessions of past months that moved to archives."""
+    """Number of sessions of past months that moved to archives."""
     refused: list[Path] = field(default_factory=list)
     """Segments of a newer format, which were skipped."""
-    set_aside: Path | None = None
-    """Where a damaged generation was moved before the store was rebuilt from the segments."""
+    damaged_moved_to: Path | None = None
+    """The path to which a damaged generation was moved before the store was rebuilt; None if it was not damaged."""
     compressed: Compressed = field(default_factory=Compressed)
-    """What was compressed of the segments that have ended."""
+    """The compressed files of ended segments."""
     uncompressed: str = ""
-    """Why compression stopped early, or did not start."""
+    """Why compression stopped early or did not start; empty if it succeeded."""
 
     def lines(self) -> list[str]:
         """Return the report as lines: what was done, then what was found."""
@@ -79,7 +79,11 @@ class IngestReport:
         return [
             first,
             *(f"{count} {what}" for what, count in found.items() if count),
-            *([f"{self.pruned_rows} rows of pruned sessions are gone"] if self.pruned_rows else []),
+            *(
+                [f"{self.pruned_rows} rows of pruned sessions were deleted"]
+                if self.pruned_rows
+                else []
+            ),
             *(
                 [f"{moved} sessions of past months archived"]
                 if (moved := self.archived_sessions)
@@ -88,7 +92,11 @@ class IngestReport:
             *(f"{path}: newer format, skipped" for path in self.refused),
             *([str(self.compressed)] if self.compressed.files else []),
             *([f"segments are not compressed: {self.uncompressed}"] if self.uncompressed else []),
-            *([f"{self.set_aside}: damaged, rebuilt"] if self.set_aside else []),
+            *(
+                [f"the published file was damaged, moved to {self.damaged_moved_to} and rebuilt"]
+                if self.damaged_moved_to
+                else []
+            ),
         ]
 
 
@@ -98,13 +106,14 @@ def ingest(
     """Update the published file from the segments, then compress segments that have ended.
 
     Args:
-        home: where they are.
+        home: the home of the segments.
         wait_seconds: how long to wait for another process that is ingesting.
-        is_awaited: whether a reader waits for the result: then little is compressed.
+        is_awaited: whether a reader waits for the result. In this case the amount of compression is limited.
 
     Raises:
-        ForeignError: the store file is not ours, or of a newer version.
-        HomeError: it could not be written, for example because the disk is full; the current file stays published.
+        ForeignError: the store file was not written by agentobs, or has a newer version.
+        HomeError: the store could not be written, for example because the disk is full; the current file stays
+            published.
         OSError: the home cannot be written at all.
     """
     with generations.locked(home, wait_seconds) as held:
@@ -114,16 +123,20 @@ def ingest(
         try:
             return _ingest(home, is_awaited)
         except DamagedError:
-            place = generations.set_aside(home)
+            place = generations.move_damaged(home)
             report = _ingest(home, is_awaited)
-            report.set_aside = place
+            report.damaged_moved_to = place
             return report
         finally:
             generations.clear_drafts(home)
 
 
 def _ingest(home: Home, is_awaited: bool) -> IngestReport:
-    """Ingest while holding the lock; raises DamagedError if the published file must be rebuilt."""
+    """Ingest while the caller holds the lock.
+
+    Raises:
+        DamagedError: the published file is damaged and must be rebuilt.
+    """
     book = price_tables.readable_book(home.path)
     generation, marks, is_old = _published(home, book)
     archives.clear(home, generation.archives if generation else ())
@@ -138,7 +151,7 @@ def _ingest(home: Home, is_awaited: bool) -> IngestReport:
         raise HomeError(
             f"the store could not be written: {generations.first_line(error)}",
             where=str(home.database),
-            todo="What was recorded is safe in the segments; free disk space and ingest again",
+            todo="All recordings are safe in the segments; free disk space and ingest again",
         ) from error
     try:
         report.compressed = compress_ended(home, marks, is_awaited=is_awaited)
@@ -157,7 +170,7 @@ def _is_as_published(home: Home, generation: Generation) -> bool:
 
 
 def _published(home: Home, book: PriceBook) -> tuple[Generation | None, dict[str, Mark], bool]:
-    """Return the published generation, its marks, and whether it must be replaced even if nothing is new."""
+    """Return the published generation, its marks, and whether it must be replaced even if there is nothing new."""
     generation = generations.current(home)
     if generation is None:
         return None, {}, True
@@ -172,7 +185,7 @@ def _published(home: Home, book: PriceBook) -> tuple[Generation | None, dict[str
 
 
 def _is_stale(connection: duckdb.DuckDBPyConnection, book: PriceBook, prices: str) -> bool:
-    """Return whether stored calls must be priced again; never with prices that could not be read."""
+    """Return whether stored calls must be priced again; False if the price file could not be read."""
     return not price_tables.is_unread(book) and price_tables.is_stale(connection, book, prices)
 
 
@@ -199,7 +212,7 @@ def _advance(
         archived = generations.attach_archives(connection, home, sealed)
         if _is_stale(connection, book, "prices"):
             with archives.costs_of_all(connection, archived):
-                price_tables.renew_and_tell(connection, book)
+                price_tables.renew_and_report(connection, book)
         for rows in itertools.chain([first], pending):
             read_now += rows.marks
             report.records += load(connection, rows)
@@ -211,8 +224,8 @@ def _advance(
         pruned = apply_prunings(connection, home, marks, read_now, archived)
         if pruned is not None:
             report.pruned_rows = pruned.rows
-            sealed, gone = archives.without(home, sealed, pruned.gone)
-            report.pruned_rows += gone
+            sealed, removed = archives.without(home, sealed, pruned.sessions)
+            report.pruned_rows += removed
         if sealed != before:
             archives.note(connection, sealed)
     past = archives.sessions_by_month(path) if archives.is_large(path) else {}
@@ -231,11 +244,11 @@ def _advance(
 def _compacted(
     home: Home, path: Path, archived: Sequence[str], sealed: Sequence[generations.Archive]
 ) -> Path:
-    """Copy a draft into one without blocks of deleted data, and without the sessions that were archived."""
-    made = generations.draft(home, copy=False)
+    """Copy a draft to a new draft that has no blocks of deleted data, and no rows of archived sessions."""
+    compacted = generations.draft(home, copy=False)
     before = str(path).replace("'", "''")
     stays = "WHERE session_id IS NULL OR session_id NOT IN (SELECT unnest(?::VARCHAR[]))"
-    with transaction(made) as connection:
+    with transaction(compacted) as connection:
         connection.execute(f"ATTACH '{before}' AS before (READ_ONLY)")
         for (table,) in connection.execute(_OUR_TABLES).fetchall():
             moves = table in archives.MOVED and bool(archived)
@@ -246,7 +259,7 @@ def _compacted(
             )
         archives.note(connection, sealed)
     path.unlink()
-    return made
+    return compacted
 
 
 _OUR_TABLES = """
@@ -260,7 +273,7 @@ def _plain(home: Home) -> list[str]:
 
 
 def _count(rows: Rows, report: IngestReport) -> None:
-    """Add the findings of a batch to the report."""
+    """Add the counts of a batch to the report."""
     report.segments += len(rows.marks)
     report.damaged_records += rows.damaged
     report.missing_records += rows.missing

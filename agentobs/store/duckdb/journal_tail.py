@@ -1,7 +1,7 @@
-"""The tail: the records of segments beyond their watermarks, as rows that DuckDB can load.
+"""The tail: the records after the watermarks of their segments, as rows that DuckDB can load.
 
-Ingest and the live view share this code. A watermark is one row of the table `segments`. The journal's reader checks
-every line.
+Both the ingest and the live view use this module. The watermark of a segment, also called its mark, is a row of the
+table `segments`. The journal's reader checks every line.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from agentobs.recording.journal.segments import (
     read,
     read_runs,
 )
-from agentobs.recording.journal.unfinished_attempts import DRAFTS, TELLING, crashed
+from agentobs.recording.journal.unfinished_attempts import ATTEMPT_KINDS, DRAFTS, crashed_attempts
 from agentobs.records.facts import TABLES
 from agentobs.records.labels import is_label
 
 State = Literal["open", "sealed", "dead"]
 
 BATCH_BYTES = 32 * 1024 * 1024
-"""How many bytes are read before they are loaded; this bounds the memory of an ingest."""
+"""The size in bytes from which a batch is loaded; this bounds the memory of an ingest."""
 
 _KINDS = frozenset(TABLES.values())
-_QUICK = frozenset(kind.encode() for kind in _KINDS)
-_TELLING = frozenset(kind.encode() for kind in TELLING)
-_LONGEST = 1024 * 1024
-"""A fact is a few hundred bytes; a line above this size was not written by agentobs."""
-_FAR = 2**62
-"""A sequence number above this was not written by agentobs, and would not fit its column."""
+_RUN_KINDS = frozenset(kind.encode() for kind in _KINDS)
+_ATTEMPT_KINDS = frozenset(kind.encode() for kind in ATTEMPT_KINDS)
+_MAX_LINE_BYTES = 1024 * 1024
+"""The maximum size of a line. A fact has a few hundred bytes, so agentobs did not write a longer line."""
+_MAX_SEQUENCE = 2**62
+"""The limit for sequence numbers. agentobs does not write higher numbers, and they might not fit the column."""
 
 
 @dataclass(slots=True)
 class Mark:
-    """How far a segment was read, and the findings up to there: one row of the table `segments`."""
+    """The position up to which a segment was read, and the findings so far; a row of the table `segments`."""
 
     segment_id: str
     facts_offset: int = 0
@@ -56,22 +56,22 @@ class Mark:
 
 @dataclass(slots=True)
 class Rows:
-    """Records that wait to be loaded, and the marks that are valid afterwards."""
+    """A batch of records to be loaded, and the marks after loading them."""
 
     tables: dict[str, list[bytes]] = field(default_factory=dict)
     """One JSON object per record, by table."""
     marks: dict[str, Mark] = field(default_factory=dict)
     """The segments with new records or a new state."""
     size: int = 0
-    """Bytes in `tables`."""
+    """Number of bytes in `tables`."""
     damaged: int = 0
-    """Damaged ranges."""
+    """Number of damaged ranges."""
     missing: int = 0
-    """Missing sequence numbers."""
+    """Number of missing sequence numbers."""
     unknown: int = 0
-    """Records of a kind that this version does not know."""
+    """Number of records of a kind that this version does not know."""
     misfits: int = 0
-    """Readable records that are not valid facts."""
+    """Number of readable records that are not valid facts."""
     refused: list[Path] = field(default_factory=list)
     """Segments of a newer format, which were skipped."""
 
@@ -79,9 +79,9 @@ class Rows:
 def unread(home: Home, marks: Mapping[str, Mark]) -> list[Mark]:
     """Return the marks of the segments that may have new records, oldest first.
 
-    A segment that has ended and was read to its end costs one `stat`, and nothing once it is compressed. An empty file
-    is
-    skipped: its process has not locked it yet, and checking whether the process is alive could interfere with that.
+    A segment that has ended and was read to its end costs one `stat`, or nothing if it is compressed. Empty files are
+    skipped: their process has not locked them yet, and checking whether the process is alive could prevent it from
+    locking the file.
     """
     found = []
     for segment_id, is_compressed in forms(home).items():
@@ -102,13 +102,18 @@ def has_records(home: Home) -> bool:
 
 
 def new_bytes(home: Home, read: Mapping[str, int]) -> int:
-    """Return how many bytes of facts have not been read, by segment; compressed segments have been read."""
+    """Return the number of bytes of facts that have not been read; compressed segments have been read.
+
+    Args:
+        home: the home of the segments.
+        read: the number of bytes that have been read, by segment.
+    """
     plain = (name for name, is_compressed in forms(home).items() if not is_compressed)
     return sum(max(0, _size(facts_path(home, name)) - read.get(name, 0)) for name in plain)
 
 
 def batches(home: Home, marks: Mapping[str, Mark]) -> Iterator[Rows]:
-    """Read all new records in bounded batches; a batch ends at the end of a segment."""
+    """Yield all new records in batches of about `BATCH_BYTES`; a batch ends at the end of a segment."""
     rows = Rows()
     for mark in unread(home, marks):
         follow(home, mark, rows)
@@ -119,23 +124,24 @@ def batches(home: Home, marks: Mapping[str, Mark]) -> Iterator[Rows]:
 
 
 def follow(home: Home, before: Mark, rows: Rows) -> None:
-    """Read one segment from its mark on, into `rows`."""
+    """Read one segment from its mark on, and add its records and its new mark to `rows`."""
     path = facts_path(home, before.segment_id)
     mark = dataclasses.replace(before)
-    # This check comes first: everything that a process wrote before it ended can then be read below.
+    # Check this before reading: if the process has ended, all that it wrote is then read below.
     alive = is_alive(path)
-    told: list[Line] = []
-    quick = set(_QUICK)
+    attempts: list[Line] = []
+    run_kinds = set(_RUN_KINDS)
     try:
-        for item in read_runs(path, mark.facts_offset, mark.sequence, quick):
+        for item in read_runs(path, mark.facts_offset, mark.sequence, run_kinds):
             if isinstance(item, Run):
-                _take_run(item, mark, rows)
+                _add_run(item, mark, rows)
             elif isinstance(item, Line):
-                _take(item, mark, rows)
-                if item.kind in TELLING:
-                    told.append(item)
-                    quick -= _TELLING  # from the first draft on it matters which attempts ended
-            elif 0 < item.missing < _FAR:
+                _add_line(item, mark, rows)
+                if item.kind in ATTEMPT_KINDS:
+                    attempts.append(item)
+                    # After the first draft, read attempts one by one, to find out which drafts were completed.
+                    run_kinds -= _ATTEMPT_KINDS
+            elif 0 < item.missing < _MAX_SEQUENCE:
                 mark.missing_records += item.missing
             elif item.end > item.start:
                 mark.damaged_records += 1
@@ -148,40 +154,40 @@ def follow(home: Home, before: Mark, rows: Rows) -> None:
     if mark.state != "sealed":
         mark.state = "open" if alive else "dead"
     if before.state == "open" and mark.state != "open":
-        for line in crashed(read(path) if before.sequence else told):
-            _take_fact(mark.segment_id, line, rows)
+        for line in crashed_attempts(read(path) if before.sequence else attempts):
+            _add_fact(mark.segment_id, line, rows)
     if mark != before:
         rows.marks[mark.segment_id] = mark
         rows.damaged += mark.damaged_records - before.damaged_records
         rows.missing += mark.missing_records - before.missing_records
 
 
-def _take_run(run: Run, mark: Mark, rows: Rows) -> None:
-    """Add many facts, as `_take` adds one."""
-    head = b'{"segment_id":"%s","sequence":' % mark.segment_id.encode()
+def _add_run(run: Run, mark: Mark, rows: Rows) -> None:
+    """Add many facts at once; for each fact, the effect is the same as that of `_add_line`."""
+    start = b'{"segment_id":"%s","sequence":' % mark.segment_id.encode()
     tables: dict[bytes, list[bytes]] = {}
     for kind in set(run.kinds):
         tables[kind] = rows.tables.setdefault(kind.decode(), [])
     for sequence, (kind, payload) in enumerate(
         zip(run.kinds, run.payloads, strict=True), run.first
     ):
-        if payload.isascii() and payload[:2] == b'{"' and len(payload) <= _LONGEST:
-            tables[kind].append(b"%b%d,%b" % (head, sequence, payload[1:]))
+        if payload.isascii() and payload[:2] == b'{"' and len(payload) <= _MAX_LINE_BYTES:
+            tables[kind].append(b"%b%d,%b" % (start, sequence, payload[1:]))
         else:
-            _take_fact(mark.segment_id, Line(sequence, kind.decode(), payload, 0, 0), rows)
+            _add_fact(mark.segment_id, Line(sequence, kind.decode(), payload, 0, 0), rows)
     rows.size += run.end - mark.facts_offset
     mark.sequence = run.first + len(run.kinds) - 1
 
 
-def _take(line: Line, mark: Mark, rows: Rows) -> None:
-    """Add one line: the record of a fact becomes a row with its segment and sequence."""
+def _add_line(line: Line, mark: Mark, rows: Rows) -> None:
+    """Process one line. The record of a fact becomes a row; other kinds of lines update the mark."""
     sequence, kind = line.sequence, line.kind
-    if not mark.sequence < sequence < _FAR:
-        mark.damaged_records += 1  # a duplicate record counts once
+    if not mark.sequence < sequence < _MAX_SEQUENCE:
+        mark.damaged_records += 1  # skip duplicate records
         return
     mark.sequence = sequence
     if kind in _KINDS:
-        _take_fact(mark.segment_id, line, rows)
+        _add_fact(mark.segment_id, line, rows)
     elif kind == "segment":
         mark.opened_ns = _opened_ns(line)
     elif kind == "seal":
@@ -194,13 +200,13 @@ def _take(line: Line, mark: Mark, rows: Rows) -> None:
         rows.unknown += 1
 
 
-def _take_fact(segment_id: str, line: Line, rows: Rows) -> None:
+def _add_fact(segment_id: str, line: Line, rows: Rows) -> None:
     payload = line.payload
-    if not payload.startswith(b'{"') or len(payload) > _LONGEST:
+    if not payload.startswith(b'{"') or len(payload) > _MAX_LINE_BYTES:
         rows.misfits += 1
         return
     if not payload.isascii():
-        # DuckDB does not read lone surrogates; they are replaced in tags.
+        # Replace lone surrogates, which may occur in tags, because DuckDB does not accept them.
         payload = payload.decode("utf-8", "replace").encode()
     row = b'{"segment_id":"%s","sequence":%d,%s' % (segment_id.encode(), line.sequence, payload[1:])
     rows.tables.setdefault(line.kind, []).append(row)

@@ -1,8 +1,8 @@
 """Loading of JSON rows into tables with DuckDB's own reader.
 
-`read_json` over a file takes 0.6 to 2.5 us per row, depending on its width (November 2026); the same text as a bound
-parameter takes 20 us. Therefore the rows get a path: on Linux that of an anonymous file in memory, so that nothing is
-written to disk.
+`read_json` on a file takes 0.6 to 2.5 us per row, depending on the width of the row; the same text as a bound parameter
+takes 20 us (November 2026). The rows are therefore passed as a file. On Linux this is an anonymous file in memory, so
+that nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load(connection: duckdb.DuckDBPyConnection, rows: Rows, schema: str = "main"
     """Insert rows into the fact tables of a schema; return their number.
 
     A number that does not fit its column becomes NULL, and a row that is not a JSON object is skipped and counted as a
-    misfit: invalid data of a provider must not keep everything else out.
+    misfit, so that invalid data from a provider does not block the import of other rows.
     """
     inserted = 0
     for table, lines in rows.tables.items():
@@ -43,7 +43,7 @@ def load(connection: duckdb.DuckDBPyConnection, rows: Rows, schema: str = "main"
 def save_marks(
     connection: duckdb.DuckDBPyConnection, marks: Mapping[str, Mark], table: str = "segments"
 ) -> None:
-    """Replace the rows of these segments in `segments`."""
+    """Insert marks into the table `segments`, replacing earlier marks of the same segments."""
     if not marks:
         return
     lines = [_json(dataclasses.asdict(mark)) for mark in marks.values()]
@@ -56,7 +56,7 @@ def save_marks(
 
 
 def read_marks(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, Mark]:
-    """Return the marks of a `segments` table by segment ID."""
+    """Return the marks in a table of segments, by segment ID."""
     names = ", ".join(_mark_columns())
     rows = connection.execute(f"SELECT {names} FROM {table}").fetchall()
     return {row[0]: Mark(*row) for row in rows}
@@ -71,7 +71,7 @@ def insert(
 ) -> int:
     """Insert JSON objects, one per line, into a table; return the number of inserted rows.
 
-    `defaults` are the values of columns that lines may lack, by name.
+    `defaults` are the values of columns, by name, that may be missing in a line.
     """
     filled = ", ".join(
         f"coalesce({name}, {_literal(v)}) AS {name}" for name, v in (defaults or {}).items()
@@ -96,7 +96,7 @@ def fact_columns(table: str) -> dict[str, str]:
 
 @cache
 def fact_defaults(table: str) -> dict[str, str | float]:
-    """Return the defaults of fields that were added later, which older records do not have."""
+    """Return the defaults of fields that were added later, and that are therefore missing in older records."""
     fact = next(fact for fact, name in TABLES.items() if name == table)
     fields = dataclasses.fields(fact)
     return {f.name: f.default for f in fields if isinstance(f.default, str | float | int)}
@@ -122,7 +122,7 @@ def sql_type(annotation: Any) -> str:
 
 @contextlib.contextmanager
 def readable(lines: Sequence[bytes]) -> Iterator[str]:
-    """Give some lines a path that DuckDB can read while the context is open."""
+    """Yield the path of a temporary file with these lines, which exists while the context is open."""
     text = b"\n".join(lines) + b"\n"
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):  # noqa: PTH112  # a string is all we need
         descriptor = os.memfd_create("agentobs-rows")

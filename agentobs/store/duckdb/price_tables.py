@@ -1,8 +1,9 @@
-"""Prices in the store: the price of every context in which tokens were used, at the prices in force.
+"""Prices in the store: the current prices of all contexts in which tokens were used.
 
-The cost of a call depends only on its time and on the prices in force, not on the day of its ingest. When the version
-of the prices changes (a newer genai-prices, another overlay, the user's own file), every context is looked up again,
-for all time, and the effect is reported once. So a store that is rebuilt from its segments has the same costs.
+A context is a combination of model, service tier, region and speed. The cost of a call depends only on its time and on
+the current price list, not on the day of its ingest. When the version of the price list changes (a newer genai-prices,
+another overlay, another user file), all contexts are looked up again for all time, and the effect on the costs is
+reported once. Therefore a store that is rebuilt from its segments has the same costs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import duckdb
 
-from agentobs.errors import AgentobsError, say_once
+from agentobs.errors import AgentobsError, warn_once
 from agentobs.ledger import (
     FOREVER,
     Context,
@@ -22,7 +23,7 @@ from agentobs.ledger import (
     UnitPrices,
     book_of,
     canonical_model,
-    say_unknown,
+    warn_unknown_model,
 )
 
 _CONTEXT = "model, service_tier, inference_geo, speed"
@@ -31,7 +32,14 @@ _CONTEXT = "model, service_tier, inference_geo, speed"
 def new_contexts(
     connection: duckdb.DuckDBPyConnection, usage: str, prices: str, segment_ids: Sequence[str]
 ) -> list[Context]:
-    """Return the contexts in these segments' usage that are not in the table `prices`."""
+    """Return the contexts in the usage of these segments that have no price yet.
+
+    Args:
+        connection: the connection to the store.
+        usage: the name of the usage table.
+        prices: the name of the price table.
+        segment_ids: the segments.
+    """
     rows = connection.execute(
         f"""
         SELECT DISTINCT {_CONTEXT} FROM {usage}
@@ -50,28 +58,28 @@ def add(
     book: PriceBook,
     table: str = "prices",
 ) -> None:
-    """Look up contexts and insert their prices."""
+    """Look up the prices of contexts and insert them into a table."""
     _insert(connection, [unit for context in contexts for unit in book.resolve(context)], table)
 
 
 def is_stale(
     connection: duckdb.DuckDBPyConnection, book: PriceBook, prices: str = "prices"
 ) -> bool:
-    """Return whether some context has prices of another version."""
+    """Return whether any stored price has another version than the price book."""
     sql = f"SELECT bool_or(price_version <> ?) FROM {prices}"
     row = connection.execute(sql, [book.version]).fetchone()
     return bool(row and row[0])
 
 
 def renew(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Look up every context of the table `prices` again, for all time."""
+    """Look up all contexts of the table `prices` again, for all time."""
     rows = connection.execute(f"SELECT DISTINCT {_CONTEXT} FROM prices").fetchall()
     connection.execute("DELETE FROM prices")
     add(connection, [Context(*row) for row in sorted(rows, key=str)], book)
 
 
-def renew_and_tell(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Update prices of another version in a store, and report once what stored calls cost before and now."""
+def renew_and_report(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
+    """If the prices have another version, update them, and report once the old and the new cost of stored calls."""
     if not is_stale(connection, book):
         return
     versions = "SELECT string_agg(DISTINCT price_version, ', ' ORDER BY price_version) FROM prices"
@@ -83,13 +91,13 @@ def renew_and_tell(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> No
         usd = [
             f"${cost:,.2f}" if cost is not None else "no price" for cost in (before[1], after[1])
         ]
-        say_once(
+        warn_once(
             f"prices changed from {row[0]} to {book.version}: {after[0]:,} calls, {usd[0]} -> {usd[1]}"
         )
 
 
 class _Unread(PriceBook):
-    """The placeholder for a file of prices that cannot be read: until it can, no model has a price."""
+    """The placeholder for a price file that cannot be read; no model has a price in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,18 +114,18 @@ _NOT_READ = "own prices could not be read"
 
 
 def readable_book(path: Path) -> PriceBook:
-    """Return the prices for a home. If its own file is invalid, that is reported once, and the result has no prices.
+    """Return the price book of a home. If the user's price file is invalid, report it once and return a book without
+    prices.
 
-    Recording, ingest and queries about anything but money continue: a call that was not priced yet costs NULL, and gets
-    its price when the file is fixed.
+    Recording, ingest and queries continue. The cost of a new call is NULL until the file is fixed.
     """
     try:
         book = book_of(path)
-        if book.has_own:
+        if book.has_user_file:
             book.overlays()
     except AgentobsError as error:
-        say_once(
-            f"your prices are ignored: {error} Calls that have no price yet cost NULL until then.",
+        warn_once(
+            f"your prices are ignored: {error} Until the file is fixed, new calls have no cost (NULL).",
             about=f"own prices of {path}",
         )
         return _Unread()
@@ -125,7 +133,7 @@ def readable_book(path: Path) -> PriceBook:
 
 
 def is_unread(book: PriceBook) -> bool:
-    """Return whether the prices could not be read; calls that have a price keep it."""
+    """Return whether the price file could not be read. Stored prices are then kept."""
     return isinstance(book, _Unread)
 
 
@@ -146,7 +154,7 @@ def _insert(
     for unit in units:
         is_last = unit.certainty == "unknown_model" and unit.valid_to_ns == FOREVER
         if is_last and unit.note != _NOT_READ:
-            say_unknown(unit.context.model)
+            warn_unknown_model(unit.context.model)
     if rows:
         marks = ", ".join("?" * len(rows[0]))
         connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)

@@ -1,9 +1,9 @@
-"""Repair: damaged files are replaced by their readable parts, and nothing is destroyed.
+"""Repair: replace damaged files by their readable parts, without deleting the originals.
 
-Torn tails are cut off and damaged ranges removed. If the published file still has the rows of unreadable facts, these
-become records again, with their old numbers; a line that records the loss replaces the others. Replaced files move to
-`<home>/damaged/`, where nothing is ever deleted. Then the store is rebuilt from the segments. Segments of running
-processes are skipped.
+Torn tails are cut off and damaged ranges are removed. If the published file still has the rows of unreadable facts, the
+rows are converted back to records with their old numbers; other unreadable facts are replaced by a line that records
+the loss. Original files move to `<home>/damaged/`, where nothing is ever deleted. Then the store is rebuilt from the
+segments. Segments of running processes are skipped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from agentobs.recording.journal.segments import (
     Line,
     content_path,
     facts_path,
+    file_exists,
     is_alive,
-    is_there,
     read,
     segment_ids,
     tail,
@@ -39,9 +39,9 @@ from agentobs.store.duckdb.ingest import WAIT_SECONDS, ingest
 from agentobs.store.duckdb.journal_tail import Mark
 from agentobs.store.duckdb.loader import read_marks
 from agentobs.store.duckdb.schema import SETTINGS
-from agentobs.store.duckdb.segment_compression import pieces_of, replace
+from agentobs.store.duckdb.segment_compression import blocks_of, replace
 from agentobs.store.duckdb.segment_rewrite import without
-from agentobs.store.duckdb.verification import holds_what_it_should
+from agentobs.store.duckdb.verification import is_store_intact
 
 Known = Mapping[int, tuple[str, bytes]]
 """Kind and JSON of records, by number."""
@@ -49,46 +49,46 @@ Known = Mapping[int, tuple[str, bytes]]
 
 @dataclass(slots=True)
 class RepairReport:
-    """What a repair did."""
+    """The result of a repair."""
 
     done: list[str] = field(default_factory=list)
-    """The changes, one sentence each."""
-    left: list[str] = field(default_factory=list)
-    """The problems that could not be repaired, one sentence each."""
+    """The changes, one line each."""
+    unrepaired: list[str] = field(default_factory=list)
+    """The problems that could not be repaired, one line each."""
 
     def lines(self) -> list[str]:
         """Return the report as lines."""
-        return [*self.done, *self.left] or ["nothing to repair"]
+        return [*self.done, *self.unrepaired] or ["nothing to repair"]
 
 
 def repair(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> RepairReport:
     """Repair the home as far as possible.
 
     Raises:
-        HomeError: another process holds the lock all the time, or the home cannot be written.
-        ForeignError: the store file is not ours.
+        HomeError: another process held the lock during the whole wait, or the home cannot be written.
+        ForeignError: the store file was not written by agentobs.
     """
     report = RepairReport()
     with generations.locked(home, wait_seconds) as held:
         if not held:
             raise HomeError(
-                "another process is ingesting", where=str(home.path), todo="Try again in a moment"
+                "another process is ingesting", where=str(home.path), todo="Retry in a moment"
             )
         generations.clear_drafts(home)
-        with _Known(home) as known:
+        with _StoredRows(home) as stored:
             for segment_id in segment_ids(home):
-                _mend_segment(home, segment_id, known, report)
-        _move_lonely(home, report)
-        if home.database.exists() and (report.done or not holds_what_it_should(home)):
-            place = generations.set_aside(home, _place(home, home.database))
+                _repair_segment(home, segment_id, stored, report)
+        _move_orphaned_content(home, report)
+        if home.database.exists() and (report.done or not is_store_intact(home)):
+            place = generations.move_damaged(home, _place(home, home.database))
             report.done.append(f"{home.database.name}: moved to {place} and rebuilt")
     done = ingest(home)
     report.done += [f"{line}" for line in done.lines()] if done.published else []
     return report
 
 
-class _Known:
-    """The rows of the published file if it is intact; otherwise nothing is known."""
+class _StoredRows:
+    """The rows of the published file; empty if that file is damaged."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -96,7 +96,7 @@ class _Known:
         self._archived: dict[str, int] = {}
         self.marks: dict[str, Mark] = {}
 
-    def __enter__(self) -> _Known:
+    def __enter__(self) -> _StoredRows:
         try:
             generation = generations.current(self._home)
             digest = generations.file_digest(self._home.database) if generation else ""
@@ -117,7 +117,7 @@ class _Known:
             self._connection.close()
 
     def records(self, segment_id: str) -> Known:
-        """Return the facts of a segment that are rows."""
+        """Return the stored facts of a segment, as records."""
         found: dict[int, tuple[str, bytes]] = {}
         for table in TABLES.values() if self._connection else ():
             stored = united(table, self._archived, "published.main")
@@ -128,40 +128,40 @@ class _Known:
             try:
                 rows = self._connection.execute(sql, [segment_id]).fetchall()
             except duckdb.Error:
-                continue  # a damaged store may lack tables
-            found |= {sequence: (table, _as_written(text)) for sequence, text in rows}
+                continue  # tables may be missing in a damaged store
+            found |= {sequence: (table, _record(text)) for sequence, text in rows}
         return found
 
 
-def _as_written(text: str) -> bytes:
-    """Return a row as its record: without segment and sequence."""
+def _record(text: str) -> bytes:
+    """Convert a row (as JSON) to the payload of its record, which does not contain the segment and the sequence."""
     value = json.loads(text)
     del value["segment_id"], value["sequence"]
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _mend_segment(home: Home, segment_id: str, known: _Known, report: RepairReport) -> None:
+def _repair_segment(home: Home, segment_id: str, stored: _StoredRows, report: RepairReport) -> None:
     facts = facts_path(home, segment_id)
     if facts.exists() and (facts.stat().st_size == 0 or is_alive(facts)):
         return
-    mark = known.marks.get(segment_id)
+    mark = stored.marks.get(segment_id)
     for path in (content_path(home, segment_id), facts):
-        if not is_there(path):
+        if not file_exists(path):
             continue
         try:
             last = mark.sequence if mark and path is facts else 0
-            if _is_whole(path, last):
+            if _is_intact(path, last):
                 continue
-            rows = known.records(segment_id) if path is facts else {}
-            _mend(home, path, rows, last, report)
+            rows = stored.records(segment_id) if path is facts else {}
+            _repair_file(home, path, rows, last, report)
         except ForeignError as error:
-            report.left.append(f"{path.name}: {error.found}")
+            report.unrepaired.append(f"{path.name}: {error.found}")
         except (AgentobsError, OSError) as error:
-            report.left.append(f"{path.name}: {generations.first_line(error)}")
+            report.unrepaired.append(f"{path.name}: {generations.first_line(error)}")
 
 
-def _is_whole(path: Path, last: int) -> bool:
-    """Return whether a file is readable to its end, without a torn tail."""
+def _is_intact(path: Path, last: int) -> bool:
+    """Return whether a file is readable up to its end, has no torn tail, and contains at least `last` records."""
     sequence = 0
     for item in read(path):
         if isinstance(item, Damage):
@@ -171,22 +171,25 @@ def _is_whole(path: Path, last: int) -> bool:
     return sequence >= last and tail(path) == 0
 
 
-def _mend(home: Home, path: Path, rows: Known, last: int, report: RepairReport) -> None:
-    """Replace a file by its readable part, and move the file itself aside."""
-    left = without(path, (), 0, rows, last)
+def _repair_file(home: Home, path: Path, rows: Known, last: int, report: RepairReport) -> None:
+    """Replace a file by its readable part, and keep the original in the directory of damaged files."""
+    rewritten = without(path, (), 0, rows, last)
     torn = tail(path)
     places = [_keep(home, each) for each in (path, compressed_path(path)) if each.exists()]
-    replace(home, path, pieces_of(left.lines, compression.segment_of(path)))
-    told = [f"{left.kept} records recovered"]
-    told += [f"{left.restored} of them from the published file"] if left.restored else []
-    told += [f"{left.lost} are lost"] if left.lost else []
-    told += [f"an incomplete end of {torn} bytes was removed"] if torn else []
+    replace(home, path, blocks_of(rewritten.lines, compression.segment_of(path)))
+    changes = [f"{rewritten.kept} records recovered"]
+    if rewritten.restored:
+        changes.append(f"{rewritten.restored} of them from the published file")
+    if rewritten.lost:
+        changes.append(f"{rewritten.lost} are lost")
+    if torn:
+        changes.append(f"an incomplete record of {torn} bytes at the end was removed")
     kept = " and ".join(str(place) for place in places)
-    report.done.append(f"{path.name}: {', '.join(told)}; original: {kept}")
+    report.done.append(f"{path.name}: {', '.join(changes)}; original: {kept}")
 
 
-def _move_lonely(home: Home, report: RepairReport) -> None:
-    """Move content aside whose facts are gone, because nothing refers to it."""
+def _move_orphaned_content(home: Home, report: RepairReport) -> None:
+    """Move content files without a facts file to the directory of damaged files, because no fact refers to them."""
     known = set(segment_ids(home))
     for path in sorted(home.segments.glob("*.content*")):
         if compression.segment_of(path) not in known:
@@ -196,7 +199,7 @@ def _move_lonely(home: Home, report: RepairReport) -> None:
 
 
 def _keep(home: Home, path: Path) -> Path:
-    """Link a file into the directory of damaged files, durably."""
+    """Link a file into the directory of damaged files, and sync that directory to disk."""
     place = _place(home, path)
     os.link(path, place)
     sync_directory(place.parent)

@@ -1,10 +1,11 @@
-"""Pruning: sessions, or only their content, are deleted permanently, by age, by size or by name.
+"""Pruning: permanently delete sessions, or only their content, by age, by size or by ID.
 
-First a record of the pruning is written, in a segment of its own; from then on it is decided. The next ingest, in this
-process or in another one after a kill, removes the records from the segments and the rows from the published file, and
-rewrites that file, so that none of its blocks contains deleted data. A store that is rebuilt from the segments reads
-the same record, and agrees. Open segments are never touched: a session with an open segment is skipped, and records
-that are added to one nevertheless are deleted when it has ended.
+First a record of the pruning is written to a separate segment. From then on the pruning is final. The next ingest
+removes the records from the segments and the rows from the published file, and rewrites that file, so that none of its
+blocks contains deleted data. This ingest may run in another process if this process is killed. A store that is rebuilt
+from the segments reads the same record, so it has the same data. Open segments are never changed: a session with an
+open segment is skipped, and if a pruned session nevertheless gets records in an open segment, they are deleted when the
+segment has ended.
 """
 
 from __future__ import annotations
@@ -25,55 +26,55 @@ from agentobs.store.disk_usage import home_bytes, size_text
 from agentobs.store.duckdb.connection import connected
 from agentobs.store.duckdb.ingest import ingest
 
-What = Literal["content", "all"]
+Scope = Literal["content", "all"]
 
 ROUNDS = 4
-"""How often the size of a home is measured again; the sizes of sessions are estimates."""
+"""The maximum number of rounds to reach a size. Several are needed because the sizes of sessions are estimates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A session that will be pruned."""
+    """A session to be pruned."""
 
     session_id: str
     name: str | None
     last_ns: int
     """The time of its last record, nanoseconds since 1970."""
     bytes: int
-    """The estimated size of its records, or of its content if only that is deleted."""
+    """The estimated size of its records, or of its content if only the content is deleted."""
 
 
 @dataclass(slots=True)
 class PruneReport:
-    """What was pruned, or would be."""
+    """The result of a prune or of its dry run."""
 
-    what: What
+    what: Scope
     chosen: list[Chosen] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
-    """Sessions that match but have an open segment: they were skipped."""
+    """Matching sessions that were skipped because they have an open segment."""
     before: int = 0
-    """Bytes of the home before."""
+    """The size of the home before, in bytes."""
     after: int | None = None
-    """Bytes of the home now; None if nothing was done."""
+    """The size of the home afterwards, in bytes; None if nothing was done."""
     is_pending: bool = False
-    """Whether another process was ingesting, so that the next ingest deletes the data."""
+    """Whether another process was ingesting; in that case, the next ingest deletes the data."""
 
     def lines(self) -> list[str]:
         """Return the report as lines."""
         noun = "sessions" if self.what == "all" else "sessions: content only"
-        about = sum(each.bytes for each in self.chosen)
-        done = f"{len(self.chosen)} {noun}, about {size_text(about)}"
-        told = [f"would prune {done}" if self.after is None else f"pruned {done}"]
-        told += [f"{each}: still running, skipped" for each in self.running]
+        estimate = sum(each.bytes for each in self.chosen)
+        selection = f"{len(self.chosen)} {noun}, about {size_text(estimate)}"
+        lines = [f"would prune {selection}" if self.after is None else f"pruned {selection}"]
+        lines += [f"{each}: still running, skipped" for each in self.running]
         if self.after is not None:
-            told.append(
+            lines.append(
                 f"home size: {size_text(self.before)} before, {size_text(self.after)} after"
             )
         if self.is_pending:
-            told.append(
+            lines.append(
                 "another process is ingesting; the next ingest deletes the selected sessions"
             )
-        return told
+        return lines
 
 
 def prune(
@@ -82,18 +83,18 @@ def prune(
     sessions: Sequence[str] = (),
     before_ns: int | None = None,
     keep_bytes: int | None = None,
-    what: What = "all",
+    what: Scope = "all",
     dry_run: bool = False,
 ) -> PruneReport:
     """Delete sessions, or only their content.
 
     Args:
-        home: where they are.
-        sessions: their full IDs.
-        before_ns: all sessions without a record since then.
-        keep_bytes: the oldest sessions, until the home is no larger than this.
-        what: `content` keeps the facts, such as costs and errors.
-        dry_run: only report what would be done.
+        home: the home of the sessions.
+        sessions: delete only these sessions, given by their full IDs; empty for no restriction.
+        before_ns: delete only sessions without a record since this time.
+        keep_bytes: delete only the oldest sessions, until the home is no larger than this.
+        what: `all`, or `content` to keep the facts, such as costs and errors.
+        dry_run: only report which sessions would be deleted.
 
     Raises:
         HomeError, ForeignError: as for an ingest.
@@ -114,8 +115,8 @@ def prune(
     return report
 
 
-def _decide(home: Home, session_ids: Sequence[str], what: What) -> None:
-    """Record that these sessions are pruned; from here on they are."""
+def _decide(home: Home, session_ids: Sequence[str], what: Scope) -> None:
+    """Write the record of a pruning; from then on the sessions count as pruned."""
     segment = Segment(home)
     now = world.now()
     for session_id in session_ids:
@@ -126,47 +127,54 @@ def _decide(home: Home, session_ids: Sequence[str], what: What) -> None:
 
 def _choose(
     home: Home,
-    named: Sequence[str],
+    selected: Sequence[str],
     before_ns: int | None,
     keep_bytes: int | None,
-    what: What,
+    what: Scope,
 ) -> tuple[list[Chosen], list[str]]:
     """Return the sessions to prune, oldest first, and those that are skipped because of an open segment."""
     with connected(home, ingest=False) as connection:
         rows = connection.execute(_SESSIONS, {"what": what}).fetchall()
-        held = connection.execute(_HELD).fetchall()
-    sizes = _sizes(home, held, what)
+        places = connection.execute(_PLACES).fetchall()
+    sizes = _sizes(home, places, what)
     found = [
         (Chosen(i, name, last or 0, sizes.get(i, 0)), is_open) for i, name, last, is_open in rows
     ]
-    if named:
-        found = [each for each in found if each[0].session_id in set(named)]
+    if selected:
+        found = [each for each in found if each[0].session_id in set(selected)]
     if before_ns is not None:
         found = [each for each in found if each[0].last_ns < before_ns]
     chosen = [each for each, is_open in found if not is_open]
     running = [each.session_id for each, is_open in found if is_open]
     if keep_bytes is not None:
-        chosen = _until(chosen, home_bytes(home) - keep_bytes)
+        chosen = _first_sessions(chosen, home_bytes(home) - keep_bytes)
         running = []
     return chosen, running
 
 
-def _until(sessions: Sequence[Chosen], too_many: int) -> list[Chosen]:
-    """Return the first of some sessions whose sizes add up to the excess."""
+def _first_sessions(sessions: Sequence[Chosen], excess_bytes: int) -> list[Chosen]:
+    """Return as many of the first sessions as are needed to reduce the size by `excess_bytes`."""
     chosen: list[Chosen] = []
     for each in sessions:
-        if too_many <= 0:
+        if excess_bytes <= 0:
             break
         chosen.append(each)
-        too_many -= each.bytes
+        excess_bytes -= each.bytes
     return chosen
 
 
-def _sizes(home: Home, held: Sequence[tuple[str, str]], what: What) -> dict[str, int]:
-    """Return the estimated bytes of each session; a block, or an uncompressed file, is shared among its sessions."""
+def _sizes(home: Home, places: Sequence[tuple[str, str]], what: Scope) -> dict[str, int]:
+    """Return the estimated bytes of each session. The size of a block, or of an uncompressed file, is divided equally
+    among its sessions.
+
+    Args:
+        home: the home of the sessions.
+        places: pairs of a segment and a session that has records in it.
+        what: `all`, or `content` for the size of the content only.
+    """
     sizes: dict[str, float] = {}
     by_segment: dict[str, list[str]] = {}
-    for segment_id, session_id in held:
+    for segment_id, session_id in places:
         by_segment.setdefault(segment_id, []).append(session_id)
     for segment_id, session_ids in by_segment.items():
         paths = [content_path(home, segment_id)]
@@ -185,13 +193,15 @@ def _shares(path: Path, session_ids: Sequence[str]) -> list[tuple[int, Sequence[
     except (FileNotFoundError, DamagedError):
         return [(path.stat().st_size, session_ids)] if path.exists() else []
     file.close()
-    return [(b.packed, b.summary.sessions) for b in index.blocks if b.summary.sessions]
+    return [(b.compressed_bytes, b.summary.sessions) for b in index.blocks if b.summary.sessions]
 
 
-_TOLD = [table for table in TABLES.values() if table != TABLES[Pruning]]
-_HELD = " UNION ".join(f"SELECT segment_id, session_id FROM {table}" for table in _TOLD)
+_PRUNABLE_TABLES = [table for table in TABLES.values() if table != TABLES[Pruning]]
+_PLACES = " UNION ".join(
+    f"SELECT segment_id, session_id FROM {table}" for table in _PRUNABLE_TABLES
+)
 _SESSIONS = f"""
-    WITH held AS ({_HELD}), seen AS (
+    WITH places AS ({_PLACES}), seen AS (
         SELECT session_id, max(at_ns) AS last_ns FROM (
             SELECT session_id, started_ns AS at_ns FROM session_starts
             UNION ALL SELECT session_id, ended_ns FROM session_ends
@@ -202,20 +212,20 @@ _SESSIONS = f"""
             UNION ALL SELECT session_id, ended_ns FROM span_ends
         ) GROUP BY session_id
     ), opened AS (
-        SELECT DISTINCT session_id FROM held JOIN segments USING (segment_id) WHERE state = 'open'
+        SELECT DISTINCT session_id FROM places JOIN segments USING (segment_id) WHERE state = 'open'
     ), begun AS (
-        SELECT session_id, max(coalesce(opened_ns, 0)) AS opened_ns FROM held JOIN segments USING (segment_id)
+        SELECT session_id, max(coalesce(opened_ns, 0)) AS opened_ns FROM places JOIN segments USING (segment_id)
         GROUP BY session_id
     ), named AS (
         SELECT session_id, arg_min(name, started_ns) AS name FROM session_starts GROUP BY session_id
     )
     SELECT session_id, name, last_ns, opened.session_id IS NOT NULL
-    FROM (SELECT DISTINCT session_id FROM held WHERE session_id IS NOT NULL)
+    FROM (SELECT DISTINCT session_id FROM places WHERE session_id IS NOT NULL)
     LEFT JOIN seen USING (session_id)
     LEFT JOIN opened USING (session_id)
     LEFT JOIN named USING (session_id)
     LEFT JOIN begun USING (session_id)
-    -- Of what was pruned whole and is done, nothing is held but what came since.
+    -- Skip sessions whose facts were pruned after their last record; they are listed only if they have newer records.
     WHERE $what = 'all' OR NOT EXISTS (
         SELECT 1 FROM prunings
         WHERE prunings.session_id = begun.session_id AND pruned_ns >= greatest(begun.opened_ns, coalesce(last_ns, 0))

@@ -1,9 +1,8 @@
-"""The layout of the store: migrations, each applied once, and views, created again when their text changes.
+"""The layout of the store: migrations, which are applied once, and views, which are recreated when their text changes.
 
-The SQL is in `migrations/` and `views/`, both in the order of the file names. A released migration is never edited;
-changes go into the next one. The views name no schema, so that the same text creates them inside the published file and
-in a live connection, where the fact tables are views, too. They are created again with each generation, so changes to
-them need no migration.
+The SQL is in `migrations/` and `views/`, both applied in the order of their file names. A released migration is never
+edited; changes go into the next migration. The views do not name a schema, so that the same text can create them in the
+published file and in a live connection, where the fact tables are views, too. Changes to views need no migration.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from agentobs.records.canonical_json import digest
 from agentobs.runtime import process
 
 APPLICATION = "agentobs"
-"""The value in `meta` that marks a file as ours."""
+"""The value in the table `meta` that identifies a file as written by agentobs."""
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
-    # A name in a query is a table, never a variable of this program.
+    # Otherwise, a name in a query could refer to a variable of this program.
     "python_enable_replacements": False,
-    # Rows come through paths like /proc/self/fd/7, which denote a different file each time.
+    # Rows are read from paths like /proc/self/fd/7, which denote a different file each time.
     "enable_external_file_cache": False,
 }
-"""Settings of all our connections."""
+"""The settings of all connections."""
 
 _HERE = Path(__file__).parent
 
@@ -43,7 +42,7 @@ class Migration:
     """One step from a layout to the next."""
 
     number: int
-    """Its place in the order, from 1."""
+    """Its number in the order of migrations, from 1."""
     name: str
     """The name of its file, without the suffix."""
     sql: str
@@ -62,7 +61,7 @@ def newest() -> int:
 
 
 def layout(connection: duckdb.DuckDBPyConnection, database: str) -> int | None:
-    """Return the layout of an attached database, or None if the file is not ours."""
+    """Return the layout number of an attached database, or None if agentobs did not write it."""
     try:
         rows = connection.execute(f"SELECT key, value FROM {database}.main.meta").fetchall()
     except (duckdb.CatalogException, duckdb.BinderException):
@@ -77,7 +76,7 @@ def layout(connection: duckdb.DuckDBPyConnection, database: str) -> int | None:
 def migrate(connection: duckdb.DuckDBPyConnection, *, is_bare: bool = False) -> None:
     """Migrate the database in use to the newest layout, within the caller's transaction.
 
-    A `bare` database gets only tables, because comments and views take more time than tables.
+    If `is_bare` is set, only tables are created, because comments and views take more time than tables.
     """
     before = _applied(connection)
     for migration in migrations():
@@ -97,7 +96,7 @@ def migrate(connection: duckdb.DuckDBPyConnection, *, is_bare: bool = False) -> 
 
 @contextlib.contextmanager
 def transaction(path: Path, *, is_bare: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a draft in one transaction, and leave it checkpointed and closed."""
+    """Open a draft in one transaction; on exit, commit, checkpoint and close it."""
     if not path.exists():
         create(path)
         path.write_bytes(_blank(path, is_bare))
@@ -107,7 +106,7 @@ def transaction(path: Path, *, is_bare: bool = False) -> Iterator[duckdb.DuckDBP
 
 @contextlib.contextmanager
 def _changed(path: Path, is_bare: bool) -> Iterator[duckdb.DuckDBPyConnection]:
-    # One thread: rows come in files too small to share, and a second thread only adds overhead.
+    # Use one thread: the files with rows are too small to be split, so a second thread only adds overhead.
     with duckdb.connect(str(path), config={**SETTINGS, "threads": 1}) as connection:
         connection.begin()
         migrate(connection, is_bare=is_bare)
@@ -126,20 +125,20 @@ class State:
 def _blank(path: Path, is_bare: bool) -> bytes:
     """Return an empty database of the newest layout, created next to `path` at the first call in this process.
 
-    Creating it takes half a second, most of it for comments; copying its megabyte takes a hundredth of that.
+    Creating a database takes half a second, mostly for comments; copying its megabyte takes a hundredth of that time.
     """
-    state = process.part(State)
-    made = is_bare, digest(_views().encode() + repr(migrations()).encode())
-    if made not in state.blanks:
+    state = process.state(State)
+    key = is_bare, digest(_views().encode() + repr(migrations()).encode())
+    if key not in state.blanks:
         draft = path.with_name(f"{path.stem}.blank{path.suffix}")
         try:
             with _changed(draft, is_bare):
                 pass
-            state.blanks[made] = draft.read_bytes()
+            state.blanks[key] = draft.read_bytes()
         finally:
             draft.unlink(missing_ok=True)
             draft.with_name(f"{draft.name}.wal").unlink(missing_ok=True)
-    return state.blanks[made]
+    return state.blanks[key]
 
 
 def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
@@ -151,12 +150,12 @@ def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
 def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = None) -> None:
     """Create the views in the database in use, without comments.
 
-    Binding all of them takes a seventh of a second of CPU time, because each binds those that it uses. Copying them
-    from a file with bound views takes a hundredth of a second.
+    Binding all views takes a seventh of a second of CPU time, because each view also binds the views that it uses.
+    Copying them from a file with bound views takes a hundredth of a second.
 
     Args:
-        connection: to an in-memory database that has the tables.
-        cache: such a file, see `cached_views`; None to bind them.
+        connection: the connection to an in-memory database that has the tables.
+        cache: the file with bound views, from `cached_views`; None to bind the views.
     """
     if cache is not None:
         try:
@@ -165,18 +164,18 @@ def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = Non
             connection.execute("DETACH bound_views")
             return
         except duckdb.Error:
-            # It is damaged, or another version of DuckDB wrote it: the next process writes it again.
+            # The file is damaged, or was written by another version of DuckDB. The next process writes it again.
             cache.unlink(missing_ok=True)
             connection.execute("DETACH DATABASE IF EXISTS bound_views")
     connection.execute(_without_comments(_views()))
 
 
 def cached_views(directory: Path, *, write: bool) -> Path | None:
-    """Return the file in a directory that holds the bound views of this version; None if there is none.
+    """Return the file that contains the bound views of this version; None if there is no such file.
 
     Args:
-        directory: where the file is; its name depends on the views and on DuckDB's version.
-        write: whether to write it if it is missing; a directory that cannot be written is left alone.
+        directory: the directory of the file, whose name depends on the views and on DuckDB's version.
+        write: whether to create the file if it is missing; errors are ignored.
     """
     version = digest((_views() + duckdb.__version__).encode()).rpartition(":")[2]
     path = directory / f"{VIEWS_PREFIX}{version[:16]}.duckdb"
@@ -215,27 +214,27 @@ def _quoted(path: Path) -> str:
 
 
 def create_temporary_costs(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the view `costs` over this connection's own `usage` and `prices`."""
+    """Create the view `costs` as a temporary view, so that it uses the temporary view `usage` of this connection."""
     sql = _without_comments((_HERE / "views" / "00_costs.sql").read_text("utf-8"))
     connection.execute(sql.replace("CREATE OR REPLACE VIEW", "CREATE OR REPLACE TEMP VIEW"))
 
 
 def _without_comments(sql: str) -> str:
-    """Remove the comments, one per line: they take six times as long as the statements that they describe."""
+    """Remove the COMMENT statements (one per line), which take six times as long as the other statements."""
     lines = sql.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("COMMENT ON"))
 
 
 @cache
 def _views() -> str:
-    """Return the text of all views; a file may use the views of those before it."""
+    """Return the SQL of all views; a file may use the views of earlier files."""
     paths = sorted((_HERE / "views").glob("*.sql"))
     return "\n".join(path.read_text("utf-8") for path in paths)
 
 
 def _applied(connection: duckdb.DuckDBPyConnection) -> int:
     """Return the number of the last applied migration, 0 in a new file."""
-    # This reads the catalog, because a query that fails would abort the caller's transaction.
+    # Query the catalog first, because a failing query would abort the caller's transaction.
     found = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'migrations'")
     if not found.fetchone():
         return 0

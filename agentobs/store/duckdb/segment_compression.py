@@ -1,8 +1,8 @@
-"""Compression of ended segments: their files shrink to a tenth, and exist in at least one form at any time.
+"""Compression of ended segments: their files shrink to a tenth, and at least one form of each file exists at any time.
 
-Only an ingest compresses, under the home's lock, never an agent's process. The compressed file is written next to the
-plain one, made durable, read back and compared with it, and renamed. Then the directory is made durable, and only then
-is the plain file deleted. While both exist the compressed one counts.
+Only an ingest that holds the home's lock compresses files. The compressed file is written next to the plain file,
+synced to disk, read back and compared with the plain file, and renamed. Then the directory is synced to disk, and only
+then is the plain file deleted. While both files exist, readers use the compressed one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from agentobs.store.duckdb.generations import DRAFT, file_digest
 from agentobs.store.duckdb.journal_tail import Mark
 
 BLOCK_BYTES = 2 * 1024 * 1024
-"""How many bytes of a plain file make a block: reading one record decompresses one block."""
+"""The size of a block before compression, in bytes. To read one record, a reader has to decompress one block."""
 RESTED_NS = 600 * 1_000_000_000
-"""How long a segment must be unchanged before an ingest that a reader waits for compresses it. Our choice."""
-AT_ONCE_BYTES = 16 * 1024 * 1024
-"""How much such an ingest compresses: a fifth of a second. Our choice."""
+"""If a reader waits for an ingest, only segments that were not changed for this time are compressed. Our choice."""
+AWAITED_BYTES = 16 * 1024 * 1024
+"""If a reader waits for an ingest, it compresses at most about this many bytes, which takes a fifth of a second. Our
+choice.
+"""
 
 _PLAIN = (".content", ".facts")
 _SESSION = re.compile(rb'"session_id":"([^"\\]{1,128})"')
@@ -41,13 +43,13 @@ _CONTENT = re.compile(rb'"content_id":"([^"\\]{1,128})"')
 
 @dataclass(slots=True)
 class Compressed:
-    """What was compressed."""
+    """The result of compressing segments."""
 
     files: int = 0
     before: int = 0
-    """Bytes of the plain files."""
+    """Total size of the plain files in bytes."""
     after: int = 0
-    """Bytes of the compressed files."""
+    """Total size of the compressed files in bytes."""
 
     def __str__(self) -> str:
         return f"{self.files} files compressed: {self.before:,} bytes to {self.after:,}"
@@ -59,17 +61,17 @@ def compress_ended(
     """Compress the segments that have ended and were read to their end; the caller holds the lock.
 
     Args:
-        home: where they are.
-        marks: how far each was read.
-        is_awaited: whether a reader waits for the result: then the amount of work is bounded.
+        home: the home of the segments.
+        marks: the marks of the segments, up to which they were read.
+        is_awaited: whether a reader waits for the result. In this case the amount of work is limited.
 
     Raises:
-        OSError: the disk is full, or the home cannot be written; every file is complete in one form.
+        OSError: the disk is full, or the home cannot be written; each file is still complete in at least one form.
     """
     done = Compressed()
     waiting: list[Path] = []
     for path in _ended(home, marks, is_awaited=is_awaited):
-        if is_awaited and done.before >= AT_ONCE_BYTES:
+        if is_awaited and done.before >= AWAITED_BYTES:
             break
         index = _compress(home, path)
         if index is not None:
@@ -84,21 +86,21 @@ def compress_ended(
     return done
 
 
-def replace(home: Home, path: Path, pieces: Iterable[tuple[bytes, Summary]]) -> Index:
-    """Replace a file by other lines, compressed; the plain file is deleted.
+def replace(home: Home, path: Path, blocks: Iterable[tuple[bytes, Summary]]) -> Index:
+    """Replace a file by a compressed file with other lines; the plain file is deleted.
 
     Raises:
-        OSError: it could not be written; the file is unchanged.
-        DamagedError: the written file cannot be read back; the file is unchanged.
+        OSError: the new file could not be written; the original file is unchanged.
+        DamagedError: the new file cannot be read back; the original file is unchanged.
     """
-    index = _write(home, path, pieces, rewritten=True)
+    index = _write(home, path, blocks, rewritten=True)
     sync_directory(home.segments)
     path.unlink(missing_ok=True)
     return index
 
 
 def summarized(data: bytes, seed: int) -> Summary:
-    """Return the properties of some complete lines: numbers, kinds, sessions and content IDs."""
+    """Return the summary of a block of complete lines: their numbers, kinds, sessions and content IDs."""
     kinds: Counter[str] = Counter()
     sessions: dict[str, None] = {}
     contents: list[str] = []
@@ -120,7 +122,7 @@ def summarized(data: bytes, seed: int) -> Summary:
     )
 
 
-def pieces_of(data: Iterable[bytes], segment_id: str) -> Iterator[tuple[bytes, Summary]]:
+def blocks_of(data: Iterable[bytes], segment_id: str) -> Iterator[tuple[bytes, Summary]]:
     """Group complete lines into blocks, each with its summary."""
     seed = zlib.crc32(segment_id.encode())
     gathered: list[bytes] = []
@@ -153,21 +155,21 @@ def _ended(home: Home, marks: Mapping[str, Mark], *, is_awaited: bool) -> Iterat
 
 
 def _compress(home: Home, path: Path) -> Index | None:
-    """Compress one file, or find that it already was; None if that is impossible, for example for an unterminated
-    record.
+    """Compress a file, unless a complete compressed file already exists; return its index. Return None if the file
+    cannot be compressed, for example because its last record is incomplete.
     """
-    index = _whole(path)
+    index = _existing_index(path)
     if index is not None:
         return index
     try:
         data = _blocks_of(path)
-        return _write(home, path, pieces_of(data, compression.segment_of(path)), rewritten=False)
+        return _write(home, path, blocks_of(data, compression.segment_of(path)), rewritten=False)
     except DamagedError:
         return None
 
 
-def _whole(path: Path) -> Index | None:
-    """Return the index of a compressed file next to the plain one, left by a process that was killed."""
+def _existing_index(path: Path) -> Index | None:
+    """Return the index of a complete compressed file that a killed process left next to the plain file, or None."""
     try:
         file, index = compression.read_index(compressed_path(path))
     except (FileNotFoundError, DamagedError, ForeignError):
@@ -177,14 +179,14 @@ def _whole(path: Path) -> Index | None:
 
 
 def _write(
-    home: Home, path: Path, pieces: Iterable[tuple[bytes, Summary]], *, rewritten: bool
+    home: Home, path: Path, blocks: Iterable[tuple[bytes, Summary]], *, rewritten: bool
 ) -> Index:
     draft = home.path / f"{DRAFT}{world.new_id()}{compression.ENDING}"
     segment_id = compression.segment_of(path)
     create(draft)
     try:
         with draft.open("r+b") as out:
-            index = compression.write(out, segment_id, pieces, rewritten=rewritten)
+            index = compression.write(out, segment_id, blocks, rewritten=rewritten)
             out.flush()
             os.fsync(out.fileno())
         _check(draft, path, index)
@@ -196,16 +198,16 @@ def _write(
 
 
 def _check(draft: Path, path: Path, written: Index) -> None:
-    """Read a draft back.
+    """Read a draft back and compare it with the data that was written.
 
     Raises:
-        DamagedError: its content differs.
+        DamagedError: the draft cannot be read or differs.
     """
     file, index = compression.read_index(draft, written.segment_id)
     with file:
         expected = index.digest if index.rewritten else file_digest(path)
         if index != written or not _reads_back(file, index, expected):
-            raise DamagedError("a compressed file that cannot be read back", where=str(path))
+            raise DamagedError("the compressed file cannot be read back", where=str(path))
 
 
 def _reads_back(file: BinaryIO, index: Index, digest: str) -> bool:
@@ -219,7 +221,7 @@ def _reads_back(file: BinaryIO, index: Index, digest: str) -> bool:
 
 
 def _blocks_of(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces that end with a line; a torn last line is part of the last piece."""
+    """Yield the bytes of a file in chunks of complete lines; a torn last line is part of the last chunk."""
     with contextlib.closing(path.open("rb")) as file:
         while data := file.read(BLOCK_BYTES):
             yield data + file.readline()

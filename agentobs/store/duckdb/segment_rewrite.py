@@ -1,8 +1,8 @@
-"""Rewriting of segments: without the records of some sessions, or without damaged records.
+"""Rewriting of segments: remove the records of some sessions, or damaged records.
 
-The other records keep their sequence numbers. One line replaces the removed ones: `pruned`, with the sessions and the
-time, or `lost`, with the reason. So the rest passes verification, pruned records do not count as missing, and losses
-stay known.
+The remaining records keep their sequence numbers. A line replaces each range of removed records: `pruned` with the
+sessions and the time, or `lost` with the reason. Therefore the rewritten file passes verification, pruned records do
+not count as missing, and losses remain visible.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from agentobs.recording.journal.segments import (
     Line,
     content_path,
     facts_path,
-    is_there,
+    file_exists,
     read,
 )
 from agentobs.records.facts import TABLES, Pruning
 from agentobs.store.duckdb.archives import united
 from agentobs.store.duckdb.journal_tail import Mark, Rows, follow
 from agentobs.store.duckdb.loader import save_marks
-from agentobs.store.duckdb.segment_compression import pieces_of, replace
+from agentobs.store.duckdb.segment_compression import blocks_of, replace
 
 FRAME = ("segment", "seal", "pruned", "lost")
-"""The kinds of lines that are not about recorded data."""
+"""The kinds of lines that are part of the file format, not recorded data."""
 
 _SESSION = re.compile(rb'"session_id":"([^"\\]{1,128})"')
 
 
 @dataclass(slots=True)
 class Rewritten:
-    """The rest of a file."""
+    """The new contents of a file."""
 
     lines: list[bytes] = field(default_factory=list)
     kept: int = 0
-    """Records that stay."""
+    """Number of records that are kept, including restored records."""
     pruned: int = 0
-    """Records that go."""
+    """Number of records that are removed."""
     lost: int = 0
-    """Records that could not be read."""
+    """Number of unreadable records that are lost."""
     restored: int = 0
-    """Records that could not be read, and were restored from elsewhere."""
+    """Number of unreadable records that were restored from another source."""
 
 
 def without(
@@ -64,27 +64,27 @@ def without(
     known: Mapping[int, tuple[str, bytes]] | None = None,
     last: int = 0,
 ) -> Rewritten:
-    """Return the rest of a file without the records of some sessions, and without damaged records.
+    """Return the contents of a file without the records of some sessions, and without damaged records.
 
     Args:
-        path: of the plain file.
-        sessions: whose records are removed.
-        pruned_ns: the time in the lines that replace them.
-        known: kind and JSON of records by number, which replace unreadable ones.
-        last: the number of the last record, if it is known to be higher than the file shows.
+        path: the path of the plain file.
+        sessions: the sessions whose records are removed.
+        pruned_ns: the time in the lines that replace the removed records.
+        known: kind and JSON of records by number; they replace unreadable records.
+        last: the number of the last record, if it is known to be higher than the last number in the file.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ForeignError: it is of a newer format.
+        ForeignError: the file has a newer format.
     """
     result = Rewritten()
     seed = zlib.crc32(compression.segment_of(path).encode())
-    gone = _Run(seed)
+    removed = _RemovedRun(seed)
     sequence = 0
     for item in read(path):
         if isinstance(item, Damage):
             if item.missing:
-                result.lines += gone.ended()
+                result.lines += removed.replacement()
                 _lose(result, seed, sequence + 1, sequence + item.missing, known or {})
                 sequence += item.missing
             continue
@@ -94,14 +94,14 @@ def without(
         session_id = session_of(item) if item.kind not in FRAME else None
         if session_id is not None and session_id in sessions:
             result.pruned += 1
-            gone.add(item, {session_id}, pruned_ns)
+            removed.add(item, {session_id}, pruned_ns)
         elif item.kind == "pruned":
-            gone.add(item, _sessions(item), _pruned_ns(item))
+            removed.add(item, _sessions(item), _pruned_ns(item))
         else:
-            result.lines += gone.ended()
+            result.lines += removed.replacement()
             result.lines.append(line_of(seed, item.sequence, item.kind, item.payload))
             result.kept += item.kind not in FRAME
-    result.lines += gone.ended()
+    result.lines += removed.replacement()
     if sequence < last:
         _lose(result, seed, sequence + 1, last, known or {})
     return result
@@ -110,11 +110,11 @@ def without(
 def _lose(
     result: Rewritten, seed: int, first: int, last: int, known: Mapping[int, tuple[str, bytes]]
 ) -> None:
-    """Restore the known records, and replace the others by a line that records the loss."""
+    """Add the known records of an unreadable range, and lines that record the loss of the other records."""
     at = first
     for number in [*sorted(each for each in known if first <= each <= last), last + 1]:
         if at < number:
-            value = {"from": at, "reason": "did not read back"}
+            value = {"from": at, "reason": "could not be read back"}
             result.lines.append(line_of(seed, number - 1, "lost", value))
             result.lost += number - at
         if number in known:
@@ -127,35 +127,36 @@ def _lose(
 def prune_segment(
     home: Home, segment_id: str, sessions: Collection[str], everything: Collection[str], now_ns: int
 ) -> int:
-    """Remove the content of some sessions from a segment, and everything of others; return the number of removed
+    """Remove the content of `sessions` from a segment, and all records of `everything`; return the number of removed
     records.
 
-    A file without other records is deleted. Repeating the call changes nothing.
+    A facts file that has no records left is deleted, together with its content file. Repeating the call changes
+    nothing.
 
     Raises:
-        OSError: it could not be written; each file is either unchanged or complete.
-        DamagedError: the written file cannot be read back; the file is unchanged.
+        OSError: a file could not be written; each file is either unchanged or complete.
+        DamagedError: a new file cannot be read back; the original file is unchanged.
     """
     facts, content = facts_path(home, segment_id), content_path(home, segment_id)
     pruned = 0
-    if is_there(content) and _may_hold(content, sessions):
+    if file_exists(content) and _may_hold(content, sessions):
         pruned += _put(home, content, without(content, sessions, now_ns), keep_empty=True)
-    if everything and is_there(facts) and _may_hold(facts, everything):
-        left = without(facts, everything, now_ns)
-        if left.pruned and not left.kept:
+    if everything and file_exists(facts) and _may_hold(facts, everything):
+        rewritten = without(facts, everything, now_ns)
+        if rewritten.pruned and not rewritten.kept:
             remove(content)
-        pruned += _put(home, facts, left, keep_empty=False)
+        pruned += _put(home, facts, rewritten, keep_empty=False)
     return pruned
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What prunings took away."""
+    """The data that prunings removed."""
 
     rows: int
-    """Rows of the published file."""
-    gone: tuple[tuple[str, str], ...]
-    """The sessions that are deleted completely, each with a segment that held it: archives may have rows of them."""
+    """Number of deleted rows of the published file."""
+    sessions: tuple[tuple[str, str], ...]
+    """Pairs of a segment and a session that was deleted completely from it. Archives may still have their rows."""
 
 
 def apply_prunings(
@@ -167,10 +168,18 @@ def apply_prunings(
 ) -> Pruned | None:
     """Apply prunings to segments, rows and marks; return what was removed, None if there was nothing to do.
 
-    They are those in the segments that were read now, and those of sessions in these segments. Only data recorded
-    before the pruning is removed: a segment that started later, such as that of a log that was imported again, stays.
-    An open segment keeps its rows until it has ended; sessions known to have one are not pruned. Archives, given by the
-    names that they are attached under, show where sessions are, and are not changed.
+    The function applies the prunings that the newly read segments contain, and earlier prunings of sessions that have
+    records in those segments. Only data recorded before the pruning is removed. A segment that started later is not
+    changed, for example the segment of a log that was imported again. An open segment keeps its rows until it has
+    ended; sessions that are known to have an open segment are not pruned.
+
+    Args:
+        connection: the connection to the draft.
+        home: the home of the segments.
+        marks: the marks of all segments; the marks of changed segments are replaced.
+        read: the IDs of the newly read segments.
+        archived: the names under which archives are attached. They are searched for the segments of a session, but
+            not changed.
 
     Raises:
         OSError, DamagedError: as for `prune_segment`.
@@ -178,7 +187,7 @@ def apply_prunings(
     if not connection.execute("SELECT 1 FROM prunings LIMIT 1").fetchall():
         return None
     ended = [name for name in read if name in marks and marks[name].state != "open"]
-    found = connection.execute(_NEW_PRUNINGS, {"told": list(read), "ended": ended}).fetchall()
+    found = connection.execute(_NEW_PRUNINGS, {"read": list(read), "ended": ended}).fetchall()
     if not found:
         return None
     all_ns = {session_id: at_ns for session_id, at_ns, _ in found}
@@ -190,11 +199,11 @@ def apply_prunings(
         if mark is None or mark.state == "open":
             continue
         opened_ns = mark.opened_ns or 0
-        gone = {each for each in pruned_ns if opened_ns <= pruned_ns[each]}
+        sessions = {each for each in pruned_ns if opened_ns <= pruned_ns[each]}
         everything = {each for each in pruned_ns if opened_ns <= all_ns[each]}
-        if gone:
-            prune_segment(home, segment_id, gone, everything, now_ns)
-            _mark_anew(connection, home, segment_id, marks)
+        if sessions:
+            prune_segment(home, segment_id, sessions, everything, now_ns)
+            _renew_mark(connection, home, segment_id, marks)
             rows += [(segment_id, each) for each in everything]
     for session_id in pruned_ns:
         if _PLAIN_ID.fullmatch(session_id):
@@ -202,10 +211,10 @@ def apply_prunings(
     return Pruned(_delete_rows(connection, rows, archived), tuple(rows))
 
 
-def _mark_anew(
+def _renew_mark(
     connection: duckdb.DuckDBPyConnection, home: Home, segment_id: str, marks: dict[str, Mark]
 ) -> None:
-    """Set the mark of a segment to what its file contains now, as if it had been read for the first time."""
+    """Replace the mark of a segment, as if its current file had been read for the first time."""
     del marks[segment_id]
     connection.execute("DELETE FROM segments WHERE segment_id = ?", [segment_id])
     rows = Rows()
@@ -216,23 +225,23 @@ def _mark_anew(
 
 def _delete_rows(
     connection: duckdb.DuckDBPyConnection,
-    gone: Collection[tuple[str, str]],
+    pairs: Collection[tuple[str, str]],
     archived: Collection[str],
 ) -> int:
-    """Delete the rows of some sessions in some segments."""
-    given = {"segments": [each for each, _ in gone], "sessions": [each for _, each in gone]}
+    """Delete the rows of some sessions in some segments, given as pairs; return the number of deleted rows."""
+    parameters = {"segments": [each for each, _ in pairs], "sessions": [each for _, each in pairs]}
     deleted = 0
-    for table in _TOLD:
+    for table in _PRUNABLE_TABLES:
         row = connection.execute(
             f"DELETE FROM {table} WHERE (segment_id, session_id) IN "
             "(SELECT unnest($segments), unnest($sessions))",
-            given,
+            parameters,
         ).fetchone()
         deleted += row[0] if row else 0
-    # A rebuilt store looks up only contexts that are still used.
+    # A store that is rebuilt from the segments has only the prices that are still used.
     connection.execute(
         f"DELETE FROM prices WHERE NOT EXISTS (SELECT 1 FROM ({united('usage', archived)}) AS usage {_USES})",
-        given,
+        parameters,
     )
     return deleted
 
@@ -240,7 +249,8 @@ def _delete_rows(
 def _holding(archived: Collection[str]) -> str:
     """Return the SQL for the segments that contain records of sessions."""
     rows = " UNION ALL ".join(
-        f"SELECT segment_id, session_id FROM ({united(table, archived)})" for table in _TOLD
+        f"SELECT segment_id, session_id FROM ({united(table, archived)})"
+        for table in _PRUNABLE_TABLES
     )
     return (
         f"SELECT DISTINCT segment_id FROM ({rows}) "
@@ -249,12 +259,14 @@ def _holding(archived: Collection[str]) -> str:
 
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_TOLD = [table for table in TABLES.values() if table != TABLES[Pruning]]
-_HELD = " UNION ALL ".join(f"SELECT segment_id, session_id FROM {table}" for table in _TOLD)
+_PRUNABLE_TABLES = [table for table in TABLES.values() if table != TABLES[Pruning]]
+_HELD = " UNION ALL ".join(
+    f"SELECT segment_id, session_id FROM {table}" for table in _PRUNABLE_TABLES
+)
 _NEW_PRUNINGS = f"""
     SELECT session_id, coalesce(max(pruned_ns) FILTER (scope = 'all'), -1), max(pruned_ns) FROM prunings
     WHERE session_id IS NOT NULL AND (
-        segment_id IN (SELECT unnest($told))
+        segment_id IN (SELECT unnest($read))
         OR session_id IN (SELECT session_id FROM ({_HELD}) WHERE segment_id IN (SELECT unnest($ended)))
     )
     GROUP BY session_id ORDER BY session_id
@@ -269,7 +281,7 @@ _USES = """
 
 
 def remove(path: Path) -> None:
-    """Delete a file of a segment in both forms."""
+    """Delete the plain and the compressed form of a segment file."""
     path.unlink(missing_ok=True)
     compressed_path(path).unlink(missing_ok=True)
 
@@ -290,8 +302,8 @@ def session_of(line: Line) -> str | None:
 
 
 @dataclass(slots=True)
-class _Run:
-    """Consecutive records that are removed."""
+class _RemovedRun:
+    """A range of consecutive records that are removed."""
 
     seed: int
     first: int = 0
@@ -304,8 +316,8 @@ class _Run:
         self.sessions |= sessions
         self.pruned_ns = max(self.pruned_ns, pruned_ns)
 
-    def ended(self) -> Iterator[bytes]:
-        """Yield the line that replaces them, if there are any, and start again."""
+    def replacement(self) -> Iterator[bytes]:
+        """Yield the line that replaces the range, unless it is empty, and start a new range."""
         if self.last:
             value = {
                 "from": self.first,
@@ -317,18 +329,18 @@ class _Run:
         self.sessions = set()
 
 
-def _put(home: Home, path: Path, left: Rewritten, *, keep_empty: bool) -> int:
-    if not left.pruned:
+def _put(home: Home, path: Path, rewritten: Rewritten, *, keep_empty: bool) -> int:
+    if not rewritten.pruned:
         return 0
-    if left.kept or keep_empty:
-        replace(home, path, pieces_of(left.lines, compression.segment_of(path)))
+    if rewritten.kept or keep_empty:
+        replace(home, path, blocks_of(rewritten.lines, compression.segment_of(path)))
     else:
         remove(path)
-    return left.pruned
+    return rewritten.pruned
 
 
 def _may_hold(path: Path, sessions: Collection[str]) -> bool:
-    """Return whether a file may contain records of some sessions, according to the index if it is compressed."""
+    """Return False if the index of a compressed file shows that it has no records of these sessions, else True."""
     try:
         file, index = compression.read_index(compressed_path(path))
     except (FileNotFoundError, DamagedError):

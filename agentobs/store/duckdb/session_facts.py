@@ -1,4 +1,4 @@
-"""The facts of sessions, read back from their tables as the records that were written."""
+"""Session facts: convert rows of the fact tables back to the facts that were recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentobs.records.facts import TABLES, Export, Pruning
 from agentobs.store.port import Row, SegmentRange
 
 _FACTS = {kind: table for kind, table in TABLES.items() if kind not in (Export, Pruning)}
-"""The tables of what a session records about itself."""
+"""The tables of the facts that a session records."""
 
 
 def of_sessions(
@@ -42,18 +42,18 @@ def ranges(
     since_ns: int | None,
     session_ids: Sequence[str] | None,
 ) -> list[Row]:
-    """Return one row for each session and segment, see `Store.fact_ranges`."""
+    """Return one row for each session and segment; see `Store.fact_ranges`."""
     named = None if session_ids is None else list(session_ids)
     return connection.execute(_SESSIONS, {"since": since_ns, "named": named}).fetchall()
 
 
 def _read(
-    connection: duckdb.DuckDBPyConnection, condition: str, given: Mapping[str, Any]
+    connection: duckdb.DuckDBPyConnection, condition: str, parameters: Mapping[str, Any]
 ) -> Iterator[tuple[str, int, Any]]:
     for kind, table in _FACTS.items():
         names, later = _fields(kind)
         sql = f"SELECT segment_id, sequence, {', '.join(names)} FROM {table} WHERE {condition}"
-        for segment_id, sequence, *values in connection.execute(sql, given).fetchall():
+        for segment_id, sequence, *values in connection.execute(sql, parameters).fetchall():
             for at, default in later.items():
                 if values[at] is None:
                     values[at] = default
@@ -62,7 +62,7 @@ def _read(
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, ...], dict[int, Any]]:
-    """Return the fields of a kind of fact, and by position the defaults of fields that older stores do not have."""
+    """Return the fields of a kind of fact, and by position the defaults of fields that older stores may lack."""
     fields = dataclasses.fields(kind)
     later = {
         n: field.default

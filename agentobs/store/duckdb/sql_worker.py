@@ -1,9 +1,9 @@
-"""SQL of others, run in a separate process that has limits and can be killed.
+"""SQL worker: run untrusted SQL in a separate process that has limits and can be killed.
 
-DuckDB's own limits do not stop malicious statements: `repeat` and other scalar and list functions exceed them. So the
-connection is in a fresh process that has given up its rights to open files, to write them, and to exceed its limits of
-memory and processor time. This half starts the process, sends it the statement, reads the rows, and kills it on
-timeout. `sql_worker_main` is the other half.
+DuckDB's own limits do not stop malicious statements: `repeat` and other scalar and list functions exceed them.
+Therefore the connection is in a new process that has given up its rights to open files, to write files, and to exceed
+its limits of memory and processor time. This module starts the process, sends it the statement, reads the rows, and
+kills it on timeout. The code of the process is in `sql_worker_main`.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from agentobs.store.duckdb.worker_protocol import LENGTH, encoded, pack, read, r
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 Cut = Literal["rows", "bytes"]
-"""Why an answer ended before its last row."""
+"""The limit that cut off the rows of a result."""
 
 ENDING_SECONDS = 1.0
-"""How long a worker that has closed its pipe may take to end. Our choice."""
-QUESTION_BYTES = 16 * 1024 * 1024
-"""The maximum length of a message to a worker: text of the statement and parameters. Our choice."""
+"""The maximum time for which a worker that has closed its pipe is awaited. Our choice."""
+QUERY_BYTES = 16 * 1024 * 1024
+"""The maximum length of a message to a worker, which contains the statement and its parameters. Our choice."""
 MESSAGE_BYTES = 64 * 1024
-"""The maximum length of a message from a worker that is not part of an answer. Our choice."""
-LONGEST_SECONDS = 1_000_000
-"""The maximum allowed time, about what the system can wait for in one call (2^31 ms)."""
-MOST = 2**50
-"""The maximum of the other limits. Our choice: beyond any machine."""
+"""The maximum length of a message from a worker that is not part of a result. Our choice."""
+MAX_SECONDS = 1_000_000
+"""The maximum of the time limits: a round number below the maximum timeout of one `poll` call (2^31 ms)."""
+MAX_LIMIT = 2**50
+"""The maximum of the other limits. Our choice: more than any machine has."""
 OUT_OF_MEMORY = 77
 """The exit code of a worker that has no memory left to report an error."""
 
 _INHERITED = ("TZ", "LD_LIBRARY_PATH", "AGENTOBS_PRICES")
-"""The environment variables that a worker gets: the time zone of displayed times, what the interpreter may need to
-start, and where the prices are (`ledger.book`, which would be slow to import here).
+"""The environment variables that a worker inherits: the local time zone, the library path, which the interpreter may
+need to start, and the path of the price file. (The last name is defined in `ledger.book`, which is slow to import.)
 """
-
 
 _KINDS = {kind.__name__: kind for kind in (UsageError, HomeError, ForeignError, DamagedError)}
 """The errors that a worker may report by name."""
@@ -55,27 +54,27 @@ _KINDS = {kind.__name__: kind for kind in (UsageError, HomeError, ForeignError, 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one query. All are our choice: far above normal use, far below harm."""
+    """Limits of one query. The defaults are far above normal use, but low enough to protect the machine."""
 
     timeout_seconds: float = 30.0
-    """How long one query may take, once the store is open."""
+    """The maximum duration of one query, after the store was opened."""
     memory_bytes: int = 1024**3
-    """How much memory a query may use beyond that of the open store."""
+    """The maximum memory of a query, in addition to the memory that the open store uses."""
     rows: int = 1_000_000
-    """How many rows an answer may have."""
+    """The maximum number of rows in a result."""
     columns: int = 1_000
-    """How many columns."""
+    """The maximum number of columns in a result."""
     answer_bytes: int = 128 * 1024**2
-    """How large an answer may be as JSON, and therefore how large one cell."""
+    """The maximum size of a result as JSON."""
     opening_seconds: float = 600.0
-    """How long opening the store may take, including an ingest of new records."""
+    """The maximum duration of opening the store, including an ingest of new records."""
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            most = LONGEST_SECONDS if name.endswith("_seconds") else MOST
-            if not 0 < value <= most:
-                todo = f"This limit is a number above 0 and up to {most:,}"
-                raise UsageError(f"a limit of {value}", where=name, todo=todo)
+            maximum = MAX_SECONDS if name.endswith("_seconds") else MAX_LIMIT
+            if not 0 < value <= maximum:
+                todo = f"It must be a number above 0 and up to {maximum:,}"
+                raise UsageError(f"invalid limit: {value}", where=name, todo=todo)
 
 
 def query(
@@ -85,9 +84,9 @@ def query(
     home: Home | str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of one SELECT statement over everything that was recorded, up to this moment.
+    """Return the rows of one SELECT statement on everything that was recorded up to this moment.
 
-    The statement runs in a separate process, which cannot reach files, the network, settings or variables of this
+    The statement runs in a separate process, which cannot access files, the network, settings or variables of this
     program, and which is killed if it exceeds its limits.
 
     Args:
@@ -97,28 +96,28 @@ def query(
         limits: the limits of the query.
 
     Raises:
-        UsageError: it is not one SELECT statement, DuckDB refuses it, or it exceeded a limit.
+        UsageError: `sql` is not exactly one SELECT statement, DuckDB refuses it, or it exceeded a limit.
         HomeError, ForeignError: as for `connect`.
     """
     with Worker(home, limits) as worker:
-        return list(worker.ask(sql, parameters).rows)
+        return list(worker.run(sql, parameters).rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer whose rows are being received."""
+class Result:
+    """The result of a query, whose rows are received while they are iterated."""
 
     columns: list[str]
     """Column names; a name may occur twice."""
     rows: Iterator[tuple[Any, ...]]
-    """Its rows, to be read once. Reading them raises an error when a limit is reached; earlier rows are valid."""
+    """The rows, to be iterated once. Iteration raises an error when a limit is reached; earlier rows are valid."""
 
 
 class Worker:
-    """A process that has opened a home and answers queries about it, one after the other.
+    """A process that opens the store of a home and runs queries on it, one at a time.
 
-    It sees the data recorded before it was started. It is for one thread, and unusable after the first query that had
-    to be stopped from outside.
+    It sees the data recorded before it was started. Use it in one thread only. After a query that had to be stopped
+    from outside, the worker cannot be used any more.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Worker:
         *,
         ingest: bool = True,
     ) -> None:
-        """Start it. It opens the store in the background; the first query waits for that.
+        """Start the process. It opens the store in the background; the first query waits until it is open.
 
         Args:
             home: as for `connect`.
@@ -146,9 +145,9 @@ class Worker:
         self._size = 0
         self._left_ns = int(self._limits.opening_seconds * 1e9)
         self._is_open = False
-        self._is_answering = False
-        told = dataclasses.asdict(self._limits)
-        self._send(encoded({"home": str(place.path), "ingest": ingest, "limits": told}))
+        self._is_sending_rows = False
+        limit_values = dataclasses.asdict(self._limits)
+        self._send(encoded({"home": str(place.path), "ingest": ingest, "limits": limit_values}))
 
     @property
     def process_id(self) -> int:
@@ -160,40 +159,40 @@ class Worker:
         """Whether it accepts queries."""
         return self._process.poll() is None
 
-    def ask(self, sql: str, parameters: Parameters = None) -> Answer:
-        """Run one query; the rows of the previous one must have been read.
+    def run(self, sql: str, parameters: Parameters = None) -> Result:
+        """Run one query. All rows of the previous result must have been read.
 
         Args:
             sql: one statement; `?` and `$name` are parameters.
             parameters: a sequence for `?`, a mapping for `$name`.
 
         Raises:
-            UsageError: it is not one SELECT statement, DuckDB refuses it, or it exceeded a limit.
+            UsageError: `sql` is not exactly one SELECT statement, DuckDB refuses it, or it exceeded a limit.
             ForeignError: as for `connect`.
         """
-        question = encoded({"sql": sql, "parameters": _packed(parameters)})
-        if len(question) > QUESTION_BYTES:
-            found = f"the statement and its parameters have {size(len(question))}"
-            todo = f"The limit is {size(QUESTION_BYTES)}"
+        message = encoded({"sql": sql, "parameters": _packed(parameters)})
+        if len(message) > QUERY_BYTES:
+            found = f"the statement and its parameters have {size(len(message))}"
+            todo = f"The limit is {size(QUERY_BYTES)}"
             raise UsageError(found, where="sql", todo=todo)
         with self._killed_on_error():
             self._await_opening()
             if not self.is_alive:
                 raise _ended("the worker has ended")
-            if self._is_answering:
+            if self._is_sending_rows:
                 self.close()
                 raise _ended("it was called before the last row of another result was read")
             self._left_ns = int(self._limits.timeout_seconds * 1e9)
-            self._is_answering = True
-            self._send(question)
-            most = self._limits.answer_bytes + MESSAGE_BYTES
-            columns = self._receive(most, "columns")["columns"]
-        return Answer([str(name) for name in columns], self._rows())
+            self._is_sending_rows = True
+            self._send(message)
+            max_bytes = self._limits.answer_bytes + MESSAGE_BYTES
+            columns = self._receive(max_bytes, "columns")["columns"]
+        return Result([str(name) for name in columns], self._rows())
 
     def close(self) -> None:
-        """Kill it and its child processes. It has nothing that could be lost."""
+        """Kill the process and its child processes. No data can be lost, because it only reads."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            # Until it is waited for, no other process can have its ID.
+            # No other process can have its ID until `wait` returns.
             if self._process.returncode is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
@@ -216,34 +215,34 @@ class Worker:
             self._is_open = True
 
     def _send(self, message: bytes) -> None:
-        """Send a message. If the worker has ended, that is reported when its answer is read."""
+        """Send a message. Errors are ignored: if the worker has ended, reading its response reports that."""
         assert self._process.stdin
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(message)
             self._process.stdin.flush()
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of the latest answer; the worker ends if not all rows are read."""
-        left = self._limits.answer_bytes + 2 * MESSAGE_BYTES
+        """Yield the rows of the current result. If the caller stops before the last row, the worker is killed."""
+        max_bytes = self._limits.answer_bytes + 2 * MESSAGE_BYTES
         with self._killed_on_error():
-            while "end" not in (message := self._receive(left, "rows", "end")):
-                left -= self._size
+            while "end" not in (message := self._receive(max_bytes, "rows", "end")):
+                max_bytes -= self._size
                 for row in message["rows"]:
                     yield row_of(row)
-        self._is_answering = False
+        self._is_sending_rows = False
         if cut := message["end"]:
             raise _cut(cut, self._limits)
 
-    def _receive(self, most: int, *expected: str) -> dict[str, Any]:
-        """Return the next message, which has one of these keys.
+    def _receive(self, max_bytes: int, *expected: str) -> dict[str, Any]:
+        """Return the next message, which must have one of the expected keys.
 
         Raises:
-            AgentobsError: the error that the worker reported, or the cause of its death.
+            AgentobsError: the worker reported an error, or has ended.
         """
         self._fill(LENGTH)
         length = int.from_bytes(self._received[:LENGTH], "big")
         self._size = length
-        if length > most:
+        if length > max_bytes:
             self.close()
             raise _ended("the worker sent more than the limit")
         self._fill(LENGTH + length)
@@ -251,12 +250,14 @@ class Worker:
         del self._received[: LENGTH + length]
         message = read(data, *expected, "error")
         if "error" in message:
-            self._is_answering = False
-            raise self._told(message["error"])
+            self._is_sending_rows = False
+            raise self._reported_error(message["error"])
         return message
 
     def _fill(self, length: int) -> None:
-        """Read this many bytes, or until the time is over. Time taken by the consumer does not count."""
+        """Read until this many bytes are buffered, or until the timeout. Time that the consumer of the rows takes does
+        not count.
+        """
         assert self._process.stdout
         if self._process.stdout.closed:
             raise _ended("the worker has ended")
@@ -269,63 +270,69 @@ class Worker:
             self._left_ns -= world.monotonic() - since
             if not ready:
                 self.close()
-                raise over("time", self._limits) if self._is_open else _slow(self._limits)
+                raise (
+                    limit_exceeded("time", self._limits) if self._is_open else _slow(self._limits)
+                )
             if not (data := os.read(descriptor, 1 << 18)):
-                self._say_why_it_ended()
+                self._raise_end_reason()
             self._received += data
 
-    def _told(self, error: Any) -> AgentobsError:
+    def _reported_error(self, error: Any) -> AgentobsError:
         """Return the error that the worker reported."""
-        told = {name: str(value) for name, value in dict(error).items()}
-        if "limit" in told:
-            return over(told["limit"], self._limits)
-        kind = _KINDS.get(told.get("kind", ""), UsageError)
-        return kind(told.get("found", ""), where=told.get("where", ""), todo=told.get("todo", ""))
+        parts = {name: str(value) for name, value in dict(error).items()}
+        if "limit" in parts:
+            return limit_exceeded(parts["limit"], self._limits)
+        kind = _KINDS.get(parts.get("kind", ""), UsageError)
+        return kind(
+            parts.get("found", ""), where=parts.get("where", ""), todo=parts.get("todo", "")
+        )
 
-    def _say_why_it_ended(self) -> NoReturn:
+    def _raise_end_reason(self) -> NoReturn:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ENDING_SECONDS)
         code = self._process.poll()
         self.close()
         if code == -signal.SIGXCPU:
-            raise over("cpu", self._limits)
+            raise limit_exceeded("cpu", self._limits)
         if code in (OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS):
-            # The library aborts if it cannot handle a failed allocation.
-            raise over("memory", self._limits)
+            # DuckDB aborts if it cannot handle a failed allocation.
+            raise limit_exceeded("memory", self._limits)
         if code == -signal.SIGKILL:
             raise _ended(
                 "the worker was killed by another process, possibly because memory ran out"
             )
-        raise _ended(f"the worker ended by itself (code {code})")
+        raise _ended(f"the worker ended unexpectedly (exit code {code})")
 
     @contextlib.contextmanager
     def _killed_on_error(self) -> Iterator[None]:
-        """Kill the worker if we are interrupted, if not all rows are read, or if it sends an invalid message."""
+        """Kill the worker if this thread is interrupted, not all rows are read, or it sends an invalid message."""
         try:
             yield
         except UsageError:
-            raise  # of the question, or the worker has ended already
+            raise  # an error of the query, after which the worker can be used, or the worker has already ended
         except BaseException:
             self.close()
             raise
 
 
-def over(limit: str, limits: Limits) -> UsageError:
-    """Return the error of a query that exceeded its time, processor time or memory."""
+def limit_exceeded(limit: str, limits: Limits) -> UsageError:
+    """Return the error for a query that exceeded its time, processor time or memory."""
     seconds = f"{limits.timeout_seconds:g} s"
     match limit:
         case "memory":
-            found = f"it needs more than {size(limits.memory_bytes)} of memory and was stopped"
+            found = (
+                f"the query needs more than {size(limits.memory_bytes)} of memory and was stopped"
+            )
             return _limit(found, "memory", "memory_bytes")
         case "cpu":
-            found = f"it used more processor time than {seconds} and was stopped"
+            found = f"the query used more processor time than {seconds} per core and was stopped"
         case _:
-            found = f"it took longer than {seconds} and was stopped"
+            found = f"the query took longer than {seconds} and was stopped"
     return _limit(found, "timeout", "timeout_seconds")
 
 
 def too_wide(count: int, limits: Limits) -> UsageError:
-    """Return the error of an answer with too many columns."""
+    """Return the error for a result with too many columns."""
     found = (
         f"the result would have {count:,} columns, more than {limits.columns:,}; it was rejected"
     )
@@ -364,15 +371,15 @@ def _ended(found: str) -> UsageError:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """Start the other half: a fresh interpreter, not a fork of this one with its threads and open files."""
+    """Start the worker process in a new interpreter; a fork would inherit the open files of this process."""
     if not sys.executable:
         raise UsageError(
-            "this program has no Python interpreter that can be started as a second process",
+            "this program has no Python interpreter with which it can start a second process",
             where="sql",
             todo="agentobs.connect() runs queries in this process",
         )
     environment = {name: value for name in _INHERITED if (value := world.environ(name))}
-    # The same modules as here, and none from the current directory (-P).
+    # Use the same module path as this process, without the current directory (-P).
     environment["PYTHONPATH"] = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "agentobs.store.duckdb.sql_worker_main"],

@@ -1,7 +1,7 @@
-"""The other half of `sql_worker`: opens the store, gives up its rights, and answers queries.
+"""The worker process of `sql_worker`: open the store, give up rights, and run queries.
 
-Our own code opens the store, and may have to ingest; the limits apply from the first query on. All modules that an
-answer needs are imported before, because afterwards no file can be opened.
+Opening the store runs only our own code and may include an ingest, so the limits apply from the first query on. All
+modules that query results need are imported before, because no file can be opened afterwards.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Cut, Limits, too_wid
 from agentobs.store.duckdb.worker_protocol import decoded, encoded, packed_row, unpack
 
 NEEDED = ("datetime", "decimal", "uuid", "pytz", "collections.abc", "types", "typing")
-"""Modules that DuckDB imports when it first encounters a value of such a type."""
+"""Modules that DuckDB imports when it first converts a value of a type such as a date or a UUID."""
 RESERVED_BYTES = 256 * 1024 * 1024
-"""Address space beyond the limit, which threads reserve and do not use. Our choice."""
+"""Additional address space, which threads reserve without using it. Our choice."""
 BATCH = 256
-"""How many rows are fetched from DuckDB at a time: few, because a cell may be large. Our choice."""
+"""The number of rows that are fetched from DuckDB at a time. It is low because a cell may be large. Our choice."""
 TEXT = 500
-"""How much of an error message of DuckDB is passed on, characters. Our choice."""
+"""The maximum length of a DuckDB error message that is sent to the parent, in characters. Our choice."""
 
 
 def main() -> None:
-    """Answer queries until the parent process closes the pipe, or has died."""
+    """Run queries until the parent process closes the pipe or dies."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    out, questions = _pipes()
-    told = questions.get()
-    limits = Limits(**told["limits"])
+    out, queries = _pipes()
+    settings = queries.get()
+    limits = Limits(**settings["limits"])
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            connection = _opened(Path(told["home"]), told["ingest"], limits)
+            connection = _opened(Path(settings["home"]), settings["ingest"], limits)
     except Exception as error:
-        _send(out, {"error": _told(error)})
+        _send(out, {"error": _error_message(error)})
         return
     _confine(limits)
     _send(out, {"ready": [str(each.message)[:TEXT] for each in caught][:20]})
     while True:
-        question = questions.get()
+        query = queries.get()
         _allow(limits)
         try:
-            _try_to_answer(connection, question, limits, out)
+            _run(connection, query, limits, out)
         except BrokenPipeError:
             return
         except MemoryError:
@@ -61,21 +61,23 @@ def main() -> None:
 
 
 def _pipes() -> tuple[IO[bytes], queue.SimpleQueue[dict[str, Any]]]:
-    """Return the streams for answers and queries; nothing else may write to them."""
+    """Return the stream for results and the queue of queries. Standard input and output are redirected to /dev/null, so
+    that nothing else can use these streams.
+    """
     out = os.fdopen(os.dup(1), "wb")
     source = os.fdopen(os.dup(0), "rb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nowhere, descriptor)
-    questions: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(source, questions), daemon=True).start()
-    return out, questions
+    queries: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, queries), daemon=True).start()
+    return out, queries
 
 
-def _listen(source: IO[bytes], questions: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Pass queries on, and end this process when its parent has gone, whatever it is doing."""
-    while (question := decoded(source)) is not None:
-        questions.put(question)
+def _listen(source: IO[bytes], queries: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Put received queries into the queue. When the parent closes the pipe, end this process, even during a query."""
+    while (query := decoded(source)) is not None:
+        queries.put(query)
     os._exit(0)
 
 
@@ -83,59 +85,59 @@ def _opened(home: Path, ingest: bool, limits: Limits) -> duckdb.DuckDBPyConnecti
     for name in NEEDED:
         importlib.import_module(name)
     connection = connected(Home(home), ingest=ingest, memory_bytes=limits.memory_bytes)
-    # The first answer loads the rest, such as the time zone of displayed times.
+    # A first query loads everything else, such as the local time zone.
     connection.execute("SELECT now(), 1::DECIMAL(4, 2), uuid()").fetchall()
     return connection
 
 
 def _confine(limits: Limits) -> None:
-    """Give up, permanently, the rights to open files and sockets, to write files, and to use more memory."""
-    most = _address_space() + limits.memory_bytes + RESERVED_BYTES
-    with contextlib.suppress(ValueError, OSError):  # not every system can
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    """Permanently give up the rights to open files and sockets, to write files, and to exceed the memory limit."""
+    limit = _address_space() + limits.memory_bytes + RESERVED_BYTES
+    with contextlib.suppress(ValueError, OSError):  # not supported by all systems
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
 
 def _allow(limits: Limits) -> None:
-    """Allow processor time for one more query: all of its time, on every core."""
+    """Raise the limit of processor time by the timeout of one query, multiplied by the number of cores."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    more = limits.timeout_seconds * (os.cpu_count() or 1)
-    most = int(used.ru_utime + used.ru_stime + more) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+    additional = limits.timeout_seconds * (os.cpu_count() or 1)
+    limit = int(used.ru_utime + used.ru_stime + additional) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
 
 
-def _try_to_answer(
-    connection: duckdb.DuckDBPyConnection, question: dict[str, Any], limits: Limits, out: IO[bytes]
+def _run(
+    connection: duckdb.DuckDBPyConnection, query: dict[str, Any], limits: Limits, out: IO[bytes]
 ) -> None:
-    """Answer, or report the error.
+    """Run a query and send its result or its error.
 
     Raises:
         BrokenPipeError: the parent no longer reads.
-        MemoryError: there is not even enough memory to report it.
+        MemoryError: there is not even enough memory to report an error.
     """
     try:
-        _answer(connection, question, limits, out)
+        _send_result(connection, query, limits, out)
     except BrokenPipeError:
         raise
     except Exception as error:
-        told = _told(error)
+        message = _error_message(error)
         del error
-        _send(out, {"error": told})
+        _send(out, {"error": message})
     finally:
         with contextlib.suppress(duckdb.Error):
             connection.execute("ROLLBACK")
 
 
-def _answer(
-    connection: duckdb.DuckDBPyConnection, question: dict[str, Any], limits: Limits, out: IO[bytes]
+def _send_result(
+    connection: duckdb.DuckDBPyConnection, query: dict[str, Any], limits: Limits, out: IO[bytes]
 ) -> None:
-    """Send the columns and rows of an answer, as far as the limits allow."""
-    parameters = unpack(question["parameters"])
+    """Run a query, and send its columns and rows as far as the limits allow."""
+    parameters = unpack(query["parameters"])
     # Statements that only look like a query (WITH a AS (DELETE ...)) must not change the tail.
     connection.execute("BEGIN TRANSACTION READ ONLY")
-    answered = select(connection, question["sql"], parameters)
-    columns = [str(column[0]) for column in answered.description or []]
+    result = select(connection, query["sql"], parameters)
+    columns = [str(column[0]) for column in result.description or []]
     if len(columns) > limits.columns:
         raise too_wide(len(columns), limits)
     names = encoded({"columns": columns})
@@ -144,32 +146,32 @@ def _answer(
         _send(out, {"end": "bytes"})
         return
     out.write(names)
-    out.flush()  # so that the parent has them before the first row
-    _send(out, {"end": _send_rows(answered, limits, out)})
+    out.flush()  # so that the parent receives the columns before the first row is computed
+    _send(out, {"end": _send_rows(result, limits, out)})
 
 
-def _send_rows(answered: duckdb.DuckDBPyConnection, limits: Limits, out: IO[bytes]) -> Cut | None:
-    """Send rows as they come; return why they were cut off, if they were."""
-    left_rows, left_bytes = limits.rows, limits.answer_bytes
-    while rows := answered.fetchmany(BATCH):
-        packed = [packed_row(row) for row in rows[:left_rows]]
+def _send_rows(result: duckdb.DuckDBPyConnection, limits: Limits, out: IO[bytes]) -> Cut | None:
+    """Send the rows in batches; return the limit that cut them off, or None."""
+    rows_allowed, bytes_allowed = limits.rows, limits.answer_bytes
+    while rows := result.fetchmany(BATCH):
+        packed = [packed_row(row) for row in rows[:rows_allowed]]
         message = _rows(packed)
-        if len(message) > left_bytes:
-            _send_what_fits(packed, left_bytes, out)
+        if len(message) > bytes_allowed:
+            _send_fitting_rows(packed, bytes_allowed, out)
             return "bytes"
         out.write(message)
-        left_rows, left_bytes = left_rows - len(packed), left_bytes - len(message)
+        rows_allowed, bytes_allowed = rows_allowed - len(packed), bytes_allowed - len(message)
         if len(packed) < len(rows):
             return "rows"
     return None
 
 
-def _send_what_fits(packed: list[Any], left_bytes: int, out: IO[bytes]) -> None:
-    """Send the rows up to the one that would exceed the limit, one by one."""
+def _send_fitting_rows(packed: list[Any], bytes_allowed: int, out: IO[bytes]) -> None:
+    """Send rows one by one, until the next row would exceed the limit."""
     for row in packed:
         message = _rows([row])
-        left_bytes -= len(message)
-        if left_bytes < 0:
+        bytes_allowed -= len(message)
+        if bytes_allowed < 0:
             return
         out.write(message)
 
@@ -183,11 +185,11 @@ def _send(out: IO[bytes], message: dict[str, Any]) -> None:
     out.flush()
 
 
-def _told(error: Exception) -> dict[str, str]:
-    """Return an error as a message."""
+def _error_message(error: Exception) -> dict[str, str]:
+    """Convert an error to a message for the parent."""
     if isinstance(error, AgentobsError):
-        told = {"kind": type(error).__name__, "found": error.found}
-        return told | {"where": error.where, "todo": error.todo}
+        message = {"kind": type(error).__name__, "found": error.found}
+        return message | {"where": error.where, "todo": error.todo}
     if isinstance(error, MemoryError | duckdb.OutOfMemoryException):
         return {"limit": "memory"}
     lines = str(error).splitlines() or [type(error).__name__]

@@ -15,7 +15,7 @@ from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import Recording
 from agentobs.store.duckdb import row_writing, session_facts, session_listing
 from agentobs.store.named_queries import bare_text, bound, query_names, query_parameters
-from agentobs.store.port import Answer, Parameters, QueryError, Row, SegmentRange, Statement, Table
+from agentobs.store.port import Parameters, QueryError, Result, Row, SegmentRange, Statement, Table
 
 
 class DuckStore:
@@ -25,60 +25,60 @@ class DuckStore:
         """Wrap a connection.
 
         Args:
-            connection: from `agentobs.connect`; it is closed with the store.
-            home: the home that it was opened for.
+            connection: the result of `agentobs.connect`; the store closes it.
+            home: the home of the connection.
         """
         self.connection = connection
         self._home = home
 
     @property
     def home(self) -> Home:
-        """The home whose recordings the store holds."""
+        """The home whose recordings the store contains."""
         return self._home
 
     def rows(self, query: str, /, **parameters: Any) -> Table:
         """Run a named query."""
         sql, values = bound(query, parameters)
-        with _refusals():
-            answered = self.connection.execute(sql, values)
-            return Table(_columns(answered), answered.fetchall())
+        with _translated_errors():
+            result = self.connection.execute(sql, values)
+            return Table(_columns(result), result.fetchall())
 
-    def sql(self, text: str, parameters: Parameters = None) -> Answer:
+    def sql(self, text: str, parameters: Parameters = None) -> Result:
         """Run a statement that the user wrote."""
-        with _refusals():
-            answered = self.connection.execute(text, parameters or None)
-            return Answer(_columns(answered), _fetched(answered))
+        with _translated_errors():
+            result = self.connection.execute(text, parameters or None)
+            return Result(_columns(result), _fetched(result))
 
     def facts(self, session_ids: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
         """Yield the facts of sessions."""
-        with _refusals():
+        with _translated_errors():
             yield from session_facts.of_sessions(self.connection, session_ids)
 
     def facts_in(self, within: SegmentRange) -> Iterator[tuple[str, int, Any]]:
         """Yield the facts of a range of a segment."""
-        with _refusals():
+        with _translated_errors():
             yield from session_facts.of_range(self.connection, within)
 
     def count_facts(self, within: SegmentRange) -> int:
         """Return the number of facts in a range of a segment."""
-        with _refusals():
+        with _translated_errors():
             return session_facts.count(self.connection, within)
 
     def fact_ranges(
         self, *, since_ns: int | None = None, session_ids: Sequence[str] | None = None
     ) -> list[Row]:
         """Return one row for each session and segment."""
-        with _refusals():
+        with _translated_errors():
             return session_facts.ranges(self.connection, since_ns, session_ids)
 
     def content(self, session_id: str, *, bodies: Container[str] | None = None) -> Recording:
         """Read the recording of a session, with its content, from the vault."""
-        held = self.rows("session_segments", session_id=session_id).rows
-        return read_session(self._home, session_id, [str(row[0]) for row in held], bodies=bodies)
+        rows = self.rows("session_segments", session_id=session_id).rows
+        return read_session(self._home, session_id, [str(row[0]) for row in rows], bodies=bodies)
 
     def statement(self, name: str) -> Statement:
         """Return the statement for a named query, table or view."""
-        with _refusals():
+        with _translated_errors():
             relations = {row[0] for row in self.connection.execute(_RELATIONS).fetchall()}
         if name in relations:
             return Statement(f'SELECT * FROM "{name}"', frozenset())
@@ -100,14 +100,14 @@ class DuckStore:
         escaped_starts: Sequence[str] = (),
     ) -> int:
         """Write the rows of a statement to a file."""
-        with _refusals():
+        with _translated_errors():
             return row_writing.write(
                 self.connection, statement.text, parameters, path, ending, escaped_starts
             )
 
     def arrow(self, statement: Statement, parameters: Mapping[str, Any]) -> Any:
         """Return the rows of a statement as an object with the Arrow C stream interface."""
-        with _refusals():
+        with _translated_errors():
             return row_writing.arrow(self.connection, statement.text, parameters)
 
     def prepare_listing(self) -> None:
@@ -121,7 +121,7 @@ class DuckStore:
 
     def complete_findings(self) -> bool:
         """Add the missing findings; return whether any were missing."""
-        with _refusals():
+        with _translated_errors():
             return session_listing.complete_findings(self.connection)
 
     def cursor(self) -> Self:
@@ -146,21 +146,21 @@ class DuckStore:
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn errors of DuckDB into errors of the port."""
+def _translated_errors() -> Iterator[None]:
+    """Convert errors of DuckDB to errors of the port."""
     try:
         yield
     except duckdb.Error as error:
         raise QueryError(str(error).partition("\n")[0].rstrip(".!"), where="sql") from error
 
 
-def _columns(answered: duckdb.DuckDBPyConnection) -> list[str]:
-    return [str(column[0]) for column in answered.description or []]
+def _columns(result: duckdb.DuckDBPyConnection) -> list[str]:
+    return [str(column[0]) for column in result.description or []]
 
 
-def _fetched(answered: duckdb.DuckDBPyConnection) -> Iterator[Row]:
-    with _refusals():
-        while (row := answered.fetchone()) is not None:
+def _fetched(result: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+    with _translated_errors():
+        while (row := result.fetchone()) is not None:
             yield row
 
 

@@ -1,7 +1,7 @@
-"""Verification: read everything back, and report what is damaged, where, and what is lost with it.
+"""Verification: read all files back, and report each damage, its location and the data that is lost.
 
 Every line of every segment is checked, every content ID in a fact is looked up, and the published file is compared with
-its manifest and with the segments that it was made from.
+its manifest and with the segments from which it was built.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from agentobs.errors import DamagedError, ForeignError
 from agentobs.recording.journal.compression import compressed_path, segment_of
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import (
-    SPANS,
+    REPLACED_KINDS,
     Damage,
     Line,
     content_path,
     facts_path,
+    file_exists,
     file_size,
     is_alive,
-    is_there,
     read,
     segment_ids,
     tail,
 )
-from agentobs.recording.journal.unfinished_attempts import TELLING, crashed
+from agentobs.recording.journal.unfinished_attempts import ATTEMPT_KINDS, crashed_attempts
 from agentobs.records.facts import TABLES, Pruning
 from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.archives import united
@@ -49,24 +49,24 @@ _CONTENT_FIELDS = {
     "world_answers": ("content",),
 }
 """The fields of facts that contain content IDs."""
-_NOTHING = "nothing: delete the file, and the next ingest rebuilds it from the segments"
+_NOTHING = "nothing. Delete the file; the next ingest rebuilds it from the segments"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One piece of damage."""
+    """One problem of a file."""
 
     path: Path
     offset: int | None
-    """Where in the file, bytes; None if it concerns the whole file."""
+    """The position in the file, in bytes; None if the problem concerns the whole file."""
     found: str
     """A description of the problem."""
     lost: str
-    """A description of the loss."""
+    """A description of the lost data."""
     sessions: tuple[str, ...] = ()
-    """The sessions that are or may be affected, if known."""
+    """The sessions that are or may be affected; empty if unknown."""
     records: int = 0
-    """How many records are lost, if their numbers show it."""
+    """The number of lost records according to the sequence numbers; 0 if unknown."""
 
     def __str__(self) -> str:
         place = f"{self.path}" if self.offset is None else f"{self.path} at byte {self.offset}"
@@ -75,25 +75,25 @@ class Finding:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was read, and what was found."""
+    """The result of a verification."""
 
     segments: int = 0
-    """Segments that were read."""
+    """Number of segments that were read."""
     records: int = 0
-    """Readable lines of facts."""
+    """Number of readable lines of facts."""
     contents: int = 0
-    """Readable lines of content."""
+    """Number of readable lines of content."""
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Work in progress: not damage, and nothing to do."""
+    """Descriptions of work in progress, which is not damage and requires no action."""
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it was written."""
+        """Whether no damage was found."""
         return not self.findings
 
     def lines(self) -> list[str]:
-        """Return the report as lines: what was read, then each finding."""
+        """Return the report as lines: a summary, then the findings and the notes."""
         read_back = f"{self.segments} segments, {self.records} records, {self.contents} contents"
         if self.ok:
             return [f"{read_back}: all intact", *self.notes]
@@ -106,31 +106,31 @@ class _Facts:
     """The facts of one segment."""
 
     size: int = 0
-    """Size of the file, or of the plain file before it was compressed, bytes."""
+    """Size of the uncompressed file in bytes."""
     is_original: bool = True
-    """Whether it is as the process wrote it: nothing was pruned, and no repair left a gap."""
+    """Whether the file was not rewritten: nothing was pruned, and no repair left a gap."""
     named: dict[str, tuple[int, str, str]] = field(default_factory=dict)
-    """Its content IDs, with offset, kind and session of the first record that contains each."""
+    """Its content IDs, each with the offset, kind and session of the first record that contains it."""
     sessions: set[str] = field(default_factory=set)
-    """The sessions of their records."""
+    """The sessions of its records."""
     opened_ns: int = 0
     """When the segment was started, nanoseconds since 1970."""
     pruned: set[_Pruned] = field(default_factory=set)
-    """The prunings recorded in it."""
+    """The prunings recorded in the segment."""
     ingested: Counter[tuple[str, str | None]] = field(default_factory=Counter)
-    """Records by table and session, up to the watermark."""
+    """The number of ingested records (up to the watermark), by table and session."""
 
 
 _Pruned = tuple[str, str, int]
-"""A pruned session, what of it was pruned, and when, nanoseconds since 1970."""
+"""A pruning: the session ID, the scope (`all` or `content`), and the time in nanoseconds since 1970."""
 
 
 def verify(home: Home) -> VerifyReport:
-    """Read a whole home; nothing is changed."""
+    """Read all files of a home and check them; nothing is changed."""
     report = VerifyReport()
     counted: dict[str, _Facts] = {}
     missing: list[Finding] = []
-    # The watermarks come first, so that everything up to them is in the segments that are read below.
+    # Read the watermarks first, so that the segments that are read below contain all records up to them.
     with _published(home, report) as (connection, archived, marks):
         for segment_id in segment_ids(home):
             report.segments += 1
@@ -138,18 +138,20 @@ def verify(home: Home) -> VerifyReport:
             counted[segment_id] = _read_facts(facts_path(home, segment_id), mark, report)
         for segment_id, facts in counted.items():
             missing += _check_content(home, segment_id, facts, report)
-        # This comes last, because a pruning is recorded before its first record is removed.
+        # Read the prunings after the records, because a pruning is recorded before its first record is removed.
         pruned = _prunings(home, counted)
         pending = pruned - _applied(connection)
-        report.notes += [_under_way(each) for each in sorted(pending)]
-        report.findings += [each for each in missing if not _is_gone(each, counted, pruned)]
+        report.notes += [_pending_note(each) for each in sorted(pending)]
+        report.findings += [each for each in missing if not _is_pruned(each, counted, pruned)]
         for segment_id, facts in counted.items():
             is_ended = segment_id in marks and marks[segment_id].state != "open"
-            held = list(_not_pruned(home, segment_id, facts, pruned, pending))
+            unpruned = list(_not_pruned(home, segment_id, facts, pruned, pending))
             if is_ended:
-                report.findings += held
+                report.findings += unpruned
             else:
-                report.notes += [f"{each.path}: {each.found}, until it has ended" for each in held]
+                report.notes += [
+                    f"{each.path}: {each.found}; it is still open" for each in unpruned
+                ]
         for path in sorted(home.segments.glob("*.content*")):
             if segment_of(path) not in counted:
                 lost = "no record references its content"
@@ -161,14 +163,14 @@ def verify(home: Home) -> VerifyReport:
                 for name, place in places.items()
                 for text in _unreadable(connection, name)
             ]
-            going = {session_id for session_id, what, _ in pending if what == "all"}
-            wrong = _miscounted(home, connection, archived, marks, counted, going)
+            in_progress = {session_id for session_id, scope, _ in pending if scope == "all"}
+            wrong = _miscounted(home, connection, archived, marks, counted, in_progress)
             report.findings += [Finding(home.database, None, text, _NOTHING) for text in wrong]
     return report
 
 
-def holds_what_it_should(home: Home) -> bool:
-    """Return whether the published file and its archives are intact, readable, and have the rows of the segments."""
+def is_store_intact(home: Home) -> bool:
+    """Return whether the published file and its archives are undamaged, readable, and consistent with the segments."""
     findings = verify(home).findings
     return not any(
         home.database == each.path or home.archive in each.path.parents for each in findings
@@ -177,7 +179,7 @@ def holds_what_it_should(home: Home) -> bool:
 
 def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
     """Yield the readable lines of a file, and report everything else."""
-    # An empty file is not locked yet; checking whether its process is alive could interfere with that.
+    # An empty file is not locked yet; checking whether its process is alive could prevent the process from locking it.
     alive = file_size(path) == 0 or is_alive(path)
     last = None
     try:
@@ -190,11 +192,12 @@ def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
     except FileNotFoundError:
         return
     except ForeignError as error:
-        report.findings.append(Finding(path, None, error.found, "all of it, for this version"))
+        lost = "nothing, but this version cannot read the file; install a newer version"
+        report.findings.append(Finding(path, None, error.found, lost))
         return
     if not alive and (torn := tail(path)):
         found = f"its last {torn} bytes are not a complete record"
-        lost = "one record, which was being written when its process ended or the power failed"
+        lost = "one record, which was being written when the process ended or the power failed"
         report.findings.append(Finding(path, file_size(path) - torn, found, lost))
     is_counted = last and last.kind == "seal"
     if last and is_counted and _value(last).get("lines") != last.sequence - 1:
@@ -204,19 +207,19 @@ def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
 
 
 def _finding(path: Path, damage: Damage) -> Finding:
-    """Return a description of damage, and of the loss as far as it is known."""
+    """Describe damage, and the loss as far as it is known."""
     place = _place(path)
-    held = damage.held
-    if held is None:
-        lost = "one record or a part of one" if damage.end > damage.start else "as said"
+    summary = damage.summary
+    if summary is None:
+        lost = "one record or a part of one" if damage.end > damage.start else "see above"
         return Finding(place, damage.start, damage.reason, lost, records=damage.missing)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(held.kinds.items()))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.kinds.items()))
     lost = (
-        "as said"
+        "see above"
         if damage.missing
-        else f"the missing ones of records {held.first} to {held.last}: {kinds}"
+        else f"the unreadable records between {summary.first} and {summary.last}; this block contained {kinds}"
     )
-    return Finding(place, damage.start, damage.reason, lost, held.sessions, damage.missing)
+    return Finding(place, damage.start, damage.reason, lost, summary.sessions, damage.missing)
 
 
 def _place(path: Path) -> Path:
@@ -227,15 +230,15 @@ def _place(path: Path) -> Path:
 
 def _read_facts(path: Path, mark: Mark, report: VerifyReport) -> _Facts:
     facts = _Facts(size=file_size(path))
-    told: list[Line] = []
+    attempts: list[Line] = []
     for line in _lines(path, report):
         report.records += 1
-        facts.is_original = facts.is_original and line.kind not in SPANS
+        facts.is_original = facts.is_original and line.kind not in REPLACED_KINDS
         session = None if line.kind in FRAME else session_of(line)
         if line.sequence <= mark.sequence:
             facts.ingested[line.kind, session] += 1
-        if line.kind in TELLING:
-            told.append(line)
+        if line.kind in ATTEMPT_KINDS:
+            attempts.append(line)
         if line.kind == "segment":
             facts.opened_ns = _number(line, "opened_ns")
         if line.kind == TABLES[Pruning]:
@@ -249,55 +252,55 @@ def _read_facts(path: Path, mark: Mark, report: VerifyReport) -> _Facts:
                     session_id = str(value.get("session_id"))
                     facts.named.setdefault(str(content_id), (line.start, line.kind, session_id))
     if mark.state != "open":
-        facts.ingested.update((each.kind, session_of(each)) for each in crashed(told))
+        facts.ingested.update((each.kind, session_of(each)) for each in crashed_attempts(attempts))
     return facts
 
 
 def _prunings(home: Home, counted: Mapping[str, _Facts]) -> set[_Pruned]:
-    """Return the prunings in the segments that were read and in later ones."""
+    """Return the prunings in all segments, including segments that were created since the others were read."""
     found = {each for facts in counted.values() for each in facts.pruned}
     for segment_id in segment_ids(home):
         if segment_id not in counted:
             with contextlib.suppress(FileNotFoundError, ForeignError):
-                lines = read(facts_path(home, segment_id))
-                told = (each for each in lines if isinstance(each, Line))
-                found |= {_pruned(each) for each in told if each.kind == TABLES[Pruning]}
+                items = read(facts_path(home, segment_id))
+                lines = (each for each in items if isinstance(each, Line))
+                found |= {_pruned(each) for each in lines if each.kind == TABLES[Pruning]}
     return found
 
 
 def _applied(connection: duckdb.DuckDBPyConnection | None) -> set[_Pruned]:
-    """Return the prunings before the file was published."""
+    """Return the prunings that the published file contains."""
     if connection is None:
         return set()
     try:
         sql = "SELECT session_id, scope, pruned_ns FROM published.main.prunings"
         return {
-            (str(each), str(what), at_ns)
-            for each, what, at_ns in connection.execute(sql).fetchall()
+            (str(each), str(scope), at_ns)
+            for each, scope, at_ns in connection.execute(sql).fetchall()
         }
     except duckdb.Error:
-        return set()  # reported as unreadable
+        return set()  # `_unreadable` reports this
 
 
-def _under_way(pruned: _Pruned) -> str:
-    session_id, what, _ = pruned
-    of_it = f"session {session_id}" if what == "all" else f"the content of session {session_id}"
-    return f"{of_it} is being pruned, or the prune was killed: the next ingest completes it"
+def _pending_note(pruned: _Pruned) -> str:
+    session_id, scope, _ = pruned
+    target = f"session {session_id}" if scope == "all" else f"the content of session {session_id}"
+    return f"{target} is being pruned, or the prune was killed; the next ingest completes it"
 
 
 def _not_pruned(
     home: Home, segment_id: str, facts: _Facts, pruned: set[_Pruned], pending: set[_Pruned]
 ) -> Iterator[Finding]:
-    """Find pruned sessions that still exist; a segment that was started later may contain them."""
+    """Find pruned sessions that a segment still contains. A segment that started after the pruning may contain them."""
     done = [each for each in pruned if each[1] == "all" and each[2] >= facts.opened_ns]
-    going = {session_id for session_id, _, _ in pending}
-    for session_id in sorted(facts.sessions & {each[0] for each in done} - going):
+    in_progress = {session_id for session_id, _, _ in pending}
+    for session_id in sorted(facts.sessions & {each[0] for each in done} - in_progress):
         found = f"contains records of session {session_id}, which was pruned"
-        lost = "nothing: agentobs prune removes them"
+        lost = "nothing. agentobs prune removes these records"
         yield Finding(_place(facts_path(home, segment_id)), None, found, lost, (session_id,))
 
 
-def _is_gone(finding: Finding, counted: Mapping[str, _Facts], pruned: set[_Pruned]) -> bool:
+def _is_pruned(finding: Finding, counted: Mapping[str, _Facts], pruned: set[_Pruned]) -> bool:
     """Return whether content is missing because it was pruned."""
     opened_ns = counted[segment_of(finding.path)].opened_ns
     return any(each[0] in finding.sessions and each[2] >= opened_ns for each in pruned)
@@ -306,11 +309,11 @@ def _is_gone(finding: Finding, counted: Mapping[str, _Facts], pruned: set[_Prune
 def _check_content(
     home: Home, segment_id: str, facts: _Facts, report: VerifyReport
 ) -> Iterator[Finding]:
-    """Find missing content that facts refer to, and missing bodies that deltas are based on."""
+    """Find missing content that facts reference, and missing request bodies on which other bodies are based."""
     path = content_path(home, segment_id)
     known: set[str] = set()
     bases: dict[str, int] = {}
-    if is_there(path):
+    if file_exists(path):
         for line in _lines(path, report):
             report.contents += 1
             value = _value(line)
@@ -334,7 +337,9 @@ def _check_content(
 def _published(
     home: Home, report: VerifyReport
 ) -> Iterator[tuple[duckdb.DuckDBPyConnection | None, dict[str, Path], dict[str, Mark]]]:
-    """Open the published file and yield its archives and watermarks; None if there is no readable one."""
+    """Open the published file. Yield its connection (None if there is no readable file), its archives by the names
+    under which they are attached, and its watermarks.
+    """
     connection = None
     archived: dict[str, Path] = {}
     marks: dict[str, Mark] = {}
@@ -363,11 +368,12 @@ def _published(
 
 
 def _as_published(home: Home) -> bool:
-    """Return whether there is a published file; its digest and those of its archives are computed completely.
+    """Return whether there is a published file. The digests of the file and of its archives are recomputed from their
+    complete contents.
 
     Raises:
-        ForeignError: it is not ours.
-        DamagedError: it does not match its manifest.
+        ForeignError: the file was not written by agentobs.
+        DamagedError: the file or an archive does not match its digest.
     """
     generation = generations.current(home)
     if generation is None:
@@ -376,18 +382,15 @@ def _as_published(home: Home) -> bool:
     files |= {home.archive / each.name: each.digest for each in generation.archives}
     for path, digest in files.items():
         same = path.exists() and generations.file_digest(path) == digest
-        # Another generation may have been published in between; then the manifest has another entry.
+        # If another generation was published in the meantime, the current generation differs.
         if not same and generations.current(home) == generation:
-            told = "the published generation" if path == home.database else _SEALED
-            raise DamagedError(f"not {told}", where=str(path))
+            expected = "the published generation" if path == home.database else "the sealed archive"
+            raise DamagedError(f"not {expected}", where=str(path))
     return True
 
 
-_SEALED = "the sealed archive"
-
-
 def _unreadable(connection: duckdb.DuckDBPyConnection, database: str) -> Iterator[str]:
-    """Read every column of every table, so that DuckDB checks each of its blocks."""
+    """Read every column of every table, so that DuckDB checks all blocks; yield the errors."""
     for table in sorted(_TABLES):
         try:
             connection.execute(
@@ -403,33 +406,35 @@ def _miscounted(
     archived: Collection[str],
     marks: dict[str, Mark],
     counted: dict[str, _Facts],
-    going: Collection[str],
+    in_progress: Collection[str],
 ) -> Iterator[str]:
     """Compare the rows of each segment with its lines up to the watermark, except for sessions being pruned."""
     try:
-        rows = {table: _rows(connection, table, archived, going) for table in sorted(_TABLES)}
+        rows = {table: _rows(connection, table, archived, in_progress) for table in sorted(_TABLES)}
         all_rows = {
-            table: _rows(connection, table, archived, ()) for table in sorted(_TABLES) if going
+            table: _rows(connection, table, archived, ())
+            for table in sorted(_TABLES)
+            if in_progress
         }
     except duckdb.Error:
-        return  # reported as unreadable
+        return  # `_unreadable` reports this
     for segment_id, mark in marks.items():
         facts = counted.get(segment_id)
-        left = sum(each[segment_id] for each in rows.values())
-        if not left and any(each[segment_id] for each in all_rows.values()):
-            continue  # nothing but what is being pruned
-        if facts is None or not is_there(facts_path(home, segment_id)):
+        total = sum(each[segment_id] for each in rows.values())
+        if not total and any(each[segment_id] for each in all_rows.values()):
+            continue  # all of its rows are being pruned
+        if facts is None or not file_exists(facts_path(home, segment_id)):
             yield f"segment {segment_id} is missing; the rows of its {mark.sequence} records still exist"
             continue
         if facts.is_original and facts.size < mark.facts_offset:
             yield f"segment {segment_id} is shorter than when it was ingested"
         lines_of: Counter[str] = Counter()
         for (kind, session_id), number in facts.ingested.items():
-            lines_of[kind] += number if session_id not in going else 0
+            lines_of[kind] += number if session_id not in in_progress else 0
         for table, found in rows.items():
             count, lines = found[segment_id], lines_of[table]
             if count != lines:
-                yield f"table {table} has {count} rows of segment {segment_id} for {lines} records"
+                yield f"table {table} has {count} rows of segment {segment_id}, expected {lines}"
 
 
 def _rows(
@@ -438,7 +443,7 @@ def _rows(
     archived: Collection[str],
     without: Collection[str],
 ) -> Counter[str]:
-    """Count the rows of a table by segment, without those of some sessions."""
+    """Count the rows of a table by segment, except for the rows of some sessions."""
     stored = united(table, archived, "published.main")
     sql = (
         f"SELECT segment_id, count(*) FROM ({stored}) "
@@ -458,7 +463,7 @@ def _number(line: Line, name: str) -> int:
 
 
 def _value(line: Line) -> dict[str, Any]:
-    """Return the parsed payload, empty if it is not a JSON object."""
+    """Return the parsed payload; an empty dict if it is not a JSON object."""
     try:
         value = line.value()
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""The messages between the two halves of a worker: JSON, prefixed with its length.
+"""The messages between a worker process and its parent: JSON, prefixed with its length.
 
-A value of a type that JSON does not have is an object with one key, the name of the type, so that rows arrive as DuckDB
-returned them. Nothing that is read here can run code. A date outside Python's range is already text in DuckDB's answer,
+A value of a type that JSON does not have is sent as an object with one key, the name of the type. Rows therefore arrive
+exactly as DuckDB returned them. Reading a message cannot run code. DuckDB returns dates outside Python's range as text,
 and a time zone is sent as its offset.
 """
 
@@ -18,7 +18,7 @@ from uuid import UUID
 from agentobs.errors import DamagedError, UsageError
 
 LENGTH = 4
-"""How many bytes the length of a message has, most significant byte first."""
+"""The number of bytes of the length prefix, which is big-endian."""
 
 
 def encoded(message: dict[str, Any]) -> bytes:
@@ -43,10 +43,10 @@ def decoded(pipe: IO[bytes]) -> dict[str, Any] | None:
 
 
 def read(data: bytes, *expected: str) -> dict[str, Any]:
-    """Return a message; if keys are given, it must have one of them.
+    """Parse a message. If `expected` keys are given, the message must have at least one of them.
 
     Raises:
-        DamagedError: it is not a valid message.
+        DamagedError: the data is not a valid message.
     """
     try:
         message = json.loads(data)
@@ -58,10 +58,10 @@ def read(data: bytes, *expected: str) -> dict[str, Any]:
 
 
 def row_of(packed: Any) -> tuple[Any, ...]:
-    """Return a row that `pack` has packed, value for value.
+    """Return the row that was passed to `packed_row`.
 
     Raises:
-        DamagedError: it is not a packed row.
+        DamagedError: `packed` is not a packed row.
     """
     if not isinstance(packed, list):
         raise _wrong()
@@ -74,10 +74,10 @@ def packed_row(row: tuple[Any, ...]) -> list[Any]:
 
 
 def pack(value: Any) -> Any:
-    """Return a value as JSON.
+    """Convert a value to types that JSON has.
 
     Raises:
-        UsageError: rows cannot have values of this type.
+        UsageError: values of this type are not supported.
     """
     match value:
         case None | bool() | int() | str():
@@ -94,7 +94,7 @@ def pack(value: Any) -> Any:
             return {"bytes": base64.b64encode(value).decode()}
         case Decimal():
             return {"decimal": str(value)}
-        case datetime():  # before date: it is one
+        case datetime():  # must precede `date`, because a datetime is also a date
             return {"datetime": value.isoformat()}
         case date():
             return {"date": value.isoformat()}
@@ -111,7 +111,7 @@ def unpack(value: Any) -> Any:
     """Return the value that was passed to `pack`.
 
     Raises:
-        DamagedError: `pack` did not create it.
+        DamagedError: the argument is not a result of `pack`.
     """
     if isinstance(value, list):
         return [unpack(each) for each in value]
@@ -132,13 +132,13 @@ def unpack(value: Any) -> Any:
 
 
 def _wrong() -> DamagedError:
-    return DamagedError("a malformed message", where="the worker", todo="Ask again")
+    return DamagedError("a malformed message", where="the worker", todo="Retry")
 
 
 _SAME = frozenset((type(None), bool, int, str))
-"""Types whose values are always the same in JSON."""
+"""Types that never need packing."""
 _PLAIN = frozenset((type(None), bool, int, float, str))
-"""Types that JSON returns unchanged. NaN and infinities are packed."""
+"""Types that need no unpacking. NaN and infinities are packed, so they do not arrive as floats."""
 _LARGEST = sys.float_info.max
 _TYPES = (
     "Pass None, bool, int, float, str, bytes, Decimal, UUID, dates, times, lists, tuples or dicts"

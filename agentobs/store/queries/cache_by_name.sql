@@ -1,7 +1,7 @@
--- What did caching save all sessions of one name, and how much of their input did it serve?
+-- What did caching save for all sessions with one name, and how much of their input came from the cache?
 --
--- $since_ns, $until_ns: only sessions whose last call was sent then or later, and before then, or NULL. $limit: at most
--- so many names, the most expensive ones, or NULL for all.
+-- $since_ns, $until_ns: only sessions whose last call was sent from the first time on and before the second, or NULL.
+-- $limit: the maximum number of names, most expensive first, or NULL for all.
 WITH named AS (
     SELECT session_id, arg_min(name, started_ns) AS name
     FROM session_starts

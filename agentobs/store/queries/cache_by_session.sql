@@ -1,7 +1,7 @@
 -- What did caching save each session, what did misses waste, and which lifetime would have cost less?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only sessions whose last call was sent then or
--- later, and before then, or NULL. $limit: at most so many sessions, or NULL for all.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only sessions whose last call was sent from the first
+-- time on and before the second, or NULL. $limit: the maximum number of sessions, or NULL for all.
 WITH wanted AS (
     SELECT session_id, max(at_ns) AS last_ns
     FROM usage

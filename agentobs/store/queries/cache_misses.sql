@@ -1,7 +1,7 @@
--- Which calls paid again for tokens that the cache had held, why, and what changed since which earlier request?
+-- Which calls paid again for tokens that had been in the cache, why, and what changed since which earlier request?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before then, or
--- NULL. $limit: at most so many, or NULL for all.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL. $limit: the maximum number of rows, or NULL for all.
 SELECT session_id, lane, attempt_id, at_ns, model, gap_ns, missed_tokens, wasted_usd, reason, changed_message, reason_source,
     zones_changed, turn, compared_turn, compared_attempt_id
 FROM cache_misses

@@ -1,7 +1,8 @@
--- How much was paid again for tokens that the cache had held, by reason?
+-- How much was paid again for tokens that had been in the cache, by reason?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before then, or
--- NULL. One row for each reason and its source, as in cache_misses; unpriced_calls have no price and are not in the money.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL. One row for each reason and its source, as in cache_misses. unpriced_calls is the number of calls
+-- without a price, which are not included in the cost.
 SELECT
     reason,
     reason_source,

@@ -1,15 +1,17 @@
 -- Where did the wall clock jump while a session was recorded?
 --
--- $since_ns: only sessions that started then or later, or NULL. $now_ns: the current time, or NULL. what is
--- `backwards`, if a later record has a time that is more than a second earlier; `end_before_start`; or `future`,
--- if the clock was ahead of the current one by more than a minute. Otherwise a jump ahead looks like a wait.
+-- $since_ns: only sessions that started at or after this time, or NULL. $now_ns: the current time, or NULL. what is the
+-- kind of jump: `backwards` if the time of a later record is more than a second earlier; `end_before_start`; or
+-- `future` if a session starts more than a minute after the current time. A jump forward within a session cannot be
+-- distinguished from a wait.
 WITH chosen AS (
     SELECT session_id, min(started_ns) AS started_ns
     FROM session_starts
     GROUP BY session_id
     HAVING $since_ns::BIGINT IS NULL OR min(started_ns) >= $since_ns::BIGINT
-), told AS (
-    -- Facts recorded at the time that they contain. The spans of other clients' calls are recorded when they end.
+), timed AS (
+    -- Only facts that are recorded at the time that they contain. Exception: the spans of other clients' calls are
+    -- recorded when they end, so they are excluded.
     SELECT session_id, session_sequence, at_ns FROM events SEMI JOIN chosen USING (session_id)
     UNION ALL
     SELECT starts.session_id, starts.session_sequence, starts.started_ns
@@ -24,7 +26,7 @@ WITH chosen AS (
         at_ns - max(at_ns) OVER (
             PARTITION BY session_id ORDER BY session_sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS ahead_ns
-    FROM told
+    FROM timed
     WHERE session_sequence IS NOT NULL
 ), found AS (
     SELECT session_id, 'backwards' AS what, at_ns, -ahead_ns AS jump_ns

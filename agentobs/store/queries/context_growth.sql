@@ -1,10 +1,11 @@
 -- How large was the context of each request of a session, and where was the conversation compacted?
 --
--- $session_id: the session. One row for each request with a response or a count, in order; auxiliary requests of a
--- lane (compaction, hooks, classifiers) do not belong to its conversation and are left out. context_tokens is the whole prompt: input, cache
--- reads and cache writes. window_tokens is the size of the context window: as our own loop recorded it, else by the model's name, else
--- NULL. compacted is the reason of a compaction since the previous request of the lane, and was_tokens the number of tokens
--- before it; both NULL without one.
+-- $session_id: the session. One row for each request with a token count, in order. Auxiliary requests of a lane
+-- (compaction, hooks, classifiers) are excluded, because they are not part of its conversation. context_tokens is the
+-- size of the complete prompt: input, cache reads and cache writes. window_tokens is the size of the context window as
+-- recorded by the agentobs loop, else determined by the model's name, else NULL. compacted is the reason of a
+-- compaction since the previous request of the lane, and was_tokens the number of tokens before the compaction; both
+-- are NULL if there was none.
 WITH prompts AS (
     SELECT
         attempt_id,
@@ -15,11 +16,11 @@ WITH prompts AS (
     FROM costs
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
-), told AS (
+), recorded_windows AS (
     SELECT lane, at_ns, numbers['window'] AS window_tokens
     FROM events
     WHERE session_id = $session_id::VARCHAR AND kind = 'context' AND numbers['window'] IS NOT NULL
-), asked AS (
+), requests AS (
     SELECT
         attempts.lane, attempts.turn, attempts.attempt_id, attempts.started_ns,
         coalesce(attempts.model, attempts.model_requested) AS model, prompts.* EXCLUDE (attempt_id),
@@ -33,29 +34,29 @@ WITH prompts AS (
         AND coalesce(attempts.query_source IN ('main', 'sub_agent'), true)
 ), shorter AS (
     SELECT
-        asked.attempt_id, arg_max(made.label, made.at_ns) AS compacted,
-        try_cast(arg_max(made.numbers['tokens_before'], made.at_ns) AS HUGEINT) AS was_tokens
-    FROM asked
-    JOIN events AS made
-        ON made.session_id = $session_id::VARCHAR AND made.kind = 'compaction' AND made.lane = asked.lane
-        AND made.at_ns <= asked.started_ns AND (asked.before_ns IS NULL OR made.at_ns > asked.before_ns)
-    GROUP BY asked.attempt_id
+        requests.attempt_id, arg_max(compactions.label, compactions.at_ns) AS compacted,
+        try_cast(arg_max(compactions.numbers['tokens_before'], compactions.at_ns) AS HUGEINT) AS was_tokens
+    FROM requests
+    JOIN events AS compactions
+        ON compactions.session_id = $session_id::VARCHAR AND compactions.kind = 'compaction' AND compactions.lane = requests.lane
+        AND compactions.at_ns <= requests.started_ns AND (requests.before_ns IS NULL OR compactions.at_ns > requests.before_ns)
+    GROUP BY requests.attempt_id
 )
 SELECT
-    asked.lane,
-    asked.turn,
-    asked.attempt_id,
-    asked.started_ns,
-    asked.model,
-    asked.input_tokens,
-    asked.cache_read_tokens,
-    asked.cache_write_tokens,
-    asked.context_tokens,
-    coalesce(try_cast(told.window_tokens AS BIGINT), model_windows.window_tokens) AS window_tokens,
+    requests.lane,
+    requests.turn,
+    requests.attempt_id,
+    requests.started_ns,
+    requests.model,
+    requests.input_tokens,
+    requests.cache_read_tokens,
+    requests.cache_write_tokens,
+    requests.context_tokens,
+    coalesce(try_cast(recorded_windows.window_tokens AS BIGINT), model_windows.window_tokens) AS window_tokens,
     shorter.compacted,
     shorter.was_tokens
-FROM asked
-ASOF LEFT JOIN told ON asked.lane = told.lane AND asked.started_ns >= told.at_ns
-LEFT JOIN model_windows ON asked.canonical = model_windows.model
-LEFT JOIN shorter ON asked.attempt_id = shorter.attempt_id
-ORDER BY asked.started_ns, asked.lane, asked.attempt_id;
+FROM requests
+ASOF LEFT JOIN recorded_windows ON requests.lane = recorded_windows.lane AND requests.started_ns >= recorded_windows.at_ns
+LEFT JOIN model_windows ON requests.canonical = model_windows.model
+LEFT JOIN shorter ON requests.attempt_id = shorter.attempt_id
+ORDER BY requests.started_ns, requests.lane, requests.attempt_id;

@@ -1,7 +1,7 @@
 -- Which sessions belong to the conversation of a session, oldest first, and what did each cost?
 --
--- $session_id: any session of it. The cost of a session is counted for that session only, so that the sum of
--- the rows is the cost of the conversation. A fork is a separate conversation.
+-- $session_id: any session of the conversation. The cost of a session is counted only in its row, so the sum of the
+-- rows is the cost of the conversation. A fork is a separate conversation.
 WITH spent AS (
     SELECT
         session_id,

@@ -1,7 +1,7 @@
 -- What did each agent of each session cost, sub-agents separately, most expensive first?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
--- then, or NULL.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL.
 WITH spent AS (
     SELECT
         session_id,

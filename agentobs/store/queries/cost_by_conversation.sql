@@ -1,7 +1,7 @@
--- What did each conversation cost, the sessions that resume it included, most expensive first?
+-- What did each conversation cost, including the sessions that resume it, most expensive first?
 --
--- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. $limit: at most so many, or
--- NULL for all. A session is counted in one conversation only; a fork is a separate conversation.
+-- $since_ns, $until_ns: only calls sent from the first time on and before the second, or NULL. $limit: the maximum
+-- number of rows, or NULL for all. Each session is counted in one conversation only; a fork is a separate conversation.
 SELECT
     coalesce(parts.conversation_id, spent.session_id) AS conversation_id,
     count(DISTINCT spent.session_id) AS sessions,

@@ -1,8 +1,7 @@
 -- What did each day cost?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
--- then, or NULL.
--- Days are those of UTC.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL. Days are in UTC.
 SELECT
     day,
     count(*) AS calls,

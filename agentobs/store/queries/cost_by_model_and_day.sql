@@ -1,11 +1,10 @@
 -- What did each model cost on each day?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
--- then, or NULL.
--- Days are those of UTC.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL. Days are in UTC.
 --
--- Tokens of the same price are added up before they are multiplied with it: the same money, to the last digit,
--- in a fraction of the time.
+-- Tokens with the same price are added up before they are multiplied by it. The result is exactly the same, but the
+-- query is much faster.
 WITH summed AS (
     SELECT
         canonical_model,

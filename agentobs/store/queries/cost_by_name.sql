@@ -1,7 +1,7 @@
--- What did all sessions with one name cost, their sub-agents included, most expensive first?
+-- What did all sessions with one name cost, including their sub-agents, most expensive first?
 --
--- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. $limit: at most so many names, or NULL
--- for all.
+-- $since_ns, $until_ns: only calls sent from the first time on and before the second, or NULL. $limit: the maximum
+-- number of names, or NULL for all.
 WITH named AS (
     SELECT session_id, arg_min(name, started_ns) AS name
     FROM session_starts

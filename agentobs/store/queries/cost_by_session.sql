@@ -1,7 +1,7 @@
--- What did each session cost, its sub-agents included, most expensive first?
+-- What did each session cost, including its sub-agents, most expensive first?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
--- then, or NULL. $limit: at most so many sessions, or NULL for all.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL. $limit: the maximum number of sessions, or NULL for all.
 WITH spent AS (
     SELECT
         session_id,

@@ -1,7 +1,7 @@
 -- What was spent for which purpose: the agent itself, sub-agents, or auxiliary calls?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
--- then, or NULL.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL.
 SELECT
     source,
     count(*) AS calls,

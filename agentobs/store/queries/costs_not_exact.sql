@@ -1,7 +1,8 @@
--- Which calls are not exact, the most expensive first?
+-- Which calls do not have an exact cost, most expensive first?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
--- then, or NULL. $limit: at most so many, or NULL for all; all_calls counts them all.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL. $limit: the maximum number of rows, or NULL for all. all_calls is the number of all such calls,
+-- independent of the limit.
 SELECT
     session_id, attempt_id, iteration, at_ns, model, canonical_model, kind, cost_status, cost_usd,
     count(*) OVER () AS all_calls

@@ -1,7 +1,7 @@
--- For which failure signatures does a session have data?
+-- For which failure signatures does a session have the required data?
 --
--- $session_id: the session. If a count is 0, or less than the one that it is a part of, the absence of a finding
--- means nothing. This is the case if hooks were sampled, or left no event.
+-- $session_id: the session. If a count is 0, or less than the count of which it is a part, the absence of a finding
+-- means nothing. This is also the case if hook events were sampled or are missing.
 SELECT
     (SELECT count(*) FROM tool_uses WHERE session_id = $session_id::VARCHAR) AS calls,
     (

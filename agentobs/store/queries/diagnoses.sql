@@ -1,7 +1,7 @@
--- Which failure signatures fire in a session, where, and how strongly?
+-- Which failure signatures were found in a session, where, and how strong are they?
 --
--- $session_id: only this session, or NULL. $signature: only this one, or NULL. $since_ns: only what showed then or
--- later, or NULL. $limit: at most so many rows, or NULL for all.
+-- $session_id: only this session, or NULL. $signature: only this signature, or NULL. $since_ns: only findings at or
+-- after this time, or NULL. $limit: the maximum number of rows, or NULL for all.
 SELECT *, value / threshold AS strength
 FROM diagnoses
 WHERE

@@ -1,8 +1,8 @@
 -- Which failure signatures were found in which sessions, how often, and with what maximum strength?
 --
--- $since_ns: only sessions that started then or later, or NULL. $first_session_id, $last_session_id: only sessions whose
--- IDs are between these, or NULL: bounds from `session_range` keep a query about a day from reading years.
--- $limit: at most so many rows, or NULL for all. The latest sessions come first.
+-- $since_ns: only sessions that started at or after this time, or NULL. $first_session_id, $last_session_id: only
+-- sessions whose IDs are in this range, or NULL; with bounds from `session_range`, a query about a day does not read
+-- the data of years. $limit: the maximum number of rows, or NULL for all. The latest sessions come first.
 WITH started AS (
     SELECT session_id, min(started_ns) AS started_ns, arg_min(name, started_ns) AS name
     FROM session_starts

@@ -1,9 +1,8 @@
--- How long does the first piece of an answer take, by model?
+-- How long does it take until the first chunk of a response arrives, by model?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or
--- later, and before then, or NULL. Streamed answers that
--- arrived whole from the provider count: the time from sending the attempt to the first bytes of the stream, which the provider sends
--- when it begins to answer. Percentiles are exact.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL. Only complete streamed responses of the provider count. The time is measured from sending the
+-- attempt to the first bytes of the stream. Percentiles are exact.
 SELECT
     coalesce(model, model_requested) AS model,
     count(*) AS calls,

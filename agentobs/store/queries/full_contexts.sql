@@ -1,7 +1,7 @@
--- Which prompts filled more than 80 % of the window of their model?
+-- Which prompts filled more than 80% of the model's context window?
 --
--- $session_id: only this session, or NULL. $since_ns: only findings then or later, or NULL. $limit: at most so
--- many, or NULL for all. One row for each place where the signature is found; no rows if it is not.
+-- $session_id: only this session, or NULL. $since_ns: only findings at or after this time, or NULL. $limit: the maximum
+-- number of rows, or NULL for all. One row for each finding; no rows if the signature was not found.
 SELECT *, value / threshold AS strength
 FROM full_contexts
 WHERE

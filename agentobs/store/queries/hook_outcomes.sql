@@ -1,8 +1,8 @@
 -- What were the outcomes of hooks?
 --
--- $session_id: only this session, or NULL. $since_ns: only hooks that answered then or later, or NULL.
--- One row for each hook and outcome: `success`, `blocking`, `non_blocking_error` or `cancelled`. If answers were
--- sampled, the counts are unbiased estimates of the total.
+-- $session_id: only this session, or NULL. $since_ns: only hooks that ended at or after this time, or NULL. One row for
+-- each hook and outcome: `success`, `blocking`, `non_blocking_error` or `cancelled`. If hook events were sampled, the
+-- counts are unbiased estimates of the total.
 SELECT
     coalesce(labels['hook'], 'hook') AS hook,
     label AS outcome,

@@ -1,11 +1,11 @@
--- What happened during each interaction of a session, when, and as part of what?
+-- What happened during each interaction of a session, when, and as part of which operation?
 --
--- $session_id: the session. The first row of an interaction is the interaction itself, with no parent. part is what
--- the time counts as unless a child is more specific: `model`, `tool`, `queued`, `person`, `retry_wait`, `hook` or
--- `own`; NULL for a span that our loop did not open, which counts as its parent. ended_ns is NULL if no end is
--- known. timing_source is `spans` if our own loop recorded it; `wire`
--- if it was derived from the requests of another client: the time from an answer with calls to the request with their
--- results then counts as the tool's, because the client's own share is unknown.
+-- $session_id: the session. The first row of an interaction is the interaction itself, without a parent. part is the
+-- category of the time that no child covers: `model`, `tool`, `queued`, `person`, `retry_wait`, `hook` or `own`; NULL
+-- for a span that the agentobs loop did not open, which has the category of its parent. ended_ns is NULL if the end is
+-- unknown. timing_source is `spans` if the agentobs loop recorded the interaction, and `wire` if it was derived from
+-- the requests of another client. In the latter case, the time from a response with tool calls to the request with
+-- their results counts as tool time, because the client's own part of it is unknown.
 WITH windows AS (
     SELECT interaction_id, any_value(lane) AS lane, min(started_ns) AS started_ns, max(ended_ns) AS ended_ns
     FROM interactions
@@ -15,10 +15,10 @@ WITH windows AS (
     SELECT *
     FROM spans
     WHERE session_id = $session_id::VARCHAR AND trace_id IN (SELECT interaction_id FROM windows)
-), told AS (
+), with_spans AS (
     SELECT DISTINCT trace_id AS interaction_id FROM traced WHERE name = 'interaction'
 ), ran AS (
-    -- If the run time of tools is known, the rest of a call is the loop's own work: decisions, and processing of the result.
+    -- If the run time of tools is known, the rest of a call is own time: decisions, and processing of the result.
     SELECT DISTINCT trace_id AS interaction_id FROM traced WHERE name = 'execution'
 ), tried AS (
     SELECT
@@ -43,7 +43,7 @@ WITH windows AS (
             WHEN name IN ('interaction', 'tool', 'sub_agent', 'compaction') THEN 'own'
         END AS part,
         started_ns,
-        -- What is swept as an orphan is ended long after whatever it was: what is known of it is when it was last seen.
+        -- The recorded end of an orphaned span is much later than its real end, so use its last activity.
         CASE WHEN status = 'orphaned' THEN coalesce(last_activity_ns, started_ns) ELSE ended_ns END AS ended_ns
     FROM traced
     UNION ALL BY NAME
@@ -69,13 +69,13 @@ WITH windows AS (
     WHERE
         session_id = $session_id::VARCHAR
         AND interaction_id IN (SELECT interaction_id FROM windows)
-        AND interaction_id NOT IN (SELECT interaction_id FROM told)
+        AND interaction_id NOT IN (SELECT interaction_id FROM with_spans)
         AND result_ns IS NOT NULL
 )
 SELECT
     nodes.*,
-    CASE WHEN told.interaction_id IS NULL THEN 'wire' ELSE 'spans' END AS timing_source
+    CASE WHEN with_spans.interaction_id IS NULL THEN 'wire' ELSE 'spans' END AS timing_source
 FROM nodes
 JOIN windows USING (interaction_id)
-LEFT JOIN told USING (interaction_id)
+LEFT JOIN with_spans USING (interaction_id)
 ORDER BY windows.started_ns, interaction_id, parent_id NULLS FIRST, nodes.started_ns, id;

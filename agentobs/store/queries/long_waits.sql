@@ -1,7 +1,7 @@
--- Where did the agent wait for the user longer than 10 s, or for a fifth of the wall time?
+-- Where did the agent wait for approval longer than 10 s, or for a fifth of the wall time?
 --
--- $session_id: only this session, or NULL. $since_ns: only findings then or later, or NULL. $limit: at most so
--- many, or NULL for all. One row for each place where the signature is found; no rows if it is not.
+-- $session_id: only this session, or NULL. $since_ns: only findings at or after this time, or NULL. $limit: the maximum
+-- number of rows, or NULL for all. One row for each finding; no rows if the signature was not found.
 SELECT *, value / threshold AS strength
 FROM long_waits
 WHERE

@@ -1,7 +1,8 @@
 -- What was open when a process died: spans that never ended, and tool calls without a result?
 --
--- $session_id: only this session, or NULL. $since_ns: only what started then or later, or NULL. Of the tool calls,
--- those that no later answer continues, in sessions that crashed. last_ns is the last activity of the session.
+-- $session_id: only this session, or NULL. $since_ns: only operations that started at or after this time, or NULL. Tool
+-- calls are included only if their session crashed and no later request continues the conversation. last_ns is the last
+-- activity of the session.
 WITH dead AS (
     SELECT session_id, lane, 'span' AS kind, name, label, span_id AS id, started_ns
     FROM spans

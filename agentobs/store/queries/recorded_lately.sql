@@ -1,6 +1,6 @@
 -- What was recorded since a time, and when was the last record?
 --
--- $since_ns: the time, or NULL for no limit. contents are the content modes of sessions since then, each once.
+-- $since_ns: the time, or NULL for no limit. contents is the list of the content modes of these sessions.
 SELECT
     count(*) FILTER (WHERE $since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT) AS sessions,
     count(*) AS all_sessions,

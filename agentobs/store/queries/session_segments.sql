@@ -1,4 +1,4 @@
--- Which segments hold a session, oldest first?
+-- Which segments contain records of a session, oldest first?
 --
 -- $session_id: the session.
 WITH held AS (

@@ -1,6 +1,7 @@
 -- What did a session do, step by step: requests to the provider, tool calls, decisions about them?
 --
--- $session_id: the session. The duration and cost of a request are in its row; bytes are the sizes of request and answer.
+-- $session_id: the session. The row of a request has its duration and cost; bytes are the sizes of the request and the
+-- response.
 WITH spent AS (
     SELECT
         attempt_id,
@@ -35,7 +36,7 @@ WITH spent AS (
     LEFT JOIN called ON attempts.attempt_id = called.attempt_id
     WHERE attempts.session_id = $session_id::VARCHAR
     UNION ALL BY NAME
-    -- A call follows the answer that contains it, and the decision about it precedes its execution.
+    -- A call comes after the response that contains it, and the decision comes before the execution of the call.
     SELECT
         'tool_call' AS kind, lane, turn, tool_use_id AS id, name, outcome, input_bytes, result_bytes,
         requested_ns AS started_ns, duration_ns, 2 AS place, ordinal
@@ -57,5 +58,5 @@ WITH spent AS (
     GROUP BY ALL
 )
 SELECT * FROM steps
--- The calls of an answer are in order, each with the decision about it.
+-- The calls of a response are in order, each with its decision.
 ORDER BY started_ns, CASE WHEN place = 0 THEN 0 ELSE 1 END, ordinal, place, id;

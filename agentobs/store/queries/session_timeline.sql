@@ -1,10 +1,8 @@
--- What happened in a session, in order: spans, attempts, tool calls, decisions about them, and inputs
--- from outside while it ran?
+-- What happened in a session, in order: spans, attempts, tool calls, permission decisions, and external inputs?
 --
--- $session_id: the session. depth is 0 for a span without a parent; an attempt and
--- its tool calls are one level deeper than the span that they were made in, and so are the decisions about them.
--- A sub-agent is one level deeper than the call that started it.
--- The duration of a decision is the wait for it.
+-- $session_id: the session. depth is 0 for a span without a parent. An attempt, its tool calls and their permission
+-- decisions are one level deeper than their span. A sub-agent is one level deeper than the call that started it. The
+-- duration of a decision is its approval wait.
 WITH RECURSIVE known AS (
     SELECT *, coalesce(parent_span_id, linked_span_id) AS under_span_id
     FROM spans
@@ -14,8 +12,8 @@ WITH RECURSIVE known AS (
     FROM known
     WHERE under_span_id IS NULL OR under_span_id NOT IN (SELECT span_id FROM known)
     UNION ALL
-    -- Cyclic parents are reached from no root; a repeated span ID ends at level 100.
-    -- The span of a call is at the level of the attempts of its turn, and the call itself is one level deeper.
+    -- Spans with cyclic parents are not reached from any root. The limit of 100 ends loops of repeated span IDs.
+    -- Attempts and tool calls have rows one level below their span, so agents below these rows are two levels deeper.
     SELECT known.span_id, nested.depth + CASE WHEN known.name IN ('sub_agent', 'interaction') THEN 2 ELSE 1 END
     FROM nested
     JOIN known ON known.under_span_id = nested.span_id
@@ -54,12 +52,12 @@ WITH RECURSIVE known AS (
         CASE WHEN decided.approval_requested THEN decided.approval_wait_ns END AS duration_ns,
         coalesce(tried.depth, 0) AS depth, decided.behavior AS outcome
     FROM permissions AS decided
-    LEFT JOIN decided_calls AS come
-        ON decided.segment_id = come.segment_id AND decided.sequence = come.sequence
+    LEFT JOIN decided_calls AS results
+        ON decided.segment_id = results.segment_id AND decided.sequence = results.sequence
     LEFT JOIN answered_calls AS answered
-        ON come.result_segment_id = answered.segment_id AND come.result_sequence = answered.sequence
+        ON results.result_segment_id = answered.segment_id AND results.result_sequence = answered.sequence
     LEFT JOIN (
-        -- For a call without a result, the turn is used.
+        -- A call without a result is found by its turn.
         SELECT lane, turn, tool_use_id, max(attempt_id) AS attempt_id
         FROM tool_uses
         WHERE session_id = $session_id::VARCHAR

@@ -1,4 +1,4 @@
--- What did each turn of a session do, take and cost?
+-- What did each turn of a session do, how long did it take, and what did it cost?
 --
 -- $session_id: the session.
 WITH spent AS (

@@ -1,12 +1,13 @@
--- What happened in a session, from when to when, in which lane, and how did it end?
+-- What happened in a session, when did it start and end, in which lane, and with what outcome?
 --
--- $session_id: the session. kind is `session` for the session itself, which comes first; `interaction`; `sub_agent`: a run of
--- an agent that a call started; `request`: an attempt, or a request without a known attempt; `tool`; `agent`: a call
--- that starts an agent; `queued`, `person`, `retry_wait`, `hook`: waits; `compaction`; `span`: one of the
--- user's own. lane: auxiliary requests of a lane (compaction, hooks, classifiers) count as that lane's,
--- with is_upkeep. part is what its time counts as. state is `ok`, `failed`, `stopped` (cancelled, denied, skipped), `open`
--- (it may still end) or `orphaned` (it will never end). for `open` and `orphaned`, ended_ns is the last activity;
--- NULL if there is none. detail is the error, or the outcome of a call. tokens are those of the whole prompt.
+-- $session_id: the session. kind is `session` for the session itself, which comes first; `interaction`; `sub_agent`: a
+-- run of an agent that a call started; `request`: an attempt, or an LLM request whose attempts are unknown; `tool`;
+-- `agent`: a call that starts an agent; `queued`, `person` or `retry_wait`: a wait; `hook`; `compaction`; `span`: a
+-- span that the user's code opened. lane is the lane of the agent; auxiliary requests (compaction, hooks, classifiers)
+-- have the lane that they serve, and is_upkeep is true. part is the category of the time. state is `ok`, `failed`,
+-- `stopped` (cancelled, denied, skipped), `open` (it may still end) or `orphaned` (it will never end). For `open` and
+-- `orphaned`, ended_ns is the last activity, or NULL if that is unknown. detail is the error, or the outcome of a call.
+-- Tokens are those of the complete prompt.
 WITH this AS MATERIALIZED (
     SELECT * FROM sessions WHERE session_id = $session_id::VARCHAR
 ), is_running AS (
@@ -37,7 +38,7 @@ WITH this AS MATERIALIZED (
 ), calls AS MATERIALIZED (
     SELECT
         tool_calls.*,
-        -- A conversation that continued, or a session that completed, did not need the result: no tool is known to have run.
+        -- The conversation continued or the session ended without the result, so the tool probably did not run.
         tool_calls.outcome IS NULL AND (
             last_tried.started_ns > tool_calls.requested_ns OR (FROM is_over)
         ) AS is_unanswered
@@ -125,7 +126,7 @@ WITH this AS MATERIALIZED (
     FROM tried
     WHERE before_ns < started_ns
     UNION ALL BY NAME
-    -- A wait after which nothing was tried any more.
+    -- Retry backoffs that were not followed by another attempt.
     SELECT
         'retry_wait' AS kind, span_id AS id, trace_id AS interaction_id, lane, label, 'retry_wait' AS part, started_ns,
         CASE WHEN status = 'orphaned' THEN coalesce(last_activity_ns, started_ns) ELSE ended_ns END AS ended_ns,
@@ -163,7 +164,7 @@ WITH this AS MATERIALIZED (
     FROM calls
     LEFT JOIN lanes ON lanes.lane = calls.lane || '/' || calls.tool_use_id
     UNION ALL BY NAME
-    -- A tool that ran before the answer with its call was complete when its process died.
+    -- Tools that were running when the process died, and whose response was not complete yet.
     SELECT
         'tool' AS kind, span_id AS id, trace_id AS interaction_id, lane, label, 'tool' AS part, started_ns,
         coalesce(last_activity_ns, ended_ns) AS ended_ns, status AS state
@@ -173,19 +174,19 @@ WITH this AS MATERIALIZED (
             FROM calls WHERE calls.lane = ran.lane AND calls.name = ran.label AND calls.outcome IS NULL
         )
     UNION ALL BY NAME
-    -- Waits from before there were spans of them.
+    -- Approval waits without a span, from older versions of agentobs.
     SELECT
-        'person' AS kind, concat_ws(' ', 'asked about', asked.tool_use_id, asked.at_ns) AS id, asked.interaction_id,
-        asked.lane, asked.turn, asked.tool AS label, 'person' AS part, asked.at_ns - asked.approval_wait_ns AS started_ns,
-        asked.at_ns AS ended_ns, CASE WHEN asked.behavior = 'deny' THEN 'stopped' ELSE 'ok' END AS state,
-        asked.resolver AS detail
-    FROM permissions AS asked
+        'person' AS kind, concat_ws(' ', 'approval of', decided.tool_use_id, decided.at_ns) AS id, decided.interaction_id,
+        decided.lane, decided.turn, decided.tool AS label, 'person' AS part, decided.at_ns - decided.approval_wait_ns AS started_ns,
+        decided.at_ns AS ended_ns, CASE WHEN decided.behavior = 'deny' THEN 'stopped' ELSE 'ok' END AS state,
+        decided.resolver AS detail
+    FROM permissions AS decided
     WHERE
-        asked.session_id = $session_id::VARCHAR AND asked.approval_requested AND NOT EXISTS (
-            FROM mine WHERE mine.name = 'blocked_on_user' AND mine.trace_id IS NOT DISTINCT FROM asked.interaction_id
+        decided.session_id = $session_id::VARCHAR AND decided.approval_requested AND NOT EXISTS (
+            FROM mine WHERE mine.name = 'blocked_on_user' AND mine.trace_id IS NOT DISTINCT FROM decided.interaction_id
         )
     UNION ALL BY NAME
-    -- Clients other than our loop report compactions without their duration.
+    -- Clients other than the agentobs loop report compactions without a duration.
     SELECT
         'compaction' AS kind, concat_ws(' ', 'compaction', lane, at_ns) AS id, interaction_id, lane, turn, label,
         'own' AS part, at_ns AS started_ns, at_ns AS ended_ns, 'ok' AS state
@@ -204,6 +205,6 @@ SELECT
     kind, id, interaction_id, CASE WHEN is_upkeep THEN regexp_replace(lane, '/[^/]*$', '') ELSE lane END AS lane, is_upkeep,
     turn, label, part, started_ns, ended_ns, state, detail, prompt_tokens, output_tokens
 FROM placed
--- The answer of a classifier or a hook may be a tool call that is not meant to be executed.
+-- The response of a classifier or a hook may be a tool call that is not meant to be executed.
 WHERE NOT (is_upkeep AND kind = 'tool' AND coalesce(detail, '') = 'no result')
 ORDER BY kind <> 'session', started_ns, ended_ns DESC NULLS FIRST, id;

@@ -1,8 +1,8 @@
--- Which sessions were there, newest first?
+-- Which sessions exist, newest first?
 --
--- $failed: true for those that failed or crashed, or whose end could not be written, false for the others, NULL for all.
--- $name: only those of this name, or NULL. $since_ns: only those that started then or later, or NULL.
--- $limit: at most so many, or NULL for all.
+-- $failed: true for sessions that failed, crashed, or whose end could not be written; false for the others; NULL for
+-- all. $name: only sessions with this name, or NULL. $since_ns: only sessions that started at or after this time, or
+-- NULL. $limit: the maximum number of rows, or NULL for all.
 SELECT
     session_id,
     name,

@@ -1,7 +1,7 @@
 -- How many sessions started on each day (UTC), and how did they end?
 --
--- $since_ns, $until_ns: only sessions that started then or later, and before then, or NULL. failed counts those that
--- failed or crashed, or whose end could not be written.
+-- $since_ns, $until_ns: only sessions that started from the first time on and before the second, or NULL. failed is the
+-- number of sessions that failed, crashed, or whose end could not be written.
 SELECT
     make_timestamp_ns(started_ns)::DATE AS day,
     count(*) AS sessions,

@@ -1,9 +1,9 @@
 -- In how many of the sessions that started on each day (UTC) was each failure signature found, and how often?
 --
--- $since_ns, $until_ns: only sessions that started then or later, and before then, or NULL. $first_session_id,
--- $last_session_id: only sessions whose IDs are between these, or NULL: bounds from `session_range` keep a query
--- about a day from reading years. A session with two signatures counts for both; see `sessions_by_day` for
--- the number of sessions.
+-- $since_ns, $until_ns: only sessions that started from the first time on and before the second, or NULL.
+-- $first_session_id, $last_session_id: only sessions whose IDs are in this range, or NULL; with bounds from
+-- `session_range`, a query about a day does not read the data of years. A session with two signatures counts for both;
+-- `sessions_by_day` has the number of sessions.
 WITH started AS (
     SELECT session_id, make_timestamp_ns(min(started_ns))::DATE AS day
     FROM session_starts

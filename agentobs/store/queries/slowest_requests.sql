@@ -1,6 +1,6 @@
--- Which calls to the provider took longest, retries and the waits between them included?
+-- Which LLM requests took longest, including retries and the waits between them?
 --
--- $session_id: only this session, or NULL. $limit: at most so many, or NULL for ten.
+-- $session_id: only this session, or NULL. $limit: the maximum number of rows, or NULL for ten.
 SELECT
     session_id,
     llm_request_id,

@@ -1,10 +1,10 @@
--- Which tools are the slowest, net of the time that they waited for people?
+-- Which tools are the slowest, excluding approval waits?
 --
--- $session_id: only this session, or NULL. $since_ns: only calls requested then or later, or NULL. $limit: at
--- most so many tools, or NULL for all. Percentiles are exact. timed_calls are those whose run time was recorded; for
--- other calls it is the time from the answer with the call to the request with its result, in which the client may
--- have done other things as well. The net time excludes waits of an agent that the tool runs, and calls that never
--- ran, such as denied ones, are only counted.
+-- $session_id: only this session, or NULL. $since_ns: only calls requested at or after this time, or NULL. $limit: the
+-- maximum number of tools, or NULL for all. Percentiles are exact. timed_calls is the number of calls whose run time
+-- was recorded. For other calls, the time is measured from the response with the call to the request with its result,
+-- so it includes other work of the client. The time excludes approval waits, also of an agent that the tool runs. Calls
+-- that never ran, such as denied calls, are counted but have no time.
 WITH calls AS (
     SELECT
         * REPLACE (CASE WHEN has_run THEN duration_ns END AS duration_ns),
@@ -19,7 +19,7 @@ WITH calls AS (
         ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
         AND ($since_ns::BIGINT IS NULL OR requested_ns >= $since_ns::BIGINT)
 ), waits AS (
-    -- An agent that a call started has a lane under that of the call.
+    -- The lane of an agent that a call started begins with the lane of the call.
     SELECT calls.session_id, calls.lane, calls.tool_use_id, sum(spans.duration_ns) AS waited_ns
     FROM calls
     JOIN spans

@@ -1,7 +1,7 @@
--- What was spent since an instant, such as the start of today?
+-- How much was spent since a time, such as the start of today?
 --
--- $since_ns: the instant; calls sent then or later count. Of calls without a price nothing is added: they are
--- among those that are not exact.
+-- $since_ns: the time; only calls sent at or after it count. Calls without a price add nothing to the sum; they count
+-- as not exact.
 SELECT
     coalesce(sum(cost_usd), 0) AS cost_usd,
     count(*) FILTER (WHERE cost_status <> 'exact') AS not_exact_calls,

@@ -1,7 +1,7 @@
--- How long do the tools take?
+-- How long do the tools run?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls requested then or later, and
--- before then, or NULL. Only calls whose running was seen have a duration; the percentiles are exact.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls requested from the first time on and before
+-- the second, or NULL. Only calls whose run time was recorded have a duration. Percentiles are exact.
 SELECT
     name,
     count(*) AS calls,

@@ -1,7 +1,7 @@
 -- Which models have no price, and how many calls do they have?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
--- then, or NULL.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL.
 SELECT model, count(*) AS calls
 FROM costs
 WHERE

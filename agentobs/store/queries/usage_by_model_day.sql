@@ -1,6 +1,6 @@
 -- What was used and what did it cost, by model, day and service tier?
 --
--- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. Days are those of UTC.
+-- $since_ns, $until_ns: only calls sent from the first time on and before the second, or NULL. Days are in UTC.
 SELECT
     day,
     model,

@@ -1,9 +1,9 @@
--- How long did the agent wait for people?
+-- How long did the agent wait for approval?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only waits that ended then or later, and before then,
--- or NULL. One row for each tool and resolver; `budget` is the question whether to continue beyond
--- one. unanswered are waits that had not ended when the process did; they have no duration. Percentiles are exact;
--- the last five columns count the answers by duration.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only waits that ended from the first time on and
+-- before the second, or NULL. One row for each tool and resolver; the tool `budget` stands for requests to continue
+-- beyond a budget. unanswered is the number of waits that had not ended when the process did; they have no duration.
+-- Percentiles are exact. The last five columns count the answers by duration.
 WITH waits AS (
     SELECT session_id, tool AS about, resolver, behavior = 'deny' AS is_denied, approval_wait_ns AS waited_ns, at_ns
     FROM permissions

@@ -2,7 +2,7 @@
 
 CREATE OR REPLACE VIEW costs AS
 WITH each_price AS (
-    -- A price per million with six digits is a price per token with twelve: nothing is rounded.
+    -- A price per million with six digits becomes a price per token with twelve digits, so nothing is rounded.
     SELECT
         * EXCLUDE (certainty, note),
         certainty AS price_certainty,
@@ -16,7 +16,7 @@ WITH each_price AS (
 ), billed AS (
     SELECT
         *,
-        -- HUGEINT: what a hostile provider counts must not overflow everybody's sum.
+        -- HUGEINT, so that invalid counts of a hostile provider do not overflow sums over all sessions.
         input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens AS prompt_tokens,
         CASE
             WHEN certainty = 'exact' AND (code_execution_requests > 0 OR server_requests IS NOT NULL) THEN 'lower_bound'
@@ -25,7 +25,7 @@ WITH each_price AS (
     FROM (
         SELECT * FROM usage WHERE billed AND batch_result_id IS NULL
         UNION ALL
-        -- The results of a batch can be fetched repeatedly: each counts once, when it was first fetched.
+        -- The results of a batch can be fetched repeatedly; each result counts once, at the time of the first fetch.
         SELECT * FROM usage WHERE billed AND batch_result_id IS NOT NULL
         QUALIFY row_number() OVER (
             PARTITION BY batch_result_id, iteration ORDER BY at_ns, attempt_id, segment_id, sequence
@@ -66,7 +66,7 @@ SELECT
     iteration,
     at_ns,
     make_timestamp_ns(at_ns) AS sent_at,
-    -- Not a cast of the timestamp, which would round the last nanoseconds of a day up to the next.
+    -- A cast of the timestamp would round the last nanoseconds of a day up to the next day.
     DATE '1970-01-01' + (at_ns // 86400000000000)::INTEGER AS day,
     kind,
     model,
@@ -102,34 +102,34 @@ SELECT
     cache_write_1h_usd_each,
     web_search_usd_each
 FROM priced;
-COMMENT ON VIEW costs IS 'What each billed call cost: usage times price, in six parts that add up. A response with iterations has one row for each.';
-COMMENT ON COLUMN costs.session_id IS 'The session.';
-COMMENT ON COLUMN costs.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN costs.iteration IS '0 if the response has no iterations, else their number from 1.';
+COMMENT ON VIEW costs IS 'The cost of each billed call: usage times price, in six parts that add up. A response with iterations has one row for each iteration.';
+COMMENT ON COLUMN costs.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN costs.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN costs.iteration IS '0 if the response has no iterations; the number of the iteration, from 1, otherwise.';
 COMMENT ON COLUMN costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN costs.sent_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN costs.day IS 'The day of it. [UTC]';
-COMMENT ON COLUMN costs.kind IS 'What was sampled: `message`, `compaction` and others.';
-COMMENT ON COLUMN costs.model IS 'The model that is billed.';
-COMMENT ON COLUMN costs.canonical_model IS 'The canonical name of the model, whatever alias or dated ID was billed.';
+COMMENT ON COLUMN costs.sent_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN costs.day IS 'The day on which the attempt was sent. [UTC]';
+COMMENT ON COLUMN costs.kind IS 'What the model generated: `message`, `compaction` and others.';
+COMMENT ON COLUMN costs.model IS 'The billed model.';
+COMMENT ON COLUMN costs.canonical_model IS 'The canonical name of the billed model, also if an alias or a dated ID was billed.';
 COMMENT ON COLUMN costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN costs.speed IS '`standard` or `fast`, or NULL.';
-COMMENT ON COLUMN costs.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN costs.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN costs.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN costs.cache_write_tokens IS 'Input written to the cache: the sum of the next two. [tokens]';
-COMMENT ON COLUMN costs.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
-COMMENT ON COLUMN costs.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
-COMMENT ON COLUMN costs.web_search_requests IS 'Web searches that the provider ran. [requests]';
+COMMENT ON COLUMN costs.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN costs.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN costs.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN costs.cache_write_tokens IS 'Input tokens that were written to the cache: the sum of the next two columns. [tokens]';
+COMMENT ON COLUMN costs.cache_write_5m_tokens IS 'Input tokens that were written to the cache for 5 minutes. [tokens]';
+COMMENT ON COLUMN costs.cache_write_1h_tokens IS 'Input tokens that were written to the cache for 1 hour. [tokens]';
+COMMENT ON COLUMN costs.web_search_requests IS 'The number of web searches that the provider ran. [requests]';
 COMMENT ON COLUMN costs.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN costs.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
 COMMENT ON COLUMN costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
 COMMENT ON COLUMN costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
 COMMENT ON COLUMN costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
-COMMENT ON COLUMN costs.cost_usd IS 'The total; NULL, never 0, without a price. [USD]';
-COMMENT ON COLUMN costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, or the provider ran something that has no price here; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN costs.cost_usd IS 'The total cost; NULL, never 0, without a price. [USD]';
+COMMENT ON COLUMN costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its final counts, or the provider ran something for which agentobs has no price; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
 COMMENT ON COLUMN costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
 COMMENT ON COLUMN costs.price_version IS 'The version of the prices that were used.';
 COMMENT ON COLUMN costs.input_usd_each IS 'The price of a token of uncached input; NULL without a price. [USD]';

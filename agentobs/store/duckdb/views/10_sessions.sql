@@ -20,23 +20,23 @@ SELECT
     origin
 FROM attempts
 WHERE endpoint = '/v1/messages' AND outcome = 'ok';
-COMMENT ON VIEW turns IS 'One row for each answer of a model that arrived whole.';
-COMMENT ON COLUMN turns.session_id IS 'The session.';
-COMMENT ON COLUMN turns.interaction_id IS 'The interaction, or NULL outside of one.';
-COMMENT ON COLUMN turns.lane IS 'The lane: `main`, or that of a sub-agent.';
+COMMENT ON VIEW turns IS 'One row for each complete response of a model.';
+COMMENT ON COLUMN turns.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN turns.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
+COMMENT ON COLUMN turns.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN turns.turn IS 'The turn within the lane, from 1.';
-COMMENT ON COLUMN turns.llm_request_id IS 'The logical call.';
-COMMENT ON COLUMN turns.attempt_id IS 'The attempt that succeeded.';
-COMMENT ON COLUMN turns.attempt IS 'Its number among the tries of the call, from 1.';
-COMMENT ON COLUMN turns.started_ns IS 'When that attempt was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN turns.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN turns.duration_ns IS 'How long that attempt took. [ns]';
-COMMENT ON COLUMN turns.first_chunk_ns IS 'When the first chunk of the answer arrived. [ns after started_ns]';
-COMMENT ON COLUMN turns.model IS 'The model that answered.';
-COMMENT ON COLUMN turns.stop_reason IS 'Why it stopped, or NULL.';
-COMMENT ON COLUMN turns.tool_use_count IS 'Tool calls in the answer.';
-COMMENT ON COLUMN turns.message_count IS 'Messages in the request.';
-COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider) or `replayed` (a fork answered from a recording, at no cost).';
+COMMENT ON COLUMN turns.llm_request_id IS 'The ID of the LLM request.';
+COMMENT ON COLUMN turns.attempt_id IS 'The ID of the attempt that succeeded.';
+COMMENT ON COLUMN turns.attempt IS 'The number of the attempt within the LLM request, from 1.';
+COMMENT ON COLUMN turns.started_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN turns.started_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN turns.duration_ns IS 'Duration of the attempt. [ns]';
+COMMENT ON COLUMN turns.first_chunk_ns IS 'When the first chunk of the response arrived. [ns after started_ns]';
+COMMENT ON COLUMN turns.model IS 'The model in the response.';
+COMMENT ON COLUMN turns.stop_reason IS 'Why the model stopped, or NULL.';
+COMMENT ON COLUMN turns.tool_use_count IS 'The number of tool calls in the response.';
+COMMENT ON COLUMN turns.message_count IS 'The number of messages in the request.';
+COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider) or `replayed` (answered from a recording by a fork, at no cost).';
 
 CREATE OR REPLACE VIEW llm_requests AS
 SELECT
@@ -58,23 +58,23 @@ SELECT
     arg_max(origin, attempt) AS origin
 FROM attempts
 GROUP BY session_id, llm_request_id;
-COMMENT ON VIEW llm_requests IS 'One row for each logical call to the provider, including its retries.';
-COMMENT ON COLUMN llm_requests.session_id IS 'The session.';
-COMMENT ON COLUMN llm_requests.llm_request_id IS 'The call.';
-COMMENT ON COLUMN llm_requests.interaction_id IS 'The interaction, or NULL outside of one.';
-COMMENT ON COLUMN llm_requests.lane IS 'The lane.';
+COMMENT ON VIEW llm_requests IS 'One row for each LLM request, including its retries.';
+COMMENT ON COLUMN llm_requests.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN llm_requests.llm_request_id IS 'The ID of the LLM request.';
+COMMENT ON COLUMN llm_requests.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
+COMMENT ON COLUMN llm_requests.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN llm_requests.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN llm_requests.endpoint IS 'The path; each ID in it is replaced by `:id`.';
-COMMENT ON COLUMN llm_requests.model_requested IS 'The model that the request names, or NULL.';
-COMMENT ON COLUMN llm_requests.model IS 'The model that answered last, or NULL.';
-COMMENT ON COLUMN llm_requests.attempts IS 'How often it was tried.';
+COMMENT ON COLUMN llm_requests.endpoint IS 'The path of the request; each ID in the path is replaced by `:id`.';
+COMMENT ON COLUMN llm_requests.model_requested IS 'The model in the request, or NULL.';
+COMMENT ON COLUMN llm_requests.model IS 'The model in the last response, or NULL.';
+COMMENT ON COLUMN llm_requests.attempts IS 'The number of attempts.';
 COMMENT ON COLUMN llm_requests.outcome IS 'The outcome of the last attempt.';
 COMMENT ON COLUMN llm_requests.status IS 'The HTTP status of the last attempt, or NULL.';
-COMMENT ON COLUMN llm_requests.error_type IS 'The error of the last attempt, or NULL.';
+COMMENT ON COLUMN llm_requests.error_type IS 'The error type of the last attempt, or NULL.';
 COMMENT ON COLUMN llm_requests.started_ns IS 'When the first attempt was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN llm_requests.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN llm_requests.duration_ns IS 'From there to the end of the last attempt, waits between them included. [ns]';
-COMMENT ON COLUMN llm_requests.origin IS 'The origin of the last attempt: `live` (sent to the provider) or `replayed` (a fork answered from a recording, at no cost).';
+COMMENT ON COLUMN llm_requests.started_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN llm_requests.duration_ns IS 'Time from the first attempt to the end of the last attempt, including waits between attempts. [ns]';
+COMMENT ON COLUMN llm_requests.origin IS 'The origin of the last attempt: `live` (sent to the provider) or `replayed` (answered from a recording by a fork, at no cost).';
 
 CREATE OR REPLACE VIEW tool_calls AS
 SELECT
@@ -112,7 +112,7 @@ LEFT JOIN (
     GROUP BY d.result_segment_id, d.result_sequence
 ) AS p ON r.segment_id = p.result_segment_id AND r.sequence = p.result_sequence
 LEFT JOIN (
-    -- Of a call that has no result there is a decision all the same.
+    -- The decisions about calls without a result.
     SELECT
         session_id, lane, turn, tool_use_id, arg_max(behavior, at_ns) AS behavior,
         sum(approval_wait_ns)::BIGINT AS approval_wait_ns
@@ -123,27 +123,27 @@ LEFT JOIN (
     ON a.session_id IS NULL AND u.session_id = w.session_id AND u.tool_use_id = w.tool_use_id
     AND u.lane = w.lane AND u.turn IS NOT DISTINCT FROM w.turn;
 COMMENT ON VIEW tool_calls IS 'One row for each tool call, with its result if there is one.';
-COMMENT ON COLUMN tool_calls.session_id IS 'The session.';
-COMMENT ON COLUMN tool_calls.interaction_id IS 'The interaction, or NULL outside of one.';
-COMMENT ON COLUMN tool_calls.lane IS 'The lane.';
+COMMENT ON COLUMN tool_calls.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN tool_calls.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
+COMMENT ON COLUMN tool_calls.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN tool_calls.turn IS 'The turn within the lane, from 1.';
-COMMENT ON COLUMN tool_calls.attempt_id IS 'The attempt whose answer contains it.';
-COMMENT ON COLUMN tool_calls.tool_use_id IS 'The provider''s ID of the call.';
-COMMENT ON COLUMN tool_calls.name IS 'The tool.';
-COMMENT ON COLUMN tool_calls.ordinal IS 'Its place among the calls of the answer, from 1.';
-COMMENT ON COLUMN tool_calls.requested_ns IS 'When the answer that contains it ended. [ns since 1970 UTC]';
-COMMENT ON COLUMN tool_calls.requested_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN tool_calls.started_ns IS 'When the tool started; NULL where that was not seen. [ns since 1970 UTC]';
-COMMENT ON COLUMN tool_calls.duration_ns IS 'How long it ran; NULL where that was not seen. [ns]';
-COMMENT ON COLUMN tool_calls.result_ns IS 'When the result was there, or was sent; NULL without a result. [ns since 1970 UTC]';
-COMMENT ON COLUMN tool_calls.source IS '`run`: our loop ran it; `wire`: it was read off a request; NULL without a result.';
+COMMENT ON COLUMN tool_calls.attempt_id IS 'The attempt whose response contains the call.';
+COMMENT ON COLUMN tool_calls.tool_use_id IS 'The provider''s ID of the tool call.';
+COMMENT ON COLUMN tool_calls.name IS 'The name of the tool.';
+COMMENT ON COLUMN tool_calls.ordinal IS 'The position of the call in the response, from 1.';
+COMMENT ON COLUMN tool_calls.requested_ns IS 'When the response that contains the call ended. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.requested_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN tool_calls.started_ns IS 'When the tool started; NULL if unknown. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.duration_ns IS 'How long the tool ran; NULL if unknown. [ns]';
+COMMENT ON COLUMN tool_calls.result_ns IS 'When the result was available, or when the request that contains it was sent; NULL without a result. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.source IS '`run`: the agentobs loop ran the tool; `wire`: the result was derived from a request; NULL without a result.';
 COMMENT ON COLUMN tool_calls.outcome IS 'The outcome, as in tool_results: `executed`, `failed`, `denied` and others; NULL without a result.';
-COMMENT ON COLUMN tool_calls.is_error IS 'Whether the model was sent the result as an error; NULL without a result.';
-COMMENT ON COLUMN tool_calls.attempts IS 'How often it was started; NULL without a result.';
-COMMENT ON COLUMN tool_calls.permission IS '`allow` or `deny`; NULL where nothing decided.';
-COMMENT ON COLUMN tool_calls.approval_wait_ns IS 'How long that decision waited for somebody outside the loop; NULL where nothing decided. [ns]';
-COMMENT ON COLUMN tool_calls.input_bytes IS 'Size of its input. [bytes]';
-COMMENT ON COLUMN tool_calls.result_bytes IS 'Size of its result; NULL without one. [bytes]';
+COMMENT ON COLUMN tool_calls.is_error IS 'Whether the model got the result as an error; NULL without a result.';
+COMMENT ON COLUMN tool_calls.attempts IS 'The number of executions, including retries; NULL without a result.';
+COMMENT ON COLUMN tool_calls.permission IS 'The permission decision: `allow` or `deny`; NULL if there was no decision.';
+COMMENT ON COLUMN tool_calls.approval_wait_ns IS 'The duration of the approval wait; NULL if there was no permission decision. [ns]';
+COMMENT ON COLUMN tool_calls.input_bytes IS 'Size of the input of the call. [bytes]';
+COMMENT ON COLUMN tool_calls.result_bytes IS 'Size of the result; NULL without a result. [bytes]';
 
 CREATE OR REPLACE VIEW interactions AS
 SELECT
@@ -158,22 +158,22 @@ SELECT
     e.is_error
 FROM interaction_starts AS s
 LEFT JOIN interaction_ends AS e ON s.session_id = e.session_id AND s.interaction_id = e.interaction_id;
-COMMENT ON VIEW interactions IS 'One row for each interaction: one user prompt to its final answer.';
-COMMENT ON COLUMN interactions.session_id IS 'The session.';
-COMMENT ON COLUMN interactions.interaction_id IS 'The interaction.';
-COMMENT ON COLUMN interactions.lane IS 'The lane.';
+COMMENT ON VIEW interactions IS 'One row for each interaction, which is everything from one user prompt to its final response.';
+COMMENT ON COLUMN interactions.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN interactions.interaction_id IS 'The ID of the interaction.';
+COMMENT ON COLUMN interactions.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN interactions.started_ns IS 'When the prompt was received. [ns since 1970 UTC]';
-COMMENT ON COLUMN interactions.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN interactions.ended_ns IS 'When it ended; NULL if it did not. [ns since 1970 UTC]';
-COMMENT ON COLUMN interactions.duration_ns IS 'How long it took; NULL if it did not end. [ns]';
-COMMENT ON COLUMN interactions.result IS 'How it ended, such as `success`; NULL if it did not.';
-COMMENT ON COLUMN interactions.is_error IS 'Whether that is an error; NULL if it did not end.';
+COMMENT ON COLUMN interactions.started_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN interactions.ended_ns IS 'When the interaction ended; NULL if it has not ended. [ns since 1970 UTC]';
+COMMENT ON COLUMN interactions.duration_ns IS 'Duration of the interaction; NULL if it has not ended. [ns]';
+COMMENT ON COLUMN interactions.result IS 'How the interaction ended, such as `success`; NULL if it has not ended.';
+COMMENT ON COLUMN interactions.is_error IS 'Whether the result is an error; NULL if the interaction has not ended.';
 
 CREATE OR REPLACE VIEW spans AS
 WITH ended AS (
     SELECT * FROM span_ends WHERE late IS NOT TRUE
 ), corrected AS (
-    -- A span that was ended as orphaned and ended after all has two ends: this is the true one.
+    -- The real ends of spans that had been ended as orphaned before.
     SELECT * FROM span_ends WHERE late
 ), lost AS (
     SELECT DISTINCT s.session_id
@@ -233,26 +233,26 @@ SELECT
     CASE WHEN status = 'orphaned' THEN seen_ns END AS last_activity_ns,
     late
 FROM known;
-COMMENT ON VIEW spans IS 'One row for each span, ended or not.';
-COMMENT ON COLUMN spans.session_id IS 'The session.';
-COMMENT ON COLUMN spans.trace_id IS 'The interaction, or the session outside of one; an ID of its own if it outlives what started it.';
-COMMENT ON COLUMN spans.span_id IS 'The span.';
-COMMENT ON COLUMN spans.parent_span_id IS 'The span that it was opened in, or NULL.';
-COMMENT ON COLUMN spans.linked_span_id IS 'The span that started this one and had ended by then, or was to end before it; or NULL.';
-COMMENT ON COLUMN spans.remote_parent IS 'The trace context, as a W3C `traceparent`, in which another program started this one; NULL if none did, and for spans inside others.';
-COMMENT ON COLUMN spans.lane IS 'The lane.';
-COMMENT ON COLUMN spans.name IS 'What it spans, such as `llm_request`.';
-COMMENT ON COLUMN spans.label IS 'What it is about, such as the model or the tool, or NULL.';
-COMMENT ON COLUMN spans.numbers IS 'Its numbers by name; NULL without any.';
-COMMENT ON COLUMN spans.labels IS 'Its labels by name; NULL without any.';
-COMMENT ON COLUMN spans.started_ns IS 'When it started. [ns since 1970 UTC]';
-COMMENT ON COLUMN spans.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN spans.ended_ns IS 'When it ended; for an orphaned span, when agentobs ended it, or the last activity of its session if the process had died before; NULL if it is open. [ns since 1970 UTC]';
-COMMENT ON COLUMN spans.duration_ns IS 'How long it took; NULL if it is open or orphaned. [ns]';
+COMMENT ON VIEW spans IS 'One row for each span, whether it has ended or not.';
+COMMENT ON COLUMN spans.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN spans.trace_id IS 'The ID of the interaction, or of the session outside of an interaction; a separate ID if the span outlives the span that started it.';
+COMMENT ON COLUMN spans.span_id IS 'The ID of the span.';
+COMMENT ON COLUMN spans.parent_span_id IS 'The span in which this span was opened, or NULL.';
+COMMENT ON COLUMN spans.linked_span_id IS 'The span that started this one, if it had already ended or is expected to end before this one; else NULL.';
+COMMENT ON COLUMN spans.remote_parent IS 'The W3C `traceparent` with which another program started this session; NULL if there was none, and for spans with a parent.';
+COMMENT ON COLUMN spans.lane IS 'The lane: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN spans.name IS 'The kind of operation, such as `llm_request`.';
+COMMENT ON COLUMN spans.label IS 'The subject, such as the model or the tool, or NULL.';
+COMMENT ON COLUMN spans.numbers IS 'Numbers set by the author, by name; NULL if there are none.';
+COMMENT ON COLUMN spans.labels IS 'Labels set by the author, by name; NULL if there are none.';
+COMMENT ON COLUMN spans.started_ns IS 'When the span started. [ns since 1970 UTC]';
+COMMENT ON COLUMN spans.started_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN spans.ended_ns IS 'When the span ended. For an orphaned span, when agentobs ended it, or the last activity of its session if the process died. NULL if the span is open. [ns since 1970 UTC]';
+COMMENT ON COLUMN spans.duration_ns IS 'Duration of the span; NULL if it is open or orphaned. [ns]';
 COMMENT ON COLUMN spans.status IS '`ok`, `error` or `cancelled`; `open`: it may still end; `orphaned`: the program did not end it.';
-COMMENT ON COLUMN spans.error_type IS 'The class of the error, or the provider''s type of it; NULL without one.';
-COMMENT ON COLUMN spans.last_activity_ns IS 'Of an orphaned one, when something was last seen to happen in it, or in its session where its process died; else NULL. [ns since 1970 UTC]';
-COMMENT ON COLUMN spans.late IS 'Whether it was ended as orphaned before its real end.';
+COMMENT ON COLUMN spans.error_type IS 'The class of the error, or the provider''s error type; NULL without an error.';
+COMMENT ON COLUMN spans.last_activity_ns IS 'For an orphaned span, the time of the last known activity of the span, or of its session if the process died; else NULL. [ns since 1970 UTC]';
+COMMENT ON COLUMN spans.late IS 'Whether the span was ended as orphaned before its real end.';
 
 CREATE OR REPLACE VIEW span_health AS
 SELECT
@@ -263,12 +263,12 @@ SELECT
     count(*) FILTER (WHERE late) AS late_spans
 FROM spans
 GROUP BY session_id;
-COMMENT ON VIEW span_health IS 'One row for each session with spans: whether they all ended.';
-COMMENT ON COLUMN span_health.session_id IS 'The session.';
-COMMENT ON COLUMN span_health.spans IS 'Spans.';
-COMMENT ON COLUMN span_health.open_spans IS 'Those that may still end.';
-COMMENT ON COLUMN span_health.orphaned_spans IS 'Spans that were not ended: the program forgot to, or the process died.';
-COMMENT ON COLUMN span_health.late_spans IS 'Those that had been ended as orphaned, and ended after all.';
+COMMENT ON VIEW span_health IS 'One row for each session with spans: how many of its spans have ended properly.';
+COMMENT ON COLUMN span_health.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN span_health.spans IS 'The number of spans.';
+COMMENT ON COLUMN span_health.open_spans IS 'The number of spans that may still end.';
+COMMENT ON COLUMN span_health.orphaned_spans IS 'The number of spans that were not ended, because the program did not end them or the process died.';
+COMMENT ON COLUMN span_health.late_spans IS 'The number of spans that ended after they had been marked as orphaned.';
 
 CREATE OR REPLACE VIEW continuations AS
 SELECT
@@ -287,10 +287,10 @@ FROM (
 )
 WHERE continues_session_id <> session_id
 GROUP BY session_id;
-COMMENT ON VIEW continuations IS 'One row for each session that continues an earlier one.';
-COMMENT ON COLUMN continuations.session_id IS 'The session.';
-COMMENT ON COLUMN continuations.continues_session_id IS 'The session that it continues; it may be in another home.';
-COMMENT ON COLUMN continuations.relation IS '`resume`: it is the same conversation; `fork`: another one that begins like it.';
+COMMENT ON VIEW continuations IS 'One row for each session that resumes or forks an earlier session.';
+COMMENT ON COLUMN continuations.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN continuations.continues_session_id IS 'The ID of the earlier session; it may be in another home.';
+COMMENT ON COLUMN continuations.relation IS '`resume`: the session continues the same conversation; `fork`: it is a new conversation that starts like the earlier one.';
 
 CREATE OR REPLACE VIEW conversation_parts AS
 WITH RECURSIVE resumed AS (
@@ -305,13 +305,13 @@ WITH RECURSIVE resumed AS (
     JOIN parts ON resumed.continues_session_id = parts.session_id
 )
 SELECT session_id, conversation_id FROM parts;
-COMMENT ON VIEW conversation_parts IS 'One row for each session of a conversation that was resumed; one that never was has no rows here.';
-COMMENT ON COLUMN conversation_parts.session_id IS 'The session.';
-COMMENT ON COLUMN conversation_parts.conversation_id IS 'The session with which the conversation began. A fork begins a new one.';
+COMMENT ON VIEW conversation_parts IS 'One row for each session of a resumed conversation. A conversation that was never resumed has no rows.';
+COMMENT ON COLUMN conversation_parts.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN conversation_parts.conversation_id IS 'The ID of the first session of the conversation. A fork starts a new conversation.';
 
 CREATE OR REPLACE VIEW sessions AS
 WITH ids AS (
-    -- A session whose first record was damaged is still a session.
+    -- Include sessions whose start is missing because of damage.
     SELECT session_id FROM session_starts
     UNION
     SELECT session_id FROM attempts
@@ -320,7 +320,7 @@ WITH ids AS (
         session_id,
         arg_min({'name': name, 'entry': entry, 'tags': tags, 'forked_turn': forked_turn}, started_ns) AS first,
         min(started_ns) AS started_ns,
-        -- Of a session that started once it does not matter what its clock did before its end.
+        -- Only for sessions with several starts. Otherwise, a jump of the clock could place the end before the start.
         CASE WHEN count(*) > 1 THEN max(started_ns) END AS resumed_ns
     FROM session_starts
     GROUP BY session_id
@@ -332,7 +332,7 @@ WITH ids AS (
         sum(dropped) AS dropped
     FROM session_ends
     GROUP BY session_id
-), asked AS (
+), requests AS (
     SELECT
         session_id,
         count(*) AS attempts,
@@ -380,7 +380,7 @@ WITH ids AS (
     SELECT
         session_id,
         sum(records) AS dropped,
-        -- The process kept recording: the session did end, and its outcome is unknown.
+        -- The record of the end was lost, so the session ended with an unknown outcome.
         max(at_ns) FILTER (WHERE kind = 'session_ends') AS end_lost_ns
     FROM gaps
     GROUP BY session_id
@@ -396,22 +396,22 @@ WITH ids AS (
     SELECT
         ids.session_id,
         started.first,
-        coalesce(started.started_ns, asked.first_ns) AS started_ns,
-        -- An end before the last start is that of an earlier run of a session that was resumed.
+        coalesce(started.started_ns, requests.first_ns) AS started_ns,
+        -- If the session was started again, an end before the last start belongs to an earlier run.
         coalesce(ended.ended_ns >= coalesce(started.resumed_ns, 0), false) AS has_ended,
         ended.ended_ns,
         active.at_ns AS active_ns,
         started.resumed_ns,
         ended.last,
-        -- Records after the end, such as the end of an earlier run, are only known to `gaps`.
+        -- Only `gaps` contains records that were dropped after the end of the session.
         greatest(coalesce(ended.dropped, 0), coalesce(missing.dropped, 0)) AS dropped,
         coalesce(missing.end_lost_ns >= coalesce(started.resumed_ns, 0), false) AS is_end_lost,
         running.session_id IS NOT NULL AS is_running,
         damaged.session_id IS NOT NULL AS is_damaged,
-        asked.attempts,
-        asked.llm_requests,
-        asked.turns,
-        asked.replayed_requests,
+        requests.attempts,
+        requests.llm_requests,
+        requests.turns,
+        requests.replayed_requests,
         prompted.interactions,
         called.tool_calls,
         coalesce(parts.conversation_id, ids.session_id) AS conversation_id,
@@ -422,7 +422,7 @@ WITH ids AS (
     LEFT JOIN started ON ids.session_id = started.session_id
     LEFT JOIN ended ON ids.session_id = ended.session_id
     LEFT JOIN active ON ids.session_id = active.session_id
-    LEFT JOIN asked ON ids.session_id = asked.session_id
+    LEFT JOIN requests ON ids.session_id = requests.session_id
     LEFT JOIN spent ON ids.session_id = spent.session_id
     LEFT JOIN prompted ON ids.session_id = prompted.session_id
     LEFT JOIN called ON ids.session_id = called.session_id
@@ -465,39 +465,39 @@ SELECT
     dropped > 0 OR is_damaged AS incomplete,
     conversation_id,
     continues_session_id,
-    -- A fork of a fixture that does not name its session is a fork all the same.
+    -- A fork of a fixture has no relation if the fixture does not contain the session ID.
     coalesce(relation, CASE WHEN first.forked_turn IS NOT NULL THEN 'fork' END) AS relation,
     first.forked_turn AS forked_turn,
     coalesce(replayed_requests, 0) AS replayed_requests
 FROM joined;
 COMMENT ON VIEW sessions IS 'One row for each session.';
-COMMENT ON COLUMN sessions.session_id IS 'The session.';
+COMMENT ON COLUMN sessions.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN sessions.name IS 'The name given by the author; a keyed digest if it is not a label.';
-COMMENT ON COLUMN sessions.status IS '`completed`; `failed`; `interrupted`: by Ctrl-C or cancellation; `incomplete`: it ended, and its end could not be written, see `gaps`; `running`: it may still end; `crashed`: it did not end, and no process is left that could end it.';
-COMMENT ON COLUMN sessions.reason IS 'Why it failed, or NULL.';
-COMMENT ON COLUMN sessions.signature IS 'Identifies a kind of failure, or NULL.';
-COMMENT ON COLUMN sessions.started_ns IS 'When it started. [ns since 1970 UTC]';
-COMMENT ON COLUMN sessions.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN sessions.ended_ns IS 'When it ended; NULL if it did not. [ns since 1970 UTC]';
-COMMENT ON COLUMN sessions.duration_ns IS 'How long it took; NULL if it did not end. [ns]';
-COMMENT ON COLUMN sessions.last_activity_ns IS 'The last that is known of it: its start, its end, or anything between. [ns since 1970 UTC]';
-COMMENT ON COLUMN sessions.entry IS 'The function that started it, as `module:name`, or NULL.';
+COMMENT ON COLUMN sessions.status IS '`completed`; `failed`; `interrupted`: by Ctrl-C or cancellation; `incomplete`: the session ended, but its end could not be written, see `gaps`; `running`: the session may still end; `crashed`: the session did not end, and no process is left that could end it.';
+COMMENT ON COLUMN sessions.reason IS 'Why the session failed, or NULL.';
+COMMENT ON COLUMN sessions.signature IS 'Identifies the kind of failure, or NULL.';
+COMMENT ON COLUMN sessions.started_ns IS 'When the session started. [ns since 1970 UTC]';
+COMMENT ON COLUMN sessions.started_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN sessions.ended_ns IS 'When the session ended; NULL if it has not ended. [ns since 1970 UTC]';
+COMMENT ON COLUMN sessions.duration_ns IS 'Duration of the session; NULL if it has not ended. [ns]';
+COMMENT ON COLUMN sessions.last_activity_ns IS 'The last known activity of the session: its start, its end, or any record in between. [ns since 1970 UTC]';
+COMMENT ON COLUMN sessions.entry IS 'The function that started the session, as `module:name`, or NULL.';
 COMMENT ON COLUMN sessions.tags IS 'Labels set by the author.';
-COMMENT ON COLUMN sessions.interactions IS 'Interactions.';
-COMMENT ON COLUMN sessions.turns IS 'Answers of a model that arrived whole.';
-COMMENT ON COLUMN sessions.llm_requests IS 'Logical calls to the provider.';
-COMMENT ON COLUMN sessions.attempts IS 'HTTP requests to the provider.';
-COMMENT ON COLUMN sessions.tool_calls IS 'Tool calls of the model.';
-COMMENT ON COLUMN sessions.input_tokens IS 'Billed input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN sessions.output_tokens IS 'Billed output. [tokens]';
-COMMENT ON COLUMN sessions.cache_read_tokens IS 'Billed cache reads. [tokens]';
-COMMENT ON COLUMN sessions.cache_write_tokens IS 'Billed cache writes. [tokens]';
-COMMENT ON COLUMN sessions.cost_usd IS 'The cost of the priced calls; NULL if none has a price. [USD]';
-COMMENT ON COLUMN sessions.unpriced_calls IS 'Billed calls without a price, which cost_usd leaves out.';
-COMMENT ON COLUMN sessions.dropped IS 'Records that were not written. [records]';
-COMMENT ON COLUMN sessions.incomplete IS 'Whether something is missing: records were dropped, or a segment that holds it is damaged.';
-COMMENT ON COLUMN sessions.conversation_id IS 'The session with which its conversation began: its own ID, or that of the first one if it resumes an earlier session.';
-COMMENT ON COLUMN sessions.continues_session_id IS 'The session that it continues, or NULL.';
-COMMENT ON COLUMN sessions.relation IS '`resume`: the same conversation; `fork`: another one that begins like it; NULL if it continues none.';
-COMMENT ON COLUMN sessions.forked_turn IS 'For a session made by `agentobs fork`, the turn of the parent with the last replayed answer; else NULL.';
+COMMENT ON COLUMN sessions.interactions IS 'The number of interactions.';
+COMMENT ON COLUMN sessions.turns IS 'The number of turns, which are complete responses of a model.';
+COMMENT ON COLUMN sessions.llm_requests IS 'The number of LLM requests.';
+COMMENT ON COLUMN sessions.attempts IS 'The number of attempts, which are HTTP requests to the provider.';
+COMMENT ON COLUMN sessions.tool_calls IS 'The number of tool calls of the model.';
+COMMENT ON COLUMN sessions.input_tokens IS 'Billed input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN sessions.output_tokens IS 'Billed output tokens. [tokens]';
+COMMENT ON COLUMN sessions.cache_read_tokens IS 'Billed input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN sessions.cache_write_tokens IS 'Billed input tokens that were written to the cache. [tokens]';
+COMMENT ON COLUMN sessions.cost_usd IS 'The cost of the calls that have a price; NULL if no call has a price. [USD]';
+COMMENT ON COLUMN sessions.unpriced_calls IS 'The number of billed calls without a price, which are not included in cost_usd.';
+COMMENT ON COLUMN sessions.dropped IS 'The number of records that were not written. [records]';
+COMMENT ON COLUMN sessions.incomplete IS 'Whether data is missing: records were dropped, or a segment of the session is damaged.';
+COMMENT ON COLUMN sessions.conversation_id IS 'The ID of the first session of the conversation: the session''s own ID, unless it resumes an earlier session.';
+COMMENT ON COLUMN sessions.continues_session_id IS 'The ID of the session that it resumes or forks, or NULL.';
+COMMENT ON COLUMN sessions.relation IS '`resume`: the session continues the same conversation; `fork`: it is a new conversation that starts like the earlier one; NULL without an earlier session.';
+COMMENT ON COLUMN sessions.forked_turn IS 'For a session of `agentobs fork`, the turn of the last replayed response in the parent; else NULL.';
 COMMENT ON COLUMN sessions.replayed_requests IS 'The number of LLM requests that a fork answered from a recording, at no cost.';

@@ -1,9 +1,9 @@
 -- Costs by model, session, day, agent, source and tool, and the effect of caching.
 --
--- Each sum has its certainty in another column. Sums are exact decimals; if nothing has a price a sum is NULL,
--- never 0.
+-- Each sum has another column with its certainty. Sums are exact decimals. If no call has a price, a sum is NULL, never
+-- 0.
 
--- How sure the sum of what some calls cost is: as sure as the least sure of them.
+-- The certainty of a sum of costs: the lowest certainty of the calls in it.
 CREATE OR REPLACE MACRO summed_status(cost_usd, cost_status) AS CASE
     WHEN count(cost_usd) = 0 THEN 'unknown_model'
     WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
@@ -24,8 +24,8 @@ UNION
 SELECT session_id FROM attempts WHERE segment_id IN (FROM damaged_segments)
 UNION
 SELECT session_id FROM session_ends WHERE segment_id IN (FROM damaged_segments);
-COMMENT ON VIEW incomplete_sessions IS 'Sessions with missing data: records were dropped, or a segment that contains them is damaged.';
-COMMENT ON COLUMN incomplete_sessions.session_id IS 'The session.';
+COMMENT ON VIEW incomplete_sessions IS 'Sessions with missing data: records were dropped, or a segment of the session is damaged.';
+COMMENT ON COLUMN incomplete_sessions.session_id IS 'The ID of the session.';
 
 CREATE OR REPLACE VIEW audited_costs AS
 SELECT
@@ -36,34 +36,34 @@ SELECT
         END AS cost_status
     )
 FROM costs;
-COMMENT ON VIEW audited_costs IS 'One row for each billed call, as in costs; where records of its session are missing, a call is a lower bound at best. What is summed up below is summed up from here.';
-COMMENT ON COLUMN audited_costs.session_id IS 'The session.';
-COMMENT ON COLUMN audited_costs.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN audited_costs.iteration IS '0 if the response has no iterations, else their number from 1.';
+COMMENT ON VIEW audited_costs IS 'One row for each billed call, as in costs. If records of its session are missing, the cost is at best a lower bound. The cost views below are sums of these rows.';
+COMMENT ON COLUMN audited_costs.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN audited_costs.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN audited_costs.iteration IS '0 if the response has no iterations; the number of the iteration, from 1, otherwise.';
 COMMENT ON COLUMN audited_costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN audited_costs.sent_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN audited_costs.day IS 'The day of it. [UTC]';
-COMMENT ON COLUMN audited_costs.kind IS 'What was sampled: `message`, `compaction` and others.';
-COMMENT ON COLUMN audited_costs.model IS 'The model that is billed.';
-COMMENT ON COLUMN audited_costs.canonical_model IS 'The canonical name of the model, whatever alias or dated ID was billed.';
+COMMENT ON COLUMN audited_costs.sent_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN audited_costs.day IS 'The day on which the attempt was sent. [UTC]';
+COMMENT ON COLUMN audited_costs.kind IS 'What the model generated: `message`, `compaction` and others.';
+COMMENT ON COLUMN audited_costs.model IS 'The billed model.';
+COMMENT ON COLUMN audited_costs.canonical_model IS 'The canonical name of the billed model, also if an alias or a dated ID was billed.';
 COMMENT ON COLUMN audited_costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN audited_costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN audited_costs.speed IS '`standard` or `fast`, or NULL.';
-COMMENT ON COLUMN audited_costs.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN audited_costs.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN audited_costs.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN audited_costs.cache_write_tokens IS 'Input written to the cache: the sum of the next two. [tokens]';
-COMMENT ON COLUMN audited_costs.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
-COMMENT ON COLUMN audited_costs.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
-COMMENT ON COLUMN audited_costs.web_search_requests IS 'Web searches that the provider ran. [requests]';
+COMMENT ON COLUMN audited_costs.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN audited_costs.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN audited_costs.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN audited_costs.cache_write_tokens IS 'Input tokens that were written to the cache: the sum of the next two columns. [tokens]';
+COMMENT ON COLUMN audited_costs.cache_write_5m_tokens IS 'Input tokens that were written to the cache for 5 minutes. [tokens]';
+COMMENT ON COLUMN audited_costs.cache_write_1h_tokens IS 'Input tokens that were written to the cache for 1 hour. [tokens]';
+COMMENT ON COLUMN audited_costs.web_search_requests IS 'The number of web searches that the provider ran. [requests]';
 COMMENT ON COLUMN audited_costs.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN audited_costs.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN audited_costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
 COMMENT ON COLUMN audited_costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
 COMMENT ON COLUMN audited_costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
 COMMENT ON COLUMN audited_costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
-COMMENT ON COLUMN audited_costs.cost_usd IS 'The total; NULL, never 0, without a price. [USD]';
-COMMENT ON COLUMN audited_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, the provider ran something that has no price here, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN audited_costs.cost_usd IS 'The total cost; NULL, never 0, without a price. [USD]';
+COMMENT ON COLUMN audited_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its final counts, the provider ran something for which agentobs has no price, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
 COMMENT ON COLUMN audited_costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
 COMMENT ON COLUMN audited_costs.price_version IS 'The version of the prices that were used.';
 COMMENT ON COLUMN audited_costs.input_usd_each IS 'The price of a token of uncached input; NULL without a price. [USD]';
@@ -86,38 +86,38 @@ SELECT
     audited_costs.*
 FROM audited_costs
 LEFT JOIN attempts ON audited_costs.session_id = attempts.session_id AND audited_costs.attempt_id = attempts.attempt_id;
-COMMENT ON VIEW call_costs IS 'One row for each billed call, as in audited_costs, with its source.';
-COMMENT ON COLUMN call_costs.interaction_id IS 'The interaction, or NULL outside of one.';
-COMMENT ON COLUMN call_costs.lane IS 'The agent: `main`, or the lane of a sub-agent.';
+COMMENT ON VIEW call_costs IS 'One row for each billed call, as in audited_costs, with its purpose.';
+COMMENT ON COLUMN call_costs.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
+COMMENT ON COLUMN call_costs.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN call_costs.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN call_costs.source IS 'The purpose: `main`, `sub_agent`, `hook`, `classifier`, `memory`, `summary`; `compaction`: the client''s or, as an iteration, the provider''s; `advisor`: another model that the provider called.';
-COMMENT ON COLUMN call_costs.session_id IS 'The session.';
-COMMENT ON COLUMN call_costs.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN call_costs.iteration IS '0 if the response has no iterations, else their number from 1.';
+COMMENT ON COLUMN call_costs.source IS 'The purpose of the call: `main`, `sub_agent`, `hook`, `classifier`, `memory`, `summary`; `compaction`: by the client or, as an iteration, by the provider; `advisor`: another model that the provider called.';
+COMMENT ON COLUMN call_costs.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN call_costs.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN call_costs.iteration IS '0 if the response has no iterations; the number of the iteration, from 1, otherwise.';
 COMMENT ON COLUMN call_costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN call_costs.sent_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN call_costs.day IS 'The day of it. [UTC]';
-COMMENT ON COLUMN call_costs.kind IS 'What was sampled: `message`, `compaction` and others.';
-COMMENT ON COLUMN call_costs.model IS 'The model that is billed.';
-COMMENT ON COLUMN call_costs.canonical_model IS 'The canonical name of the model, whatever alias or dated ID was billed.';
+COMMENT ON COLUMN call_costs.sent_at IS 'The same time as a timestamp. [UTC]';
+COMMENT ON COLUMN call_costs.day IS 'The day on which the attempt was sent. [UTC]';
+COMMENT ON COLUMN call_costs.kind IS 'What the model generated: `message`, `compaction` and others.';
+COMMENT ON COLUMN call_costs.model IS 'The billed model.';
+COMMENT ON COLUMN call_costs.canonical_model IS 'The canonical name of the billed model, also if an alias or a dated ID was billed.';
 COMMENT ON COLUMN call_costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN call_costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN call_costs.speed IS '`standard` or `fast`, or NULL.';
-COMMENT ON COLUMN call_costs.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN call_costs.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN call_costs.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN call_costs.cache_write_tokens IS 'Input written to the cache: the sum of the next two. [tokens]';
-COMMENT ON COLUMN call_costs.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
-COMMENT ON COLUMN call_costs.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
-COMMENT ON COLUMN call_costs.web_search_requests IS 'Web searches that the provider ran. [requests]';
+COMMENT ON COLUMN call_costs.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN call_costs.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN call_costs.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN call_costs.cache_write_tokens IS 'Input tokens that were written to the cache: the sum of the next two columns. [tokens]';
+COMMENT ON COLUMN call_costs.cache_write_5m_tokens IS 'Input tokens that were written to the cache for 5 minutes. [tokens]';
+COMMENT ON COLUMN call_costs.cache_write_1h_tokens IS 'Input tokens that were written to the cache for 1 hour. [tokens]';
+COMMENT ON COLUMN call_costs.web_search_requests IS 'The number of web searches that the provider ran. [requests]';
 COMMENT ON COLUMN call_costs.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN call_costs.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN call_costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
 COMMENT ON COLUMN call_costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
 COMMENT ON COLUMN call_costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
 COMMENT ON COLUMN call_costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
-COMMENT ON COLUMN call_costs.cost_usd IS 'The total; NULL, never 0, without a price. [USD]';
-COMMENT ON COLUMN call_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, the provider ran something that has no price here, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN call_costs.cost_usd IS 'The total cost; NULL, never 0, without a price. [USD]';
+COMMENT ON COLUMN call_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its final counts, the provider ran something for which agentobs has no price, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
 COMMENT ON COLUMN call_costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
 COMMENT ON COLUMN call_costs.price_version IS 'The version of the prices that were used.';
 COMMENT ON COLUMN call_costs.input_usd_each IS 'The price of a token of uncached input; NULL without a price. [USD]';
@@ -160,23 +160,23 @@ WITH spent AS (
 SELECT spent.session_id, named.name, named.started_ns, spent.* EXCLUDE (session_id)
 FROM spent
 LEFT JOIN named ON spent.session_id = named.session_id;
-COMMENT ON VIEW cost_by_session IS 'What each session cost, its sub-agents included.';
-COMMENT ON COLUMN cost_by_session.session_id IS 'The session.';
-COMMENT ON COLUMN cost_by_session.name IS 'What its author called it, or NULL.';
-COMMENT ON COLUMN cost_by_session.started_ns IS 'When it started; NULL where that was not recorded. [ns since 1970 UTC]';
-COMMENT ON COLUMN cost_by_session.calls IS 'Billed calls; a response with iterations counts each of them.';
-COMMENT ON COLUMN cost_by_session.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_session.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN cost_by_session.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN cost_by_session.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_session.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
-COMMENT ON COLUMN cost_by_session.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
-COMMENT ON COLUMN cost_by_session.exact_calls IS 'Calls whose cost is exact.';
-COMMENT ON COLUMN cost_by_session.lower_bound_calls IS 'Calls that cost at least what is summed.';
-COMMENT ON COLUMN cost_by_session.estimated_calls IS 'Calls whose cost is estimated.';
-COMMENT ON COLUMN cost_by_session.unpriced_calls IS 'Calls without a price, which cost_usd leaves out.';
-COMMENT ON COLUMN cost_by_session.cache_write_5m_tokens IS 'Part of cache_write_tokens: for 5 minutes. [tokens]';
-COMMENT ON COLUMN cost_by_session.cache_write_1h_tokens IS 'Part of cache_write_tokens: for 1 hour. [tokens]';
+COMMENT ON VIEW cost_by_session IS 'The cost of each session, including its sub-agents.';
+COMMENT ON COLUMN cost_by_session.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cost_by_session.name IS 'The name given by the author, or NULL.';
+COMMENT ON COLUMN cost_by_session.started_ns IS 'When the session started; NULL if unknown. [ns since 1970 UTC]';
+COMMENT ON COLUMN cost_by_session.calls IS 'The number of billed calls; each iteration of a response counts as a call.';
+COMMENT ON COLUMN cost_by_session.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_session.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN cost_by_session.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN cost_by_session.cache_write_tokens IS 'Input tokens that were written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_session.cost_usd IS 'The cost of the calls that have a price; NULL, never 0, if no call has a price. [USD]';
+COMMENT ON COLUMN cost_by_session.cost_status IS 'The certainty of the sum: `exact`; `lower_bound`: some cost is not included; `estimated`: a part is estimated; `unknown_model`: no call has a price.';
+COMMENT ON COLUMN cost_by_session.exact_calls IS 'The number of calls whose cost is exact.';
+COMMENT ON COLUMN cost_by_session.lower_bound_calls IS 'The number of calls whose cost is a lower bound.';
+COMMENT ON COLUMN cost_by_session.estimated_calls IS 'The number of calls whose cost is estimated.';
+COMMENT ON COLUMN cost_by_session.unpriced_calls IS 'The number of calls without a price, which are not included in cost_usd.';
+COMMENT ON COLUMN cost_by_session.cache_write_5m_tokens IS 'Part of cache_write_tokens: written for 5 minutes. [tokens]';
+COMMENT ON COLUMN cost_by_session.cache_write_1h_tokens IS 'Part of cache_write_tokens: written for 1 hour. [tokens]';
 COMMENT ON COLUMN cost_by_session.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN cost_by_session.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN cost_by_session.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
@@ -209,22 +209,22 @@ SELECT
     sum(server_tools_usd) AS server_tools_usd
 FROM audited_costs
 GROUP BY canonical_model;
-COMMENT ON VIEW cost_by_model IS 'The cost of each model: one row for all IDs and aliases of the same model.';
-COMMENT ON COLUMN cost_by_model.canonical_model IS 'The one name of the model.';
-COMMENT ON COLUMN cost_by_model.models IS 'The billed IDs, as the provider named them.';
-COMMENT ON COLUMN cost_by_model.calls IS 'Billed calls; a response with iterations counts each of them.';
-COMMENT ON COLUMN cost_by_model.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_model.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN cost_by_model.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN cost_by_model.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_model.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
-COMMENT ON COLUMN cost_by_model.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
-COMMENT ON COLUMN cost_by_model.exact_calls IS 'Calls whose cost is exact.';
-COMMENT ON COLUMN cost_by_model.lower_bound_calls IS 'Calls that cost at least what is summed.';
-COMMENT ON COLUMN cost_by_model.estimated_calls IS 'Calls whose cost is estimated.';
-COMMENT ON COLUMN cost_by_model.unpriced_calls IS 'Calls without a price, which cost_usd leaves out.';
-COMMENT ON COLUMN cost_by_model.cache_write_5m_tokens IS 'Part of cache_write_tokens: for 5 minutes. [tokens]';
-COMMENT ON COLUMN cost_by_model.cache_write_1h_tokens IS 'Part of cache_write_tokens: for 1 hour. [tokens]';
+COMMENT ON VIEW cost_by_model IS 'The cost of each model: one row for all IDs and aliases of a model.';
+COMMENT ON COLUMN cost_by_model.canonical_model IS 'The canonical name of the model.';
+COMMENT ON COLUMN cost_by_model.models IS 'The billed model IDs, as named by the provider.';
+COMMENT ON COLUMN cost_by_model.calls IS 'The number of billed calls; each iteration of a response counts as a call.';
+COMMENT ON COLUMN cost_by_model.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_model.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN cost_by_model.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN cost_by_model.cache_write_tokens IS 'Input tokens that were written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_model.cost_usd IS 'The cost of the calls that have a price; NULL, never 0, if no call has a price. [USD]';
+COMMENT ON COLUMN cost_by_model.cost_status IS 'The certainty of the sum: `exact`; `lower_bound`: some cost is not included; `estimated`: a part is estimated; `unknown_model`: no call has a price.';
+COMMENT ON COLUMN cost_by_model.exact_calls IS 'The number of calls whose cost is exact.';
+COMMENT ON COLUMN cost_by_model.lower_bound_calls IS 'The number of calls whose cost is a lower bound.';
+COMMENT ON COLUMN cost_by_model.estimated_calls IS 'The number of calls whose cost is estimated.';
+COMMENT ON COLUMN cost_by_model.unpriced_calls IS 'The number of calls without a price, which are not included in cost_usd.';
+COMMENT ON COLUMN cost_by_model.cache_write_5m_tokens IS 'Part of cache_write_tokens: written for 5 minutes. [tokens]';
+COMMENT ON COLUMN cost_by_model.cache_write_1h_tokens IS 'Part of cache_write_tokens: written for 1 hour. [tokens]';
 COMMENT ON COLUMN cost_by_model.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN cost_by_model.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN cost_by_model.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
@@ -256,21 +256,21 @@ SELECT
     sum(server_tools_usd) AS server_tools_usd
 FROM audited_costs
 GROUP BY day;
-COMMENT ON VIEW cost_by_day IS 'What each day cost. Days are those of UTC, by when a call was sent.';
+COMMENT ON VIEW cost_by_day IS 'The cost of each day (UTC), by the time when a call was sent.';
 COMMENT ON COLUMN cost_by_day.day IS 'The day. [UTC]';
-COMMENT ON COLUMN cost_by_day.calls IS 'Billed calls; a response with iterations counts each of them.';
-COMMENT ON COLUMN cost_by_day.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_day.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN cost_by_day.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN cost_by_day.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_day.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
-COMMENT ON COLUMN cost_by_day.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
-COMMENT ON COLUMN cost_by_day.exact_calls IS 'Calls whose cost is exact.';
-COMMENT ON COLUMN cost_by_day.lower_bound_calls IS 'Calls that cost at least what is summed.';
-COMMENT ON COLUMN cost_by_day.estimated_calls IS 'Calls whose cost is estimated.';
-COMMENT ON COLUMN cost_by_day.unpriced_calls IS 'Calls without a price, which cost_usd leaves out.';
-COMMENT ON COLUMN cost_by_day.cache_write_5m_tokens IS 'Part of cache_write_tokens: for 5 minutes. [tokens]';
-COMMENT ON COLUMN cost_by_day.cache_write_1h_tokens IS 'Part of cache_write_tokens: for 1 hour. [tokens]';
+COMMENT ON COLUMN cost_by_day.calls IS 'The number of billed calls; each iteration of a response counts as a call.';
+COMMENT ON COLUMN cost_by_day.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_day.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN cost_by_day.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN cost_by_day.cache_write_tokens IS 'Input tokens that were written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_day.cost_usd IS 'The cost of the calls that have a price; NULL, never 0, if no call has a price. [USD]';
+COMMENT ON COLUMN cost_by_day.cost_status IS 'The certainty of the sum: `exact`; `lower_bound`: some cost is not included; `estimated`: a part is estimated; `unknown_model`: no call has a price.';
+COMMENT ON COLUMN cost_by_day.exact_calls IS 'The number of calls whose cost is exact.';
+COMMENT ON COLUMN cost_by_day.lower_bound_calls IS 'The number of calls whose cost is a lower bound.';
+COMMENT ON COLUMN cost_by_day.estimated_calls IS 'The number of calls whose cost is estimated.';
+COMMENT ON COLUMN cost_by_day.unpriced_calls IS 'The number of calls without a price, which are not included in cost_usd.';
+COMMENT ON COLUMN cost_by_day.cache_write_5m_tokens IS 'Part of cache_write_tokens: written for 5 minutes. [tokens]';
+COMMENT ON COLUMN cost_by_day.cache_write_1h_tokens IS 'Part of cache_write_tokens: written for 1 hour. [tokens]';
 COMMENT ON COLUMN cost_by_day.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN cost_by_day.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN cost_by_day.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
@@ -303,22 +303,22 @@ SELECT
     sum(server_tools_usd) AS server_tools_usd
 FROM call_costs
 GROUP BY session_id, lane;
-COMMENT ON VIEW cost_by_agent IS 'What each agent of each session cost, sub-agents by themselves: the rows of a session add up to it.';
-COMMENT ON COLUMN cost_by_agent.session_id IS 'The session.';
-COMMENT ON COLUMN cost_by_agent.lane IS 'The agent: `main`, or the lane of a sub-agent.';
-COMMENT ON COLUMN cost_by_agent.calls IS 'Billed calls; a response with iterations counts each of them.';
-COMMENT ON COLUMN cost_by_agent.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_agent.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN cost_by_agent.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN cost_by_agent.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_agent.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
-COMMENT ON COLUMN cost_by_agent.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
-COMMENT ON COLUMN cost_by_agent.exact_calls IS 'Calls whose cost is exact.';
-COMMENT ON COLUMN cost_by_agent.lower_bound_calls IS 'Calls that cost at least what is summed.';
-COMMENT ON COLUMN cost_by_agent.estimated_calls IS 'Calls whose cost is estimated.';
-COMMENT ON COLUMN cost_by_agent.unpriced_calls IS 'Calls without a price, which cost_usd leaves out.';
-COMMENT ON COLUMN cost_by_agent.cache_write_5m_tokens IS 'Part of cache_write_tokens: for 5 minutes. [tokens]';
-COMMENT ON COLUMN cost_by_agent.cache_write_1h_tokens IS 'Part of cache_write_tokens: for 1 hour. [tokens]';
+COMMENT ON VIEW cost_by_agent IS 'The cost of each agent of each session, sub-agents separately; the rows of a session add up to its cost.';
+COMMENT ON COLUMN cost_by_agent.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cost_by_agent.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN cost_by_agent.calls IS 'The number of billed calls; each iteration of a response counts as a call.';
+COMMENT ON COLUMN cost_by_agent.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_agent.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN cost_by_agent.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN cost_by_agent.cache_write_tokens IS 'Input tokens that were written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_agent.cost_usd IS 'The cost of the calls that have a price; NULL, never 0, if no call has a price. [USD]';
+COMMENT ON COLUMN cost_by_agent.cost_status IS 'The certainty of the sum: `exact`; `lower_bound`: some cost is not included; `estimated`: a part is estimated; `unknown_model`: no call has a price.';
+COMMENT ON COLUMN cost_by_agent.exact_calls IS 'The number of calls whose cost is exact.';
+COMMENT ON COLUMN cost_by_agent.lower_bound_calls IS 'The number of calls whose cost is a lower bound.';
+COMMENT ON COLUMN cost_by_agent.estimated_calls IS 'The number of calls whose cost is estimated.';
+COMMENT ON COLUMN cost_by_agent.unpriced_calls IS 'The number of calls without a price, which are not included in cost_usd.';
+COMMENT ON COLUMN cost_by_agent.cache_write_5m_tokens IS 'Part of cache_write_tokens: written for 5 minutes. [tokens]';
+COMMENT ON COLUMN cost_by_agent.cache_write_1h_tokens IS 'Part of cache_write_tokens: written for 1 hour. [tokens]';
 COMMENT ON COLUMN cost_by_agent.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN cost_by_agent.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN cost_by_agent.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
@@ -350,21 +350,21 @@ SELECT
     sum(server_tools_usd) AS server_tools_usd
 FROM call_costs
 GROUP BY source;
-COMMENT ON VIEW cost_by_source IS 'The cost by purpose: the agent itself, sub-agents, and auxiliary calls.';
-COMMENT ON COLUMN cost_by_source.source IS '`main`, `sub_agent`, `compaction`, `advisor`, `hook`, `classifier` and others.';
-COMMENT ON COLUMN cost_by_source.calls IS 'Billed calls; a response with iterations counts each of them.';
-COMMENT ON COLUMN cost_by_source.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_source.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN cost_by_source.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN cost_by_source.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_source.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
-COMMENT ON COLUMN cost_by_source.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
-COMMENT ON COLUMN cost_by_source.exact_calls IS 'Calls whose cost is exact.';
-COMMENT ON COLUMN cost_by_source.lower_bound_calls IS 'Calls that cost at least what is summed.';
-COMMENT ON COLUMN cost_by_source.estimated_calls IS 'Calls whose cost is estimated.';
-COMMENT ON COLUMN cost_by_source.unpriced_calls IS 'Calls without a price, which cost_usd leaves out.';
-COMMENT ON COLUMN cost_by_source.cache_write_5m_tokens IS 'Part of cache_write_tokens: for 5 minutes. [tokens]';
-COMMENT ON COLUMN cost_by_source.cache_write_1h_tokens IS 'Part of cache_write_tokens: for 1 hour. [tokens]';
+COMMENT ON VIEW cost_by_source IS 'The cost by purpose: the main agent, sub-agents, and auxiliary requests.';
+COMMENT ON COLUMN cost_by_source.source IS 'The purpose: `main`, `sub_agent`, `compaction`, `advisor`, `hook`, `classifier` and others.';
+COMMENT ON COLUMN cost_by_source.calls IS 'The number of billed calls; each iteration of a response counts as a call.';
+COMMENT ON COLUMN cost_by_source.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_source.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN cost_by_source.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN cost_by_source.cache_write_tokens IS 'Input tokens that were written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_source.cost_usd IS 'The cost of the calls that have a price; NULL, never 0, if no call has a price. [USD]';
+COMMENT ON COLUMN cost_by_source.cost_status IS 'The certainty of the sum: `exact`; `lower_bound`: some cost is not included; `estimated`: a part is estimated; `unknown_model`: no call has a price.';
+COMMENT ON COLUMN cost_by_source.exact_calls IS 'The number of calls whose cost is exact.';
+COMMENT ON COLUMN cost_by_source.lower_bound_calls IS 'The number of calls whose cost is a lower bound.';
+COMMENT ON COLUMN cost_by_source.estimated_calls IS 'The number of calls whose cost is estimated.';
+COMMENT ON COLUMN cost_by_source.unpriced_calls IS 'The number of calls without a price, which are not included in cost_usd.';
+COMMENT ON COLUMN cost_by_source.cache_write_5m_tokens IS 'Part of cache_write_tokens: written for 5 minutes. [tokens]';
+COMMENT ON COLUMN cost_by_source.cache_write_1h_tokens IS 'Part of cache_write_tokens: written for 1 hour. [tokens]';
 COMMENT ON COLUMN cost_by_source.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN cost_by_source.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN cost_by_source.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
@@ -373,13 +373,13 @@ COMMENT ON COLUMN cost_by_source.cache_write_1h_usd IS 'Part of cost_usd: cache 
 COMMENT ON COLUMN cost_by_source.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
 
 CREATE OR REPLACE VIEW cost_by_tool_turn AS
-WITH asked AS (
+WITH tool_counts AS (
     SELECT session_id, attempt_id, name, count(*) AS tool_calls
     FROM tool_uses
     GROUP BY session_id, attempt_id, name
 ), tools AS (
     SELECT *, count(*) OVER (PARTITION BY session_id, attempt_id) > 1 AS is_shared
-    FROM asked
+    FROM tool_counts
 ), spent AS (
     SELECT tools.name, tools.tool_calls, tools.is_shared, audited_costs.*
     FROM audited_costs
@@ -420,24 +420,24 @@ WITH asked AS (
 SELECT summed.name, counted.* EXCLUDE (name), summed.* EXCLUDE (name)
 FROM summed
 JOIN counted ON summed.name IS NOT DISTINCT FROM counted.name;
-COMMENT ON VIEW cost_by_tool_turn IS 'What turns cost that ended in calls of a tool. A turn that calls several tools stands whole with each of them.';
-COMMENT ON COLUMN cost_by_tool_turn.name IS 'The tool; NULL for answers without tool calls.';
-COMMENT ON COLUMN cost_by_tool_turn.turns IS 'Answers with calls of the tool.';
-COMMENT ON COLUMN cost_by_tool_turn.shared_turns IS 'Answers among them with calls of other tools, too: their cost is included for each tool.';
-COMMENT ON COLUMN cost_by_tool_turn.tool_calls IS 'The number of calls of the tool in them.';
-COMMENT ON COLUMN cost_by_tool_turn.calls IS 'Billed calls; a response with iterations counts each of them.';
-COMMENT ON COLUMN cost_by_tool_turn.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_tool_turn.output_tokens IS 'Output, reasoning included. [tokens]';
-COMMENT ON COLUMN cost_by_tool_turn.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN cost_by_tool_turn.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cost_by_tool_turn.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
-COMMENT ON COLUMN cost_by_tool_turn.cost_status IS 'How sure the sum is: `exact`; `lower_bound`: something is left out; `estimated`: a part of it is; `unknown_model`: nothing has a price.';
-COMMENT ON COLUMN cost_by_tool_turn.exact_calls IS 'Calls whose cost is exact.';
-COMMENT ON COLUMN cost_by_tool_turn.lower_bound_calls IS 'Calls that cost at least what is summed.';
-COMMENT ON COLUMN cost_by_tool_turn.estimated_calls IS 'Calls whose cost is estimated.';
-COMMENT ON COLUMN cost_by_tool_turn.unpriced_calls IS 'Calls without a price, which cost_usd leaves out.';
-COMMENT ON COLUMN cost_by_tool_turn.cache_write_5m_tokens IS 'Part of cache_write_tokens: for 5 minutes. [tokens]';
-COMMENT ON COLUMN cost_by_tool_turn.cache_write_1h_tokens IS 'Part of cache_write_tokens: for 1 hour. [tokens]';
+COMMENT ON VIEW cost_by_tool_turn IS 'The cost of turns that called a tool, by tool. The full cost of a turn that calls several tools counts for each of them.';
+COMMENT ON COLUMN cost_by_tool_turn.name IS 'The name of the tool; NULL for responses without tool calls.';
+COMMENT ON COLUMN cost_by_tool_turn.turns IS 'The number of responses with calls of the tool.';
+COMMENT ON COLUMN cost_by_tool_turn.shared_turns IS 'The number of these responses that also call other tools; their cost is included for each tool.';
+COMMENT ON COLUMN cost_by_tool_turn.tool_calls IS 'The number of calls of the tool in these responses.';
+COMMENT ON COLUMN cost_by_tool_turn.calls IS 'The number of billed calls; each iteration of a response counts as a call.';
+COMMENT ON COLUMN cost_by_tool_turn.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_tool_turn.output_tokens IS 'Output tokens, including reasoning. [tokens]';
+COMMENT ON COLUMN cost_by_tool_turn.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN cost_by_tool_turn.cache_write_tokens IS 'Input tokens that were written to the cache. [tokens]';
+COMMENT ON COLUMN cost_by_tool_turn.cost_usd IS 'The cost of the calls that have a price; NULL, never 0, if no call has a price. [USD]';
+COMMENT ON COLUMN cost_by_tool_turn.cost_status IS 'The certainty of the sum: `exact`; `lower_bound`: some cost is not included; `estimated`: a part is estimated; `unknown_model`: no call has a price.';
+COMMENT ON COLUMN cost_by_tool_turn.exact_calls IS 'The number of calls whose cost is exact.';
+COMMENT ON COLUMN cost_by_tool_turn.lower_bound_calls IS 'The number of calls whose cost is a lower bound.';
+COMMENT ON COLUMN cost_by_tool_turn.estimated_calls IS 'The number of calls whose cost is estimated.';
+COMMENT ON COLUMN cost_by_tool_turn.unpriced_calls IS 'The number of calls without a price, which are not included in cost_usd.';
+COMMENT ON COLUMN cost_by_tool_turn.cache_write_5m_tokens IS 'Part of cache_write_tokens: written for 5 minutes. [tokens]';
+COMMENT ON COLUMN cost_by_tool_turn.cache_write_1h_tokens IS 'Part of cache_write_tokens: written for 1 hour. [tokens]';
 COMMENT ON COLUMN cost_by_tool_turn.input_usd IS 'Part of cost_usd: uncached input. [USD]';
 COMMENT ON COLUMN cost_by_tool_turn.output_usd IS 'Part of cost_usd: output. [USD]';
 COMMENT ON COLUMN cost_by_tool_turn.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
@@ -454,12 +454,12 @@ SELECT
     list_sort(list(DISTINCT canonical_model)) AS models
 FROM audited_costs
 GROUP BY cost_status;
-COMMENT ON VIEW cost_certainty IS 'How sure the money is: calls by their status, with what they cost.';
+COMMENT ON VIEW cost_certainty IS 'The certainty of costs: the number and the cost of calls, by status.';
 COMMENT ON COLUMN cost_certainty.cost_status IS '`exact`, `lower_bound`, `estimated`, `unknown_model` or `unpriced`, as in audited_costs.';
-COMMENT ON COLUMN cost_certainty.calls IS 'Billed calls of that status.';
-COMMENT ON COLUMN cost_certainty.cost_usd IS 'What they cost; NULL where they have no price. [USD]';
-COMMENT ON COLUMN cost_certainty.share_of_calls IS 'Their share of all billed calls, from 0 to 1.';
-COMMENT ON COLUMN cost_certainty.models IS 'The models that were billed in them, by their one name.';
+COMMENT ON COLUMN cost_certainty.calls IS 'The number of billed calls with this status.';
+COMMENT ON COLUMN cost_certainty.cost_usd IS 'The cost of these calls; NULL if they have no price. [USD]';
+COMMENT ON COLUMN cost_certainty.share_of_calls IS 'The share of these calls in all billed calls, from 0 to 1.';
+COMMENT ON COLUMN cost_certainty.models IS 'The canonical names of the models that were billed in these calls.';
 
 CREATE OR REPLACE VIEW cache_efficiency AS
 SELECT
@@ -487,19 +487,19 @@ FROM (
     FROM audited_costs
 )
 GROUP BY session_id;
-COMMENT ON VIEW cache_efficiency IS 'What caching did for each session: how much of the input it served, and the money that it saved beyond what writing it cost.';
-COMMENT ON COLUMN cache_efficiency.session_id IS 'The session.';
-COMMENT ON COLUMN cache_efficiency.calls IS 'Billed calls.';
-COMMENT ON COLUMN cache_efficiency.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN cache_efficiency.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN cache_efficiency.cache_write_tokens IS 'Input written to the cache. [tokens]';
-COMMENT ON COLUMN cache_efficiency.hit_ratio IS 'Share of all input that was read from the cache, from 0 to 1; NULL without input.';
-COMMENT ON COLUMN cache_efficiency.read_saved_usd IS 'What the reads would have cost beyond what they did, as uncached input. [USD]';
-COMMENT ON COLUMN cache_efficiency.write_premium_usd IS 'What the writes cost beyond uncached input. [USD]';
-COMMENT ON COLUMN cache_efficiency.saved_usd IS 'The first less the second: below 0 where caching cost more than it saved. [USD]';
-COMMENT ON COLUMN cache_efficiency.cost_usd IS 'The cost of the priced calls; NULL, never 0, if none has a price. [USD]';
-COMMENT ON COLUMN cache_efficiency.cost_status IS 'How sure the money is, as in cost_by_session.';
-COMMENT ON COLUMN cache_efficiency.unpriced_calls IS 'Calls without a price, which the money leaves out.';
+COMMENT ON VIEW cache_efficiency IS 'The effect of caching for each session: the share of input that was read from the cache, and the savings minus the extra cost of cache writes.';
+COMMENT ON COLUMN cache_efficiency.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cache_efficiency.calls IS 'The number of billed calls.';
+COMMENT ON COLUMN cache_efficiency.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN cache_efficiency.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN cache_efficiency.cache_write_tokens IS 'Input tokens that were written to the cache. [tokens]';
+COMMENT ON COLUMN cache_efficiency.hit_ratio IS 'The share of all input that was read from the cache, from 0 to 1; NULL without input.';
+COMMENT ON COLUMN cache_efficiency.read_saved_usd IS 'The savings by cache reads: their cost as uncached input, minus their actual cost. [USD]';
+COMMENT ON COLUMN cache_efficiency.write_premium_usd IS 'The extra cost of cache writes compared with uncached input. [USD]';
+COMMENT ON COLUMN cache_efficiency.saved_usd IS 'The net savings: read_saved_usd minus write_premium_usd; negative if caching cost more than it saved. [USD]';
+COMMENT ON COLUMN cache_efficiency.cost_usd IS 'The cost of the calls that have a price; NULL, never 0, if no call has a price. [USD]';
+COMMENT ON COLUMN cache_efficiency.cost_status IS 'The certainty of the costs, as in cost_by_session.';
+COMMENT ON COLUMN cache_efficiency.unpriced_calls IS 'The number of calls without a price, which are not included in the costs.';
 
 CREATE OR REPLACE VIEW cached_calls AS
 WITH last AS (
@@ -570,30 +570,30 @@ SELECT
 FROM known AS now
 LEFT JOIN known AS before
     ON now.session_id = before.session_id AND now.previous_attempt_id = before.attempt_id;
-COMMENT ON VIEW cached_calls IS 'Cache reads and writes of each call, with the call that it continues. For a response with iterations, the last one is shown.';
-COMMENT ON COLUMN cached_calls.session_id IS 'The session.';
-COMMENT ON COLUMN cached_calls.lane IS 'The agent: `main`, or the lane of a sub-agent.';
-COMMENT ON COLUMN cached_calls.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN cached_calls.at_ns IS 'When it was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN cached_calls.model IS 'The model that is billed.';
-COMMENT ON COLUMN cached_calls.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
-COMMENT ON COLUMN cached_calls.cache_read_tokens IS 'Input read from the cache. [tokens]';
-COMMENT ON COLUMN cached_calls.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
-COMMENT ON COLUMN cached_calls.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
-COMMENT ON COLUMN cached_calls.cached_tokens IS 'What the cache holds after the call: read and written. [tokens]';
-COMMENT ON COLUMN cached_calls.input_usd_each IS 'Price of a token of uncached input. [USD]';
-COMMENT ON COLUMN cached_calls.cache_read_usd_each IS 'Price of a token that is read. [USD]';
-COMMENT ON COLUMN cached_calls.cache_write_5m_usd_each IS 'Price of a token that is written for 5 minutes. [USD]';
-COMMENT ON COLUMN cached_calls.cache_write_1h_usd_each IS 'Price of a token that is written for 1 hour. [USD]';
-COMMENT ON COLUMN cached_calls.cost_status IS 'How sure the money of the call is, as in costs.';
-COMMENT ON COLUMN cached_calls.previous_attempt_id IS 'The attempt whose prompt it continues or was compared with, or NULL.';
-COMMENT ON COLUMN cached_calls.gap_ns IS 'How long after that one it was sent; NULL without one. [ns]';
-COMMENT ON COLUMN cached_calls.previous_cached_tokens IS 'What the cache held after that one; NULL without one. [tokens]';
-COMMENT ON COLUMN cached_calls.lifetime_ns IS 'How long the cache keeps it: 1 hour where either was written for that, else 5 minutes. [ns]';
-COMMENT ON COLUMN cached_calls.changed IS 'The first zone that changed, as in prefixes; NULL if none did, or nothing is known.';
-COMMENT ON COLUMN cached_calls.changed_message IS 'Which message changed, from 1; NULL unless `changed` is `messages`.';
-COMMENT ON COLUMN cached_calls.miss_reason IS 'The reason of the cache miss that the provider reports, or NULL.';
-COMMENT ON COLUMN cached_calls.missed_tokens IS 'The estimated number of missed tokens that it reports; NULL if it does not. [tokens]';
+COMMENT ON VIEW cached_calls IS 'Cache reads and writes of each call, with the previous call that it continues. For a response with iterations, only the last iteration is included.';
+COMMENT ON COLUMN cached_calls.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cached_calls.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN cached_calls.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN cached_calls.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN cached_calls.model IS 'The billed model.';
+COMMENT ON COLUMN cached_calls.input_tokens IS 'Input tokens that were neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN cached_calls.cache_read_tokens IS 'Input tokens that were read from the cache. [tokens]';
+COMMENT ON COLUMN cached_calls.cache_write_5m_tokens IS 'Input tokens that were written to the cache for 5 minutes. [tokens]';
+COMMENT ON COLUMN cached_calls.cache_write_1h_tokens IS 'Input tokens that were written to the cache for 1 hour. [tokens]';
+COMMENT ON COLUMN cached_calls.cached_tokens IS 'Tokens in the cache after the call: read plus written. [tokens]';
+COMMENT ON COLUMN cached_calls.input_usd_each IS 'The price of a token of uncached input. [USD]';
+COMMENT ON COLUMN cached_calls.cache_read_usd_each IS 'The price of a token that is read from the cache. [USD]';
+COMMENT ON COLUMN cached_calls.cache_write_5m_usd_each IS 'The price of a token that is written to the cache for 5 minutes. [USD]';
+COMMENT ON COLUMN cached_calls.cache_write_1h_usd_each IS 'The price of a token that is written to the cache for 1 hour. [USD]';
+COMMENT ON COLUMN cached_calls.cost_status IS 'The certainty of the cost of the call, as in costs.';
+COMMENT ON COLUMN cached_calls.previous_attempt_id IS 'The previous attempt, whose prompt this call continues or was compared with; or NULL.';
+COMMENT ON COLUMN cached_calls.gap_ns IS 'Time between the previous attempt and this call; NULL without a previous attempt. [ns]';
+COMMENT ON COLUMN cached_calls.previous_cached_tokens IS 'Tokens in the cache after the previous attempt; NULL without a previous attempt. [tokens]';
+COMMENT ON COLUMN cached_calls.lifetime_ns IS 'How long the cache keeps the prompt: 1 hour if this call or the previous attempt wrote it for 1 hour, else 5 minutes. [ns]';
+COMMENT ON COLUMN cached_calls.changed IS 'The first zone that changed, as in prefixes; NULL if no zone changed, or if unknown.';
+COMMENT ON COLUMN cached_calls.changed_message IS 'The number of the message that changed, from 1; NULL unless `changed` is `messages`.';
+COMMENT ON COLUMN cached_calls.miss_reason IS 'The reason of the cache miss, as reported by the provider, or NULL.';
+COMMENT ON COLUMN cached_calls.missed_tokens IS 'The estimated number of missed tokens, as reported by the provider; NULL if it does not report them. [tokens]';
 
 CREATE OR REPLACE VIEW zone_changes AS
 SELECT
@@ -609,7 +609,7 @@ SELECT
         CASE WHEN now.system IS DISTINCT FROM before.system THEN 'system' END,
         CASE WHEN now.parameters IS DISTINCT FROM before.parameters THEN 'parameters' END,
         CASE WHEN now.system_dynamic IS DISTINCT FROM before.system_dynamic THEN 'system_dynamic' END,
-        -- A prompt that ends before the earlier one did has not changed it.
+        -- If this prompt has fewer messages than the earlier prompt, `repeated` is NULL, and no change is reported.
         CASE WHEN now.repeated <> before.messages THEN 'messages' END
     ), '') AS zones_changed
 FROM zones AS now
@@ -618,33 +618,33 @@ JOIN zones AS before
 JOIN attempts ON now.session_id = attempts.session_id AND now.attempt_id = attempts.attempt_id
 JOIN attempts AS compared
     ON before.session_id = compared.session_id AND before.attempt_id = compared.attempt_id;
-COMMENT ON VIEW zone_changes IS 'What changed from one prompt to the next, by the digests of their zones.';
-COMMENT ON COLUMN zone_changes.session_id IS 'The session.';
-COMMENT ON COLUMN zone_changes.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN zone_changes.compared_attempt_id IS 'The earlier attempt whose prompt it continues, or the most similar one.';
+COMMENT ON VIEW zone_changes IS 'Changes between consecutive prompts, derived from the digests of their zones.';
+COMMENT ON COLUMN zone_changes.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN zone_changes.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN zone_changes.compared_attempt_id IS 'The earlier attempt whose prompt this prompt continues, or the attempt with the most similar prompt.';
 COMMENT ON COLUMN zone_changes.turn IS 'The turn of the attempt in its lane, or NULL.';
-COMMENT ON COLUMN zone_changes.compared_turn IS 'The turn of the earlier one, or NULL.';
-COMMENT ON COLUMN zone_changes.zones_changed IS 'The names of all zones that changed, in the order of the prompt, joined by a comma: `betas`, `model`, `tools`, `system`, `parameters`, `system_dynamic`, `messages`; NULL if none did.';
+COMMENT ON COLUMN zone_changes.compared_turn IS 'The turn of the earlier attempt, or NULL.';
+COMMENT ON COLUMN zone_changes.zones_changed IS 'The names of all zones that changed, in the order of the prompt, separated by commas: `betas`, `model`, `tools`, `system`, `parameters`, `system_dynamic`, `messages`; NULL if no zone changed.';
 
 CREATE OR REPLACE VIEW cache_misses AS
 WITH missed AS (
     SELECT
         * EXCLUDE (missed_tokens),
-        -- Here and below: invalid counts have no cost, and do not make queries fail.
+        -- `try_cast`, here and below: invalid counts have no cost, but do not make queries fail.
         try_cast(
             coalesce(missed_tokens, greatest(previous_cached_tokens - cache_read_tokens, 0)) AS BIGINT
         ) AS missed_tokens
     FROM cached_calls
     WHERE previous_cached_tokens > 0
 ), split AS (
-    -- What was missed was written again, for an hour as far as such writes go, and is else plain input.
+    -- Missed tokens were first written again for 1 hour, then for 5 minutes; the rest was uncached input.
     SELECT
         *,
         least(missed_tokens, greatest(cache_write_1h_tokens, 0)) AS again_1h,
         least(missed_tokens - again_1h, greatest(cache_write_5m_tokens, 0)) AS again_5m,
         least(missed_tokens - again_1h - again_5m, greatest(input_tokens, 0)) AS again_input,
         miss_reason IS NOT NULL
-            AND miss_reason NOT IN ('unavailable', 'previous_message_not_found') AS is_told
+            AND miss_reason NOT IN ('unavailable', 'previous_message_not_found') AS is_reported
     FROM missed
     WHERE missed_tokens > 0
 )
@@ -662,14 +662,14 @@ SELECT
         + (again_input * (input_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
     ) AS wasted_usd,
     CASE
-        WHEN is_told THEN miss_reason
+        WHEN is_reported THEN miss_reason
         WHEN changed IS NOT NULL THEN changed || '_changed'
         WHEN gap_ns > lifetime_ns THEN 'expired'
         ELSE 'unknown'
     END AS reason,
     changed_message,
     CASE
-        WHEN is_told THEN 'provider'
+        WHEN is_reported THEN 'provider'
         WHEN changed IS NOT NULL THEN 'request'
         WHEN gap_ns > lifetime_ns THEN 'gap'
     END AS reason_source,
@@ -682,29 +682,29 @@ LEFT JOIN zone_changes
     ON split.session_id = zone_changes.session_id
     AND split.attempt_id = zone_changes.attempt_id
     AND split.previous_attempt_id = zone_changes.compared_attempt_id;
-COMMENT ON VIEW cache_misses IS 'Calls that paid again for tokens that the cache had held after the call before, and why.';
-COMMENT ON COLUMN cache_misses.session_id IS 'The session.';
-COMMENT ON COLUMN cache_misses.lane IS 'The agent: `main`, or the lane of a sub-agent.';
-COMMENT ON COLUMN cache_misses.attempt_id IS 'The attempt.';
-COMMENT ON COLUMN cache_misses.at_ns IS 'When it was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN cache_misses.model IS 'The model that is billed.';
-COMMENT ON COLUMN cache_misses.gap_ns IS 'How long after the call before it was sent. [ns]';
-COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid again: as the provider reports, else what the cache held minus what was read; never more than the call wrote or sent as uncached input. [tokens]';
-COMMENT ON COLUMN cache_misses.wasted_usd IS 'What that cost beyond reading it: an estimate; NULL without a price. [USD]';
-COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`; `betas_changed`, `system_dynamic_changed`; `expired`: it was sent after the lifetime of the cache; `unknown`: no zone of the request changed; or another reason of the provider''s.';
-COMMENT ON COLUMN cache_misses.changed_message IS 'Which message changed, from 1, or NULL.';
-COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if none did, or nothing is known.';
-COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL where nothing is known.';
-COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request that it is compared with; NULL where nothing is known.';
+COMMENT ON VIEW cache_misses IS 'Calls in which tokens were paid for again although they were in the cache after the previous call, with the reason.';
+COMMENT ON COLUMN cache_misses.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cache_misses.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN cache_misses.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN cache_misses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN cache_misses.model IS 'The billed model.';
+COMMENT ON COLUMN cache_misses.gap_ns IS 'Time between the previous call and this call. [ns]';
+COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid for again: as reported by the provider, otherwise the tokens in the cache minus the tokens that were read; never more than the call wrote or sent as uncached input. [tokens]';
+COMMENT ON COLUMN cache_misses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `expired`: the call was sent after the lifetime of the cache; `unknown`: no zone of the request changed; or another reason that the provider reports.';
+COMMENT ON COLUMN cache_misses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
+COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
+COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL if unknown.';
+COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
 COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
-COMMENT ON COLUMN cache_misses.reason_source IS '`provider`: its diagnostics; `request`: the first zone of the request that changed; `gap`: the time between the calls; NULL if the reason is unknown.';
+COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `gap`: from the time between the calls; NULL if the reason is unknown.';
 
 CREATE OR REPLACE VIEW cache_lifetimes AS
 WITH reused AS (
     SELECT
         *,
         try_cast(CASE
-            -- It had expired and nothing else is known to have changed: in time it would have been read.
+            -- The cache had expired, and no change is known. Before the expiry, these tokens would have been read.
             WHEN gap_ns > lifetime_ns AND changed IS NULL THEN least(previous_cached_tokens, cached_tokens)
             ELSE cache_read_tokens
         END AS BIGINT) AS reusable_tokens
@@ -736,7 +736,8 @@ WITH reused AS (
         TRUE AS is_call
     FROM held
     UNION ALL
-    -- The iterations before the last one follow each other at once: what they read would have been there.
+    -- Iterations of a response follow each other immediately, so cache reads of all but the last one do not depend on
+    -- the lifetime.
     SELECT
         costs.session_id,
         NULL AS gap_ns,
@@ -779,13 +780,13 @@ SELECT
     count(*) FILTER (WHERE cache_usd IS NULL AND is_call) AS unpriced_calls
 FROM priced
 GROUP BY session_id;
-COMMENT ON VIEW cache_lifetimes IS 'What the cache of each session would have cost with either lifetime, had all else been the same: the gaps between its calls decide.';
-COMMENT ON COLUMN cache_lifetimes.session_id IS 'The session.';
-COMMENT ON COLUMN cache_lifetimes.calls IS 'Calls that read from or wrote to the cache.';
-COMMENT ON COLUMN cache_lifetimes.gaps_over_5m IS 'Calls sent more than 5 minutes after the one that they continue.';
-COMMENT ON COLUMN cache_lifetimes.gaps_over_1h IS 'Calls sent more than 1 hour after it.';
-COMMENT ON COLUMN cache_lifetimes.cache_usd IS 'What reads and writes cost as they were; NULL where nothing has a price. [USD]';
-COMMENT ON COLUMN cache_lifetimes.cache_5m_usd IS 'What they would have cost with a lifetime of 5 minutes. [USD]';
-COMMENT ON COLUMN cache_lifetimes.cache_1h_usd IS 'What they would have cost with a lifetime of 1 hour. [USD]';
+COMMENT ON VIEW cache_lifetimes IS 'The cache cost of each session as it was, and as it would have been with a cache lifetime of 5 minutes or 1 hour. The time between calls makes the difference.';
+COMMENT ON COLUMN cache_lifetimes.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cache_lifetimes.calls IS 'The number of calls that read from or wrote to the cache.';
+COMMENT ON COLUMN cache_lifetimes.gaps_over_5m IS 'The number of calls that were sent more than 5 minutes after the call that they continue.';
+COMMENT ON COLUMN cache_lifetimes.gaps_over_1h IS 'The number of calls that were sent more than 1 hour after the call that they continue.';
+COMMENT ON COLUMN cache_lifetimes.cache_usd IS 'The actual cost of cache reads and writes; NULL if no call has a price. [USD]';
+COMMENT ON COLUMN cache_lifetimes.cache_5m_usd IS 'The cost of cache reads and writes with a lifetime of 5 minutes. [USD]';
+COMMENT ON COLUMN cache_lifetimes.cache_1h_usd IS 'The cost of cache reads and writes with a lifetime of 1 hour. [USD]';
 COMMENT ON COLUMN cache_lifetimes.better IS 'The cheaper lifetime, `5m` or `1h`; `either` if the cost is equal; NULL without a price.';
-COMMENT ON COLUMN cache_lifetimes.unpriced_calls IS 'Calls without a price, which the money leaves out.';
+COMMENT ON COLUMN cache_lifetimes.unpriced_calls IS 'The number of calls without a price, which are not included in the costs.';

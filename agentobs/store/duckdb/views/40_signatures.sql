@@ -1,5 +1,5 @@
--- Failure signatures: each view holds the places where one of them fires, with what it measured there. A session
--- that has no row in a view does not show that signature. What each means and what to do about it: docs/diagnose.md.
+-- Failure signatures. Each view contains the findings of one signature, with the measured value and the threshold. If
+-- a session has no row in a view, the signature was not found. docs/diagnose.md describes the signatures.
 
 CREATE OR REPLACE VIEW model_windows AS
 SELECT unnest([
@@ -7,13 +7,13 @@ SELECT unnest([
     'claude-opus-4-7', 'claude-opus-4-8', 'claude-opus-5', 'claude-opus-5-5', 'claude-sonnet-4-6', 'claude-sonnet-5',
     'claude-sonnet-5-5'
 ]) AS model, 1000000::BIGINT AS window_tokens;
-COMMENT ON VIEW model_windows IS 'Models that take more than 200,000 tokens at once: the table by which the loop compacts, as of November 2026.';
-COMMENT ON COLUMN model_windows.model IS 'The one name of the model.';
-COMMENT ON COLUMN model_windows.window_tokens IS 'How many tokens it takes at once. [tokens]';
+COMMENT ON VIEW model_windows IS 'Models with a context window of more than 200,000 tokens, as used by the loop for compaction, as of November 2026.';
+COMMENT ON COLUMN model_windows.model IS 'The canonical name of the model.';
+COMMENT ON COLUMN model_windows.window_tokens IS 'The size of the context window. [tokens]';
 
 CREATE OR REPLACE VIEW repeated_calls AS
 WITH likely AS (
-    -- Turns are consecutive if the request of the later one continues the answer of the earlier one.
+    -- Turns are consecutive if the request of the later turn continues the response of the earlier turn.
     SELECT
         later.session_id, later.lane, later.turn, later.attempt_id, later.tool_use_id, later.name, later.requested_ns,
         later.ordinal, earlier.attempt_id AS earlier_attempt_id, earlier.tool_use_id AS earlier_tool_use_id,
@@ -23,7 +23,8 @@ WITH likely AS (
     JOIN tool_uses AS earlier
         ON earlier.session_id = attempts.session_id AND earlier.attempt_id = attempts.continues_attempt_id
         AND earlier.name = later.name
-    -- Of 64. Unrelated inputs are about 32 apart, and none of people at work were nearer than 7.
+    -- The maximum distance is 64 bits, and unrelated inputs differ in about 32 bits. In the logs of real sessions,
+    -- different inputs always differed in at least 7 bits.
     WHERE bit_count(xor(later.input_similarity, earlier.input_similarity)) <= 6
 )
 SELECT
@@ -36,7 +37,7 @@ SELECT
     3::DOUBLE AS threshold,
     CASE
         WHEN third.bits_apart + second.bits_apart = 0 THEN 'the same arguments each time'
-        ELSE format('arguments {} and {} bits of 64 apart', second.bits_apart, third.bits_apart)
+        ELSE format('argument hashes differ in {} and {} of 64 bits', second.bits_apart, third.bits_apart)
     END AS detail,
     third.tool_use_id AS evidence_id
 FROM likely AS third
@@ -46,16 +47,16 @@ JOIN likely AS second
 QUALIFY row_number() OVER (
     PARTITION BY third.session_id, third.attempt_id, third.tool_use_id ORDER BY third.bits_apart + second.bits_apart
 ) = 1;
-COMMENT ON VIEW repeated_calls IS 'The same tool was called with like arguments in three turns in a row: one row for each third call.';
-COMMENT ON COLUMN repeated_calls.session_id IS 'The session.';
-COMMENT ON COLUMN repeated_calls.lane IS 'The lane.';
+COMMENT ON VIEW repeated_calls IS 'The same tool was called with similar arguments in three turns in a row; one row for each third call.';
+COMMENT ON COLUMN repeated_calls.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN repeated_calls.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN repeated_calls.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN repeated_calls.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN repeated_calls.about IS 'The tool.';
-COMMENT ON COLUMN repeated_calls.value IS 'Turns in a row. [turns]';
-COMMENT ON COLUMN repeated_calls.threshold IS 'What it takes. [turns]';
-COMMENT ON COLUMN repeated_calls.detail IS 'How alike the arguments were.';
-COMMENT ON COLUMN repeated_calls.evidence_id IS 'The third call.';
+COMMENT ON COLUMN repeated_calls.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN repeated_calls.about IS 'The name of the tool.';
+COMMENT ON COLUMN repeated_calls.value IS 'The number of turns in a row. [turns]';
+COMMENT ON COLUMN repeated_calls.threshold IS 'The minimum value for this finding. [turns]';
+COMMENT ON COLUMN repeated_calls.detail IS 'How similar the arguments were.';
+COMMENT ON COLUMN repeated_calls.evidence_id IS 'The ID of the third call.';
 
 CREATE OR REPLACE VIEW rising_costs AS
 WITH spent AS (
@@ -108,16 +109,16 @@ SELECT
     evidence_id
 FROM rises
 WHERE turns >= 5;
-COMMENT ON VIEW rising_costs IS 'Each of five turns in a row cost more than the one before: one row for each such rise.';
-COMMENT ON COLUMN rising_costs.session_id IS 'The session.';
-COMMENT ON COLUMN rising_costs.lane IS 'The lane.';
+COMMENT ON VIEW rising_costs IS 'Each of five turns in a row cost more than the previous turn; one row for each such rise.';
+COMMENT ON COLUMN rising_costs.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN rising_costs.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN rising_costs.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN rising_costs.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN rising_costs.about IS 'The lane.';
-COMMENT ON COLUMN rising_costs.value IS 'How often in a row a turn cost more than the one before. [turns]';
-COMMENT ON COLUMN rising_costs.threshold IS 'What it takes. [turns]';
-COMMENT ON COLUMN rising_costs.detail IS 'What a turn cost before the rise and at its end.';
-COMMENT ON COLUMN rising_costs.evidence_id IS 'The attempt of its last turn.';
+COMMENT ON COLUMN rising_costs.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN rising_costs.about IS 'The lane: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN rising_costs.value IS 'How many times in a row a turn cost more than the previous turn. [turns]';
+COMMENT ON COLUMN rising_costs.threshold IS 'The minimum value for this finding. [turns]';
+COMMENT ON COLUMN rising_costs.detail IS 'The cost of a turn before the rise and at its end.';
+COMMENT ON COLUMN rising_costs.evidence_id IS 'The ID of the attempt of the last turn.';
 
 CREATE OR REPLACE VIEW full_contexts AS
 WITH prompts AS (
@@ -128,19 +129,19 @@ WITH prompts AS (
         arg_max(input_tokens::HUGEINT + cache_read_tokens + cache_write_tokens, iteration)::DOUBLE AS tokens
     FROM costs
     GROUP BY session_id, attempt_id
-), told AS (
-    -- Our own loop records the size of the window that it uses, which may come from the provider.
+), recorded_windows AS (
+    -- The agentobs loop records the window size that it uses, which may come from the provider.
     SELECT session_id, lane, at_ns, numbers['window'] AS window_tokens
     FROM events
     WHERE kind = 'context' AND numbers['window'] IS NOT NULL
-), asked AS (
+), requests AS (
     SELECT
         attempts.session_id, attempts.lane, attempts.turn, attempts.started_ns, attempts.attempt_id, prompts.model,
         prompts.tokens,
         coalesce(
-            told.window_tokens,
+            recorded_windows.window_tokens,
             model_windows.window_tokens,
-            -- A prompt that is longer than the small window was sent with the beta for the large one.
+            -- A prompt that exceeds the standard window was sent with the beta header for the large window.
             CASE WHEN prompts.model IN ('claude-sonnet-4', 'claude-sonnet-4-5') AND max(prompts.tokens) OVER (
                 PARTITION BY attempts.session_id, attempts.lane
             ) > 200000 THEN 1000000 END,
@@ -148,9 +149,10 @@ WITH prompts AS (
         )::DOUBLE AS window_tokens
     FROM attempts
     JOIN prompts ON attempts.session_id = prompts.session_id AND attempts.attempt_id = prompts.attempt_id
-    -- Another model that is used later may have a smaller window: the last recorded one counts.
-    ASOF LEFT JOIN told
-        ON attempts.session_id = told.session_id AND attempts.lane = told.lane AND attempts.started_ns >= told.at_ns
+    -- Use the last window size recorded before the request, because the model may change during the session.
+    ASOF LEFT JOIN recorded_windows
+        ON attempts.session_id = recorded_windows.session_id AND attempts.lane = recorded_windows.lane
+        AND attempts.started_ns >= recorded_windows.at_ns
     LEFT JOIN model_windows ON prompts.model = model_windows.model
     WHERE query_source IN ('main', 'sub_agent')
 )
@@ -167,19 +169,19 @@ SELECT
         try_cast(arg_max(window_tokens, tokens / window_tokens) AS HUGEINT)
     ) AS detail,
     arg_max(attempt_id, tokens / window_tokens) AS evidence_id
-FROM asked
+FROM requests
 GROUP BY session_id, lane
 HAVING max(tokens / window_tokens) > 0.8;
-COMMENT ON VIEW full_contexts IS 'A prompt was longer than 80 % of the window of its model: one row for each lane, of its fullest prompt.';
-COMMENT ON COLUMN full_contexts.session_id IS 'The session.';
-COMMENT ON COLUMN full_contexts.lane IS 'The lane.';
+COMMENT ON VIEW full_contexts IS 'One row for each lane with a prompt longer than 80% of the model''s context window, with the longest prompt of the lane.';
+COMMENT ON COLUMN full_contexts.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN full_contexts.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN full_contexts.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN full_contexts.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN full_contexts.about IS 'The model.';
-COMMENT ON COLUMN full_contexts.value IS 'The share of the window that the prompt filled.';
+COMMENT ON COLUMN full_contexts.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN full_contexts.about IS 'The name of the model.';
+COMMENT ON COLUMN full_contexts.value IS 'The share of the context window that the prompt filled.';
 COMMENT ON COLUMN full_contexts.threshold IS 'The share above which a context counts as too full.';
-COMMENT ON COLUMN full_contexts.detail IS 'Its tokens and those of the window.';
-COMMENT ON COLUMN full_contexts.evidence_id IS 'The attempt.';
+COMMENT ON COLUMN full_contexts.detail IS 'The tokens of the prompt and of the context window.';
+COMMENT ON COLUMN full_contexts.evidence_id IS 'The ID of the attempt.';
 
 CREATE OR REPLACE VIEW large_results AS
 SELECT
@@ -190,28 +192,28 @@ SELECT
     calls.name AS about,
     coalesce(results.text_characters, results.result_bytes)::DOUBLE AS value,
     10000::DOUBLE AS threshold,
-    format('in a conversation of {} messages', asked.message_count + 2) AS detail,
+    format('in a conversation of {} messages', requests.message_count + 2) AS detail,
     calls.tool_use_id AS evidence_id
 FROM tool_results AS results
 JOIN answered_calls AS answered ON results.segment_id = answered.segment_id AND results.sequence = answered.sequence
 JOIN tool_uses AS calls
     ON answered.session_id = calls.session_id AND answered.attempt_id = calls.attempt_id
     AND answered.ordinal = calls.ordinal
-JOIN attempts AS asked ON calls.session_id = asked.session_id AND calls.attempt_id = asked.attempt_id
+JOIN attempts AS requests ON calls.session_id = requests.session_id AND calls.attempt_id = requests.attempt_id
 WHERE
     coalesce(results.text_characters, results.result_bytes) > 10000
-    -- With the answer that contains the call and the message that contains the result.
-    AND asked.message_count + 2 >= 30;
-COMMENT ON VIEW large_results IS 'A tool returned more than 10,000 characters to a conversation of 30 messages or more: one row for each result.';
-COMMENT ON COLUMN large_results.session_id IS 'The session.';
-COMMENT ON COLUMN large_results.lane IS 'The lane.';
+    -- Add two messages: the response that contains the call, and the message that contains the result.
+    AND requests.message_count + 2 >= 30;
+COMMENT ON VIEW large_results IS 'A tool returned more than 10,000 characters to a conversation of 30 messages or more; one row for each result.';
+COMMENT ON COLUMN large_results.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN large_results.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN large_results.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN large_results.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN large_results.about IS 'The tool.';
-COMMENT ON COLUMN large_results.value IS 'The text of the result; its bytes where that was not noted. [characters]';
+COMMENT ON COLUMN large_results.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN large_results.about IS 'The name of the tool.';
+COMMENT ON COLUMN large_results.value IS 'Length of the text of the result; its size in bytes if the length was not recorded. [characters]';
 COMMENT ON COLUMN large_results.threshold IS 'The size above which a result counts as too long. [characters]';
-COMMENT ON COLUMN large_results.detail IS 'How many messages the conversation had with it.';
-COMMENT ON COLUMN large_results.evidence_id IS 'The call.';
+COMMENT ON COLUMN large_results.detail IS 'The number of messages of the conversation, including the result.';
+COMMENT ON COLUMN large_results.evidence_id IS 'The ID of the tool call.';
 
 CREATE OR REPLACE VIEW long_waits AS
 WITH waits AS (
@@ -265,16 +267,16 @@ SELECT
     interaction_id AS evidence_id
 FROM shares
 WHERE waited_ns >= 1000000000 AND waited_ns > 0.2 * wall_ns;
-COMMENT ON VIEW long_waits IS 'Somebody was waited for: one row for each decision that took over 10 s, and for each interaction of whose wall time all together took over a fifth and at least a second.';
-COMMENT ON COLUMN long_waits.session_id IS 'The session.';
-COMMENT ON COLUMN long_waits.lane IS 'The lane.';
+COMMENT ON VIEW long_waits IS 'Long approval waits: one row for each decision that took over 10 s, and one for each interaction whose approval waits took more than a fifth of its wall time and at least one second in total.';
+COMMENT ON COLUMN long_waits.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN long_waits.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN long_waits.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN long_waits.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN long_waits.about IS 'The tool; of an interaction the one that was waited for longest.';
-COMMENT ON COLUMN long_waits.value IS 'How long in seconds; of an interaction the share of its wall time.';
-COMMENT ON COLUMN long_waits.threshold IS '10 seconds; of an interaction a fifth.';
-COMMENT ON COLUMN long_waits.detail IS 'Who answered, and how; of an interaction how many waits there were.';
-COMMENT ON COLUMN long_waits.evidence_id IS 'The call, or the interaction.';
+COMMENT ON COLUMN long_waits.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN long_waits.about IS 'The tool; for an interaction, the tool with the longest wait.';
+COMMENT ON COLUMN long_waits.value IS 'The duration of the wait in seconds; for an interaction, the share of its wall time.';
+COMMENT ON COLUMN long_waits.threshold IS '10 seconds; for an interaction, a fifth of its duration.';
+COMMENT ON COLUMN long_waits.detail IS 'Who answered, and how; for an interaction, the number of waits.';
+COMMENT ON COLUMN long_waits.evidence_id IS 'The ID of the call, or of the interaction.';
 
 CREATE OR REPLACE VIEW repeated_denials AS
 WITH denied AS (
@@ -299,16 +301,16 @@ SELECT
 FROM denied
 GROUP BY session_id, lane, name
 HAVING count(*) >= 3;
-COMMENT ON VIEW repeated_denials IS 'Three calls of one tool or more were not permitted: one row for each lane and tool.';
-COMMENT ON COLUMN repeated_denials.session_id IS 'The session.';
-COMMENT ON COLUMN repeated_denials.lane IS 'The lane.';
+COMMENT ON VIEW repeated_denials IS 'At least three calls of a tool were denied; one row for each lane and tool.';
+COMMENT ON COLUMN repeated_denials.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN repeated_denials.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN repeated_denials.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN repeated_denials.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN repeated_denials.about IS 'The tool.';
-COMMENT ON COLUMN repeated_denials.value IS 'Calls of it that were denied. [calls]';
-COMMENT ON COLUMN repeated_denials.threshold IS 'What it takes. [calls]';
-COMMENT ON COLUMN repeated_denials.detail IS 'How many of them hooks denied.';
-COMMENT ON COLUMN repeated_denials.evidence_id IS 'The last of these calls.';
+COMMENT ON COLUMN repeated_denials.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN repeated_denials.about IS 'The name of the tool.';
+COMMENT ON COLUMN repeated_denials.value IS 'The number of calls of the tool that were denied. [calls]';
+COMMENT ON COLUMN repeated_denials.threshold IS 'The minimum value for this finding. [calls]';
+COMMENT ON COLUMN repeated_denials.detail IS 'How many of these calls were denied by hooks.';
+COMMENT ON COLUMN repeated_denials.evidence_id IS 'The ID of the last of these calls.';
 
 CREATE OR REPLACE VIEW silent_hook_cancels AS
 SELECT
@@ -324,18 +326,18 @@ SELECT
 FROM events
 LEFT JOIN interactions
     ON events.session_id = interactions.session_id AND events.interaction_id = interactions.interaction_id
--- Where the whole run was stopped, its hooks were with it.
+-- If the complete interaction was cancelled, its hooks were cancelled with it.
 WHERE events.kind = 'hook' AND events.label = 'cancelled' AND coalesce(interactions.result, '') <> 'cancelled';
-COMMENT ON VIEW silent_hook_cancels IS 'One row for each hook that was cancelled while the action that it should have checked continued.';
-COMMENT ON COLUMN silent_hook_cancels.session_id IS 'The session.';
-COMMENT ON COLUMN silent_hook_cancels.lane IS 'The lane.';
+COMMENT ON VIEW silent_hook_cancels IS 'One row for each hook that was cancelled although the action that it should have checked continued.';
+COMMENT ON COLUMN silent_hook_cancels.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN silent_hook_cancels.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN silent_hook_cancels.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN silent_hook_cancels.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN silent_hook_cancels.about IS 'The hook, where that is known.';
-COMMENT ON COLUMN silent_hook_cancels.value IS '1.';
-COMMENT ON COLUMN silent_hook_cancels.threshold IS '1.';
-COMMENT ON COLUMN silent_hook_cancels.detail IS 'After how long.';
-COMMENT ON COLUMN silent_hook_cancels.evidence_id IS 'The interaction.';
+COMMENT ON COLUMN silent_hook_cancels.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN silent_hook_cancels.about IS 'The name of the hook, if known.';
+COMMENT ON COLUMN silent_hook_cancels.value IS 'Always 1.';
+COMMENT ON COLUMN silent_hook_cancels.threshold IS 'Always 1.';
+COMMENT ON COLUMN silent_hook_cancels.detail IS 'The time after which the hook was cancelled.';
+COMMENT ON COLUMN silent_hook_cancels.evidence_id IS 'The ID of the interaction.';
 
 CREATE OR REPLACE VIEW broken_caches AS
 SELECT
@@ -351,13 +353,16 @@ SELECT
         coalesce('changed: ' || missed.zones_changed, 'changed: ' || replace(missed.reason, '_changed', '')),
         'message ' || missed.changed_message,
         'wasted $' || round(missed.wasted_usd, 4),
-        'told by the ' || missed.reason_source
+        CASE missed.reason_source
+            WHEN 'provider' THEN 'reported by the provider'
+            WHEN 'request' THEN 'derived from the requests'
+        END
     ) AS detail,
     missed.attempt_id AS evidence_id
 FROM cache_misses AS missed
 LEFT JOIN attempts AS compared
     ON missed.session_id = compared.session_id AND missed.compared_attempt_id = compared.attempt_id
--- After a compaction a miss is intended: the conversation starts again.
+-- A miss after a compaction is expected, because the conversation starts again.
 ANTI JOIN (
     SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction'
 ) AS compacted
@@ -365,16 +370,16 @@ ANTI JOIN (
     AND compacted.at_ns BETWEEN compared.started_ns AND missed.at_ns
 -- No prompt below 1,024 tokens is cached.
 WHERE suffix(missed.reason, '_changed') AND missed.missed_tokens >= 1024;
-COMMENT ON VIEW broken_caches IS 'A request changed what the cache held, so that it was paid again: one row for each, and what broke it.';
-COMMENT ON COLUMN broken_caches.session_id IS 'The session.';
-COMMENT ON COLUMN broken_caches.lane IS 'The lane.';
+COMMENT ON VIEW broken_caches IS 'A request changed the cached prefix, so that tokens were paid for again; one row for each such request, with the cause.';
+COMMENT ON COLUMN broken_caches.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN broken_caches.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN broken_caches.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN broken_caches.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN broken_caches.about IS 'What broke it, as in cache_misses: `tools_changed`, `system_changed` and others.';
-COMMENT ON COLUMN broken_caches.value IS 'What was paid again. [tokens]';
-COMMENT ON COLUMN broken_caches.threshold IS 'The shortest prompt that is cached. [tokens]';
-COMMENT ON COLUMN broken_caches.detail IS 'All zones that changed, the first message that did, the cost of the miss, and the source of the reason.';
-COMMENT ON COLUMN broken_caches.evidence_id IS 'The attempt.';
+COMMENT ON COLUMN broken_caches.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN broken_caches.about IS 'The cause, as in cache_misses: `tools_changed`, `system_changed` and others.';
+COMMENT ON COLUMN broken_caches.value IS 'Tokens that were paid for again. [tokens]';
+COMMENT ON COLUMN broken_caches.threshold IS 'The length of the shortest prompt that is cached. [tokens]';
+COMMENT ON COLUMN broken_caches.detail IS 'All zones that changed, the first message that changed, the cost of the miss, and how the reason was determined.';
+COMMENT ON COLUMN broken_caches.evidence_id IS 'The ID of the attempt.';
 
 CREATE OR REPLACE VIEW repeated_tool_errors AS
 WITH answered AS (
@@ -414,16 +419,16 @@ FROM counted
 WHERE kind IS NOT NULL
 GROUP BY session_id, lane, name, kind
 HAVING count(*) >= 3 AND count(*) * 5 >= any_value(calls);
-COMMENT ON VIEW repeated_tool_errors IS 'A tool failed three times or more in one way, and in a fifth of its calls or more: one row for each lane, tool and kind.';
-COMMENT ON COLUMN repeated_tool_errors.session_id IS 'The session.';
-COMMENT ON COLUMN repeated_tool_errors.lane IS 'The lane.';
+COMMENT ON VIEW repeated_tool_errors IS 'One row for each lane, tool and kind of error, if at least three calls and at least a fifth of the tool''s calls failed in this way.';
+COMMENT ON COLUMN repeated_tool_errors.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN repeated_tool_errors.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN repeated_tool_errors.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN repeated_tool_errors.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN repeated_tool_errors.about IS 'The tool.';
-COMMENT ON COLUMN repeated_tool_errors.value IS 'How often. [calls]';
-COMMENT ON COLUMN repeated_tool_errors.threshold IS 'What it takes. [calls]';
-COMMENT ON COLUMN repeated_tool_errors.detail IS 'The kind of the errors: `schema`, `semantic` or `denied`; and how many calls there were.';
-COMMENT ON COLUMN repeated_tool_errors.evidence_id IS 'The last of these calls.';
+COMMENT ON COLUMN repeated_tool_errors.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN repeated_tool_errors.about IS 'The name of the tool.';
+COMMENT ON COLUMN repeated_tool_errors.value IS 'The number of failed calls. [calls]';
+COMMENT ON COLUMN repeated_tool_errors.threshold IS 'The minimum value for this finding. [calls]';
+COMMENT ON COLUMN repeated_tool_errors.detail IS 'The kind of error (`schema`, `semantic` or `denied`) and the number of all calls of the tool.';
+COMMENT ON COLUMN repeated_tool_errors.evidence_id IS 'The ID of the last of these calls.';
 
 CREATE OR REPLACE VIEW contradictions AS
 SELECT
@@ -434,7 +439,7 @@ SELECT
     string_agg(DISTINCT calls.name, ' ') AS about,
     count(*)::DOUBLE AS value,
     1::DOUBLE AS threshold,
-    format('it claims success after {} failed results and no other', count(*)) AS detail,
+    format('claims success although all {} results failed', count(*)) AS detail,
     answers.attempt_id AS evidence_id
 FROM attempts AS answers
 JOIN tool_uses AS calls
@@ -446,16 +451,16 @@ JOIN tool_results AS results ON answered.segment_id = results.segment_id AND ans
 WHERE answers.claims_success
 GROUP BY answers.session_id, answers.lane, answers.attempt_id
 HAVING bool_and(results.is_error);
-COMMENT ON VIEW contradictions IS 'An answer claims success, and every result that it answers is an error: one row for each.';
-COMMENT ON COLUMN contradictions.session_id IS 'The session.';
-COMMENT ON COLUMN contradictions.lane IS 'The lane.';
+COMMENT ON VIEW contradictions IS 'One row for each response that claims success although every tool result before it is an error.';
+COMMENT ON COLUMN contradictions.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN contradictions.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN contradictions.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN contradictions.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN contradictions.about IS 'The tools.';
-COMMENT ON COLUMN contradictions.value IS 'Results that it answers. [results]';
-COMMENT ON COLUMN contradictions.threshold IS 'What it takes. [results]';
-COMMENT ON COLUMN contradictions.detail IS 'How many failed results it answers.';
-COMMENT ON COLUMN contradictions.evidence_id IS 'The attempt that answers so.';
+COMMENT ON COLUMN contradictions.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN contradictions.about IS 'The names of the tools.';
+COMMENT ON COLUMN contradictions.value IS 'The number of tool results to which the response replies. [results]';
+COMMENT ON COLUMN contradictions.threshold IS 'The minimum value for this finding. [results]';
+COMMENT ON COLUMN contradictions.detail IS 'The number of failed results to which the response replies.';
+COMMENT ON COLUMN contradictions.evidence_id IS 'The ID of the attempt with this response.';
 
 CREATE OR REPLACE VIEW diagnoses AS
 SELECT 'repeated_calls' AS signature, * FROM repeated_calls
@@ -477,14 +482,14 @@ UNION ALL
 SELECT 'repeated_tool_errors' AS signature, * FROM repeated_tool_errors
 UNION ALL
 SELECT 'contradictions' AS signature, * FROM contradictions;
-COMMENT ON VIEW diagnoses IS 'All places where a failure signature fires.';
-COMMENT ON COLUMN diagnoses.signature IS 'The signature: the name of the view that has more about the other columns.';
-COMMENT ON COLUMN diagnoses.session_id IS 'The session.';
-COMMENT ON COLUMN diagnoses.lane IS 'The lane.';
+COMMENT ON VIEW diagnoses IS 'All findings of all failure signatures.';
+COMMENT ON COLUMN diagnoses.signature IS 'The failure signature: the name of the view that describes the other columns.';
+COMMENT ON COLUMN diagnoses.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN diagnoses.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN diagnoses.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN diagnoses.at_ns IS 'When. [ns since 1970 UTC]';
-COMMENT ON COLUMN diagnoses.about IS 'What it is about: a tool, a model, a hook, what broke a cache.';
-COMMENT ON COLUMN diagnoses.value IS 'What was measured.';
-COMMENT ON COLUMN diagnoses.threshold IS 'What it was held against.';
-COMMENT ON COLUMN diagnoses.detail IS 'More about it, for people.';
-COMMENT ON COLUMN diagnoses.evidence_id IS 'The call, the attempt or the interaction that shows it.';
+COMMENT ON COLUMN diagnoses.at_ns IS 'When the finding occurred. [ns since 1970 UTC]';
+COMMENT ON COLUMN diagnoses.about IS 'The subject of the finding: a tool, a model, a hook, or the cause of a cache rewrite.';
+COMMENT ON COLUMN diagnoses.value IS 'The measured value.';
+COMMENT ON COLUMN diagnoses.threshold IS 'The threshold for the value.';
+COMMENT ON COLUMN diagnoses.detail IS 'A readable detail.';
+COMMENT ON COLUMN diagnoses.evidence_id IS 'The ID of the call, the attempt or the interaction that shows the finding.';

@@ -1,20 +1,20 @@
 -- Events: descriptions of the columns of the stream, estimates for sampled events, and the handling of tool calls.
 
 COMMENT ON VIEW event_log IS 'One row for each event, from all tables; docs/events.md describes each kind.';
-COMMENT ON COLUMN event_log.session_id IS 'The session.';
-COMMENT ON COLUMN event_log.interaction_id IS 'The interaction, or NULL outside of one.';
+COMMENT ON COLUMN event_log.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN event_log.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
 COMMENT ON COLUMN event_log.turn IS 'The turn within the lane, from 1, or NULL.';
-COMMENT ON COLUMN event_log.lane IS 'The lane, or NULL.';
-COMMENT ON COLUMN event_log.query_source IS 'The purpose of the requests: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`; NULL if unknown.';
-COMMENT ON COLUMN event_log.chain_id IS 'The requests of one turn that it belongs to; NULL if unknown.';
-COMMENT ON COLUMN event_log.depth IS 'The position in that chain, from 1; NULL if unknown.';
-COMMENT ON COLUMN event_log.session_sequence IS 'Its number among the facts of the session, from 1.';
-COMMENT ON COLUMN event_log.at_ns IS 'When it happened, or started. [ns since 1970 UTC]';
-COMMENT ON COLUMN event_log.kind IS 'The kind.';
-COMMENT ON COLUMN event_log.label IS 'Its label, or NULL.';
-COMMENT ON COLUMN event_log.labels IS 'Its other labels by name.';
-COMMENT ON COLUMN event_log.numbers IS 'Its numbers by name; what is true is 1, what is not 0.';
-COMMENT ON COLUMN event_log.rate IS 'The sampling rate of its kind: it represents 1/rate events.';
+COMMENT ON COLUMN event_log.lane IS 'The lane: `main`, or the lane of a sub-agent; NULL if unknown.';
+COMMENT ON COLUMN event_log.query_source IS 'The purpose of the LLM request to which the event belongs: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`; NULL if unknown.';
+COMMENT ON COLUMN event_log.chain_id IS 'The ID of the chain of requests (all requests of one turn) to which the record belongs; NULL if unknown.';
+COMMENT ON COLUMN event_log.depth IS 'The depth in that chain, from 1; NULL if unknown.';
+COMMENT ON COLUMN event_log.session_sequence IS 'The number of the event among the facts of the session, from 1.';
+COMMENT ON COLUMN event_log.at_ns IS 'When the event happened, or started. [ns since 1970 UTC]';
+COMMENT ON COLUMN event_log.kind IS 'The kind of event.';
+COMMENT ON COLUMN event_log.label IS 'The label of the event, or NULL.';
+COMMENT ON COLUMN event_log.labels IS 'Additional labels of the event, by name.';
+COMMENT ON COLUMN event_log.numbers IS 'The numbers of the event, by name; true is 1, false is 0.';
+COMMENT ON COLUMN event_log.rate IS 'The sampling rate of the kind: each event represents 1/rate events.';
 
 -- Some kinds may be sampled: each recorded event represents 1/rate of them.
 
@@ -25,12 +25,12 @@ CREATE OR REPLACE VIEW events_estimated AS
 SELECT session_id, kind, label, count(*) AS recorded, estimated_count(rate) AS estimated
 FROM events
 GROUP BY session_id, kind, label;
-COMMENT ON VIEW events_estimated IS 'How many events there were of each kind in a session, those that were not kept included.';
-COMMENT ON COLUMN events_estimated.session_id IS 'The session.';
-COMMENT ON COLUMN events_estimated.kind IS 'The kind.';
-COMMENT ON COLUMN events_estimated.label IS 'Their label, or NULL.';
-COMMENT ON COLUMN events_estimated.recorded IS 'How many were kept.';
-COMMENT ON COLUMN events_estimated.estimated IS 'How many there were: exact where all were kept, else an estimate that is right on average.';
+COMMENT ON VIEW events_estimated IS 'The number of events of each kind in a session, including events that sampling discarded.';
+COMMENT ON COLUMN events_estimated.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN events_estimated.kind IS 'The kind of event.';
+COMMENT ON COLUMN events_estimated.label IS 'The label of the events, or NULL.';
+COMMENT ON COLUMN events_estimated.recorded IS 'The number of events that were kept.';
+COMMENT ON COLUMN events_estimated.estimated IS 'The estimated number of events; exact if all were kept, otherwise an unbiased estimate.';
 
 -- The handling of tool calls, from the requested input to the result that the model got.
 
@@ -71,19 +71,19 @@ LEFT JOIN rewritten AS w
 LEFT JOIN answered_calls AS a ON r.segment_id = a.segment_id AND r.sequence = a.sequence
 LEFT JOIN tool_uses AS u
     ON a.session_id = u.session_id AND a.attempt_id = u.attempt_id AND a.ordinal = u.ordinal;
-COMMENT ON VIEW tool_handling IS 'One row for each result of a tool call: the requested input, the executed input, the result, and what the model got.';
-COMMENT ON COLUMN tool_handling.session_id IS 'The session.';
-COMMENT ON COLUMN tool_handling.interaction_id IS 'The interaction, or NULL outside of one.';
-COMMENT ON COLUMN tool_handling.lane IS 'The lane.';
+COMMENT ON VIEW tool_handling IS 'One row for each result of a tool call, with the sizes of the requested input, the executed input, the result, and the result that the model got.';
+COMMENT ON COLUMN tool_handling.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN tool_handling.interaction_id IS 'The ID of the interaction; NULL outside of an interaction.';
+COMMENT ON COLUMN tool_handling.lane IS 'The lane: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN tool_handling.turn IS 'The turn within the lane, from 1.';
-COMMENT ON COLUMN tool_handling.tool_use_id IS 'The provider''s ID of the call.';
-COMMENT ON COLUMN tool_handling.requested_name IS 'The tool as the model called it.';
+COMMENT ON COLUMN tool_handling.tool_use_id IS 'The provider''s ID of the tool call.';
+COMMENT ON COLUMN tool_handling.requested_name IS 'The name of the tool as the model called it.';
 COMMENT ON COLUMN tool_handling.tool IS 'The canonical name of the tool; NULL if there is no such tool, or if the row was derived from requests.';
-COMMENT ON COLUMN tool_handling.outcome IS 'The outcome of the call: `executed`; `substituted` (it ran, and a hook replaced the result); `deduplicated` (its ID and input were used before); `blocked` (a hook vetoed it); `denied`; `unknown` (no such tool); `invalid` (the input is invalid); `skipped` (a message arrived first); `aborted`.';
-COMMENT ON COLUMN tool_handling.execution_outcome IS 'The same, and how an executed call ended: `executed`, `failed` or `timeout`.';
+COMMENT ON COLUMN tool_handling.outcome IS 'The outcome of the call: `executed`; `substituted` (the tool ran, and a hook replaced the result); `deduplicated` (ID and input were used before); `blocked` (a hook vetoed the call); `denied`; `unknown` (no such tool); `invalid` (the input is invalid); `skipped` (a message arrived first); `aborted`.';
+COMMENT ON COLUMN tool_handling.execution_outcome IS 'The same as outcome, except that `executed` is split into `executed`, `failed` and `timeout`.';
 COMMENT ON COLUMN tool_handling.requested_bytes IS 'Size of the input that the model sent; NULL if the row was derived from requests. [bytes]';
-COMMENT ON COLUMN tool_handling.executed_bytes IS 'Size of the input that the tool got; NULL where nothing ran. [bytes]';
-COMMENT ON COLUMN tool_handling.coerced IS 'Arguments that were changed to fit their types.';
+COMMENT ON COLUMN tool_handling.executed_bytes IS 'Size of the input that the tool got; NULL if the tool did not run. [bytes]';
+COMMENT ON COLUMN tool_handling.coerced IS 'The number of arguments whose type was converted.';
 COMMENT ON COLUMN tool_handling.input_rewritten IS 'Whether hooks changed the input.';
-COMMENT ON COLUMN tool_handling.raw_result_bytes IS 'Size of the result before hooks. [bytes]';
-COMMENT ON COLUMN tool_handling.result_bytes IS 'Size of the result as the model saw it. [bytes]';
+COMMENT ON COLUMN tool_handling.raw_result_bytes IS 'Size of the result before hooks changed it. [bytes]';
+COMMENT ON COLUMN tool_handling.result_bytes IS 'Size of the result that the model got. [bytes]';

@@ -1,4 +1,4 @@
--- Missing data, and what crashed processes left open.
+-- Missing data, and operations that were in progress when a process crashed.
 
 CREATE OR REPLACE VIEW session_records AS
 WITH ended AS (
@@ -20,12 +20,12 @@ SELECT
     ended.emitted = ended.written + coalesce(missing.dropped, 0) AS is_exact
 FROM ended
 FULL JOIN missing ON ended.session_id = missing.session_id;
-COMMENT ON VIEW session_records IS 'One row for each session that ended or has dropped records: whether all its records are accounted for.';
-COMMENT ON COLUMN session_records.session_id IS 'The session.';
-COMMENT ON COLUMN session_records.emitted IS 'Records that its process had emitted until its end; NULL if it has no end. [records]';
-COMMENT ON COLUMN session_records.written IS 'Those of them that were written; NULL as above. [records]';
-COMMENT ON COLUMN session_records.dropped IS 'Records in `gaps`, which also has the reasons. [records]';
-COMMENT ON COLUMN session_records.is_exact IS 'Whether emitted = written + dropped; NULL as above.';
+COMMENT ON VIEW session_records IS 'One row for each session that ended or has dropped records: whether all of its records are accounted for.';
+COMMENT ON COLUMN session_records.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN session_records.emitted IS 'The number of records that its process had emitted when the session ended; NULL if the session has not ended. [records]';
+COMMENT ON COLUMN session_records.written IS 'The number of these records that were written; NULL if the session has not ended. [records]';
+COMMENT ON COLUMN session_records.dropped IS 'The number of records in `gaps`, which also contains the reasons. [records]';
+COMMENT ON COLUMN session_records.is_exact IS 'Whether emitted = written + dropped; NULL if the session has not ended.';
 
 CREATE OR REPLACE VIEW crashes AS
 WITH crashed AS (
@@ -58,11 +58,11 @@ FROM crashed
 LEFT JOIN requests ON crashed.session_id = requests.session_id
 LEFT JOIN calls ON crashed.session_id = calls.session_id
 LEFT JOIN inside ON crashed.session_id = inside.session_id;
-COMMENT ON VIEW crashes IS 'One row for each session whose process died before it ended: what it was in the middle of.';
-COMMENT ON COLUMN crashes.session_id IS 'The session.';
-COMMENT ON COLUMN crashes.name IS 'What its author called it.';
-COMMENT ON COLUMN crashes.started_ns IS 'When it started. [ns since 1970 UTC]';
-COMMENT ON COLUMN crashes.last_activity_ns IS 'The last that is known of it. [ns since 1970 UTC]';
-COMMENT ON COLUMN crashes.open_requests IS 'Requests that had been sent and whose answers had not ended.';
-COMMENT ON COLUMN crashes.open_tool_calls IS 'Tool calls without a result.';
-COMMENT ON COLUMN crashes.open_spans IS 'Spans that had not ended.';
+COMMENT ON VIEW crashes IS 'One row for each session whose process died before the session ended, with the operations that were in progress.';
+COMMENT ON COLUMN crashes.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN crashes.name IS 'The name given by the author.';
+COMMENT ON COLUMN crashes.started_ns IS 'When the session started. [ns since 1970 UTC]';
+COMMENT ON COLUMN crashes.last_activity_ns IS 'The last known activity of the session. [ns since 1970 UTC]';
+COMMENT ON COLUMN crashes.open_requests IS 'The number of requests that had been sent and whose responses had not ended.';
+COMMENT ON COLUMN crashes.open_tool_calls IS 'The number of tool calls without a result.';
+COMMENT ON COLUMN crashes.open_spans IS 'The number of spans that had not ended.';

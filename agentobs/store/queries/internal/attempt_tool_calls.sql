@@ -1,4 +1,4 @@
--- Which tool calls does the answer of one attempt contain?
+-- Which tool calls does the response of one attempt contain?
 SELECT * FROM tool_calls
 WHERE session_id = $session_id::VARCHAR AND attempt_id = $attempt_id::VARCHAR
 ORDER BY ordinal

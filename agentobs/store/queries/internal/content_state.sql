@@ -1,4 +1,4 @@
--- What happened to the content of one session: its mode, its source, when it was pruned, and its redactions?
+-- What is the state of the content of one session: its mode, its source, when it was pruned, and its redactions?
 SELECT
     (SELECT arg_min(content, started_ns) FROM session_starts WHERE session_id = $session_id) AS content,
     (SELECT arg_min(source, started_ns) FROM session_starts WHERE session_id = $session_id) AS source,

@@ -1,6 +1,6 @@
--- Where is the content that holds the text of some digests, in the newest sessions that have each?
+-- Which content contains the texts of some digests, in the newest sessions with each digest?
 --
--- $digests: a list of them. $most: how many sessions for each digest.
+-- $digests: a list of digests. $most: the maximum number of sessions for each digest.
 SELECT digest, field, segment_id, content_id, row_number() OVER (PARTITION BY digest ORDER BY at_ns DESC) AS place
 FROM (
     SELECT name, 'name', session_id, segment_id, arguments_content, started_ns FROM session_starts

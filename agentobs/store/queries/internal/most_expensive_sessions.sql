@@ -1,7 +1,7 @@
 -- Which sessions of a range cost most?
 --
--- $since_ns, $until_ns: only sessions that started then or later, and before then, or NULL.
--- $limit: the maximum number of rows.
+-- $since_ns, $until_ns: only sessions that started from the first time on and before the second, or NULL. $limit: the
+-- maximum number of rows.
 SELECT sessions.*, costs.* EXCLUDE (session_id)
 FROM sessions
 LEFT JOIN (

@@ -1,6 +1,7 @@
 -- Which combinations that prices depend on occur in the costs?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before then, or NULL.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL.
 SELECT DISTINCT model, service_tier, inference_geo, speed
 FROM costs
 WHERE

@@ -1,6 +1,6 @@
--- How many sessions of a range were there, failed, and are running?
+-- How many sessions of a range exist, failed, and are still running?
 --
--- $since_ns, $until_ns: only sessions that started then or later, and before then, or NULL.
+-- $since_ns, $until_ns: only sessions that started from the first time on and before the second, or NULL.
 SELECT
     count(*) AS sessions,
     count(*) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS failed,

@@ -4,12 +4,12 @@ WITH listed AS (
     WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal
     UNION
     SELECT table_name, false FROM duckdb_tables() WHERE database_name = 'memory' AND schema_name = 'main'
-), told AS (
+), published AS (
     SELECT view_name AS name, comment, true AS is_view FROM duckdb_views() WHERE database_name = 'published'
     UNION ALL
     SELECT table_name, comment, false FROM duckdb_tables() WHERE database_name = 'published'
 )
-SELECT name, coalesce(told.is_view, listed.is_view) AS is_view, comment
+SELECT name, coalesce(published.is_view, listed.is_view) AS is_view, comment
 FROM listed
-LEFT JOIN told USING (name)
+LEFT JOIN published USING (name)
 ORDER BY is_view DESC, name;

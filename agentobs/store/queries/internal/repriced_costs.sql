@@ -1,8 +1,8 @@
 -- What would the calls cost with other prices, by model and in total?
 --
--- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before then, or NULL.
--- $prices: a list of price rows. $lifetime: price all cache writes with it, or NULL. $is_assumed: whether token counts
--- are assumed, so that no cost is exact.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
+-- second, or NULL. $prices: a list of price rows. $lifetime: the lifetime at which all cache writes are priced, or
+-- NULL. $is_assumed: whether token counts are assumptions, so that no cost is exact.
 WITH what_if_prices AS (
     SELECT unnest($prices::STRUCT(
         model VARCHAR, service_tier VARCHAR, inference_geo VARCHAR, speed VARCHAR,

@@ -1,2 +1,2 @@
--- Which row of `sessions` is that of one session?
+-- Which row of `sessions` belongs to one session?
 SELECT * FROM sessions WHERE session_id = $session_id::VARCHAR;

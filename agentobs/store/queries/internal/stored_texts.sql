@@ -1,6 +1,6 @@
 -- Which of some names and reasons occur in the facts?
 --
--- $texts: a list of them.
+-- $texts: a list of names and reasons.
 SELECT name FROM session_starts WHERE list_contains($texts::VARCHAR[], name)
 UNION
 SELECT reason FROM session_ends WHERE list_contains($texts::VARCHAR[], reason);

@@ -1,15 +1,18 @@
 -- Which sessions are on one page of the list?
 --
--- $text, $digest: only sessions whose searched text contains one of these, in lower case. $model, $status, $signature:
--- only those with it. $cost_from, $cost_to: only those in this range, US dollars. $since_ns, $until_ns: only those that
--- started then or later, and before then. NULL means no filter.
--- $sort: the column, as in the address of the page. $descending: whether the largest come first. $limit, $offset: the page.
-WITH told AS (
-    SELECT session_id, list(signature ORDER BY signature) AS fired FROM app.fired GROUP BY session_id
+-- $text, $digest: only sessions whose searchable text contains one of these, in lower case. $model, $status,
+-- $signature: only sessions with this value. $cost_from, $cost_to: only sessions whose cost is in this range, US
+-- dollars. $since_ns, $until_ns: only sessions that started from the first time on and before the second. NULL means no
+-- filter.
+--
+-- $sort: the column, as in the URL of the page. $descending: whether the largest values come first. $limit, $offset:
+-- the page.
+WITH found AS (
+    SELECT session_id, list(signature ORDER BY signature) AS fired FROM app.found_signatures GROUP BY session_id
 ), chosen AS (
     SELECT
         listing.* EXCLUDE (words, fingerprint),
-        coalesce(told.fired, []) AS fired,
+        coalesce(found.fired, []) AS fired,
         CASE $sort::VARCHAR WHEN 'name' THEN name WHEN 'status' THEN status WHEN 'model' THEN models[1] END AS text_key,
         CASE $sort::VARCHAR
             WHEN 'started' THEN started_ns
@@ -17,16 +20,16 @@ WITH told AS (
             WHEN 'turns' THEN turns
             WHEN 'tools' THEN tool_calls
             WHEN 'tokens' THEN input_tokens + cache_read_tokens + cache_write_tokens + output_tokens
-            WHEN 'signatures' THEN len(coalesce(told.fired, []))
+            WHEN 'signatures' THEN len(coalesce(found.fired, []))
         END AS number_key,
         CASE $sort::VARCHAR WHEN 'cost' THEN cost_usd END AS money_key
     FROM app.listing AS listing
-    LEFT JOIN told USING (session_id)
+    LEFT JOIN found USING (session_id)
     WHERE
         ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR))
         AND ($model::VARCHAR IS NULL OR list_contains(models, $model::VARCHAR))
         AND ($status::VARCHAR IS NULL OR status = $status::VARCHAR)
-        AND ($signature::VARCHAR IS NULL OR session_id IN (SELECT session_id FROM app.fired WHERE signature = $signature::VARCHAR))
+        AND ($signature::VARCHAR IS NULL OR session_id IN (SELECT session_id FROM app.found_signatures WHERE signature = $signature::VARCHAR))
         AND ($cost_from::DECIMAL(38, 12) IS NULL OR cost_usd >= $cost_from::DECIMAL(38, 12))
         AND ($cost_to::DECIMAL(38, 12) IS NULL OR cost_usd <= $cost_to::DECIMAL(38, 12))
         AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)

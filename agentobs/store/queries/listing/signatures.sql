@@ -1,2 +1,2 @@
 -- In how many sessions was each failure signature found?
-SELECT signature AS name, count(*) AS sessions FROM app.fired GROUP BY ALL;
+SELECT signature AS name, count(*) AS sessions FROM app.found_signatures GROUP BY ALL;

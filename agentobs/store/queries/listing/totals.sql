@@ -1,8 +1,9 @@
--- What do the sessions of the list add up to, and how certain is the money?
+-- What are the totals of the listed sessions, and how certain is their cost?
 --
--- $text, $digest: only sessions whose searched text contains one of these, in lower case. $model, $status, $signature:
--- only those with it. $cost_from, $cost_to: only those in this range, US dollars. $since_ns, $until_ns: only those that
--- started then or later, and before then. NULL means no filter.
+-- $text, $digest: only sessions whose searchable text contains one of these, in lower case. $model, $status,
+-- $signature: only sessions with this value. $cost_from, $cost_to: only sessions whose cost is in this range, US
+-- dollars. $since_ns, $until_ns: only sessions that started from the first time on and before the second. NULL means no
+-- filter.
 SELECT
     count(*) AS sessions,
     coalesce(sum(turns), 0)::BIGINT AS turns,
@@ -27,7 +28,7 @@ WHERE
     ($text::VARCHAR IS NULL OR contains(words, $text::VARCHAR) OR contains(words, $digest::VARCHAR))
     AND ($model::VARCHAR IS NULL OR list_contains(models, $model::VARCHAR))
     AND ($status::VARCHAR IS NULL OR status = $status::VARCHAR)
-    AND ($signature::VARCHAR IS NULL OR session_id IN (SELECT session_id FROM app.fired WHERE signature = $signature::VARCHAR))
+    AND ($signature::VARCHAR IS NULL OR session_id IN (SELECT session_id FROM app.found_signatures WHERE signature = $signature::VARCHAR))
     AND ($cost_from::DECIMAL(38, 12) IS NULL OR cost_usd >= $cost_from::DECIMAL(38, 12))
     AND ($cost_to::DECIMAL(38, 12) IS NULL OR cost_usd <= $cost_to::DECIMAL(38, 12))
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)

@@ -1,4 +1,4 @@
-"""Generations: a file that is ours is replaced whole or rebuilt; one that is not is never touched."""
+"""Generations: our own files are replaced or rebuilt as a whole; foreign files are never changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentobs.recording.journal.segments import facts_path, file_size
 from agentobs.store.duckdb import generations
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
-from tests.store.making import (
+from tests.store.recordings import (
     a_home,
     conversation,
     counts,
@@ -37,7 +37,7 @@ def recorded(tmp_path: Path) -> Home:
 
 
 def test_the_published_file_and_its_manifest(tmp_path: Path) -> None:
-    """The file cannot be written by a stray client; the manifest has its number, size and digest."""
+    """The file is read-only; the manifest has its number, size and digest."""
     home = recorded(tmp_path)
     found = home.database.stat()
     assert stat.S_IMODE(found.st_mode) == 0o400
@@ -58,17 +58,17 @@ def test_the_published_file_and_its_manifest(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_not_ours_is_never_touched(tmp_path: Path) -> None:
-    """Text, a stranger's database and a link in the place of the store are refused by name, unchanged."""
+def test_a_foreign_file_is_never_changed(tmp_path: Path) -> None:
+    """Text, a foreign database and a link in place of the store are refused, unchanged, and named in the error."""
     strangers = tmp_path / "strangers.duckdb"
     with duckdb.connect(str(strangers)) as connection:
         connection.execute("CREATE TABLE meta (a INTEGER); INSERT INTO meta VALUES (1)")
     home = a_home(tmp_path)
     record(home, conversation(1))
     for content, found in (
-        (b"my notes\n" * 1000, "not a database that agentobs wrote"),
-        (b"", "not a database that agentobs wrote"),
-        (strangers.read_bytes(), "a DuckDB file that agentobs did not write"),
+        (b"my notes\n" * 1000, "this file was not written by agentobs"),
+        (b"", "this file was not written by agentobs"),
+        (strangers.read_bytes(), "this DuckDB file was not written by agentobs"),
     ):
         home.database.write_bytes(content)
         for use in (ingest, connect):
@@ -83,13 +83,13 @@ def test_a_file_that_is_not_ours_is_never_touched(tmp_path: Path) -> None:
         ingest(home)
 
 
-def test_a_strangers_database_in_a_home_that_had_its_own(tmp_path: Path) -> None:
-    """Where a manifest says that there was a store, a database of somebody else is refused all the same."""
+def test_a_foreign_database_in_place_of_a_published_store(tmp_path: Path) -> None:
+    """A foreign database is refused even if the manifest lists a generation."""
     home = recorded(tmp_path)
     home.database.unlink()
     with duckdb.connect(str(home.database)) as connection:
         connection.execute("CREATE TABLE precious AS SELECT 1 AS a")
-    with pytest.raises(ForeignError, match="did not write"):
+    with pytest.raises(ForeignError, match="was not written by agentobs"):
         ingest(home)
     with duckdb.connect(str(home.database)) as connection:
         assert connection.execute("FROM precious").fetchall() == [(1,)]
@@ -120,8 +120,8 @@ os._exit(0)
 @pytest.mark.parametrize(
     "damage", ["cut", "flipped", "rotten", "changed by a client", "left half written", "older"]
 )
-def test_a_damaged_generation_is_set_aside_and_built_anew(tmp_path: Path, damage: str) -> None:
-    """Whatever happened to the file, the next reader has the same answers, and the report says so."""
+def test_a_damaged_generation_is_moved_and_rebuilt(tmp_path: Path, damage: str) -> None:
+    """Whatever the damage, the next reader has the same rows, and the report of the ingest mentions it."""
     home = recorded(tmp_path)
     with plain(home) as connection:
         before = everything(connection)
@@ -131,7 +131,7 @@ def test_a_damaged_generation_is_set_aside_and_built_anew(tmp_path: Path, damage
         home.database.write_bytes(data[: len(data) // 2])
     elif damage == "flipped":
         home.database.write_bytes(data[:-1000] + bytes([data[-1000] ^ 1]) + data[-999:])
-    elif damage == "rotten":  # with size and time as before
+    elif damage == "rotten":  # with the same size and time
         times = home.database.stat()
         home.database.write_bytes(data[:16384] + bytes(byte ^ 255 for byte in data[16384:]))
         os.utime(home.database, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -161,8 +161,8 @@ def test_a_damaged_generation_is_set_aside_and_built_anew(tmp_path: Path, damage
         assert everything(connection) == before
     report = ingest(home)
     assert report.published
-    assert report.set_aside is not None
-    assert report.set_aside.name.startswith("agentobs.duckdb.damaged-")
+    assert report.damaged_moved_to is not None
+    assert report.damaged_moved_to.name.startswith("agentobs.duckdb.damaged-")
     assert "rebuilt" in report.lines()[-1]
     with connect(home) as connection:
         assert everything(connection) == before
@@ -170,20 +170,20 @@ def test_a_damaged_generation_is_set_aside_and_built_anew(tmp_path: Path, damage
         assert everything(connection) == before
 
 
-def test_a_deleted_store_is_built_anew(tmp_path: Path) -> None:
-    """The store can be thrown away: the segments give the same answers again."""
+def test_a_deleted_store_is_rebuilt(tmp_path: Path) -> None:
+    """The store file can be deleted; the segments produce the same rows again."""
     home = recorded(tmp_path)
     with plain(home) as connection:
         before = everything(connection)
     home.database.unlink()
     report = ingest(home)
-    assert (report.generation, report.set_aside) == (2, None)
+    assert (report.generation, report.damaged_moved_to) == (2, None)
     with plain(home) as connection:
         assert everything(connection) == before
 
 
 def test_a_copy_of_the_file_alone(tmp_path: Path) -> None:
-    """The file is complete in itself: somebody who was sent it asks it like a home of their own."""
+    """The file is self-contained: if it is sent to another machine, it can be queried there like a home."""
     home = recorded(tmp_path)
     sent = tmp_path / "sent"
     sent.mkdir()
@@ -192,13 +192,13 @@ def test_a_copy_of_the_file_alone(tmp_path: Path) -> None:
         assert everything(ours) == everything(theirs)
     (sent / "segments").mkdir()
     record(Home(sent), conversation(5))
-    assert ingest(Home(sent)).set_aside is None
+    assert ingest(Home(sent)).damaged_moved_to is None
     with connect(sent) as connection:
         assert counts(connection)["session_starts"] == 3
 
 
-def test_readers_keep_what_they_opened(tmp_path: Path) -> None:
-    """A generation that is replaced goes on answering those who opened it."""
+def test_readers_keep_their_generation(tmp_path: Path) -> None:
+    """Connections to a generation that was replaced keep working."""
     home = recorded(tmp_path)
     with plain(home) as stranger, connect(home) as reader:
         record(home, conversation(3))

@@ -1,4 +1,4 @@
-"""Tool calls whose ids recur: each call has its own result, its own decision, and counts once."""
+"""Tool calls with repeated IDs: each call has its own result and decision, and counts once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from agentobs.records.facts import ToolResult, ToolUse
 from agentobs.records.labels import Label
 from agentobs.store.duckdb.connection import connect
 from tests.agent.provider import Provider, call, message, streamed
-from tests.exporters.acting import DONE, play
-from tests.store.making import SECOND, T0, a_home, record, session_id, write_facts
-from tests.store.talking import Talk
+from tests.exporters.sample_agents import DONE, play
+from tests.store.recordings import SECOND, T0, a_home, record, session_id, write_facts
+from tests.store.wire_conversations import WireConversation
 
 ID = "call_0"
 
 
-def test_a_server_that_has_one_id_for_all(tmp_path: Path) -> None:
-    """Each call goes with the result that came next, also of two in one answer, and so does what failed."""
-    talk = Talk(call_id=ID)
+def test_a_server_that_uses_one_id_for_all_calls(tmp_path: Path) -> None:
+    """Each call gets the next result with its ID, also if a response contains two calls, and so do failed calls."""
+    talk = WireConversation(call_id=ID)
     for failed in (False, True):
         talk.calls(("look", {"failed": failed}))
         talk.result(ID, is_error=failed)
@@ -72,8 +72,10 @@ def result(at_s: int, size: int, **changes: Any) -> ToolResult:
     )
 
 
-def test_results_that_do_not_say_which_call_they_answer(tmp_path: Path) -> None:
-    """An older result goes with the nearest call before it, and one that was there early with the call of its turn."""
+def test_results_without_an_attempt(tmp_path: Path) -> None:
+    """An older result belongs to the nearest previous call; a result that was available early belongs to the call of
+    its turn.
+    """
     home = a_home(tmp_path)
     early = {"source": "run", "started_ns": T0, "duration_ns": 1, "lane": Label("main"), "turn": 4}
     write_facts(
@@ -91,8 +93,10 @@ def look(where: str) -> str:
     return f"nothing {where}"
 
 
-def test_our_loop_gives_such_a_call_another_id(tmp_path: Path) -> None:
-    """The call is known as the model made it, the result as the loop named it; both are one, and decided on once."""
+def test_the_loop_replaces_a_repeated_id(tmp_path: Path) -> None:
+    """The call has the ID from the model, and the result has the ID from the loop; both are joined, and there is one
+    decision.
+    """
     replies = [
         *(streamed(message(call("t1", "look", where=w), stop_reason="tool_use")) for w in "abc"),
         streamed(DONE),

@@ -1,4 +1,4 @@
-"""Taking out: rows as files for other tools, and records as they stand in the journal."""
+"""Exporting rows to files for other tools, and printing journal records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import Segment, facts_path, segment_ids
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
-from tests.store.making import a_home, conversation, record
+from tests.store.recordings import a_home, conversation, record
 
 
 def run(home: Home, *arguments: object) -> Result:
@@ -26,7 +26,9 @@ def run(home: Home, *arguments: object) -> Result:
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
 def test_rows_as_a_file(tmp_path: Path, form: str) -> None:
-    """A table, a view and a named query go to a file that only its owner can read, all rows and exact money in it."""
+    """A table, a view and a named query are written to a file that only its owner can read, with all rows and exact
+    costs.
+    """
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -55,7 +57,7 @@ def test_rows_as_a_file(tmp_path: Path, form: str) -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """A file or a link that is there stays; --force replaces a plain file, and no link."""
+    """An existing file or link is kept; --force replaces a plain file, but not a link."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     mine, link = tmp_path / "mine.csv", tmp_path / "link.csv"
@@ -83,7 +85,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_54_formulas_are_inert(tmp_path: Path) -> None:
-    """A text that a spreadsheet would compute has a quote in front, whatever it begins with."""
+    """A text that a spreadsheet would evaluate gets a leading quote, whatever it starts with."""
     home = a_home(tmp_path)
     segment = Segment(home)
     for text in ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "plain"):
@@ -95,8 +97,8 @@ def test_54_formulas_are_inert(tmp_path: Path) -> None:
     assert [row[0] for row in rows] == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "plain"]
 
 
-def test_records_as_they_stand(tmp_path: Path) -> None:
-    """`journal cat` prints number, kind and JSON, from either form, shows control characters, and marks damage."""
+def test_journal_cat(tmp_path: Path) -> None:
+    """`journal cat` prints number, kind and JSON of both forms, escapes control characters, and marks damage."""
     home = a_home(tmp_path)
     segment = Segment(home)
     segment.facts.append("usage", {"model": "\x1b]52;c;ZXZpbA==\x07 \u202e \x9b"})

@@ -1,4 +1,4 @@
-"""Questions in a process of their own: what they may cost, what comes back, and when it is killed.
+"""The SQL worker: limits, results, and termination.
 
 The bombs have the number of their class: 26 what eats memory or time, 27 answers that are too large.
 """
@@ -33,7 +33,7 @@ from agentobs.recording.recorder import Recorder
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Worker, query
 from agentobs.store.duckdb.worker_protocol import encoded, packed_row, read, row_of
-from tests.store.making import ROOT, a_home, attempt, conversation, python, record, start
+from tests.store.recordings import ROOT, a_home, attempt, conversation, python, record, start
 from tests.store.test_ingest import a_line
 
 MIB = 1024 * 1024
@@ -86,7 +86,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def worker(home: Home) -> Iterator[Worker]:
-    """A worker with all the time that a busy machine may need."""
+    """A worker with enough time for a busy machine."""
     with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
         yield worker
 
@@ -98,11 +98,11 @@ class Bombed:
         self._home = home
         self._worker = Worker(home, SMALL, ingest=False)
 
-    def ask(self, sql: str) -> None:
+    def run(self, sql: str) -> None:
         if not self._worker.is_alive:
             self._worker.close()
             self._worker = Worker(self._home, SMALL, ingest=False)
-        list(self._worker.ask(sql).rows)
+        list(self._worker.run(sql).rows)
 
     def close(self) -> None:
         self._worker.close()
@@ -117,24 +117,26 @@ def bombed(home: Home) -> Iterator[Bombed]:
 
 @pytest.mark.parametrize("sql", BOMBS, ids=[f"26-{sql[:60]}" for sql in BOMBS])
 def test_a_bomb_is_stopped(bombed: Bombed, worker: Worker, sql: str) -> None:
-    """Each bomb ends within its limits, with the limit and the way to raise it named, and harms no other question."""
+    """Each bomb ends within its limits, the error names the limit and how to raise it, and other queries are not
+    affected.
+    """
     with pytest.raises(UsageError) as stopped:
-        bombed.ask(sql)
+        bombed.run(sql)
     assert "and was stopped" in stopped.value.found
     assert "--timeout" in stopped.value.todo or "--memory" in stopped.value.todo
-    assert list(worker.ask("SELECT count(*) FROM attempts").rows) == [(6,)]
+    assert list(worker.run("SELECT count(*) FROM attempts").rows) == [(6,)]
 
 
 def test_there_are_enough_bombs() -> None:
-    """The table holds at least as many as were measured."""
+    """The table contains at least as many bombs as were measured."""
     assert len(set(BOMBS)) == len(BOMBS) >= 22
 
 
 def test_processor_time_is_limited_as_well(home: Home) -> None:
-    """A question that nobody waits for is killed all the same, and is said to have used the processor."""
+    """A query for whose result nobody waits is also killed, and the error says that it used too much processor time."""
     cores = os.cpu_count() or 1
     with Worker(home, Limits(timeout_seconds=1.0), ingest=False) as worker:
-        rows = worker.ask("SELECT i FROM range(10000000) t(i)").rows
+        rows = worker.run("SELECT i FROM range(10000000) t(i)").rows
         next(rows)
         soft, _ = resource.prlimit(worker.process_id, resource.RLIMIT_CPU)
         assert soft <= cores + 1 + used_seconds(worker.process_id)
@@ -149,60 +151,62 @@ def used_seconds(process_id: int) -> float:
 
 
 @pytest.mark.parametrize("code", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
-def test_a_worker_that_dies_says_so(home: Home, code: signal.Signals) -> None:
-    """Whatever kills the worker, the question ends in one error, and so does the next one that it is asked."""
+def test_a_worker_that_dies_is_reported(home: Home, code: signal.Signals) -> None:
+    """Whatever kills the worker, the query ends with one error, and so does the next query."""
     with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
-        rows = worker.ask("SELECT i FROM range(10000000) t(i)").rows
+        rows = worker.run("SELECT i FROM range(10000000) t(i)").rows
         next(rows)
         os.kill(worker.process_id, code)
         with pytest.raises(UsageError, match="memory"):
             list(rows)
         assert not worker.is_alive
         with pytest.raises(UsageError, match="ended"):
-            worker.ask("SELECT 1")
+            worker.run("SELECT 1")
 
 
 def test_rows_columns_and_bytes_have_limits(home: Home) -> None:
-    """27: what is too much is cut or refused in one sentence; what came before counts, and the worker goes on."""
+    """27: a result that is too large is cut off or rejected with one error; rows received before are valid, and the
+    worker keeps working.
+    """
     limits = Limits(timeout_seconds=300, rows=1000, columns=50, answer_bytes=100_000)
     with Worker(home, limits, ingest=False) as worker:
         taken: list[Any] = []
         with pytest.raises(UsageError, match="more than 1,000 rows; the others were dropped"):
-            taken.extend(worker.ask("FROM range(100000000)").rows)
+            taken.extend(worker.run("FROM range(100000000)").rows)
         assert taken == [(number,) for number in range(1000)]
-        assert len(list(worker.ask("FROM range(1000)").rows)) == 1000
+        assert len(list(worker.run("FROM range(1000)").rows)) == 1000
         wide = ", ".join(f"{number} AS c{number}" for number in range(20_000))
         with pytest.raises(UsageError, match="would have 20,000 columns, more than 50"):
-            worker.ask(f"SELECT {wide}")
+            worker.run(f"SELECT {wide}")
         taken.clear()
-        with pytest.raises(UsageError, match="larger than 100,000 bytes; the rest was cut off"):
-            taken.extend(worker.ask("SELECT repeat('x', 30000) FROM range(900)").rows)
+        with pytest.raises(UsageError, match="larger than 100,000 bytes; the rest was dropped"):
+            taken.extend(worker.run("SELECT repeat('x', 30000) FROM range(900)").rows)
         assert taken == [("x" * 30_000,)] * 3
         with pytest.raises(UsageError, match="larger than 100,000 bytes"):
-            list(worker.ask("SELECT repeat('x', 10000000)").rows)
+            list(worker.run("SELECT repeat('x', 10000000)").rows)
         with pytest.raises(UsageError, match="larger than 100,000 bytes"):
-            list(worker.ask(f'SELECT 1 AS "{"x" * 200_000}"').rows)
+            list(worker.run(f'SELECT 1 AS "{"x" * 200_000}"').rows)
         with pytest.raises(UsageError):
-            list(worker.ask("SELECT repeat('x', 5000000000)").rows)
-        assert list(worker.ask("SELECT 1").rows) == [(1,)]
+            list(worker.run("SELECT repeat('x', 5000000000)").rows)
+        assert list(worker.run("SELECT 1").rows) == [(1,)]
 
 
-def test_a_question_has_a_length(worker: Worker) -> None:
-    """A statement of more than 16 MiB is not even sent."""
+def test_the_length_of_a_statement_is_limited(worker: Worker) -> None:
+    """A statement of more than 16 MiB is not sent."""
     with pytest.raises(UsageError, match="The limit is 16 MiB"):
-        worker.ask("SELECT 1 -- " + "x" * (16 * MIB))
-    assert list(worker.ask("SELECT 1").rows) == [(1,)]
+        worker.run("SELECT 1 -- " + "x" * (16 * MIB))
+    assert list(worker.run("SELECT 1").rows) == [(1,)]
 
 
 ALL_TYPES = "SELECT * EXCLUDE (medium_enum, large_enum) FROM test_all_types()"
 
 
-def test_rows_come_as_duckdb_gives_them(home: Home, worker: Worker) -> None:
-    """Every type that DuckDB has arrives with its value and its Python type; zones as their offset."""
+def test_rows_equal_those_of_duckdb(home: Home, worker: Worker) -> None:
+    """Every DuckDB type arrives with its value and its Python type; time zones arrive as offsets."""
     with connect(home, ingest=False) as connection:
         expected = connection.execute(ALL_TYPES).fetchall()
         names = [str(column[0]) for column in connection.description or []]
-    answer = worker.ask(ALL_TYPES)
+    answer = worker.run(ALL_TYPES)
     assert answer.columns == names
     assert plain(list(answer.rows)) == plain(expected)
     for sql in (
@@ -210,11 +214,11 @@ def test_rows_come_as_duckdb_gives_them(home: Home, worker: Worker) -> None:
         "SELECT 1 AS a, 2 AS a",
     ):
         with connect(home, ingest=False) as connection:
-            assert list(worker.ask(sql).rows) == connection.execute(sql).fetchall()
+            assert list(worker.run(sql).rows) == connection.execute(sql).fetchall()
 
 
 def plain(value: Any) -> Any:
-    """Return a value with its type, in a form that can be compared: NaN is NaN, a zone is its offset."""
+    """Return a value with its type in a form that can be compared: NaN equals NaN, and a time zone is its offset."""
     if isinstance(value, list | tuple):
         return type(value), [plain(each) for each in value]
     if isinstance(value, dict):
@@ -231,26 +235,27 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_parameters_arrive_as_they_are(home: Home, worker: Worker, value: Any) -> None:
-    """A parameter is the same to a worker as to a connection."""
+def test_parameters_arrive_unchanged(home: Home, worker: Worker, value: Any) -> None:
+    """A parameter has the same effect in a worker as in a connection."""
     with connect(home, ingest=False) as connection:
         [expected] = connection.execute("SELECT ?, typeof($1)", [value]).fetchall()
-    [found] = worker.ask("SELECT ?, typeof($1)", [value]).rows
+    [found] = worker.run("SELECT ?, typeof($1)", [value]).rows
     assert plain(found) == plain(expected)
 
 
-def test_what_cannot_be_a_parameter(worker: Worker) -> None:
-    """A value of another type is refused before anything is asked."""
+def test_unsupported_parameters(worker: Worker) -> None:
+    """A value of another type is rejected before the query is sent."""
     for value in (object(), {1, 2}, range(3), print):
         with pytest.raises(UsageError, match=f"a value of type {type(value).__name__}"):
-            worker.ask("SELECT ?", [value])
+            worker.run("SELECT ?", [value])
     with pytest.raises(UsageError):
-        worker.ask("SELECT ?", ["\ud800"])
-    assert list(worker.ask("SELECT 1").rows) == [(1,)]
+        worker.run("SELECT ?", ["\ud800"])
+    assert list(worker.run("SELECT 1").rows) == [(1,)]
 
 
 def unfolded(value: Any) -> Any:
-    return value.replace(fold=0)  # DuckDB has no second hour of a night
+    # DuckDB does not store `fold`, which marks the repeated hour when daylight saving time ends.
+    return value.replace(fold=0)
 
 
 LEAVES = st.one_of(
@@ -283,8 +288,8 @@ ROWS = st.lists(VALUES_OR_NESTED, max_size=3).map(tuple)
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(ROWS)
-def test_any_row_goes_there_and_back(row: tuple[Any, ...]) -> None:
-    """What is packed and sent is read as it was, with the types that it had."""
+def test_any_row_survives_a_round_trip(row: tuple[Any, ...]) -> None:
+    """A packed and sent row is received with the same values and types."""
     message = encoded({"rows": [packed_row(row)]})
     assert int.from_bytes(message[:4], "big") == len(message) - 4
     [found] = read(message[4:], "rows")["rows"]
@@ -298,8 +303,8 @@ def test_any_row_goes_there_and_back(row: tuple[Any, ...]) -> None:
         b'{"rows":' + b"1" * 10_000 + b"}",
     ],
 )  # fmt: skip
-def test_what_is_no_message_is_an_error(data: bytes) -> None:
-    """Bytes of another form are one error of ours, whatever they are."""
+def test_invalid_messages_are_errors(data: bytes) -> None:
+    """Any other bytes cause a DamagedError."""
     with pytest.raises(DamagedError):
         read(data, "rows")
 
@@ -313,20 +318,20 @@ def test_what_is_no_message_is_an_error(data: bytes) -> None:
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_row_is_an_error(packed: Any) -> None:
-    """A value of a form that is not ours is one error, and makes nothing."""
+def test_invalid_rows_are_errors(packed: Any) -> None:
+    """A value in any other form causes a DamagedError and creates no objects."""
     with pytest.raises(DamagedError):
         row_of(packed)
 
 
-def test_the_worker_has_given_its_rights_away(
+def test_the_worker_has_given_up_its_rights(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has its own session and next to no environment; it can open nothing, write nothing and dump nothing."""
+    """It has its own session and almost no environment; it can open nothing, write nothing and dump nothing."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "canary-1")
     monkeypatch.setenv("AGENTOBS_CANARY", "canary-2")
     with Worker(home, Limits(memory_bytes=200 * MIB), ingest=False) as worker:
-        assert list(worker.ask("SELECT 1").rows) == [(1,)]
+        assert list(worker.run("SELECT 1").rows) == [(1,)]
         told = Path(f"/proc/{worker.process_id}/environ").read_bytes()
         assert b"PYTHONPATH=" in told
         assert b"canary" not in told
@@ -340,8 +345,8 @@ def test_the_worker_has_given_its_rights_away(
 SHADOW = "open('{path}/was-run', 'w')\n"
 
 
-def test_no_module_of_the_directory_is_run(home: Home, tmp_path: Path) -> None:
-    """A file named like a module, where the command is given, is not imported."""
+def test_no_module_of_the_current_directory_is_imported(home: Home, tmp_path: Path) -> None:
+    """A file in the current directory that is named like a module is not imported."""
     for name in ("duckdb", "json", "queue", "agentobs"):
         (tmp_path / f"{name}.py").write_text(SHADOW.format(path=tmp_path))
     command = [sys.executable, "-P", "-m", "agentobs", "--home", str(home.path)]
@@ -356,8 +361,8 @@ def test_no_module_of_the_directory_is_run(home: Home, tmp_path: Path) -> None:
     assert not (tmp_path / "was-run").exists()
 
 
-def test_a_question_sees_what_was_recorded_before_it(tmp_path: Path) -> None:
-    """A running session is in the answer of a worker that was started after its last record."""
+def test_a_worker_sees_earlier_records(tmp_path: Path) -> None:
+    """A worker sees all records of a running session that were written before it was started."""
     home = a_home(tmp_path)
     recorder = Recorder(home)
     recorder(start(1))
@@ -370,34 +375,36 @@ def test_a_question_sees_what_was_recorded_before_it(tmp_path: Path) -> None:
     assert recorder.close()
 
 
-def test_a_worker_answers_one_question_at_a_time(home: Home) -> None:
-    """Who asks before the last row was read is told so, and gets no rows of another question."""
+def test_a_worker_runs_one_query_at_a_time(home: Home) -> None:
+    """A query before the last row of the previous result was read causes an error, and returns no rows of another
+    query.
+    """
     with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
-        answer = worker.ask("FROM range(10)")
+        answer = worker.run("FROM range(10)")
         with pytest.raises(UsageError, match="before the last row of another result"):
-            worker.ask("SELECT 1")
+            worker.run("SELECT 1")
         with pytest.raises(UsageError, match="ended"):
             list(answer.rows)
     with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
-        rows = worker.ask("FROM range(10000000)").rows
+        rows = worker.run("FROM range(10000000)").rows
         next(rows)
         rows.close()  # type: ignore[attr-defined]
         assert not worker.is_alive
 
 
-def test_opening_fails_like_a_connection(tmp_path: Path) -> None:
-    """Where there are no recordings, or a foreign file, the errors are those of `connect`."""
+def test_opening_errors_equal_those_of_connect(tmp_path: Path) -> None:
+    """Without recordings, or with a foreign file, the errors are those of `connect`."""
     with pytest.raises(HomeError, match="no recordings found"):
         query("SELECT 1", home=tmp_path)
     home = a_home(tmp_path)
     with duckdb.connect(str(home.database)) as connection:
         connection.execute("CREATE TABLE other (a INTEGER)")
-    with pytest.raises(ForeignError, match="did not write"):
+    with pytest.raises(ForeignError, match="was not written by agentobs"):
         query("SELECT 1", home=home)
 
 
 def test_warnings_of_opening_are_passed_on(tmp_path: Path) -> None:
-    """What a connection warns of, a question warns of."""
+    """A query emits the same warnings as a connection."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     newer = "f" * 32
@@ -411,9 +418,9 @@ def test_warnings_of_opening_are_passed_on(tmp_path: Path) -> None:
     "name", ["timeout_seconds", "memory_bytes", "rows", "columns", "answer_bytes"]
 )
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 10**30])
-def test_a_limit_is_a_number_above_nothing(name: str, value: float) -> None:
-    """A limit that limits nothing is refused, as is one beyond any machine."""
-    with pytest.raises(UsageError, match="a limit of"):
+def test_invalid_limits_are_rejected(name: str, value: float) -> None:
+    """Limits of 0 or less, and limits beyond the maximum, are rejected."""
+    with pytest.raises(UsageError, match="invalid limit"):
         Limits(**{name: value})  # type: ignore[arg-type]
 
 
@@ -422,15 +429,15 @@ import sys
 from agentobs.store.duckdb.sql_worker import Limits, Worker
 
 with Worker(sys.argv[1], Limits(timeout_seconds=300), ingest=False) as worker:
-    list(worker.ask("SELECT 1").rows)
+    list(worker.run("SELECT 1").rows)
     print(worker.process_id, flush=True)
-    list(worker.ask("SELECT count(*) FROM range(100000000000000)").rows)
+    list(worker.run("SELECT count(*) FROM range(100000000000000)").rows)
 """
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_worker_does_not_outlive_who_asked(home: Home, how: signal.Signals) -> None:
-    """However the asking process ends, even killed, its worker ends in the middle of the question."""
+def test_a_worker_does_not_outlive_its_parent(home: Home, how: signal.Signals) -> None:
+    """However the parent process ends, even if it is killed, its worker ends in the middle of a query."""
     process = python(ASKING, home.path)
     assert process.stdout
     worker_id = int(process.stdout.readline())
@@ -440,12 +447,12 @@ def test_a_worker_does_not_outlive_who_asked(home: Home, how: signal.Signals) ->
     process.send_signal(how)
     process.communicate()
     assert process.returncode != 0
-    while is_running(worker_id):  # pytest's own timeout ends this test where it should not end
+    while is_running(worker_id):  # if the worker never ends, pytest's timeout ends this test
         time.sleep(0.01)
 
 
 def is_running(process_id: int) -> bool:
-    """Return whether a process is there that nobody has to bury."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return ") Z " not in Path(f"/proc/{process_id}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -453,7 +460,7 @@ def is_running(process_id: int) -> bool:
 
 
 def test_the_parent_needs_no_duckdb(home: Home) -> None:
-    """Asking a worker imports neither DuckDB nor what reads the store."""
+    """Using a worker imports neither DuckDB nor the modules that read the store."""
     code = """
 import sys
 from agentobs.store.duckdb.sql_worker import query
@@ -466,7 +473,7 @@ print([name for name in ("duckdb", "agentobs.ledger", "rich", "anthropic") if na
     assert (out, err) == ("[]\n", "")
 
 
-def test_no_code_of_a_worker_is_taken_for_another() -> None:
-    """The code that says that there is no memory is none that Python or a shell gives."""
+def test_the_exit_code_for_memory_is_unique() -> None:
+    """The exit code for missing memory is not used by Python or a shell."""
     assert OUT_OF_MEMORY not in (0, 1, 2, 120, 126, 127, 130)
     assert (ROOT / "agentobs" / "store" / "duckdb" / "sql_worker_main.py").is_file()

@@ -1,4 +1,4 @@
-"""Absurd counts: what a hostile provider counts costs the questions about other sessions nothing."""
+"""Invalid counts: absurd token counts from a hostile provider do not affect queries about other sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentobs.records.facts import Attempt, Event, Prefix
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.named_queries import query_names, query_text
-from tests.store.making import (
+from tests.store.recordings import (
     MODEL,
     T0,
     a_home,
@@ -38,7 +38,7 @@ COUNTS = [
 
 
 def call(number: int, plain: int, read: int, written: int) -> list[Any]:
-    """Return a call that goes on from the one before, in two iterations, and what the provider says it missed."""
+    """Return a call that continues the previous one, with two iterations and a cache miss reported by the provider."""
     made: dict[str, Any] = {field.name: None for field in dataclasses.fields(Attempt)}
     made |= {f.name: 0 for f in dataclasses.fields(Attempt) if f.type == "int"}
     made |= {"session_id": session_id(2), "lane": "main", "query_source": "main", "outcome": "ok"}
@@ -58,8 +58,10 @@ def call(number: int, plain: int, read: int, written: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("counts", COUNTS)
-def test_every_view_and_query_answers(tmp_path: Path, counts: tuple[int, int, int]) -> None:
-    """One session counts what cannot be; whatever is asked is answered, and the other session's money is the same."""
+def test_all_views_and_queries_run(tmp_path: Path, counts: tuple[int, int, int]) -> None:
+    """If one session has impossible counts, all views and queries still run, and the costs of the other session are
+    unchanged.
+    """
     home = a_home(tmp_path)
     record(home, conversation(1))
     begun = start(2).start
@@ -82,8 +84,8 @@ def test_every_view_and_query_answers(tmp_path: Path, counts: tuple[int, int, in
 
 
 @pytest.mark.parametrize("count", [LARGEST, -5, SMALLEST])
-def test_a_prompt_of_no_size_has_no_price(tmp_path: Path, count: int) -> None:
-    """The meter says so, as the store does, and raises nothing."""
+def test_a_prompt_with_an_invalid_size_has_no_price(tmp_path: Path, count: int) -> None:
+    """Neither the meter nor the store has a price for it, and the meter raises no error."""
     row = usage_row(1, input_tokens=count, cache_read_tokens=0, cache_write_5m_tokens=0)
     row = dataclasses.replace(row, cache_write_1h_tokens=0)
     meter = Meter()

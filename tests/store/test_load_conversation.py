@@ -1,4 +1,4 @@
-"""Loading a conversation: the right session is found, and what stands in the way is one clear error."""
+"""Loading a conversation: the right session is found, and each obstacle is reported as one clear error."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from agentobs.recording.journal.segments import Segment, content_path, facts_pat
 from agentobs.recording.recorder import Recorder
 from agentobs.records.canonical_json import Json
 from agentobs.store.duckdb.ingest import ingest
-from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
-from tests.store.test_conversations import going_on
+from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
+from tests.store.test_conversations import continued
 
 CALLS = [{"type": "tool_use", "id": each, "name": "weather", "input": {}} for each in "ab"]
 
@@ -40,14 +40,14 @@ def refused(home: Home, text: str = session_id(1), turn: int | None = None) -> A
 
 
 def a_session(home: Home, number: int = 1) -> None:
-    """Two turns of a client that is not ours; the first one calls two tools, and one of them ends."""
+    """Two turns of another client; the first turn calls two tools, and one of the calls ends."""
     called = attempt(number, 1, content=CALLS)
     record(home, [start(number), called, tool(number, "a", "weather", at=T0 + SECOND + 1)])
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_a_session_by_its_id_or_a_part_of_it(published: bool, tmp_path: Path) -> None:
-    """Live or ingested; its own messages, results and money, and nobody else's."""
+def test_load_by_id_or_part_of_it(published: bool, tmp_path: Path) -> None:
+    """Live or ingested; the conversation has only the session's own messages, results and costs."""
     home = a_home(tmp_path)
     a_session(home)
     record(home, [start(2), attempt(2, 1, input_tokens=10**6), end(2)])
@@ -65,24 +65,24 @@ def test_a_session_by_its_id_or_a_part_of_it(published: bool, tmp_path: Path) ->
 
 
 def test_a_fork_from_an_earlier_turn(tmp_path: Path) -> None:
-    """It has the turns until there, whatever came after, and the money of those."""
+    """A fork has the turns up to that turn and their costs, independent of later turns."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), attempt(1, 3)])
     found = load(home, turn=2)
     assert (found["turns"], len(found["usage"]), len(found["messages"])) == (2, 2, 3)
     assert refused(home, turn=4).found == "the session has no turn 4"
-    assert "turns are 1 to 3" in refused(home, turn=4).todo
+    assert "It has turns 1 to 3" in refused(home, turn=4).todo
 
 
 def test_a_turn_of_an_earlier_session(tmp_path: Path) -> None:
-    """Who asks for a turn from before the resume is told where it is."""
+    """If the turn is before the resume, the error names the session that contains it."""
     home = a_home(tmp_path)
-    record(home, [going_on(2, 1), attempt(2, 2)])
+    record(home, [continued(2, 1), attempt(2, 2)])
     assert session_id(1) in refused(home, session_id(2), turn=9).todo
 
 
 def test_no_such_session(tmp_path: Path) -> None:
-    """An id that nobody has, or that several have."""
+    """An unknown ID, or a prefix of several IDs."""
     home = a_home(tmp_path)
     a_session(home)
     a_session(home, 2)
@@ -90,8 +90,8 @@ def test_no_such_session(tmp_path: Path) -> None:
     assert "2 sessions" in refused(home, "0000").found
 
 
-def test_a_session_that_still_runs(tmp_path: Path) -> None:
-    """It is not resumed behind the back of who runs it; a fork does it no harm."""
+def test_a_running_session(tmp_path: Path) -> None:
+    """A running session cannot be resumed, but it can be forked."""
     home = a_home(tmp_path)
     recorder = Recorder(home)
     for each in (start(1), attempt(1, 1)):
@@ -108,8 +108,8 @@ def contents(home: Home) -> Iterable[Path]:
     return [content_path(home, each) for each in segment_ids(home)]
 
 
-def test_content_that_was_pruned(tmp_path: Path) -> None:
-    """Facts without content are no conversation; the error names what is missing, and nothing is made up."""
+def test_pruned_content(tmp_path: Path) -> None:
+    """A session without content cannot be loaded; the error names the missing content."""
     home = a_home(tmp_path)
     a_session(home)
     for path in contents(home):
@@ -121,8 +121,8 @@ def test_content_that_was_pruned(tmp_path: Path) -> None:
         assert error.where.endswith(".content")
 
 
-def test_a_part_of_the_content_is_gone(tmp_path: Path) -> None:
-    """The part is named; a body that the conversation does not need may be missing."""
+def test_missing_content(tmp_path: Path) -> None:
+    """The error names the missing part; a body that the conversation does not need may be missing."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2)])
     [path] = contents(home)
@@ -132,8 +132,8 @@ def test_a_part_of_the_content_is_gone(tmp_path: Path) -> None:
     assert "a request or its response in turn 2 of main cannot be read" in refused(home).found
 
 
-def test_records_that_were_dropped(tmp_path: Path) -> None:
-    """Nobody knows what was said last; a turn that is there can be forked, and its money is a lower bound."""
+def test_dropped_records(tmp_path: Path) -> None:
+    """The end of the conversation is unknown; a recorded turn can be forked, and its cost is a lower bound."""
     home = a_home(tmp_path)
     record(home, [start(1), dataclasses.replace(attempt(1, 1), lost_bytes=9), end(1)])
     error = refused(home)
@@ -143,7 +143,7 @@ def test_records_that_were_dropped(tmp_path: Path) -> None:
 
 
 def test_a_damaged_segment(tmp_path: Path) -> None:
-    """Damage within the session is said, with its place."""
+    """Damage within the session is reported with its location."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     [segment] = segment_ids(home)
@@ -157,7 +157,7 @@ def test_a_damaged_segment(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_a_newer_version(tmp_path: Path) -> None:
-    """What may be in there is not called unknown."""
+    """If a segment of a newer version may contain the session, the error says so instead of "unknown session"."""
     home = a_home(tmp_path)
     segment = Segment(home)
     segment.close()
@@ -171,14 +171,14 @@ def test_a_segment_of_a_newer_version(tmp_path: Path) -> None:
         assert isinstance(refused(home), ForeignError)
 
 
-def test_secrets_stay_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversation that held some can be resumed with placeholders, and people are told so."""
+def test_redacted_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation with redacted secrets is resumed with placeholders, and a warning says so."""
     home = a_home(tmp_path)
     exchange = attempt(1, 1)
     body = exchange.question.body.replace(b"line 0", b"my key: sk-ant-api03-" + b"x" * 40)
     question = dataclasses.replace(exchange.question, body=body)
     record(home, [start(1), dataclasses.replace(exchange, question=question)])
-    monkeypatch.setattr(errors, "_said", set())
+    monkeypatch.setattr(errors, "_reported", set())
     with pytest.warns(RuntimeWarning, match="placeholders"):
         found = load(home)
     assert "[redacted:anthropic_key:" in found["messages"][0]["content"]

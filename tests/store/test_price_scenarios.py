@@ -1,4 +1,4 @@
-"""What-ifs and what was spent today: other prices over the same calls, with nothing changed that is stored."""
+"""Price scenarios and today's spending: other prices for the same calls, without changes to stored data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentobs.store.billing.price_scenarios import Repriced, WhatIf, assumptions
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.store import DuckStore
-from tests.store.making import MODEL, SECOND, T0, a_home, session_id, usage_row, write_facts
+from tests.store.recordings import MODEL, SECOND, T0, a_home, session_id, usage_row, write_facts
 
 PLAIN = {"cache_read_tokens": 0, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0}
 MILLION = 1_000_000
@@ -33,8 +33,8 @@ def usd(home: Home, **what_if: Any) -> Decimal | None:
     return repriced(home, **what_if)[-1].what_if_usd
 
 
-def test_nothing_changed_costs_what_is_stored(tmp_path: Path) -> None:
-    """The same prices give the same money, by model and in total, to the last digit."""
+def test_the_same_prices_give_the_same_costs(tmp_path: Path) -> None:
+    """The same prices give the same costs, by model and in total, to the last digit."""
     home = a_home(tmp_path)
     write_facts(
         home, [usage_row(1), usage_row(2, model="claude-opus-5-5"), usage_row(3, model="nobody")]
@@ -50,7 +50,7 @@ def test_nothing_changed_costs_what_is_stored(tmp_path: Path) -> None:
     )
 
 
-def test_each_what_if_by_hand(tmp_path: Path) -> None:
+def test_each_scenario_calculated_by_hand(tmp_path: Path) -> None:
     """Another model, lifetime, batch or fast mode at the published prices of the day of the call."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1, model="claude-opus-5-5", **{**PLAIN, "input_tokens": MILLION, "output_tokens": 0,
@@ -62,8 +62,8 @@ def test_each_what_if_by_hand(tmp_path: Path) -> None:
     assert usd(home, fast=True) == 2 * (Decimal("4") + Decimal("5"))
 
 
-def test_a_tier_of_size_is_that_of_the_other_model(tmp_path: Path) -> None:
-    """Each call is priced at the tier of its own prompt, never at that of a sum."""
+def test_price_tiers_of_the_other_model(tmp_path: Path) -> None:
+    """Each call is priced at the tier of its own prompt, not at the tier of the sum."""
     home = a_home(tmp_path)
     sizes = (60_000, 60_000, 120_000)
     write_facts(
@@ -78,7 +78,7 @@ def test_a_tier_of_size_is_that_of_the_other_model(tmp_path: Path) -> None:
 
 
 def test_a_range_and_a_session(tmp_path: Path) -> None:
-    """Only the calls that were asked for are priced again."""
+    """Only the selected calls are repriced."""
     home = a_home(tmp_path)
     write_facts(
         home,
@@ -96,8 +96,8 @@ def test_a_range_and_a_session(tmp_path: Path) -> None:
     assert repriced(home, since_ns=T0 + 99 * SECOND)[-1].calls == 0
 
 
-def test_what_is_stored_stays(tmp_path: Path) -> None:
-    """A what-if leaves file, prices and costs as they were."""
+def test_stored_data_is_unchanged(tmp_path: Path) -> None:
+    """A scenario does not change the file, the prices and the costs."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1)])
     ingest(home)
@@ -116,8 +116,8 @@ def test_what_is_stored_stays(tmp_path: Path) -> None:
     assert home.database.read_bytes() == before
 
 
-def test_doubts_are_carried_and_assumptions_said(tmp_path: Path) -> None:
-    """Calls that are not exact stay so; token counts on another model are an assumption for all of them."""
+def test_certainty_and_assumptions(tmp_path: Path) -> None:
+    """Calls that are not exact stay so; token counts on another model are assumptions for all calls."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1), usage_row(2, certainty="lower_bound")])
     assert repriced(home, batch=True)[-1].what_if_not_exact_calls == 1
@@ -130,16 +130,16 @@ def test_doubts_are_carried_and_assumptions_said(tmp_path: Path) -> None:
 
 @pytest.fixture
 def today(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A clock of the world's that the test moves: seconds since T0."""
+    """A clock that the test can move, in seconds since T0."""
     clock = [0]
     monkeypatch.setattr(world, "now", lambda: T0 + clock[0] * SECOND)
     monkeypatch.setattr(world, "monotonic", lambda: clock[0] * SECOND)
-    process.part(daily_spend.State).known.clear()
+    process.state(daily_spend.State).known.clear()
     return clock
 
 
-def test_what_was_spent_today_by_all(tmp_path: Path, today: list[int]) -> None:
-    """Dollars of this day (UTC), what is not ingested yet and what other processes wrote included."""
+def test_spending_of_all_processes_today(tmp_path: Path, today: list[int]) -> None:
+    """Dollars of this day (UTC), including records that are not ingested yet and records of other processes."""
     home = a_home(tmp_path)
     midnight = T0 - T0 % (86_400 * SECOND)
     rows = [
@@ -154,17 +154,17 @@ def test_what_was_spent_today_by_all(tmp_path: Path, today: list[int]) -> None:
         ).fetchall()
     assert daily_spend.spent(midnight, home) == (one, 1)
     write_facts(home, [usage_row(4, at_ns=T0)], close=False)
-    assert wiring.spent_today(home.path) == one  # an answer is kept for a moment
+    assert wiring.spent_today(home.path) == one  # the result is cached
     today[0] += 3
     assert wiring.spent_today(home.path) == 2 * one
     today[0] += 86_400
     assert wiring.spent_today(home.path) == 0
 
 
-def test_asking_what_was_spent_never_raises(
+def test_spent_today_never_raises(
     tmp_path: Path, today: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without recordings it is 0; where the store cannot be asked the last answer stands, and that is said."""
+    """Without recordings it is 0; if the store cannot be queried, the last result is returned with a warning."""
     assert wiring.spent_today(tmp_path / "nowhere") == 0
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1, at_ns=T0)])

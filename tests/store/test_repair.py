@@ -1,4 +1,4 @@
-"""Repair: what reads back stays, what is lost is said, and no byte is destroyed."""
+"""Repair: readable data is kept, losses are reported, and no byte is destroyed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.repair import repair
 from agentobs.store.duckdb.verification import verify
-from tests.store.making import (
+from tests.store.recordings import (
     a_home,
     conversation,
     everything,
@@ -36,28 +36,29 @@ def made(tmp_path: Path, *, is_ingested: bool) -> tuple[Home, str]:
 
 
 def spoil(path: Path, at: float) -> bytes:
-    """Flip a bit; return the file as it is then."""
+    """Flip a bit; return the damaged file."""
     data = bytearray(path.read_bytes())
     data[int(len(data) * at)] ^= 4
     path.write_bytes(data)
     return bytes(data)
 
 
-def aside(home: Home) -> list[bytes]:
+def damaged_files(home: Home) -> list[bytes]:
     return [path.read_bytes() for path in (home.path / "damaged").iterdir()]
 
 
 def test_nothing_to_repair(tmp_path: Path) -> None:
-    """A home as it should be stays as it is."""
+    """An intact home is not changed."""
     home, _ = made(tmp_path, is_ingested=True)
     before = {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()}
     assert repair(home).lines() == ["nothing to repair"]
     assert {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()} == before
 
 
-def test_facts_come_back_from_the_published_file(tmp_path: Path) -> None:
-    """A damaged block of facts is mended from the rows that were made of it: the answers are the same, from the
-    segments alone, too."""
+def test_facts_are_restored_from_the_published_file(tmp_path: Path) -> None:
+    """A damaged block of facts is restored from its rows; the rows are the same afterwards, also in a store rebuilt
+    from the segments.
+    """
     home, segment_id = made(tmp_path, is_ingested=True)
     with connect(home) as connection:
         before = everything(connection)
@@ -65,7 +66,7 @@ def test_facts_come_back_from_the_published_file(tmp_path: Path) -> None:
     assert not verify(home).ok
     report = repair(home)
     assert "from the published file" in report.lines()[0]
-    assert damaged in aside(home)
+    assert damaged in damaged_files(home)
     assert verify(home).findings == []
     with connect(home) as connection:
         after = everything(connection)
@@ -79,9 +80,10 @@ def test_facts_come_back_from_the_published_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["plain", "compressed"])
-def test_what_cannot_be_read_is_said_to_be_lost(tmp_path: Path, form: str) -> None:
-    """Without rows to mend from, the records that read back stay with their numbers; the store says that its session
-    is not whole, now and after it was built anew."""
+def test_losses_are_reported(tmp_path: Path, form: str) -> None:
+    """Without rows, the readable records are kept with their numbers; the store marks the session as incomplete, now
+    and after a rebuild.
+    """
     home, segment_id = made(tmp_path, is_ingested=form == "compressed")
     path = facts_path(home, segment_id)
     if form == "compressed":
@@ -89,7 +91,7 @@ def test_what_cannot_be_read_is_said_to_be_lost(tmp_path: Path, form: str) -> No
     damaged = spoil(path if form == "plain" else compressed_path(path), 0.5)
     report = repair(home)
     assert "are lost" in report.lines()[0]
-    assert damaged in aside(home)
+    assert damaged in damaged_files(home)
     assert verify(home).findings == []
     with connect(home) as connection:
         after = everything(connection)
@@ -103,7 +105,9 @@ def test_what_cannot_be_read_is_said_to_be_lost(tmp_path: Path, form: str) -> No
 
 
 def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
-    """Half a record at the end of what a killed process wrote goes aside; what is alive is left alone."""
+    """Half a record at the end of a killed process's segment is kept in the directory of damaged files; segments of
+    running processes are skipped.
+    """
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     alive = write_facts(home, [usage_row(2)], close=False)
@@ -112,8 +116,8 @@ def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'0badc0de 3 usage {"atte')
     torn, living = path.read_bytes(), alive.facts.path.read_bytes()
-    assert "an incomplete end of 23 bytes was removed" in repair(home).lines()[0]
-    assert torn in aside(home)
+    assert "an incomplete record of 23 bytes at the end was removed" in repair(home).lines()[0]
+    assert torn in damaged_files(home)
     assert alive.facts.path.read_bytes() == living
     assert verify(home).findings == []
     with connect(home) as connection:
@@ -123,7 +127,9 @@ def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
 
 
 def test_damaged_content(tmp_path: Path) -> None:
-    """The session whose content is damaged cannot be read, and says so; the other one can; facts are untouched."""
+    """The session with damaged content cannot be read, with a clear error; the other session can be read; facts are
+    unchanged.
+    """
     home, segment_id = made(tmp_path, is_ingested=False)
     path = content_path(home, segment_id)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -132,7 +138,7 @@ def test_damaged_content(tmp_path: Path) -> None:
     data[place] ^= 1
     path.write_bytes(data)
     repair(home)
-    assert bytes(data) in aside(home)
+    assert bytes(data) in damaged_files(home)
     assert read_session(home, session_id(2), [segment_id]).outcome == "completed"
     findings = verify(home).findings
     assert {each.sessions for each in findings if each.sessions} == {(session_id(1),)}
@@ -140,19 +146,19 @@ def test_damaged_content(tmp_path: Path) -> None:
 
 
 def test_a_damaged_generation(tmp_path: Path) -> None:
-    """A published file that is not what was published goes aside, and the answers are the same."""
+    """A published file that does not match the manifest is moved away, and the rows are the same."""
     home, segment_id = made(tmp_path, is_ingested=True)
     with connect(home) as connection:
         before = everything(connection)
     home.database.chmod(0o600)
     damaged = spoil(home.database, 0.5)
     report = repair(home)
-    assert damaged in aside(home)
-    assert any("set aside" in line for line in report.lines())
+    assert damaged in damaged_files(home)
+    assert any("moved to" in line for line in report.lines())
     with connect(home) as connection:
         assert everything(connection) == before
     for path in (content_path(home, segment_id), facts_path(home, segment_id)):
         assert not path.exists()
     compressed_path(facts_path(home, segment_id)).unlink()
-    assert any("its facts are gone" in line for line in repair(home).lines())
+    assert any("its facts are missing" in line for line in repair(home).lines())
     assert generations.generations(home)

@@ -1,4 +1,4 @@
-"""Asking by name: the named queries, and sessions by what people call them."""
+"""Named queries, and looking up sessions by ID or name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.named_queries import query_names, query_text
 from agentobs.store.session_lookup import find_session
-from tests.store.making import SECOND, T0, a_home, conversation, record, session_id, start
+from tests.store.recordings import SECOND, T0, a_home, conversation, record, session_id, start
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Three sessions: an older and a newer `refund-loop`, and one whose name is no label."""
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Three sessions: an older and a newer `refund-loop`, and a session whose name is not a label."""
     home = a_home(tmp_path_factory.mktemp("asked"))
     record(home, conversation(1, name="refund-loop"))
     record(home, conversation(2, name="refund-loop", at=T0 + SECOND))
@@ -32,12 +32,12 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyC
 
 
 def port_of(connection: duckdb.DuckDBPyConnection) -> DuckStore:
-    """Return the store of a connection; its home is not read."""
+    """Return a store that wraps a connection; its home is not read."""
     return DuckStore(connection, Home(Path()))
 
 
-def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnection) -> None:
-    """Each named query begins with its question and runs without any parameter."""
+def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyConnection) -> None:
+    """Each named query starts with its question and runs without any parameter."""
     assert query_names() == [
         "broken_caches",
         "cache_by_name",
@@ -98,27 +98,27 @@ def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnect
         first = query_text(name).partition("\n")[0]
         assert first.startswith("-- ")
         assert first.endswith("?") or "?" in query_text(name).partition("\n--\n")[0]
-        named(asked, name).fetchall()
+        named(connection, name).fetchall()
 
 
-def test_parameters_choose(asked: duckdb.DuckDBPyConnection) -> None:
-    """Parameters that are given limit the answer; those that are not do not."""
+def test_parameters_filter_the_rows(connection: duckdb.DuckDBPyConnection) -> None:
+    """Parameters that are given filter the rows; missing parameters do not."""
 
     def ids(**parameters: object) -> list[str]:
-        return [row[0][:8] for row in named(asked, "sessions", **parameters).fetchall()]
+        return [row[0][:8] for row in named(connection, "sessions", **parameters).fetchall()]
 
     assert ids() == ["00000002", "00000001", "00000003"]
     assert ids(limit=1) == ["00000002"]
     assert ids(failed=True) == ["00000003"]
     assert ids(failed=False, name="refund-loop") == ["00000002", "00000001"]
     assert ids(since_ns=T0) == ["00000002", "00000001"]
-    [row] = named(asked, "cost_by_model", session_id=session_id(1)).fetchall()
+    [row] = named(connection, "cost_by_model", session_id=session_id(1)).fetchall()
     assert row[1] == 3
-    [failed] = named(asked, "last_failed").fetchall()
-    assert failed[:3] == (session_id(3), row_name(asked), "crashed")
-    [held] = named(asked, "session_segments", session_id=session_id(1)).fetchall()
-    # 1 start, 3 turns of an interaction's start and end, attempt, span's start and end, usage and zones, 1 end;
-    # the first line of the segment is its own.
+    [failed] = named(connection, "last_failed").fetchall()
+    assert failed[:3] == (session_id(3), row_name(connection), "crashed")
+    [held] = named(connection, "session_segments", session_id=session_id(1)).fetchall()
+    # 1 start; 3 turns with the start and end of an interaction, an attempt, the start and end of a span, usage and
+    # zones; 1 end. The first line of the segment is not a record of the session.
     assert held[1:] == ("sealed", 20, 2, 24, 0, 0)
 
 
@@ -128,20 +128,20 @@ def row_name(connection: duckdb.DuckDBPyConnection) -> str:
     return str(row[0])
 
 
-def test_a_query_that_is_not_there(asked: duckdb.DuckDBPyConnection) -> None:
-    """A wrong name is answered with the nearest ones, a wrong parameter with those that there are."""
+def test_unknown_query_and_parameter(connection: duckdb.DuckDBPyConnection) -> None:
+    """The error for an unknown query suggests similar names; for an unknown parameter, it lists the valid ones."""
     with pytest.raises(UsageError) as refused:
-        named(asked, "cost_by_modell")
+        named(connection, "cost_by_modell")
     assert str(refused.value) == (
         "cost_by_modell: no query has that name. Did you mean cost_by_model or cost_by_name or cost_by_model_and_day."
     )
     with pytest.raises(UsageError) as refused:
-        named(asked, "sessions", limits=1)
+        named(connection, "sessions", limits=1)
     assert str(refused.value) == (
         "limits: query sessions has no parameter limits. It takes failed, limit, name, since_ns."
     )
     with pytest.raises(UsageError):
-        named(asked, "../views")
+        named(connection, "../views")
 
 
 @pytest.mark.parametrize(
@@ -155,30 +155,30 @@ def test_a_query_that_is_not_there(asked: duckdb.DuckDBPyConnection) -> None:
         ("refund-loop", 2),
     ],
 )
-def test_a_session_by_what_people_call_it(
-    asked: duckdb.DuckDBPyConnection, text: str, number: int
+def test_find_a_session_by_id_or_name(
+    connection: duckdb.DuckDBPyConnection, text: str, number: int
 ) -> None:
-    """A session is found by its full id, by either end of it, and by name, where the latest counts."""
-    assert find_session(port_of(asked), text) == session_id(number)
+    """A session is found by its full ID, a prefix or suffix, or its name (the latest session with that name)."""
+    assert find_session(port_of(connection), text) == session_id(number)
 
 
-def test_a_session_that_nobody_knows(asked: duckdb.DuckDBPyConnection) -> None:
-    """An unknown name suggests the nearest, an end that fits several ids lists them, three letters are few."""
+def test_unknown_session(connection: duckdb.DuckDBPyConnection) -> None:
+    """An unknown name suggests similar names, a suffix of several IDs lists them, and three characters are too few."""
     with pytest.raises(UsageError, match=r"refund-lop: no session .* Did you mean refund-loop\."):
-        find_session(port_of(asked), "refund-lop")
+        find_session(port_of(connection), "refund-lop")
     with pytest.raises(UsageError) as refused:
-        find_session(port_of(asked), "0000")
+        find_session(port_of(connection), "0000")
     assert refused.value.found == "3 sessions match"
     assert f"{session_id(2)} (refund-loop), {session_id(1)} (refund-loop)" in refused.value.todo
     with pytest.raises(UsageError, match="The latest are"):
-        find_session(port_of(asked), "zzz")
+        find_session(port_of(connection), "zzz")
     with pytest.raises(UsageError):
-        find_session(port_of(asked), "002")
+        find_session(port_of(connection), "002")
     with pytest.raises(UsageError):
-        find_session(port_of(asked), "%%%%")
+        find_session(port_of(connection), "%%%%")
 
 
-def test_nothing_was_recorded(tmp_path: Path) -> None:
+def test_find_a_session_in_an_empty_home(tmp_path: Path) -> None:
     """In an empty home no session is found, and the error says why."""
     home = a_home(tmp_path)
     with connect(home) as connection:

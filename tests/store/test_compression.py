@@ -1,4 +1,4 @@
-"""Compressing: a segment that has ended takes less room, is equivalent, and is never there in no form."""
+"""Compression: the files of an ended segment shrink, keep their contents, and always exist in at least one form."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
-from tests.marks import but_first
-from tests.store.making import (
+from tests.marks import mark_all_but_first
+from tests.store.recordings import (
     a_home,
     attempt,
     conversation,
@@ -48,7 +48,7 @@ from tests.store.making import (
 
 
 def streamed(number: int, turn: int, words: int = 40) -> ModelExchange:
-    """Return an exchange whose answer is a stream, a delta a chunk."""
+    """Return an exchange with a streamed response, one delta per chunk."""
     chosen = random.Random(turn)
     pieces = [
         '"}}\n\nevent: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
@@ -79,8 +79,8 @@ def made(tmp_path: Path) -> tuple[Home, str]:
     return home, segment_id
 
 
-def test_what_was_compressed_says_the_same(tmp_path: Path) -> None:
-    """Both files are compressed by an ingest; every line, every answer and the whole session read back as before."""
+def test_compression_keeps_all_contents(tmp_path: Path) -> None:
+    """An ingest compresses both files; all lines, query results and the complete session are the same as before."""
     home, segment_id = made(tmp_path)
     paths = facts_path(home, segment_id), content_path(home, segment_id)
     before = [(payloads(path), file_size(path)) for path in paths]
@@ -103,8 +103,10 @@ def test_what_was_compressed_says_the_same(tmp_path: Path) -> None:
     assert ingest(home).compressed.files == 0
 
 
-def test_one_record_costs_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To read one content of a large segment, one block of it is decompressed."""
+def test_reading_one_record_decompresses_one_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read one content of a large segment, only one block is decompressed."""
     from agentobs.store.duckdb import segment_compression
 
     monkeypatch.setattr(segment_compression, "BLOCK_BYTES", 4096)
@@ -148,10 +150,12 @@ ingest.ingest(Home(Path(sys.argv[1])))
 
 
 @pytest.mark.parametrize(
-    "place", but_first(["_check", "sync_directory", "unlink"], pytest.mark.crash)
+    "place", mark_all_but_first(["_check", "sync_directory", "unlink"], pytest.mark.crash)
 )
 def test_a_kill_leaves_one_readable_copy(tmp_path: Path, place: str) -> None:
-    """SIGKILL at each step of compressing: everything reads back, counts once, and the next ingest ends the work."""
+    """SIGKILL at each step of compressing: everything is readable and counted once, and the next ingest completes the
+    work.
+    """
     home, segment_id = made(tmp_path)
     with connect(home, ingest=False) as connection:
         before = everything(connection)
@@ -172,8 +176,8 @@ def test_a_kill_leaves_one_readable_copy(tmp_path: Path, place: str) -> None:
         assert everything(connection) == before
 
 
-def test_what_lives_is_left_alone(tmp_path: Path) -> None:
-    """A segment is compressed when its process has ended, in order or not, never before."""
+def test_segments_of_running_processes_are_not_compressed(tmp_path: Path) -> None:
+    """A segment is compressed only after its process has ended, whether or not it was closed."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1)], close=False)
     assert ingest(home).compressed.files == 0
@@ -184,8 +188,8 @@ def test_what_lives_is_left_alone(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM usage").fetchall() == [(1,)]
 
 
-def test_a_reader_whose_generation_is_older(tmp_path: Path) -> None:
-    """Records that are beyond a generation are read from a segment that was compressed since: none twice."""
+def test_a_reader_of_an_older_generation(tmp_path: Path) -> None:
+    """Records that an older generation does not contain are read, once, from a segment that was compressed later."""
     home = a_home(tmp_path)
     segment = write_facts(home, [usage_row(1), usage_row(2)], close=False)
     ingest(home)
@@ -215,7 +219,7 @@ def write_line(segment: Segment, number: int) -> None:
 
 @pytest.mark.parametrize("side", ["facts", "content"])
 def test_every_flipped_bit_of_a_compressed_file_is_noticed(tmp_path: Path, side: str) -> None:
-    """Any byte of a compressed file, flipped: it is found, and nothing that was not written is read."""
+    """A flipped bit in any byte of a compressed file is detected, and no data is read that was not written."""
     home = a_home(tmp_path)
     record(home, [start(1), streamed(1, 1, words=4)])
     ingest(home)
@@ -234,7 +238,7 @@ def test_every_flipped_bit_of_a_compressed_file_is_noticed(tmp_path: Path, side:
 
 
 def mutations(data: bytes, other: bytes, count: int) -> list[bytes]:
-    """Return changed copies: words and sectors that changed places, stretches of another file, cuts."""
+    """Return changed copies: with swapped words and sectors, with parts of another file, and truncated."""
     chosen = random.Random(8)
     changed = []
     for _ in range(count):
@@ -254,8 +258,10 @@ def mutations(data: bytes, other: bytes, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("form", ["plain", "compressed"])
 @pytest.mark.parametrize("side", ["facts", "content"])
-def test_what_was_moved_cut_or_spliced_is_noticed(tmp_path: Path, side: str, form: str) -> None:
-    """Swapped words and sectors, stretches of another session's file and cuts: found, and nothing false is read."""
+def test_moved_cut_or_spliced_data_is_detected(tmp_path: Path, side: str, form: str) -> None:
+    """Swapped words and sectors, parts of another session's file, and truncation are detected, and no wrong data is
+    read.
+    """
     home = a_home(tmp_path)
     for number in (1, 2):
         record(home, a_session(number, turns=9))
@@ -272,13 +278,16 @@ def test_what_was_moved_cut_or_spliced_is_noticed(tmp_path: Path, side: str, for
         found = list(read(plain))
         lines = [(i.sequence, i.kind, i.payload) for i in found if isinstance(i, Line)]
         noticed = any(isinstance(each, Damage) for each in found) or not found or tail(plain) > 0
-        is_cut = form == "plain" and data.startswith(changed)  # which has no seal, and may be torn
+        is_cut = form == "plain" and data.startswith(changed)  # like the file of a killed process
         assert noticed or (is_cut and lines == before[: len(lines)]), number
         assert set(lines) <= set(before), number
 
 
-def test_damage_in_a_block_is_timing_source_session(tmp_path: Path) -> None:
-    """A damaged block names its sessions: theirs are refused, the others of the segment are whole."""
+def test_damage_in_a_block_affects_only_its_sessions(tmp_path: Path) -> None:
+    """The finding for a damaged block names its sessions.
+
+    They cannot be read; the other sessions of the segment can.
+    """
     from agentobs.store.duckdb import segment_compression
 
     home = a_home(tmp_path)
@@ -295,7 +304,7 @@ def test_damage_in_a_block_is_timing_source_session(tmp_path: Path) -> None:
     file.close()
     block = next(b for b in index.blocks if b.summary.sessions == (session_id(2),))
     data = bytearray(path.read_bytes())
-    data[block.at + block.packed // 2] ^= 1
+    data[block.at + block.compressed_bytes // 2] ^= 1
     path.write_bytes(data)
     finding = verify(home).findings[0]
     assert (finding.path, finding.sessions) == (path, (session_id(2),))
@@ -306,8 +315,8 @@ def test_damage_in_a_block_is_timing_source_session(tmp_path: Path) -> None:
         read_session(home, session_id(2), [segment_id])
 
 
-def test_a_bomb_is_refused(tmp_path: Path) -> None:
-    """A small file that decompresses to far more than it says, or than a record can be, stops at the cap."""
+def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
+    """A small file that decompresses to far more than it states, or than a record can have, is stopped at the limit."""
     import json
     import tracemalloc
     import zlib
@@ -315,7 +324,7 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
     home, segment_id = made(tmp_path)
     ingest(home)
     path = compressed_path(content_path(home, segment_id))
-    bomb = compression.deflated(bytes(400 * 1024 * 1024))
+    bomb = compression.compressed(bytes(400 * 1024 * 1024))
     seed = zlib.crc32(segment_id.encode())
     for told in (1000, 400 * 1024 * 1024):
         summary = [1, 2, {}, [], []]
@@ -324,7 +333,7 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
             "rewritten": False,
             "blocks": [[0, told, 0, len(bomb), zlib.crc32(bomb, seed), *summary]],
         }  # fmt: skip
-        text = compression.deflated(json.dumps(value).encode())
+        text = compression.compressed(json.dumps(value).encode())
         end = compression._END.pack(len(text), zlib.crc32(text, seed), b"agentobs")
         head = compression._SKIPPABLE.pack(compression._SKIPPABLE_MAGIC, len(text) + len(end))
         path.write_bytes(bomb + head + text + end)
@@ -337,8 +346,8 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
         assert most < 100 * 1024 * 1024
 
 
-def test_what_compresses_too_well_is_kept_all_the_same(tmp_path: Path) -> None:
-    """Bodies that say one thing again and again, which would pass for bombs, are compressed and read back."""
+def test_highly_compressible_bodies_are_kept(tmp_path: Path) -> None:
+    """Repetitive bodies whose compression ratio exceeds the limit are compressed and can be read back."""
     home = a_home(tmp_path)
     said = "the same words again and again " * 2_000_000
     segment = Segment(home)
@@ -358,7 +367,7 @@ WRITING = """
 import sys
 from pathlib import Path
 from agentobs.recording.journal.home import open_home
-from tests.store.making import conversation, record
+from tests.store.recordings import conversation, record
 home = open_home(sys.argv[1])
 for number in range(int(sys.argv[2]), int(sys.argv[2]) + 8):
     record(home, conversation(number))
@@ -374,8 +383,8 @@ for _ in range(12):
 
 
 @pytest.mark.crash
-def test_nobody_waits_while_segments_are_compressed(tmp_path: Path) -> None:
-    """Beside two writers and an ingester that compresses, no reader has less than the one before."""
+def test_readers_during_compression(tmp_path: Path) -> None:
+    """While two processes write and another one ingests and compresses, no reader sees fewer records than before."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     workers = [python(WRITING, home.path, 100), python(WRITING, home.path, 200)]

@@ -1,4 +1,4 @@
-"""Where the time went: the critical path of an interaction, and what else is asked about time."""
+"""Time use: the critical path of an interaction, and the named queries about time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agentobs.store.analysis.wall_time import (
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect, named
 from tests.provider_script import streamed, text
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -39,7 +39,7 @@ from tests.store.making import (
     tool,
     write_facts,
 )
-from tests.store.talking import Talk
+from tests.store.wire_conversations import WireConversation
 
 INTERACTION = "1" * 32
 DENIED = ToolAnswer("no", is_error=True, outcome="denied")
@@ -54,7 +54,7 @@ def interval(
 
 
 def shares(*inside: Interval) -> dict[str, int]:
-    """Return how long each part took of an interaction of 100."""
+    """Return the time of each category in an interaction of 100."""
     spent: Counter[str] = Counter()
     for piece in critical_path(WHOLE, inside, 100):
         spent[piece.part] += piece.ended_ns - piece.started_ns
@@ -67,24 +67,24 @@ def shares(*inside: Interval) -> dict[str, int]:
         ([], {"own": 100}),
         ([("a", "model", 0, 100)], {"model": 100}),
         ([("a", "model", 10, 40), ("b", "tool", 50, 90)], {"model": 30, "tool": 40, "own": 30}),
-        # Beside each other: what ended last was waited for, and before it began what was under way then.
+        # Concurrent: the operation that ended last counts, and before its start the other one.
         ([("a", "tool", 0, 60), ("b", "model", 40, 80)], {"tool": 40, "model": 40, "own": 20}),
         ([("a", "tool", 0, 80), ("b", "model", 40, 60)], {"tool": 80, "own": 20}),
         ([("a", "tool", 0, 80), ("b", "hook", 0, 80)], {"tool": 80, "own": 20}),
-        # No end is known: it lasts as long as the interaction.
+        # Unknown end: it lasts as long as the interaction.
         ([("a", "tool", 30, None), ("b", "model", 0, 40)], {"tool": 70, "model": 30}),
-        # Beyond the interaction, backwards, or nothing at all.
+        # Outside of the interaction, with a negative duration, or with duration 0.
         ([("a", "tool", -50, 20), ("b", "model", 90, 500)], {"tool": 20, "own": 70, "model": 10}),
         ([("a", "tool", 60, 40), ("b", "model", 50, 50), ("c", "hook", 200, 300)], {"own": 100}),
     ],
 )  # fmt: skip
 def test_the_critical_path(inside: list[Any], spent: dict[str, int]) -> None:
-    """Each instant counts as what was waited for then, and as nothing else."""
+    """Each instant belongs to exactly one operation, the one that was waited for."""
     assert shares(*(interval(*each) for each in inside)) == spent
 
 
-def test_what_lies_inside_tells_more() -> None:
-    """A call is split into its wait for the user and its run; the rest of it is the program's own work."""
+def test_children_refine_the_category() -> None:
+    """A call is split into its approval wait and its execution; the rest is the program's own time."""
     call = interval("tool", "tool", 10, 90)
     asked = interval("blocked_on_user", "person", 20, 50, "tool")
     ran = interval("execution", "tool", 55, 85, "tool")
@@ -93,22 +93,22 @@ def test_what_lies_inside_tells_more() -> None:
     assert shares(call, asked, ran) == {"own": 40, "person": 30, "tool": 30}
 
 
-def test_waits_and_hooks_count_whole() -> None:
-    """What a hook asks of a model is the hook's time."""
+def test_waits_and_hooks_include_their_children() -> None:
+    """LLM requests inside a hook count as hook time."""
     hook = interval("hook", "hook", 10, 60)
     assert shares(hook, interval("ask", "model", 20, 50, "hook")) == {"own": 50, "hook": 50}
 
 
 def test_an_agent_inside_a_call() -> None:
-    """The time of an agent that a call started is split like its own interaction."""
+    """The time of an agent that a call started is split like an interaction."""
     call = interval("tool", "tool", 0, 100)
     agent = interval("sub_agent", "own", 10, 90, "tool")
     asks = interval("llm_request", "model", 20, 80, "sub_agent")
     assert shares(call, agent, asks) == {"own": 40, "model": 60}
 
 
-def test_a_span_of_somebody_elses() -> None:
-    """It counts as what it lies in, and what lies in it as what that is."""
+def test_a_span_of_the_users_code() -> None:
+    """It has the category of its parent, and its children have their own categories."""
     call, runs = interval("tool", "own", 0, 90), interval("execution", "tool", 10, 80, "tool")
     mine = interval("mine", None, 20, 70, "execution")
     asks = interval("llm_request", "model", 30, 40, "mine")
@@ -116,8 +116,8 @@ def test_a_span_of_somebody_elses() -> None:
     assert shares(interval("mine", None, 20, 70)) == {"own": 100}
 
 
-def test_parents_in_a_circle_and_ids_that_recur() -> None:
-    """Broken trees end, and still add up."""
+def test_cyclic_parents_and_repeated_ids() -> None:
+    """Broken trees do not cause endless loops, and the parts still add up."""
     ring = [interval("a", "tool", 0, 50, "b"), interval("b", "tool", 0, 50, "a")]
     assert shares(*ring, interval("c", "hook", 0, 10, "c"), interval("whole", "tool", 0, 9)) == {
         "own": 100
@@ -136,7 +136,7 @@ TIMES = st.integers(-20, 120)
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[Interval]:
-    """Intervals of all sorts, each a part of an earlier one, of the interaction, or of nothing that is known."""
+    """Intervals of all kinds, each a child of an earlier one, of the interaction, or of an unknown parent."""
     made: list[Interval] = []
     for number in range(draw(st.integers(0, 8))):
         parents = ["whole", "nowhere", *(each.id for each in made)]
@@ -154,7 +154,7 @@ def trees(draw: st.DrawFn) -> list[Interval]:
 
 @given(trees())
 def test_parts_are_disjoint_and_add_up(inside: Sequence[Interval]) -> None:
-    """Whatever went on, the pieces follow each other without a gap from the start to the end."""
+    """For all trees, the segments of the path follow each other without a gap from start to end."""
     path = critical_path(WHOLE, inside, 100)
     assert (path[0].started_ns, path[-1].ended_ns) == (0, 100)
     assert all(before.ended_ns == after.started_ns for before, after in pairwise(path))
@@ -163,10 +163,10 @@ def test_parts_are_disjoint_and_add_up(inside: Sequence[Interval]) -> None:
 
 
 @given(trees(), st.data())
-def test_shorter_work_beside_changes_nothing(
+def test_shorter_concurrent_work_changes_nothing(
     inside: Sequence[Interval], data: st.DataObject
 ) -> None:
-    """What began later and ended earlier than something beside it was not waited for."""
+    """An operation that started later and ended earlier than a concurrent one was not waited for."""
     longer = data.draw(st.sampled_from(list(inside) or [interval("i0", "tool", 10, 90)]))
     inside = list(inside) or [longer]
     last = 100 if longer.ended_ns is None else longer.ended_ns
@@ -179,7 +179,7 @@ def test_shorter_work_beside_changes_nothing(
 
 
 def _parts_above(inside: Sequence[Interval], of: Interval) -> set[str | None]:
-    """What says better when its parent was at work changes what the parent's own time is called."""
+    """Return the categories that a child with a more precise category changes in its ancestors."""
     return {each.part for each in inside if each.id == of.parent_id}
 
 
@@ -190,7 +190,7 @@ def asked(home: Any, query: str, **parameters: Any) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in answered.fetchall()]
 
 
-def told(
+def span_of(
     name: str, started: float, ended: float | None, span: int, parent: int | None, **more: Any
 ) -> list[Any]:
     """Return the start and the end of a span, in seconds from the beginning."""
@@ -210,8 +210,8 @@ def told(
     return [began, SpanEnd(session_id(1), ids[0], T0 + int(ended * SECOND), "ok", None)]
 
 
-def our_loop() -> list[Any]:
-    """Two turns of our own loop: a request with a retry, two calls beside each other, one of them asked about."""
+def loop_session() -> list[Any]:
+    """Two turns of the agent loop: a request with a retry, and two concurrent calls, one of which requires approval."""
     session, lane = session_id(1), Label("main")
     here = Place(session, INTERACTION, turn=1, span_id=f"{2:016x}")
     first, again = (
@@ -221,27 +221,27 @@ def our_loop() -> list[Any]:
     return [
         start(1),
         InteractionStart(session, INTERACTION, lane, T0),
-        *told("interaction", 0, 40, 1, None),
-        *told("llm_request", 1, 8, 2, 1),
+        *span_of("interaction", 0, 40, 1, None),
+        *span_of("llm_request", 1, 8, 2, 1),
         first,
-        *told("retry_wait", 3, 6, 3, 2),
+        *span_of("retry_wait", 3, 6, 3, 2),
         again,
-        *told("tool", 8, 30, 4, 1),
-        *told("blocked_on_user", 9, 19, 5, 4, label=Label("send")),
-        *told("execution", 20, 30, 6, 4),
-        *told("tool", 8, 35, 7, 1),
-        *told("queued", 8, 30, 8, 7),
-        *told("hook", 30, 31, 9, 7),
-        *told("execution", 31, 34, 10, 7),
+        *span_of("tool", 8, 30, 4, 1),
+        *span_of("blocked_on_user", 9, 19, 5, 4, label=Label("send")),
+        *span_of("execution", 20, 30, 6, 4),
+        *span_of("tool", 8, 35, 7, 1),
+        *span_of("queued", 8, 30, 8, 7),
+        *span_of("hook", 30, 31, 9, 7),
+        *span_of("execution", 31, 34, 10, 7),
         InteractionEnd(session, INTERACTION, T0 + 40 * SECOND, Label("success"), False),
         end(1),
     ]
 
 
 def test_an_interaction_of_our_loop(tmp_path: Path) -> None:
-    """The spans of the loop say when it waited for what; retries are told apart from the model's own time."""
+    """The spans of the loop determine the categories; retry backoffs are separate from model time."""
     home = a_home(tmp_path)
-    record(home, our_loop())
+    record(home, loop_session())
     with open_store(home, ingest=False) as store:
         [split] = interaction_times(store, session_id(1))
     assert (split.timing_source, split.has_ended, split.wall_ns) == ("spans", True, 40 * SECOND)
@@ -258,11 +258,11 @@ def test_an_interaction_of_our_loop(tmp_path: Path) -> None:
 
 
 def test_an_interaction_that_never_ended(tmp_path: Path) -> None:
-    """It lasts to the last that is known of it, and whatever was open lasts as long."""
+    """It lasts until its last known activity, and so do its open spans."""
     home = a_home(tmp_path)
     record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
-        *told("interaction", 0, None, 1, None), *told("llm_request", 1, 5, 2, 1), *told("tool", 5, None, 3, 1),
-        *told("blocked_on_user", 6, None, 4, 3)])  # fmt: skip
+        *span_of("interaction", 0, None, 1, None), *span_of("llm_request", 1, 5, 2, 1), *span_of("tool", 5, None, 3, 1),
+        *span_of("blocked_on_user", 6, None, 4, 3)])  # fmt: skip
     with open_store(home, ingest=False) as store:
         [split] = interaction_times(store, session_id(1))
     assert (split.has_ended, split.wall_ns, split.model_ns) == (False, 6 * SECOND, 4 * SECOND)
@@ -270,8 +270,8 @@ def test_an_interaction_that_never_ended(tmp_path: Path) -> None:
 
 
 def test_an_interaction_of_another_client(tmp_path: Path) -> None:
-    """Without spans the requests tell: from an answer with calls to the next request the time is the tools'."""
-    talk = Talk()
+    """Without spans, the requests are used: the time from a response with calls to the next request is tool time."""
+    talk = WireConversation()
     for call in talk.calls(("read", {}), ("list", {})):
         talk.result(call)
     [call] = talk.calls(("read", {}), takes=SECOND // 4)
@@ -290,8 +290,8 @@ def test_an_interaction_of_another_client(tmp_path: Path) -> None:
 
 
 def test_the_slowest_tools(tmp_path: Path) -> None:
-    """Exact percentiles; a tool whose agent waited for a person is not slow for that."""
-    talk = Talk()
+    """Percentiles are exact; the approval wait of an agent that a tool runs does not count for the tool."""
+    talk = WireConversation()
     ids = talk.calls(*[("fast", {})] * 20, ("agent", {}), ("seen", {}), ("fast", {}))
     no = replace(tool(1, ids[22], "fast", at=T0 + 2 * SECOND, took=0), answer=DENIED)
     talk.records.append(no)
@@ -299,7 +299,7 @@ def test_the_slowest_tools(tmp_path: Path) -> None:
         talk.records.append(tool(1, call, "fast", at=T0 + 2 * SECOND, took=(at + 1) * SECOND))
     talk.records.append(tool(1, ids[20], "agent", at=T0 + 2 * SECOND, took=50 * SECOND))
     lane = Label(f"main/{ids[20]}")
-    talk.records += told("blocked_on_user", 5, 47, 9, None, lane=lane)
+    talk.records += span_of("blocked_on_user", 5, 47, 9, None, lane=lane)
     for call in ids:
         talk.result(call)
     talk.says("Hm.")
@@ -313,8 +313,8 @@ def test_the_slowest_tools(tmp_path: Path) -> None:
     assert rows["fast"]["calls"] == 21
 
 
-def test_how_long_people_were_waited_for(tmp_path: Path) -> None:
-    """A row for each tool and whoever answered, how long it took, and what nobody answered before the process died."""
+def test_approval_waits(tmp_path: Path) -> None:
+    """One row for each tool and resolver, with the durations and the number of waits that never ended."""
     home = a_home(tmp_path)
     waits = [0.5, 9.9, 10, 59, 600]
     facts = [
@@ -325,8 +325,8 @@ def test_how_long_people_were_waited_for(tmp_path: Path) -> None:
     silent = permission(
         1, "toolu_8", at=T0, approval_requested=False, resolver="rule", approval_wait_ns=0
     )
-    write_facts(home, [*facts, denied, silent, *told("blocked_on_user", 1, 3, 7, None, label=Label("budget")),
-        *told("blocked_on_user", 5, None, 8, None, label=Label("send"))])  # fmt: skip
+    write_facts(home, [*facts, denied, silent, *span_of("blocked_on_user", 1, 3, 7, None, label=Label("budget")),
+        *span_of("blocked_on_user", 5, None, 8, None, label=Label("send"))])  # fmt: skip
     rows = asked(home, "waits_for_people", session_id=session_id(1))
     assert [
         (r["about"], r["resolver"], r["answered"], r["unanswered"], r["denied"]) for r in rows
@@ -342,8 +342,8 @@ def test_how_long_people_were_waited_for(tmp_path: Path) -> None:
     assert (rows[0]["p50_ns"], rows[0]["max_ns"]) == (int(9.9 * SECOND), 600 * SECOND)
 
 
-def test_what_became_of_hooks(tmp_path: Path) -> None:
-    """A row for each hook and outcome, with how long it took and how often it changed something."""
+def test_hook_outcomes(tmp_path: Path) -> None:
+    """One row for each hook and outcome, with its duration and the number of changes."""
     home = a_home(tmp_path)
 
     def hook(outcome: str, seconds: float, **numbers: float) -> Event:
@@ -362,7 +362,7 @@ def test_what_became_of_hooks(tmp_path: Path) -> None:
 
 
 def test_the_first_token_by_model(tmp_path: Path) -> None:
-    """Streams that arrived whole count, by the model that answered."""
+    """Complete streams count, by the model in the response."""
 
     def stream(turn: int, seconds: int, chunks: int | None = None) -> ModelExchange:
         answer = streamed(text("Hm."))
@@ -377,13 +377,13 @@ def test_the_first_token_by_model(tmp_path: Path) -> None:
     assert (found["calls"], found["p50_ns"], found["p95_ns"]) == (4, 2 * SECOND, 4 * SECOND)
 
 
-def test_what_was_open_when_the_process_died(tmp_path: Path) -> None:
-    """Spans that never ended and calls without a result, and how long before the last that is known they began."""
-    talk = Talk()
+def test_operations_open_at_death(tmp_path: Path) -> None:
+    """Spans that never ended and calls without a result, with the time from their start to the last known activity."""
+    talk = WireConversation()
     done, left = talk.calls(("read", {}), ("send", {}))
     talk.records.append(tool(1, done, "read", at=T0 + 2 * SECOND))
-    talk.records += told("tool", 4, None, 1, None, label=Label("send"))
-    talk.records += told("tool", 2, 9, 2, None, label=Label("read"))
+    talk.records += span_of("tool", 4, None, 1, None, label=Label("send"))
+    talk.records += span_of("tool", 2, 9, 2, None, label=Label("read"))
     home = a_home(tmp_path)
     record(home, talk.records)
     rows = asked(home, "open_at_death", session_id=session_id(1))

@@ -1,4 +1,4 @@
-"""Prepared views: a reader copies them from a file in the home instead of binding them, and never depends on it."""
+"""Cached views: a reader copies bound views from a file in the home instead of binding them; the file is optional."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentobs.recording.journal.home import VIEWS_PREFIX, Home, open_home
 from agentobs.store.duckdb import schema
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
-from tests.store.making import T0, attempt, end, record, start
+from tests.store.recordings import T0, attempt, end, record, start
 
 VIEWS = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal ORDER BY ALL"
 ASKED = ("sessions", "cost_by_model", "event_log", "spans")
@@ -30,23 +30,21 @@ def prepared(home: Home) -> list[Path]:
 
 
 def answers(home: Home, **options: bool) -> object:
-    """Return the views and some of their answers, through a second cursor, as a program with threads would ask."""
+    """Return the views and some of their rows, through a second cursor, as a program with threads would."""
     with connect(home, **options) as connection, connection.cursor() as cursor:
         views = cursor.execute(VIEWS).fetchall()
         return views, [cursor.execute(f"SELECT count(*) FROM {name}").fetchall() for name in ASKED]
 
 
 def bound(home: Home, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Return the same with views that this connection has bound itself."""
+    """Return the same rows from views that this connection has bound itself."""
     with monkeypatch.context() as patch:
         patch.setattr("agentobs.store.duckdb.connection.cached_views", lambda *_, **__: None)
         return answers(home)
 
 
-def test_copied_views_are_those_that_would_be_bound(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first reader writes the file, later ones use it; every answer is the same, with and without a store."""
+def test_copied_views_equal_bound_views(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first reader writes the file, and later readers use it; all rows are the same, with and without a store."""
     expected = bound(home, monkeypatch)
     assert prepared(home) == []
     assert answers(home) == expected
@@ -60,7 +58,7 @@ def test_copied_views_are_those_that_would_be_bound(
 def test_a_damaged_file_is_written_again(
     home: Home, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """A file that cannot be read costs nothing but time."""
+    """A file that cannot be read only costs time."""
     expected = answers(home)
     [file] = prepared(home)
     whole = file.read_bytes()
@@ -71,8 +69,8 @@ def test_a_damaged_file_is_written_again(
     assert file.stat().st_size == len(whole)
 
 
-def test_a_file_of_something_else_is_not_used(home: Home) -> None:
-    """A database in its place that has other things in it leaves the answers as they are."""
+def test_a_foreign_file_is_not_used(home: Home) -> None:
+    """A database with other contents in its place does not change any rows."""
     expected = answers(home)
     [file] = prepared(home)
     file.unlink()
@@ -81,10 +79,8 @@ def test_a_file_of_something_else_is_not_used(home: Home) -> None:
     assert answers(home) == expected
 
 
-def test_a_home_that_cannot_be_written_is_left_alone(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the file cannot be written, the views are bound."""
+def test_a_read_only_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the file cannot be written, the views are bound."""
     expected = bound(home, monkeypatch)
 
     def refuse(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
@@ -95,8 +91,8 @@ def test_a_home_that_cannot_be_written_is_left_alone(
     assert prepared(home) == []
 
 
-def test_nothing_is_written_beside_a_copied_store(home: Home, tmp_path: Path) -> None:
-    """A store that was copied to another place alone is read there without leaving anything."""
+def test_nothing_is_written_next_to_a_copied_store(home: Home, tmp_path: Path) -> None:
+    """A store file that was copied without its home is read without creating any file."""
     ingest(home)
     place = tmp_path / "elsewhere"
     place.mkdir()
@@ -106,8 +102,8 @@ def test_nothing_is_written_beside_a_copied_store(home: Home, tmp_path: Path) ->
     assert [each.name for each in place.iterdir()] == ["agentobs.duckdb"]
 
 
-def test_a_home_with_prepared_views_alone_is_a_home(tmp_path: Path) -> None:
-    """Reading an empty home first does not keep an agent from recording into it."""
+def test_a_home_with_only_cached_views(tmp_path: Path) -> None:
+    """If an empty home is read first, an agent can still record into it."""
     home = open_home(tmp_path / "home")
     connect(home).close()
     assert len(prepared(home)) == 1

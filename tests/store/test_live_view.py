@@ -1,4 +1,4 @@
-"""The live view: everything that was recorded, to anyone who asks, and nothing else."""
+"""The live view: connections see everything that was recorded, and cannot access anything else."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import agentobs
 from agentobs.errors import HomeError, UsageError
 from agentobs.recording.recorder import Recorder
 from agentobs.store.duckdb.connection import NEW_BYTES, NEW_SECONDS, SHARE, connect, is_due, select
-from agentobs.store.duckdb.generations import Generation, glance
+from agentobs.store.duckdb.generations import Generation, quick_current
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import query
-from tests.store.making import (
+from tests.store.recordings import (
     SECOND,
     T0,
     a_home,
@@ -37,7 +37,7 @@ from tests.store.making import (
 
 
 def test_the_live_tail_is_seen_without_ingest(tmp_path: Path) -> None:
-    """What a running recorder has acknowledged is in the next reader's answers, published or not."""
+    """The next reader sees everything that a running recorder has acknowledged, published or not."""
     home = a_home(tmp_path)
     recorder = Recorder(home)
     recorder(start(1))
@@ -62,7 +62,7 @@ import sys
 from pathlib import Path
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
-from tests.store.making import attempt, end, start
+from tests.store.recordings import attempt, end, start
 
 recorder = Recorder(open_home(sys.argv[1]))
 number = int(sys.argv[2])
@@ -99,9 +99,9 @@ print(last)
 
 
 @pytest.mark.crash
-def test_counts_never_go_backwards(tmp_path: Path) -> None:
-    """While two processes record, one publishes and a plain client asks, every answer holds at least
-    what was acknowledged before the question, and no one meets an error.
+def test_counts_never_decrease(tmp_path: Path) -> None:
+    """While two processes record, one ingests and a plain DuckDB client reads, every result contains at least all
+    records that were acknowledged before the query, and nobody gets an error.
     """
     home = a_home(tmp_path)
     recording = [python(RECORDING, home.path, number) for number in (1, 2)]
@@ -134,7 +134,7 @@ import os, signal, sys
 from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.facts import SpanStart
-from tests.store.making import T0, attempt, session_id, start
+from tests.store.recordings import T0, attempt, session_id, start
 
 recorder = Recorder(open_home(sys.argv[1]))
 recorder(start(1))
@@ -148,7 +148,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_crashed_session(tmp_path: Path) -> None:
-    """A session runs while its process does; once that was killed it has crashed, its open span is an orphan."""
+    """A session is running while its process runs; after the process was killed, the session has crashed and its open
+    span is orphaned.
+    """
     home = a_home(tmp_path)
     process = python(CRASHING, home.path, stdin=subprocess.PIPE)
     assert process.stdout
@@ -178,8 +180,8 @@ import duckdb, agentobs.ledger.price_list
 from agentobs.recording.journal.home import Home
 from agentobs.store.duckdb.connection import connect
 
-# The superuser may write anywhere, so a test that runs as one becomes nobody first. The path is relative:
-# nobody may not look into the directories above.
+# The superuser can write anywhere, so the process changes to the user `nobody` if it runs as root. The path is relative
+# because `nobody` cannot access the parent directories.
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     for root, folders, files in os.walk("."):
@@ -198,7 +200,7 @@ except OSError:
 
 @pytest.mark.parametrize("ingested", [True, False])
 def test_a_read_only_home(tmp_path: Path, ingested: bool) -> None:
-    """Where nothing can be written, readers still have everything, from the published file and the tail."""
+    """If nothing can be written, readers still see everything, from the published file and the tail."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     if ingested:
@@ -215,7 +217,7 @@ def test_a_read_only_home(tmp_path: Path, ingested: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     home = a_home(tmp_path_factory.mktemp("locked"))
     record(home, conversation(1))
     connection = connect(home)
@@ -255,11 +257,11 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize("sql", FORBIDDEN)
-def test_locked_down(asked: duckdb.DuckDBPyConnection, tmp_path: Path, sql: str) -> None:
-    """No statement reaches a file, the network, an extension, a variable of the program or a setting."""
-    python_variable = asked  # noqa: F841  # what a scan of variables would find
+def test_locked_down(connection: duckdb.DuckDBPyConnection, tmp_path: Path, sql: str) -> None:
+    """No statement can access files, the network, extensions, variables of the program or settings."""
+    python_variable = connection  # noqa: F841  # what a scan of variables would find
     with pytest.raises(duckdb.Error):
-        asked.execute(sql.format(tmp=tmp_path)).fetchall()
+        connection.execute(sql.format(tmp=tmp_path)).fetchall()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -282,28 +284,30 @@ def test_locked_down(asked: duckdb.DuckDBPyConnection, tmp_path: Path, sql: str)
         "BEGIN",
     ],
 )
-def test_select_takes_one_question(asked: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Only one SELECT statement runs; anything else is refused before it does."""
-    with pytest.raises(UsageError, match="not one SELECT statement"):
-        select(asked, sql)
+def test_select_accepts_one_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Only one SELECT statement runs; anything else is refused without running it."""
+    with pytest.raises(UsageError, match="not exactly one SELECT statement"):
+        select(connection, sql)
 
 
-def test_select_takes_every_kind_of_question(asked: duckdb.DuckDBPyConnection) -> None:
-    """WITH, FROM, DESCRIBE and SUMMARIZE ask too; parameters are bound by place or by name."""
-    assert select(asked, "WITH a AS (SELECT 1 AS b) FROM a").fetchall() == [(1,)]
-    described = [row[0] for row in select(asked, "DESCRIBE sessions").fetchall()]
-    assert described == [column[0] for column in select(asked, "FROM sessions").description or ()]
-    assert select(asked, "SUMMARIZE turns").fetchall()
-    assert select(asked, "SELECT ? + ?", [1, 2]).fetchall() == [(3,)]
+def test_select_accepts_all_kinds_of_queries(connection: duckdb.DuckDBPyConnection) -> None:
+    """WITH, FROM, DESCRIBE and SUMMARIZE are accepted, too; parameters are bound by position or by name."""
+    assert select(connection, "WITH a AS (SELECT 1 AS b) FROM a").fetchall() == [(1,)]
+    described = [row[0] for row in select(connection, "DESCRIBE sessions").fetchall()]
+    assert described == [
+        column[0] for column in select(connection, "FROM sessions").description or ()
+    ]
+    assert select(connection, "SUMMARIZE turns").fetchall()
+    assert select(connection, "SELECT ? + ?", [1, 2]).fetchall() == [(3,)]
     one = select(
-        asked, "SELECT name AS called FROM sessions WHERE name = $name;", {"name": "story"}
+        connection, "SELECT name AS called FROM sessions WHERE name = $name;", {"name": "story"}
     )
     assert [column[0] for column in one.description] == ["called"]
     assert one.fetchall() == [("story",)]
 
 
-def test_the_public_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`agentobs.query` and `agentobs.connect` find the home like the recorder does."""
+def test_the_public_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`agentobs.query` and `agentobs.connect` find the home in the same way as the recorder."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     assert agentobs.query("SELECT turns FROM sessions", home=home.path) == [(3,)]
@@ -316,7 +320,7 @@ def test_the_public_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_empty_home(tmp_path: Path) -> None:
-    """A home in which nothing was recorded yet has every table and view, empty."""
+    """A home without recordings has all tables and views, without rows."""
     home = a_home(tmp_path)
     with connect(home) as connection:
         assert set(counts(connection).values()) == {0}
@@ -328,7 +332,7 @@ def test_an_empty_home(tmp_path: Path) -> None:
 
 
 def test_when_an_ingest_is_due() -> None:
-    """The tail grows to about 5,000 records or 10 seconds, and to more where the file is large."""
+    """The tail grows to about 5,000 records or 10 seconds, and further if the file is large."""
     small = Generation(1, 1_000_000, "", 0, T0, 0)
     large = Generation(1, 640 * 1024 * 1024, "", 0, T0, 0)
     late = T0 + NEW_SECONDS * SECOND
@@ -342,28 +346,28 @@ def test_when_an_ingest_is_due() -> None:
     assert is_due(large, 1, T0 + 10 * NEW_SECONDS * SECOND)
 
 
-def test_a_reader_ingests_what_is_much(tmp_path: Path) -> None:
-    """A reader that finds a long tail publishes it; a short one stays a tail."""
+def test_a_reader_ingests_a_long_tail(tmp_path: Path) -> None:
+    """A reader that finds a long tail ingests it; a short tail is only read."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     connect(home).close()
-    before = glance(home)
+    before = quick_current(home)
     assert before is not None
     write_facts(home, [usage_row(1)])
     connect(home).close()
-    assert glance(home) == before
+    assert quick_current(home) == before
     write_facts(home, [usage_row(n) for n in range(2, 6000)])
     with connect(home) as connection:
         assert counts(connection)["usage"] == 6002
-    after = glance(home)
+    after = quick_current(home)
     assert after is not None
     assert after.number == before.number + 1
     with plain(home) as connection:
         assert counts(connection)["usage"] == 6002
 
 
-def test_a_model_that_is_new_in_the_tail_has_its_price(tmp_path: Path) -> None:
-    """What a model costs is known as soon as it was used, before anything is published."""
+def test_a_new_model_in_the_tail_has_a_price(tmp_path: Path) -> None:
+    """The cost of a new model is known immediately, before anything is published."""
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1)])
     ingest(home)
@@ -379,8 +383,8 @@ def test_a_model_that_is_new_in_the_tail_has_its_price(tmp_path: Path) -> None:
         ]
 
 
-def test_importing_and_asking_costs_no_other_room(tmp_path: Path) -> None:
-    """A reader of a published store loads neither the price list nor the provider's SDK."""
+def test_queries_import_no_other_packages(tmp_path: Path) -> None:
+    """A reader of a published store imports neither the price list nor the provider's SDK."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     ingest(home)
@@ -396,7 +400,7 @@ print([name for name in ("genai_prices", "anthropic", "plotly", "opentelemetry")
 
 
 def test_one_process_reads_many_generations(tmp_path: Path) -> None:
-    """Connections of one process to different generations do not disturb each other, across threads."""
+    """Connections of one process to different generations do not affect each other, even across threads."""
     home = a_home(tmp_path)
     opened: list[tuple[int, duckdb.DuckDBPyConnection]] = []
     failures: list[BaseException] = []
