@@ -22,8 +22,8 @@ from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import Record
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.duckdb.connection import connect, named
-from tests.store.making import SECOND, T0, a_home, end, record, session_id, start
-from tests.store.talking import Talk
+from tests.store.recordings import SECOND, T0, a_home, end, record, session_id, start
+from tests.store.wire_conversations import WireConversation
 from tests.wire import corpus
 
 TRANSCRIPTS = Path(
@@ -65,7 +65,7 @@ def _example() -> str:
     """Return the output of `agentobs diagnose` for a session that repeats a failing call."""
     with tempfile.TemporaryDirectory() as folder:
         home = a_home(Path(folder))
-        conversation = Talk(1)
+        conversation = WireConversation(1)
         for _ in range(4):
             [call] = conversation.calls(("lookup_order", {"order_id": "A-17"}))
             conversation.result(call, "no such order", is_error=True)
@@ -111,7 +111,7 @@ def _logs(path: Path) -> tuple[Home, dict[str, str]]:
     """Import every log."""
     home = _home(path)
     paths = logs_in([TRANSCRIPTS])
-    report = import_logs(home, paths, take_out=lambda *_: None)
+    report = import_logs(home, paths, remove_session=lambda *_: None)
     texts = {path: path.read_text("utf-8") for path in paths}
     names = {
         done.session_id: next(
@@ -300,8 +300,8 @@ _TELLS = """
 - *A large result* is one text of more than 10,000 characters, not bytes. Old recordings do not contain the number of
   characters; for these, bytes are used. *30 messages* is the number of messages in the request that contains the
   result.
-- *Long waits* do not include waits that a classifier answered. For each interaction, the total waiting time is divided
-  by the wall time; concurrent waits count once. If the total is less than one second, it is not reported.
+- *Long waits* do not include approvals that a classifier decided. For each interaction, the total waiting time is
+  divided by the wall time; concurrent waits count once. If the total is less than one second, it is not reported.
 - *Broken caches* do not include cache entries that expired, or cache misses that a compaction of the agent loop caused.
 
 ## False positives

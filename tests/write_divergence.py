@@ -14,7 +14,7 @@ from replay.divergence import divergence_facts
 from replay.divergence.divergence import SHOWN, VERSION
 
 ROOT = Path(__file__).parent.parent
-SNAPSHOTS = ROOT / "tests" / "replay" / "__snapshots__" / "test_torture_reports.ambr"
+SNAPSHOTS = ROOT / "tests" / "replay" / "__snapshots__" / "test_divergence_reports.ambr"
 CLASSES = (
     "Difference",
     "Proposal",
@@ -87,7 +87,7 @@ cause, the kind of difference, the recorded steps that were not reached, and com
 page come from real replays. `LINE` stands for a line number, and `FIXTURE` for a folder.
 
 ```
-{report:test_a_live_tool_that_answers_otherwise}
+{report:test_a_live_tool_with_a_different_result}
 ```
 
 The first line contains the location (session, lane, request, turn and attempt) and the number of recorded requests and
@@ -109,7 +109,7 @@ the code that sent the request |
 | `hidden` | the rules that have hidden something so far |
 | `versions` | packages whose version has changed since the recording |
 | `sent at` | the line of your code that sent the request, if `why` names a different line |
-| `earlier` | earlier events that were accepted as the recorded path but may not belong to it |
+| `earlier` | earlier events that were accepted but may not belong to the recorded path |
 | `lanes` | the progress of each lane, if there are several |
 | `waiting` | where other tasks wait in your code; if the agent makes no progress, also where each thread waits and \
 what it waits for |
@@ -129,19 +129,19 @@ found, `why` is omitted. The report stays short even if megabytes of text or lis
 *Whitespace only*:
 
 ```
-{report:test_04_one_blank_more_in_the_system_prompt}
+{report:test_an_additional_space_in_the_system_prompt}
 ```
 
 *Redaction only*: the values differ only in placeholders of secrets:
 
 ```
-{report:test_a_secret_in_place_of_another}
+{report:test_a_secret_in_place_of_a_different_one}
 ```
 
 *Same elements, different order*, for example because a set was formatted as text:
 
 ```
-{report:test_24_another_order_of_the_same_elements}
+{report:test_a_different_order_of_the_same_elements}
 ```
 
 *A value that changes with each run*: the value looks like one of the values in this table. The rule with that name
@@ -151,21 +151,21 @@ would hide it.
 | --- | --- |
 {looks}
 ```
-{report:test_22_a_report_of_noise}
+{report:test_a_report_of_noise}
 ```
 
 *A tool's schema*. The report names the changed property and, for a tool of the agentobs loop, the line of its
 function:
 
 ```
-{report:test_07_a_property_of_a_tool_of_the_loop}
+{report:test_an_additional_property_of_a_tool}
 ```
 
 *SDK version*: the version of the SDK has changed since the recording, and only values that the SDK itself writes
 differ. The tools are unchanged.
 
 ```
-{report:test_50_another_version_of_the_sdk}
+{report:test_a_different_version_of_the_sdk}
 ```
 
 In a system prompt, the report locates the difference by the name of the section if the agentobs loop built the prompt.
@@ -176,7 +176,7 @@ It names an environment variable but does not print its value.
 Text from a tool result is attributed to the tool:
 
 ```
-{report:test_words_of_a_tool_in_a_text_of_the_agent}
+{report:test_a_tool_result_inside_of_a_message}
 ```
 
 ### A missing, additional or early request
@@ -184,19 +184,19 @@ Text from a tool result is attributed to the tool:
 `missing`: a recorded request was not sent.
 
 ```
-{report:test_15_one_request_fewer}
+{report:test_a_missing_request}
 ```
 
 `extra`: an additional request was sent.
 
 ```
-{report:test_a_request_too_many}
+{report:test_an_additional_request}
 ```
 
 `order`: a later request was sent too early.
 
 ```
-{report:test_a_request_too_early}
+{report:test_an_early_request}
 ```
 
 ### No progress
@@ -204,7 +204,7 @@ Text from a tool result is attributed to the tool:
 `timing`: the agent makes no progress, or a held response waits for events that do not happen.
 
 ```
-{report:test_an_agent_that_waits_for_nothing}
+{report:test_an_agent_that_hangs}
 ```
 
 ### Other kinds
@@ -219,7 +219,7 @@ If the input depends on time or order, such as an abort or a budget limit, `timi
 | `network` | the agent tried to open a connection |
 
 ```
-{report:test_a_tool_of_the_recording_that_is_run_otherwise}
+{report:test_a_changed_call_of_a_recorded_tool}
 ```
 
 ## Next steps
@@ -228,7 +228,7 @@ If the input depends on time or order, such as an abort or a budget limit, `timi
   the call, and so on. It also lists the next recorded steps.
 
 ```
-{report:test_the_way_back}
+{report:test_the_causal_chain}
 ```
 
 - `--json` prints all facts, see [below](#the-divergence-object-and-its-json).

@@ -49,10 +49,10 @@ byte.
 3. **By the name before them.** Values of names such as `password`, `DB_PASSWORD`, `client_secret`, `api_key`,
    `aws_secret_access_key`, `AccountKey` and `token`. They are found in JSON, JSON in JSON, YAML, shells, environments,
    tracebacks, connection strings, command-line options and URLs (`named_secret`). The value must look like a secret:
-   words, variables and placeholders are not redacted. Also found are `Authorization` of any scheme (`basic_auth`,
-   `bearer_token`, `authorization`), cookies (`cookie`), the password of a URL (`url_password`) and its signature
-   (`url_signature`), a Sentry DSN, webhook URLs (`webhook_url`), and private keys in PEM, with line ends in any
-   escaping (`private_key`).
+   words, variables and placeholders are not redacted. These are found, too: `Authorization` of any scheme
+   (`basic_auth`, `bearer_token`, `authorization`), cookies (`cookie`), the password of a URL (`url_password`) and its
+   signature (`url_signature`), a Sentry DSN, webhook URLs (`webhook_url`), and private keys in PEM, with line ends in
+   any escaping (`private_key`).
 4. **By your own rules**, see [below](#your-own-rules).
 
 Secrets are also found in JSON and URL escapes and in base64-encoded text (one level deep). They are found if the chunks
@@ -107,14 +107,14 @@ times, it is not called again, and every text is replaced. A session with a repl
 
 - It numbers the secrets in the order of the fixture (`[redacted:github_token:1]`), so that the numbers do not depend on
   your home, and lists the redactions by kind, count and position.
-- It removes the ID of your organization from thinking signatures and encrypted search results, where the ID is readable
-  in base64.
+- It removes the ID of your organization from thinking signatures and encrypted search results, if the ID is readable in
+  base64.
 - It then performs a second, stricter search: all base64 is decoded, and text with the prefix of a token counts even if
   it is too short. If this search finds anything, `freeze` writes nothing, and reports what it found and where.
 
 A replay needs no key. Live requests are redacted by the same functions. The first live secret at the position of `:1`
-is bound to it, and must be at every position of `:1`, and at no other position. Pass the rules of the recording to the
-replay as well: `@pytest.mark.replay("recording.jsonl", redactors=RULES)`.
+is bound to `:1`. From then on, this secret must be at every position of `:1`, and at no other position. Pass the rules
+of the recording to the replay as well: `@pytest.mark.replay("recording.jsonl", redactors=RULES)`.
 
 ## Content that is deleted, disabled or encrypted
 
